@@ -13,6 +13,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 import tunekit
+from tunekit.core.room import Shares
 from tunekit.core.validation import Attempt
 from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
 
@@ -229,7 +230,7 @@ def sweep(
         validate or by_default,
         validation_s,
         slots=validation_slots,
-        lends=on_pending == "auto",
+        in_trials=on_pending == "auto",
     )
     on_pending, _, how = on_pending.partition("-")
     if how == "reused":
@@ -253,9 +254,8 @@ def sweep(
         clock=clock,
     )
     if how == "paused":
-        validation.waiting.one_at_a_time = lambda: True
-        validation.waiting.validations_first = lambda: False
-    validation.waiting.room_beside = how == "beside"
+        validation.waiting.places = lambda: None
+    validation.waiting.shares = Shares(apart=how == "beside", squeezed=how == "paused")
     if mended is not None:
         validation.restore(mended)
     heard = listen(base) if listening else Heard()

@@ -11,7 +11,9 @@ from tests.contract.test_contract import check_contract, run
 from tests.schedulers import CASES, every_case, pbt, seed_all, space
 from tests.sweeps import LENGTH, Counting, Endless, index_of, quality, sweep
 from tests.versions import Versioned, Versions
+from tunekit.core.room import Shares
 from tunekit.schedulers import PromotionASHA
+from tunekit.testing import FakeExecutor
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -107,11 +109,11 @@ def test_nobody_reports_twice_past_the_last_decision(tmp_path, name):
     assert max(ran.lengths().values()) == 10
 
 
-def test_nobody_trains_on_because_validations_lack_a_node(tmp_path):
+def test_nobody_trains_on_because_validations_lack_a_node(tmp_path, monkeypatch):
     """It is added after a minute, and trials hold nothing that validations need."""
     ran = run("asha", tmp_path, trainable=Endless, trials=8, run=False)
     ran.executor._delay = lambda attempt: max(0.0, 60.0 - ran.clock.monotonic())
-    ran.validation.waiting.shares_with_trials = False
+    monkeypatch.setattr(FakeExecutor, "need", {"validator": 1.0})
     ran.sweep.run(most=50_000)
     check_contract(ran)
     assert max(ran.lengths().values()) <= 10
@@ -255,7 +257,8 @@ def test_a_place_is_left_to_what_decides_unless_it_runs_in_trials(
     tmp_path, in_trials, beside, left
 ):
     ran = sweep(tmp_path, asha(), trials=1, settings={"when": "auto"})
-    ran.executor.in_trials, ran.validation.waiting.room_beside = bool(in_trials), bool(beside)
+    ran.executor.in_trials = bool(in_trials)
+    ran.validation.waiting.shares = Shares(apart=bool(beside))
     assert list(ran.validation.waiting.kept()) == [ran.executor.need] * left
 
 

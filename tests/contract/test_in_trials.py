@@ -23,23 +23,23 @@ LENGTH = 9
 class InTrials(FakeExecutor):
     """Nothing is free elsewhere while trials run; ``ends``: attempts that end a trial's process."""
 
-    in_trials = True
-
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
-        self.lends = True
+        self.in_trials = True
         self.hosts: dict[str, str | None] = {}
         self.ends: set[str] = set()
         self.trials: Any = list
+        self.places = 2
 
     def capacity(self, promised: Any) -> int:
-        over = all(trial.is_finished() for trial in self.trials())
-        return super().capacity(promised) if over else 0
+        if any(trial.status == "RUNNING" for trial in self.trials()):
+            return 0
+        return self.places - len(self._live) - sum(1 for _ in promised)
 
-    def start(self, attempt: Attempt, *, lender: Any = None) -> None:
-        self._starts = lambda _: 2.0 if lender is None else 0.0
-        super().start(attempt, lender=lender)
-        self.hosts[attempt.id] = lender and lender.trial_id
+    def start(self, attempt: Attempt, *, host: Any = None) -> None:
+        self._starts = lambda _: 2.0 if host is None else 0.0
+        super().start(attempt, host=host)
+        self.hosts[attempt.id] = host and host.trial_id
 
     def poll(self) -> list[Event]:
         events: list[Event] = []
@@ -56,10 +56,9 @@ def swept(folder: Path, seconds: float, *, ends: set[str] = frozenset(), **optio
     seed_all(0)
     own = {"on_pending": "auto", "executor_class": InTrials, "slots": 2} | options
     asha = ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3)
-    own_base = own.pop("base", asha)
     ran = sweep(
         folder,
-        own_base,
+        own.pop("base", asha),
         trainable=Endless,
         trials=6,
         validation_s=lambda attempt: seconds,
@@ -69,8 +68,7 @@ def swept(folder: Path, seconds: float, *, ends: set[str] = frozenset(), **optio
     )
     if isinstance(ran.executor, InTrials):
         ran.executor.trials, ran.executor.ends = lambda: ran.sweep.trials, set(ends)
-        ran.validation.waiting.validate_themselves = True
-        ran.validation.waiting.decides = type(own_base) is not FIFOScheduler
+        ran.executor.places = own["slots"]
     ran.sweep.run(most=50_000)
     lives = check_journal(events_in(ran.home))
     assert lives.running == 0 and all(t.status == "TERMINATED" for t in ran.trials)
@@ -90,17 +88,19 @@ def test_short_validations_run_at_each_checkpoint_as_inline(tmp_path):
     }
 
 
-def test_of_longer_ones_those_that_decide_run_there_and_the_others_at_the_end(tmp_path):
+def test_of_longer_ones_those_that_decide_run_there(tmp_path):
     ran = swept(tmp_path, 1.0)
     rungs, started = {1, 3, 9}, ran.executor.started
     begun = [t.trial_id for t in sorted(ran.trials, key=lambda trial: trial.trial_id)]
     first = next(n for n, one in enumerate(started) if one.request.trial_id == begun[-1])
     # Until the first one has ended, they may be short, for all that is known.
     assert {one.request.iteration for one in started[2:first]} <= rungs
-    assert None not in {ran.executor.hosts[one.id] for one in started[:first]}
-    others = [one for one in started if one.request.iteration not in rungs]
-    # The processes of trials that were stopped are used.
-    assert any(ran.executor.hosts[a.id] not in (None, a.request.trial_id) for a in others)
+    # What is left of a trial when it ends has no trial to run in.
+    assert None not in {
+        ran.executor.hosts[one.id] for one in started[:first] if one.request.iteration < LENGTH
+    }
+    for one in started:
+        assert ran.executor.hosts[one.id] in (None, one.request.trial_id)
 
 
 def test_all_run_in_trials_where_that_is_asked_however_long_they_take(tmp_path):

@@ -89,9 +89,17 @@ def test_a_stopping_criterion_on_scores_hears_of_every_one(tmp_path):
         assert heard == list(range(1, len(heard) + 1))
 
 
+class Elsewhere(FakeExecutor):
+    """Runs nothing in the processes of trials."""
+
+    def __init__(self, *given, **options):
+        super().__init__(*given, **{**options, "in_trials": False})
+
+
 def test_a_score_by_which_nobody_decides_holds_nobody_up(tmp_path):
-    """With FIFO, trials train on whatever is pending."""
-    ran = run(tmp_path, base=FIFOScheduler(), trials=2, settings={"max_in_flight": None})
+    """With FIFO, trials train on whatever is pending elsewhere."""
+    options = {"settings": {"max_in_flight": None}, "executor_class": Elsewhere}
+    ran = run(tmp_path, base=FIFOScheduler(), trials=2, **options)
     assert ran.validation.timing()["trials_waited_s"] == 0
     assert all(len(scores) == LENGTH for scores in ran.validated().values())
     assert ran.validated()[0][3] == quality(0, 3)

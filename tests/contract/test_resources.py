@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from ray.tune.schedulers import FIFOScheduler
 
 from tests.sweeps import Counting, sweep
-from tunekit.testing import FakeExecutor
 
 
 def test_held_trials_give_way_when_they_keep_validations_from_starting(tmp_path, caplog):
@@ -107,23 +105,3 @@ def test_one_that_has_its_resources_and_starts_is_no_shortage(tmp_path, caplog):
     assert "Validations: 1 starting, 1 waiting for resources" in said
     assert "PAUSED" not in seen and "is paused to make room" not in caplog.text
     assert ran.validation.summary()["validated"] == 2 * 9
-
-
-class Reserving(FakeExecutor):
-    """Notes how many attempts wait for resources whenever they are to use the reserve."""
-
-    waited: list[int]
-
-    def use_reserve(self):
-        self.waited.append(self.queued())
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_what_waits_for_resources_is_to_use_the_reserve_and_nothing_else(tmp_path, late):
-    """An attempt whose process starts has its resources: to move it would start another."""
-    ran = sweep(tmp_path, FIFOScheduler(), trials=2, slots=2, executor_class=Reserving, run=False)
-    ran.executor.waited = []
-    ran.executor._delay = lambda attempt: 2.0 * late
-    ran.executor._starts = lambda attempt: 2.0
-    ran.sweep.run()
-    assert bool(ran.executor.waited) == late and all(ran.executor.waited)

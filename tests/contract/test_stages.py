@@ -28,6 +28,7 @@ from tunekit.core.events import (
     ValidationEnded,
     ValidationRequested,
 )
+from tunekit.core.room import Shares
 from tunekit.core.validation import Attempt
 from tunekit.journal.lines import events_in
 from tunekit.testing import check_journal
@@ -301,7 +302,7 @@ def test_what_is_wrong_with_the_stages_together():
 
 def test_it_waits_for_trials_that_have_not_begun(tmp_path):
     """A CPU that is free between two trials is one that the next trial would have."""
-    over = ran(tmp_path, tunekit.Stage("full", thorough), slots=2, trials=6)
+    over = ran(tmp_path, tunekit.Stage("full", thorough), slots=2, trials=6, stage_slots=2)
     events = events_in(over.home)
     began = [e.n for e in events if isinstance(e, AttemptStarted) and e.key.stage]
     ended = [e.n for e in events if isinstance(e, TrialEnded)]
@@ -315,7 +316,7 @@ def test_where_only_one_thing_runs_at_a_time_trials_and_a_stage_do_not_wait_for_
     over = ran(
         tmp_path, tunekit.Stage("full", thorough, every=1), slots=1, stage_slots=0, run=False
     )
-    over.validation.waiting.one_at_a_time = lambda: True
+    over.validation.waiting.shares = Shares(at_once=1, squeezed=True)
     over.sweep.run(most=50_000)
     check_journal(events_in(over.home))
     assert len(requested(over, "full")) == sum(over.lengths().values())

@@ -9,6 +9,7 @@ import tunekit
 from tests.schedulers import MODES
 from tests.sweeps import LENGTH, sweep
 from tunekit._ray.controller import Controller
+from tunekit.core.room import Shares
 from tunekit.testing import FakeExecutor
 
 # Seconds of the sweep's clock after which it is taken for one that never ends.
@@ -32,7 +33,7 @@ class Shared(FakeExecutor):
     def capacity(self, promised):
         return 0
 
-    def start(self, attempt, *, lender=None):
+    def start(self, attempt, *, host=None):
         self.started.append(attempt)
         self._live[attempt.id] = attempt
         self.line.append(attempt)
@@ -73,8 +74,8 @@ def on_workstation(folder, base, *, told=True, reuse=False, **options):
     ran = sweep(folder, BASES[base](), trials=4, executor_class=Shared, run=False, **options)
     ran.executor.take_turns_with(ran.sweep)
     if told:
-        ran.validation.waiting.one_at_a_time = lambda: True
-    ran.executor.lends = False  # it is a GPU
+        ran.validation.waiting.shares = Shares(at_once=1, squeezed=True)
+    ran.executor.in_trials = False
     ran.sweep.controller._reuse_actors = reuse or options.get("on_pending") == "wait-reused"
     return ran
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import ray
 from ray import train, tune
 from ray.train.torch import TorchTrainer
-from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
+from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tunekit import cluster
@@ -45,11 +43,8 @@ def on_cluster(monkeypatch, tmp_path):
             run_config=tune.RunConfig(name="sweep", storage_path=str(tmp_path)),
             validation_config=tunekit.ValidationConfig(**{"fn": validate, **options}),
         )
-        reserved = []
-        monkeypatch.setattr(tuner.validation.validator, "reserve", reserved.append)
-        settings = settings_of(tuner)
-        leave_room(settings, tuner.validation)
-        return settings.tune_config.max_concurrent_trials, reserved
+        leave_room(settings_of(tuner), tuner.validation)
+        return tuner.validation.waiting.shares
 
     return look
 
@@ -64,32 +59,13 @@ def on_cluster(monkeypatch, tmp_path):
     ],
 )
 def test_trials_workers_and_validations_fit_together(on_cluster, cpus, options, limit):
-    options = {"on_pending": "continue", **options}
-    assert on_cluster(cpus, ASHAScheduler(), **options) == (limit, [])
-
-
-def test_trials_that_swap_leave_resources_for_validation(on_cluster):
-    # A limit would count those that wait.
-    assert on_cluster(8, ASHAScheduler(), evaluators=1) == (None, [1])
-    assert on_cluster(8, ASHAScheduler(), on_pending="wait", evaluators=4) == (None, [4])
-    assert on_cluster(8, ASHAScheduler(), fn=BY_WORKERS) == (None, [1])
-
-
-@pytest.mark.parametrize("fn", [validate, BY_WORKERS])
-def test_trials_whose_workers_validate_leave_no_resources(on_cluster, fn):
-    assert on_cluster(12, ASHAScheduler(), workers=3, fn=fn) == (None, [])
+    assert on_cluster(cpus, ASHAScheduler(), **options).leaving_room == limit
 
 
 def test_a_validation_that_must_run_in_a_trial_has_to_fit_there(on_cluster):
-    assert on_cluster(12, ASHAScheduler(), workers=3, where="trial") == (None, [])
+    on_cluster(12, ASHAScheduler(), workers=3, where="trial")
     with pytest.raises(ConfigError, match="a trial has 2 CPU, and a validation takes 2 CPU"):
         on_cluster(12, ASHAScheduler(), where="trial", ray_remote_kwargs={"num_cpus": 2})
-
-
-def test_trials_that_take_turns_leave_resources_for_validation(on_cluster):
-    assert on_cluster(8, HyperBandScheduler(), evaluators=2) == (None, [2])
-    # With as many as are wanted there would be no room for a trial.
-    assert on_cluster(4, HyperBandScheduler(), evaluators=3) == (None, [2])
 
 
 @pytest.mark.parametrize("grows", [True, False])
@@ -98,7 +74,7 @@ def test_a_limit_is_told_and_that_it_does_not_grow_with_the_cluster(
 ):
     monkeypatch.setattr(cluster, "cannot_grow", lambda: not grows)
     caplog.set_level("INFO")
-    on_cluster(8, ASHAScheduler(), on_pending="continue")
+    on_cluster(8, ASHAScheduler(), evaluators=1)
     assert "At most 3 trials train (2 CPU each) at once, to leave room" in caplog.text
     assert ("if the cluster is going to grow" in caplog.text) is grows
 
@@ -123,35 +99,39 @@ def test_what_a_machine_of_its_own_lacks_is_an_error_rather_than_an_endless_wait
     with pytest.raises(tunekit.errors.ConfigError) as caught:
         on_cluster(3, workers=4, ray_remote_kwargs={"resources": {"validator": 1}})
     assert len(caught.value.problems) == 2, "both at once"
-    assert on_cluster(8, ASHAScheduler(), evaluators=1) == (None, [1])
+    assert on_cluster(8, ASHAScheduler(), evaluators=1).leaving_room == 3
 
 
 @pytest.mark.parametrize("several", [tune.choice([1, 3]), tune.grid_search([3, 2])])
 def test_the_largest_number_of_workers_counts(on_cluster, several):
     space = {"scaling_config": {"num_workers": several}}
-    assert on_cluster(8, ASHAScheduler(), space=space, on_pending="continue") == (2, [])
+    assert on_cluster(8, ASHAScheduler(), space=space).leaving_room == 2
 
 
-def test_on_one_gpu_trials_and_validations_take_turns_until_there_is_more(monkeypatch, tmp_path):
-    cluster = {"CPU": 4.0, "GPU": 1.0}
+def on_one_gpu(monkeypatch, tmp_path, **options):
+    """A sweep whose trials and validations need the one GPU, once it has looked at the cluster."""
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(ray, "cluster_resources", lambda: cluster)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0, "GPU": 1.0})
+    config = {"fn": validate, "ray_remote_kwargs": {"num_gpus": 1}, **options}
     tuner = tunekit.Tuner(
         tune.with_resources(lambda config: None, {"gpu": 1}),
         tune_config=tune.TuneConfig(metric="accuracy", mode="max", num_samples=4),
         run_config=tune.RunConfig(name="sweep", storage_path=str(tmp_path)),
-        validation_config=tunekit.ValidationConfig(fn=validate, ray_remote_kwargs={"num_gpus": 1}),
+        validation_config=tunekit.ValidationConfig(**config),
     )
-    validation, settings = tuner.validation, settings_of(tuner)
-    now = [0.0]
-    monkeypatch.setattr(validation, "clock", SimpleNamespace(monotonic=lambda: now[0]))
-    assert not validation.waiting.one_at_a_time()
-    leave_room(settings, validation)
-    assert validation.waiting.one_at_a_time()
-    assert settings.tune_config.max_concurrent_trials is None, "it would hinder what grows"
-    cluster["GPU"] = 2.0  # another node was added
-    now[0] = 5.0
-    assert not validation.waiting.one_at_a_time()
+    leave_room(settings_of(tuner), tuner.validation)
+    return tuner.validation.waiting
+
+
+def test_on_one_gpu_evaluators_get_it_from_trials_that_wait(monkeypatch, tmp_path, caplog):
+    waiting = on_one_gpu(monkeypatch, tmp_path, evaluators=1)
+    assert waiting.squeezed and waiting.places() is None
+    assert "a trial that waits for a score pauses" in caplog.text
+
+
+def test_on_one_gpu_a_function_runs_in_trials_that_wait(monkeypatch, tmp_path, caplog):
+    on_one_gpu(monkeypatch, tmp_path)
+    assert "pauses" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -167,9 +147,7 @@ def test_on_one_gpu_trials_and_validations_take_turns_until_there_is_more(monkey
         ),
     ],
 )
-def test_what_trials_cannot_use_is_room_beside_and_no_limit_counts_those_that_resume(
-    monkeypatch, tmp_path, cluster, validation, beside
-):
+def test_what_trials_cannot_use_is_apart(monkeypatch, tmp_path, cluster, validation, beside):
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "cluster_resources", lambda: cluster)
     place = tune.PlacementGroupFactory([{"CPU": 1, "train": 1}])
@@ -179,8 +157,5 @@ def test_what_trials_cannot_use_is_room_beside_and_no_limit_counts_those_that_re
         run_config=tune.RunConfig(name="sweep", storage_path=str(tmp_path)),
         validation_config=tunekit.ValidationConfig(fn=validate, ray_remote_kwargs=validation),
     )
-    settings = settings_of(tuner)
-    leave_room(settings, tuner.validation)
-    assert tuner.validation.waiting.room_beside is beside
-    if beside:
-        assert settings.tune_config.max_concurrent_trials is None
+    leave_room(settings_of(tuner), tuner.validation)
+    assert tuner.validation.waiting.shares.apart is beside

@@ -30,9 +30,11 @@ class Tune:
         self._insufficient_resources_manager = SimpleNamespace(_no_running_trials_since=12.0)
         self._staged_trials, self._trial_to_actor, self._actor_to_trial = set(), {}, {}
         self._pending_trials_list, self._trials = [], []
-        self.cancelled = []
+        self.cancelled, self.may_wait = [], None
         self._actor_manager = SimpleNamespace(
-            is_actor_started=lambda actor: actor == "started", remove_actor=self.cancelled.append
+            is_actor_started=lambda actor: actor == "started",
+            remove_actor=self.cancelled.append,
+            num_pending_actors=1,
         )
         self._actor_cache = SimpleNamespace(decrease_max=lambda resources: None)
         self.search_alg, self._max_pending_trials = BasicVariantGenerator(), 8
@@ -52,6 +54,7 @@ class Tune:
 
     def _maybe_add_actors(self):
         self.added += 1
+        self.may_wait = self._max_pending_trials
 
     def _maybe_reuse_cached_actor(self, trial):
         self.reused.append(trial)
@@ -64,8 +67,8 @@ class Tune:
 @pytest.fixture
 def heeding():
     """A controller, and what may be said to it."""
-    tune, says = Tune(), SimpleNamespace(pending=False, first=False)
-    Controller(tune).heed(pending=lambda: says.pending, first=lambda: says.first)
+    tune, says = Tune(), SimpleNamespace(pending=False, places=None)
+    Controller(tune).heed(pending=lambda: says.pending, places=lambda: says.places)
     return tune, says
 
 
@@ -152,7 +155,7 @@ def test_what_is_kept_for_trials_that_are_to_start_is_given_back(heeding):
     tune._trial_to_actor = {trials[0]: "started", trials[1]: "b", trials[2]: "c"}
     tune._actor_to_trial = {actor: trial for trial, actor in tune._trial_to_actor.items()}
     tune._pending_trials_list = [trials[3]]
-    says.pending = says.first = True
+    says.pending, says.places = True, 0
     tune._maybe_add_actors()
     assert not tune.added
     assert sorted(tune.cancelled) == ["b", "c"]
@@ -160,6 +163,16 @@ def test_what_is_kept_for_trials_that_are_to_start_is_given_back(heeding):
     assert tune._actor_to_trial == {"started": trials[0]}
     assert tune._pending_trials_list == trials[1:], "in the order in which they were made"
     assert tune.evicted == 1
+
+
+@pytest.mark.parametrize(("places", "may_wait"), [(None, 8), (2, 1), (4, 2), (40, 8)])
+def test_no_more_trials_have_a_process_than_may(heeding, places, may_wait):
+    """Three have one, or have requested one; one of these waits for it."""
+    tune, says = heeding
+    tune._trial_to_actor = {"a": "started", "b": "started", "c": "c"}
+    says.places = places
+    tune._maybe_add_actors()
+    assert (tune.may_wait, tune._max_pending_trials) == (may_wait, 8)
 
 
 class Hashable:
@@ -225,7 +238,7 @@ def failing():
     tune = Tune()
     resources = SimpleNamespace(free_resources=lambda acquired_resource: None)
     tune._actor_manager = RayActorManager(resource_manager=resources)
-    Controller(tune).heed(pending=bool, first=bool)
+    Controller(tune).heed(pending=bool, places=lambda: None)
 
     def told(error):
         heard = []

@@ -46,7 +46,7 @@ def get(result):
 
 def in_flight(executor, attempt, stream, **known):
     """Let an executor have an attempt that was started."""
-    executor._flights[attempt.id] = module._Flight(attempt, lent=False, stream=stream, **known)
+    executor._flights[attempt.id] = module._Flight(attempt, stream=stream, **known)
     return executor._flights[attempt.id]
 
 
@@ -151,28 +151,6 @@ def test_where_ray_does_not_say_what_waits_it_goes_by_what_is_free(ray_says):
     assert handed_over(2).queued() == 0
 
 
-def test_what_waits_elsewhere_moves_to_a_reserve_that_nobody_uses(monkeypatch):
-    """A reserve moves when its node is lost, and takes what another validation waits for."""
-    executor = handed_over(4, begun=1)
-    _begun, one, two, _three = executor._flights.values()
-    cancelled, started = [], []
-    monkeypatch.setattr(ray, "cancel", lambda stream, force: cancelled.append(stream))
-    monkeypatch.setattr(executor, "start", lambda attempt: started.append(attempt.id))
-    one.lent = True
-
-    executor.use_reserve()
-    assert not started, "there is no reserve"
-
-    executor._reserved = ["group"]
-    executor._free = ["group"]
-    executor.use_reserve()
-    assert (cancelled, started) == ([two.stream], [two.attempt.id])
-
-    executor._free = []
-    executor.use_reserve()
-    assert started == [two.attempt.id], "the reserve is full"
-
-
 class Handle:
     """Stands in for an actor's handle, whose method yields this."""
 
@@ -191,7 +169,6 @@ class Known:
     up: bool = True
     works: bool = True
     group: str | None = None
-    place: str | None = None
     handle: Handle = field(default_factory=Handle)
 
 
@@ -205,12 +182,11 @@ def evaluators(monkeypatch, *known, count=9, **options):
     monkeypatch.setattr(module, "placement_group_table", lambda group: {"state": group})
     executor._remote = SimpleNamespace(remote=lambda first_bundle: Handle())
     for n, one in enumerate(known):
-        actor = module._Actor(one.handle, one.group, one.place, up=one.up)
+        actor = module._Actor(one.handle, one.group, up=one.up)
         executor._actors.append(actor)
         if one.works:
             attempt = Attempt(Request("a", n), 1)
-            stream, known = one.handle.remote(), {"actor": actor, "group": one.group}
-            actor.flight = in_flight(executor, attempt, stream, **known)
+            actor.flight = in_flight(executor, attempt, one.handle.remote(), actor=actor)
             actor.calls = 1
     return executor
 
@@ -223,18 +199,6 @@ def test_evaluators_whose_processes_start_do_not_wait_for_resources(monkeypatch,
     assert evaluators(monkeypatch, Known(up=False, group="PENDING")).queued() == 1
     ray_says(({"CPU": 1.0}, 0))  # after one was killed, another starts
     assert evaluators(monkeypatch, Known(up=False)).queued() == 0
-
-
-def test_evaluators_in_the_reserve_stay_and_what_is_reserved_outlives_them(monkeypatch):
-    executor = evaluators(
-        monkeypatch, Known(works=False, group="kept"), Known(works=False, place="10.0.0.1")
-    )
-    executor._reserved = ["kept"]
-    kept, lent = executor._actors
-    executor.spare()
-    assert executor._actors == [kept, lent], "one is kept, the other takes no resources"
-    executor._end(kept)  # it has died: its placement group is for the one that replaces it
-    assert executor._free == ["kept"]
 
 
 def step_by_step(monkeypatch, executor):
@@ -298,10 +262,14 @@ def test_one_that_has_died_with_nothing_to_do_costs_no_attempt(monkeypatch):
     assert not actor.handle.killed
 
 
-def test_evaluators_without_work_end_when_their_resources_are_needed(monkeypatch):
+@pytest.mark.parametrize(
+    ("keep", "left"), [(0, [True]), (2, [False, True]), (3, [False, True, False])]
+)
+def test_evaluators_without_work_end_when_their_resources_are_needed(monkeypatch, keep, left):
     executor = evaluators(monkeypatch, Known(works=False), Known(), Known(up=False, works=False))
-    executor.spare()
-    assert [actor.flight is not None for actor in executor._actors] == [True]
+    executor.spare(keep)
+    assert len(executor._actors) == len(left)
+    assert sum(actor.flight is not None for actor in executor._actors) == 1
 
 
 def raises():

@@ -69,7 +69,21 @@ def test_what_options_allow(settings, in_trials):
 def test_in_which_trials_validations_fit(fn, place, fits):
     assert executor_of(ValidationConfig(fn=fn)).fits_in(place) is fits
     nowhere = executor_of(ValidationConfig(fn=fn, evaluators=1))
-    assert nowhere.fits_in(place) is (fn is validate and place == [CPU])
+    assert not nowhere.fits_in(place)
+
+
+@pytest.mark.parametrize(
+    ("options", "place", "fits"),
+    [
+        ({"num_gpus": 1}, {"GPU": 1.0}, True),  # as tune.with_resources(train, {"gpu": 1}) has it
+        ({"num_gpus": 1}, {"CPU": 1.0}, False),
+        ({"num_cpus": 1, "num_gpus": 1}, {"GPU": 1.0}, False),
+        ({}, {"CPU": 0.5}, True),
+    ],
+)
+def test_a_trial_that_stands_still_has_the_core_that_nobody_has_asked_for(options, place, fits):
+    config = ValidationConfig(fn=validate, ray_remote_kwargs=options)
+    assert executor_of(config).fits_in([place]) is fits
 
 
 def test_one_worker_s_validation_does_not_fit_in_a_trial_without_workers():
@@ -90,8 +104,7 @@ def started(monkeypatch) -> Any:
 
     class Task:
         def options(self, **options: Any) -> Any:
-            place = "in place" if options.get("num_cpus") == 0 else "task"
-            return SimpleNamespace(remote=lambda *told: run(place))
+            return SimpleNamespace(remote=lambda *told: run("task"))
 
     def run(place: str) -> Any:
         found.append((place, Stream(*results)))
@@ -109,7 +122,6 @@ def started(monkeypatch) -> Any:
     monkeypatch.setattr(ray, "get", get)
     monkeypatch.setattr(ray, "wait", lambda streams, **options: (streams, []))
     monkeypatch.setattr(ray, "remote", lambda **options: lambda fn: Task())
-    monkeypatch.setattr(module, "in_place_of", lambda lender: {"num_cpus": 0})
     monkeypatch.setattr(module, "generator_in", lambda actor, name: partial(run_in, actor))
     monkeypatch.setattr(module, "actor_of", lambda trial: trial.trial_id)
     monkeypatch.setattr(module, "has_workers", lambda trial: trial.has_workers)
@@ -117,7 +129,7 @@ def started(monkeypatch) -> Any:
     return found_results
 
 
-LENDER: Any = SimpleNamespace(trial_id="b", has_workers=False)
+HOST: Any = SimpleNamespace(trial_id="b", has_workers=False)
 WITH_WORKERS: Any = SimpleNamespace(trial_id="b", has_workers=True)
 
 
@@ -125,13 +137,13 @@ def attempt(number: int = 1, iteration: int = 1) -> Attempt:
     return Attempt(Request("a", iteration), number)
 
 
-def test_what_is_in_the_place_of_a_trial_runs_in_its_process(started):
+def test_what_a_trial_hosts_runs_in_its_process(started):
     started.results += [Began(ID), Returned(ID, {"accuracy": 0.5})]
     executor, one = RayExecutor(validate, {}), attempt()
-    executor.start(one, lender=LENDER)
+    executor.start(one, host=HOST)
     assert executor.poll() == [Began(one.id), Returned(one.id, {"accuracy": 0.5})]
     executor.start(attempt(iteration=2))
-    executor.start(attempt(number=2), lender=LENDER)
+    executor.start(attempt(number=2), host=HOST)
     assert [place for place, _ in started.started] == ["b", "task", "b"]
 
 
@@ -139,11 +151,11 @@ def test_what_is_tried_again_needs_no_resources_that_its_trial_holds(started):
     """A task in the place of a trial would wait for the trial's GPU, and the trial for the task."""
     started.results += [Began(ID), Failed(ID, "raised ValueError: once")]
     executor, one = RayExecutor(validate, {"num_gpus": 1}), attempt()
-    executor.start(one, lender=LENDER)
+    executor.start(one, host=HOST)
     began, failed = executor.poll()
     assert began == Began(one.id) and isinstance(failed, Failed)
     assert executor.fits_in([GPU])
-    executor.start(attempt(number=2), lender=LENDER)
+    executor.start(attempt(number=2), host=HOST)
     assert [place for place, _ in started.started] == ["b", "b"]
 
 
@@ -151,7 +163,7 @@ def test_what_is_tried_again_needs_no_resources_that_its_trial_holds(started):
 def test_what_lacks_memory_in_a_trials_process_is_tried_again_elsewhere(started, caplog, kind):
     started.results += [Began(ID), Failed(ID, f"raised {kind}: 2 GiB", kind=kind)]
     executor = RayExecutor(validate, {"num_gpus": 1})
-    executor.start(attempt(), lender=LENDER)
+    executor.start(attempt(), host=HOST)
     assert isinstance(executor.poll()[-1], Failed)
     assert not executor.in_trials and not executor.fits_in([GPU])
     assert "in the process of b. From now on, validations run in processes" in caplog.text
@@ -160,12 +172,13 @@ def test_what_lacks_memory_in_a_trials_process_is_tried_again_elsewhere(started,
 def test_a_validation_that_ends_a_trials_process_is_the_last_in_any(started, caplog):
     started.results += [Began(ID), RayActorError()]
     executor, one = RayExecutor(validate, {}), attempt()
-    executor.start(one, lender=LENDER)
+    executor.start(one, host=HOST)
     began, lost, failed = executor.poll()
     assert (began, lost) == (Began(one.id), Lost("b"))
     assert isinstance(failed, Failed) and failed.reason == "its process died"
-    executor.start(attempt(iteration=2), lender=LENDER)
-    assert [place for place, _ in started.started] == ["b", "in place"]
+    assert not executor.fits_in([CPU])
+    executor.start(attempt(iteration=2))
+    assert [place for place, _ in started.started] == ["b", "task"]
     [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert (
         "validation of a@1 ended the process of trial b (its process died), which goes on" in told
@@ -175,7 +188,7 @@ def test_a_validation_that_ends_a_trials_process_is_the_last_in_any(started, cap
 def test_what_has_to_end_at_once_ends_the_process_of_its_trial(started):
     started.results += [Began(ID)]
     executor, one = RayExecutor(validate, {}), attempt()
-    executor.start(one, lender=LENDER)
+    executor.start(one, host=HOST)
     executor.cancel(one)
     assert started.started[-1] == ("killed", "b")
     assert executor.poll() == [Lost("b")] and not executor.awaited() and not executor.in_trials
@@ -187,7 +200,7 @@ def test_what_has_to_end_at_once_ends_the_process_of_its_trial(started):
 def test_trials_with_workers_validate_in_these(started, fn, where):
     started.results += [Began(ID), Returned(ID, {"accuracy": 0.5})]
     executor = RayExecutor(fn, {})
-    executor.start(attempt(), lender=WITH_WORKERS)
+    executor.start(attempt(), host=WITH_WORKERS)
     assert len(executor.poll()) == 2
     assert [place for place, _ in started.started] == [where]
 
@@ -197,7 +210,7 @@ def test_after_one_that_ends_the_workers_of_a_trial_none_runs_there(started, cap
     died = Failed(ID, "a worker of its trial died", lost=True)
     started.results += [Began(ID), died]
     executor, one = RayExecutor(fn, {}), attempt()
-    executor.start(one, lender=WITH_WORKERS)
+    executor.start(one, host=WITH_WORKERS)
     assert executor.poll() == [Began(one.id), died], "the trial keeps its own process"
     assert not executor.in_trials
     [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
@@ -208,7 +221,7 @@ def test_what_fails_on_rank_0_before_any_has_returned_there_is_tried_elsewhere(s
     """Something in that process may take it for one of several."""
     started.results += [Began(ID), Failed(ID, "raised RuntimeError: no process group")]
     executor = RayExecutor(validate, {})
-    executor.start(attempt(), lender=WITH_WORKERS)
+    executor.start(attempt(), host=WITH_WORKERS)
     assert len(executor.poll()) == 2 and not executor.in_trials
     assert "raised RuntimeError: no process group, in a worker of trial b" in caplog.text
 
@@ -217,6 +230,6 @@ def test_once_one_has_returned_on_rank_0_an_exception_is_the_functions(started):
     executor = RayExecutor(validate, {})
     for ends in (Returned(ID, {"accuracy": 0.5}), Failed(ID, "raised ValueError: odd")):
         started.results[:] = [Began(ID), ends]
-        executor.start(attempt(), lender=WITH_WORKERS)
+        executor.start(attempt(), host=WITH_WORKERS)
         assert len(executor.poll()) == 2
     assert executor.in_trials

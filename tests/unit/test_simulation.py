@@ -573,7 +573,9 @@ def test_an_evaluator_holds_what_it_takes_until_others_need_it():
 
     run(1)
     assert (room.for_trials, executor.capacity([])) == (0, 1)
-    executor.spare()
+    executor.spare(1)
+    assert room.for_trials == 0
+    executor.spare(0)
     assert room.for_trials == 1
     run(2)
     clock.sleep(29.0)

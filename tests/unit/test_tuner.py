@@ -230,19 +230,17 @@ def test_a_searcher_is_wrapped_once_wherever_it_is(tmp_path):
     assert wrapped(random) is random
 
 
-def test_a_batch_is_limit_enough(tmp_path, monkeypatch):
+def test_a_users_limit_is_limit_enough(tmp_path, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
     elsewhere = tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5}, evaluators=1)
-    for search, limit in (
-        (OptunaSearch(), 3),
-        (ConcurrencyLimiter(OptunaSearch(), 2), None),
-        (ConcurrencyLimiter(OptunaSearch(), 2, batch=True), None),
-    ):
-        config = tune.TuneConfig(search_alg=search)
+    for own, limit in ((None, 3), (2, None)):
+        config = tune.TuneConfig(search_alg=OptunaSearch(), max_concurrent_trials=own)
         settings = make(tmp_path, tune_config=config, validation_config=elsewhere)
-        leave_room(settings, validation_of(settings))
-        assert settings.tune_config.max_concurrent_trials == limit
+        validation = validation_of(settings)
+        leave_room(settings, validation)
+        assert validation.waiting.places() == limit
+        assert settings.tune_config.max_concurrent_trials == own
     batch = ConcurrencyLimiter(OptunaSearch(), 2, batch=True)
     assert not tunekit.ValidatedSearcher(batch).set_max_concurrency(3)
     assert batch.max_concurrent == 2

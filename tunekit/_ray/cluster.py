@@ -13,7 +13,7 @@ from ray.tune.experiment import Trial
 
 from tunekit.core.room import fits, queued
 
-__all__ = ["actor_of", "cannot_grow", "generator_in", "has_died", "node_of", "waiting_for"]
+__all__ = ["actor_of", "cannot_grow", "generator_in", "has_died", "waiting_for"]
 
 
 def cannot_grow() -> bool:
@@ -28,19 +28,6 @@ def cannot_grow() -> bool:
 def has_died(actor: Any) -> bool:
     """Return whether an actor that has been called before is known to be gone."""
     return bool(actor._get_local_state() == ActorTableData.DEAD)
-
-
-def node_of(trial: Trial) -> str | None:
-    """Return the id of the node that a trial runs on, or has run on last; None if it is not known.
-
-    Args:
-        trial: The trial.
-    """
-    address = trial.node_ip
-    found = (
-        node for node in ray.nodes() if node["Alive"] and node["NodeManagerAddress"] == address
-    )
-    return next((str(node["NodeID"]) for node in found), None)
 
 
 def actor_of(trial: Trial) -> Any:

@@ -77,6 +77,8 @@ class Controller:
         self._asked: set[str] = set()
         # The trials that start before all others that wait for resources.
         self._first: set[Trial] = set()
+        # How many may have a process at once.
+        self._places: Callable[[], int | None] = lambda: None
 
     # What there is -----------------------------------------------------------------------------
 
@@ -258,17 +260,29 @@ class Controller:
             tune._staged_trials.discard(trial)
             tune._actor_cache.decrease_max(resources)
 
-    def heed(self, *, pending: Callable[[], bool], first: Callable[[], bool]) -> None:
+    @property
+    def is_full(self) -> bool:
+        """Return whether no more trials may have a process now."""
+        return self._left() == 0
+
+    def _left(self) -> int | None:
+        """Return how many more trials may have a process; None: as many as get resources."""
+        most = self._places()
+        return None if most is None else max(0, most - len(self._tune._trial_to_actor))
+
+    def heed(self, *, pending: Callable[[], bool], places: Callable[[], int | None]) -> None:
         """Let Tune heed what is not a trial, from now on.
 
         Args:
             pending: Whether validations have not ended: while any has not, the sweep is not over,
                 Tune makes step after step, and does not complain that no trial runs.
-            first: Whether they go before trials: while they do, none is started, and what Tune
-                keeps for trials that are to start is given back.
+            places: Returns how many trials may have a process at once; None: as many as get
+                resources. While it is 0, what Tune keeps for trials that are to start is given
+                back.
         """
 
-        goes_first = self._first
+        goes_first, left = self._first, self._left
+        self._places = places
 
         class Heeding(type(self._tune)):  # type: ignore[misc]
             # Its state must not be among its attributes: Tune saves those.
@@ -304,9 +318,10 @@ class Controller:
             def _maybe_add_actors(self) -> None:
                 if pending():
                     self._insufficient_resources_manager._no_running_trials_since = -1
-                if first():
+                if places() == 0:
                     _clear_the_way(self)
-                else:
+                    return
+                with _requesting(self, left()):
                     super()._maybe_add_actors()
 
         self._tune.__class__ = Heeding
@@ -556,6 +571,18 @@ def _move_ahead(tune: TuneController, trial: Trial) -> None:
     if actor in waiting:  # else it goes on in a cached one
         waiting.remove(actor)
         waiting.insert(0, actor)
+
+
+@contextlib.contextmanager
+def _requesting(tune: Any, most: int | None) -> Iterator[None]:
+    """Let Tune request at most so many more actors; None: as many as it likes."""
+    usual = tune._max_pending_trials
+    if most is not None:
+        tune._max_pending_trials = min(usual, tune._actor_manager.num_pending_actors + most)
+    try:
+        yield
+    finally:
+        tune._max_pending_trials = usual
 
 
 def _clear_the_way(tune: TuneController) -> None:

@@ -47,7 +47,6 @@ __all__ = [
     "its",
     "mode_of",
     "nothing_under_way",
-    "room_for",
     "rule_for",
     "rungs_of",
     "start_one_by_one",
@@ -135,17 +134,6 @@ def decides_at_times(base: TrialScheduler) -> bool:
         PopulationBasedTraining,
         PopulationBasedTrainingReplay,
     )
-
-
-def room_for(when: int | str, base: TrialScheduler | None) -> int | str:
-    """Return what ``when="auto"`` comes to with a scheduler, as far as it is about room.
-
-    Example:
-        >>> from ray.tune.schedulers import FIFOScheduler
-        >>> room_for("auto", FIFOScheduler()), room_for(3, None)
-        (1, 3)
-    """
-    return 1 if when == "auto" and not (base and decides_at_times(base)) else when
 
 
 def time_attr_of(base: TrialScheduler) -> str:

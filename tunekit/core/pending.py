@@ -2,18 +2,16 @@
 
 Its steps, in the order in which a sweep comes to them: for which scores a trial waits
 (:func:`waits_for`), whether it waits now (:func:`stands_still`), and what it does then
-(:func:`while_it_waits`). What trials leave for validations is another rule: ``core/room.py``.
+(:func:`while_it_waits`). In which process a validation runs is another rule: ``core/pool.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
 __all__ = [
     "ON_PENDING",
-    "Place",
     "Waits",
     "Way",
     "pays_for_a_start",
@@ -39,36 +37,16 @@ class Waits(Enum):
 class Way(Enum):
     """What a trial does that would wait."""
 
-    TRAIN = "train"  #: train on: nothing could use its place
-    KEEP = "keep"  #: keep its actor, in whose place a validation may run
-    SWAP = "swap"  #: let another trial go on in its actor, or with its resources
+    TRAIN = "train"  #: train on: nothing could use its resources
+    KEEP = "keep"  #: keep its process
+    SWAP = "swap"  #: let another trial run in its process, or with its resources
     RELEASE = "release"  #: give its resources back, to validations
-
-
-@dataclass(frozen=True)
-class Place:
-    """What could use the place of a trial that waits.
-
-    Attributes:
-        borrowed: Whether a validation is about to run there.
-        ready: Whether a trial that gave way itself waits to go on.
-        new_trials: Whether a trial waits to be started.
-        handed_over: Whether another trial goes on there meanwhile, if one waits for that: in its
-            actor, or in another process, for which the wait is long enough.
-        alone: Whether trials and validations can only run one after the other.
-    """
-
-    borrowed: bool = False
-    ready: bool = False
-    new_trials: bool = False
-    handed_over: bool = False
-    alone: bool = False
 
 
 def waits_for(
     on_pending: str,
     *,
-    lends: bool = True,
+    in_process: bool = True,
     swaps: bool = False,
     short: bool = False,
     undecided: bool = False,
@@ -76,13 +54,13 @@ def waits_for(
 ) -> Waits:
     """Return for which scores a trial waits.
 
-    With ``"auto"``, for those that decide, if its place is used meanwhile, by the validation that
-    it waits for or by another trial: then standing still costs nothing.
+    With ``"auto"``, for those that decide, if its resources are used meanwhile, by the validation
+    that it waits for or by another trial: then standing still costs nothing.
 
     Args:
         on_pending: What the user wants.
-        lends: Whether a validation can run in the trial's place.
-        swaps: Whether another trial could go on in its place, and the trial can be resumed.
+        in_process: Whether its validations can run in its process.
+        swaps: Whether another trial could use its resources, and the trial can be resumed.
         short: Whether validations run in its process, in a fraction of the time that another
             process takes to start.
         undecided: Whether they run in its process, and no score decides anything, so that it would
@@ -90,7 +68,7 @@ def waits_for(
         synchronous: Whether the scheduler compares all trials at the same time.
 
     Example:
-        >>> waits_for("auto"), waits_for("auto", short=True), waits_for("auto", lends=False)
+        >>> waits_for("auto"), waits_for("auto", short=True), waits_for("auto", in_process=False)
         (<Waits.DECISIONS: 'decisions'>, <Waits.EACH: 'each'>, <Waits.LATE: 'late'>)
         >>> waits_for("wait"), waits_for("continue")
         (<Waits.EACH: 'each'>, <Waits.LATE: 'late'>)
@@ -99,7 +77,7 @@ def waits_for(
         return Waits.LATE
     if waits_for_each(on_pending, short=short, undecided=undecided):
         return Waits.EACH
-    if lends or swaps:
+    if in_process or swaps:
         return Waits.DECISIONS
     return Waits.EACH if synchronous else Waits.LATE
 
@@ -115,19 +93,6 @@ def waits_for_each(on_pending: str, *, short: bool, undecided: bool) -> bool:
         True
     """
     return on_pending == "wait" or short or undecided
-
-
-def when_starved(waits: Waits) -> Way:
-    """Return what the first of the trials does that all wait, and keep validations from starting.
-
-    Waiting and pausing lead to the same decisions. One that was not to wait for scores trains on:
-    it might not be able to resume.
-
-    Example:
-        >>> when_starved(Waits.EACH), when_starved(Waits.LATE)
-        (<Way.RELEASE: 'release'>, <Way.TRAIN: 'train'>)
-    """
-    return Way.TRAIN if waits is Waits.LATE else Way.RELEASE
 
 
 def stands_still(
@@ -170,7 +135,7 @@ def stands_still(
 
 
 def pays_for_a_start(wait_s: float | None, start_s: float | None) -> bool:
-    """Return whether a trial gives its place to one that goes on there in another process.
+    """Return whether a trial gives its resources to one that needs another process for them.
 
     The other trial needs a process in any case. This one needs a second, unless its score ends it:
     so waiting for longer than a start takes costs more than that.
@@ -189,25 +154,32 @@ def pays_for_a_start(wait_s: float | None, start_s: float | None) -> bool:
 def while_it_waits(
     on_pending: str,
     waits: Waits,
-    place: Place,
     *,
+    squeezed: bool = False,
+    ready: bool = False,
+    new_trials: bool = False,
+    handed_over: bool = False,
     undecided: bool = False,
     decisions: int = 0,
     synchronous: bool = False,
     decides_again: Callable[[], bool] = lambda: True,
 ) -> Way:
-    """Return what a trial does that would wait.
+    """Return what a trial does that would wait, unless a validation runs in its process.
 
-    With ``"auto"``, it trains on while nothing could use its place: what it trains costs nothing,
-    even if the pending score turns out to be a STOP. This is asked again after each iteration, so
-    that it makes room when something can. It waits nevertheless if the scheduler compares all
-    trials at the same time, or will not decide by a later report of the trial. Where no score
-    decides anything, it stands still for the validation in its process alone.
+    With ``"auto"``, it trains on while nothing could use its resources: what it trains costs
+    nothing, even if the pending score turns out to be a STOP. This is asked again after each
+    iteration, so that it makes room when something can. It waits nevertheless if the scheduler
+    compares all trials at the same time, or will not decide by a later report of the trial. Where
+    no score decides anything, it stands still for the validation in its process alone.
 
     Args:
         on_pending: What the user wants.
         waits: For which scores the trial waits.
-        place: What could use its place.
+        squeezed: Whether its validation can only run once the trial has given its resources back.
+        ready: Whether a trial that gave way itself waits to go on.
+        new_trials: Whether a trial waits to be started.
+        handed_over: Whether another trial runs there meanwhile, if one waits for that: in its
+            process, or in another one, for which the wait is long enough.
         undecided: Whether no score decides anything.
         decisions: How many of its pending scores the scheduler will decide by.
         synchronous: Whether the scheduler compares all trials at the same time.
@@ -215,28 +187,36 @@ def while_it_waits(
             It is called only if the answer depends on it.
 
     Example:
-        >>> while_it_waits("wait", Waits.EACH, Place()), while_it_waits("auto", Waits.LATE, Place())
+        >>> while_it_waits("wait", Waits.EACH), while_it_waits("auto", Waits.LATE)
         (<Way.KEEP: 'keep'>, <Way.TRAIN: 'train'>)
-        >>> while_it_waits("wait", Waits.EACH, Place(new_trials=True, handed_over=True))
+        >>> while_it_waits("wait", Waits.EACH, new_trials=True, handed_over=True)
         <Way.SWAP: 'swap'>
-        >>> while_it_waits("auto", Waits.EACH, Place(new_trials=True), undecided=True)
+        >>> while_it_waits("auto", Waits.EACH, new_trials=True, undecided=True)
         <Way.TRAIN: 'train'>
-        >>> while_it_waits("wait", Waits.EACH, Place(alone=True))
+        >>> while_it_waits("wait", Waits.EACH, squeezed=True)
         <Way.RELEASE: 'release'>
-        >>> while_it_waits("wait", Waits.EACH, Place(alone=True, borrowed=True))
-        <Way.KEEP: 'keep'>
     """
-    if place.borrowed:
-        return Way.KEEP  # it would lose its actor, and the validation its place
     if on_pending == "auto" and undecided:
         return Way.TRAIN
-    others = place.ready or place.new_trials
-    idle = not (place.alone or others)
-    hedges = on_pending == "auto" and not synchronous
-    if idle and hedges and decisions <= 1 and decides_again():
-        return Way.TRAIN
-    if place.alone:
+    if squeezed:
         return Way.RELEASE
+    others = ready or new_trials
+    hedges = on_pending == "auto" and not synchronous and decisions <= 1
+    if hedges and not others and decides_again():
+        return Way.TRAIN
     # Whoever stands still at each report does not wait long, unless the user has asked for that.
-    swaps = place.ready or on_pending == "wait" or waits is Waits.DECISIONS
-    return Way.SWAP if others and place.handed_over and swaps else Way.KEEP
+    swaps = ready or on_pending == "wait" or waits is Waits.DECISIONS
+    return Way.SWAP if others and handed_over and swaps else Way.KEEP
+
+
+def when_starved(waits: Waits, *, resumes: bool) -> Way:
+    """Return what the first of the trials does that all wait, and keep validations from starting.
+
+    Waiting and pausing lead to the same decisions. One that was not to wait for scores, and is not
+    known to go on from its checkpoint, trains on.
+
+    Example:
+        >>> when_starved(Waits.EACH, resumes=False), when_starved(Waits.LATE, resumes=False)
+        (<Way.RELEASE: 'release'>, <Way.TRAIN: 'train'>)
+    """
+    return Way.RELEASE if resumes or waits is not Waits.LATE else Way.TRAIN

@@ -53,7 +53,7 @@ class _Waiting:
 class _InFlight:
     attempt: Attempt
     waiting: _Waiting
-    # When it was started elsewhere than in the place of a trial.
+    # When it was started elsewhere; None: it runs in the process of its trial.
     started: float | None = None
     began: float | None = None
     queued: bool = False
@@ -65,6 +65,8 @@ class _Trial:
     # How many of the waiting requests the scheduler will decide by.
     decides: int = 0
     in_flight: int = 0
+    # How many of those run in its process.
+    hosts: int = 0
     served: int = 0
 
 
@@ -108,12 +110,12 @@ class Durations:
 
     def are_short(self) -> bool:
         """Return whether validations are so short that their trials stand still for them."""
-        return (self.typical_s or 0.0) <= _SHORT * self._start_s
+        return (self.typical_s or 0.0) < _SHORT * self.start_s
 
     def less_than_a_start(self, count: int) -> bool:
         """Return whether so many are known to take less than a process that would start."""
         typical_s = self.typical_s
-        return typical_s is not None and count * typical_s <= self._start_s
+        return typical_s is not None and count * typical_s <= self.start_s
 
     def saves_are_free(self, iteration_s: float | None) -> bool:
         """Return whether a trial is known to save in no time, beside an iteration."""
@@ -133,7 +135,7 @@ class Durations:
         """Return how many validations one after another are expected to end in so many seconds."""
         if not self.runs:
             return 0
-        return int((seconds - self._start_s) / max(statistics.median(self.runs), 1e-9))
+        return int((seconds - self.start_s) / max(statistics.median(self.runs), 1e-9))
 
     def ends_in(self, seconds: float, since_s: float) -> bool:
         """Return whether a validation is expected to end in so many seconds.
@@ -144,16 +146,17 @@ class Durations:
         """
         if not self.runs:
             return False
-        return self._start_s + statistics.median(self.runs) - since_s <= seconds
+        return self.start_s + statistics.median(self.runs) - since_s <= seconds
 
     def starts_in(self, seconds: float) -> bool:
         """Return whether a process is expected to start in so many seconds."""
-        return self._start_s <= seconds
+        return self.start_s <= seconds
 
     @property
-    def _start_s(self) -> float:
+    def start_s(self) -> float:
+        """Return the seconds that a process takes to start, to the millisecond."""
         # The longest: others may have found a process that had run before.
-        return min(max(self.starts, default=_START_S), _LONGEST_START_S)
+        return round(min(max(self.starts, default=_START_S), _LONGEST_START_S), 3)
 
 
 class Pool:
@@ -204,13 +207,13 @@ class Pool:
         self._retries = max_retries
         #: How long validations take.
         self.durations = Durations()
-        # In the place of which trial an attempt runs.
-        self._lenders: dict[str, str] = {}
         self._rejected: set[str] = set()
         self._trials: dict[str, _Trial] = {}
         self._queue: OrderedDict[str, None] = OrderedDict()  # trials with something waiting
         self._in_flight: dict[str, _InFlight] = {}
         self._optional: dict[str, _Waiting] = {}
+        # Since when all that was started has waited for resources.
+        self._starved_since: float | None = None
         # When the first request came.
         self._since: float | None = None
         self._turn = 0
@@ -236,6 +239,18 @@ class Pool:
     def queued(self) -> int:
         """Return how many attempts that were started wait for resources."""
         return sum(flight.queued for flight in self._in_flight.values())
+
+    def starved_s(self, now: float) -> float:
+        """Return for how many seconds all that was started has waited for resources; 0 if not.
+
+        While one runs, or its process starts, which may take long, that one has its resources.
+        """
+        return 0.0 if self._starved_since is None else now - self._starved_since
+
+    def relieved(self, now: float) -> None:
+        """Note that something has given resources back for them: :meth:`starved_s` begins anew."""
+        if self._starved_since is not None:
+            self._starved_since = now
 
     @property
     def running(self) -> int:
@@ -448,66 +463,45 @@ class Pool:
             flight.queued and flight.attempt.request.used for flight in self._in_flight.values()
         ):
             return True
-        return self.can_start and self._deciding_count > 0
+        can_start = self._limit is None or len(self._in_flight) < self._limit
+        return can_start and self._deciding_count > 0
 
-    @property
-    def can_start(self) -> bool:
-        """Return whether more attempts may be in flight, as far as the limit goes."""
-        return self._limit is None or len(self._in_flight) < self._limit
-
-    def lends(self, trial_id: str) -> bool:
-        """Return whether an attempt runs in the place of a trial."""
-        return trial_id in self._lenders.values()
-
-    def settle(self) -> None:
-        """Give back the places of trials in which attempts have ended, in whatever way."""
-        for attempt_id in self._lenders.keys() - self._in_flight.keys():
-            del self._lenders[attempt_id]
-
-    def to_borrow(self, *, each: bool, others_wait: bool) -> int:
-        """Return how many more attempts should run in the place of trials.
-
-        If another trial could go on in a place, that is the better use of it, unless a validation
-        would have to wait for more than one other.
-
-        Args:
-            each: Whether trials wait for each score, not only for those that decide.
-            others_wait: Whether a trial that could go on in such a place is waiting.
-        """
-        if not self.can_start:
-            return 0
-        wanted = self._waiting_count if each else self._deciding_count
-        elsewhere = len(self._in_flight) - len(self._lenders)
-        return wanted - (elsewhere if others_wait else 0)
+    def hosts(self, trial_id: str) -> bool:
+        """Return whether an attempt runs in the process of a trial."""
+        trial = self._trials.get(trial_id)
+        return trial is not None and trial.hosts > 0
 
     def start_in_trials(
-        self, lenders: Iterable[str], most: int, *, all_count: bool = True
-    ) -> list[tuple[Attempt, str]]:
-        """Say which attempts to start now in the place of which trials that stand still.
+        self,
+        standing: Iterable[str],
+        *,
+        each: bool,
+        others_wait: bool = False,
+        all_count: bool = True,
+    ) -> list[Attempt]:
+        """Say which attempts to start now in the processes of their trials, which stand still.
 
         Those that the scheduler will decide by go first, with older ones that have to be delivered
-        before them. Each runs in its own trial's place, if that can be had.
+        before them. If another trial could use such a place, that is the better use of it, unless a
+        validation would have to wait for more than one other.
 
         Args:
-            lenders: The trials whose places can be had.
-            most: How many to start at most.
+            standing: The trials that stand still, and in whose processes a validation can run.
+            each: Whether these wait for each score, not only for those that decide.
+            others_wait: Whether a trial that could use such a place is waiting.
             all_count: As of :meth:`start`.
         """
-        free = dict.fromkeys(lenders)
-        most = min(most, len(free))
+        most = self._waiting_count if each else self._deciding_count
+        if others_wait:
+            most -= sum(flight.started is not None for flight in self._in_flight.values())
         if self._limit is not None:
             most = min(most, self._limit - len(self._in_flight))
-        found = []
-        for attempt in self._start_next(most, None, all_count):
-            own = attempt.request.trial_id
-            lender = own if own in free else next(iter(free))
-            del free[lender]
-            self._lenders[attempt.id] = lender
-            found.append((attempt, lender))
-        return found
+        own = [self._trials[trial_id] for trial_id in standing if trial_id in self._queue]
+        own = sorted((one for one in own if each or one.decides), key=self._turn_of)
+        return [self._start_one(one, None, all_count=all_count) for one in own[: max(0, most)]]
 
     def start_last(self, trial_id: str) -> list[Attempt]:
-        """Say which attempts to start now in the process of a trial that ends.
+        """Say which attempts to start now in the process of their trial, which ends.
 
         All that wait of the trial, if they take less altogether than the start of a process
         elsewhere: there they end first, and keep the place from others for no longer.
@@ -557,6 +551,7 @@ class Pool:
         self._turn += 1
         trial.served = self._turn
         trial.in_flight += 1
+        trial.hosts += started is None
         attempt = Attempt(waiting.request, waiting.tries)
         self._in_flight[attempt.id] = _InFlight(attempt, waiting, started)
         return attempt
@@ -566,6 +561,7 @@ class Pool:
         flight = self._in_flight.get(attempt_id)
         if flight is not None and flight.began is None:
             flight.began, flight.queued = now, False
+            self._starved_since = None
             if flight.started is not None:
                 self.durations.starts.append(now - flight.started)
             self._running_count += 1
@@ -576,11 +572,19 @@ class Pool:
         if flight is not None:
             flight.waiting.request = replace(flight.waiting.request, known=known)
 
-    def queue(self, count: int) -> None:
+    def queue(self, count: int, now: float) -> None:
         """Set how many attempts wait for resources: the newest of those that have not begun."""
-        starting = [flight for flight in self._in_flight.values() if flight.began is None]
+        starting = [
+            flight
+            for flight in self._in_flight.values()
+            if flight.began is None and flight.started is not None
+        ]
         for place, flight in enumerate(reversed(starting)):
             flight.queued = place < count
+        if not starting or self.queued < len(self._in_flight):
+            self._starved_since = None
+        elif self._starved_since is None:
+            self._starved_since = now
 
     def returned(
         self,
@@ -697,7 +701,11 @@ class Pool:
     def _land(self, attempt_id: str, now: float) -> _InFlight | None:
         flight = self._in_flight.pop(attempt_id, None)
         if flight is not None:
-            self._trials[flight.attempt.request.trial_id].in_flight -= 1
+            if not self._in_flight:
+                self._starved_since = None
+            trial = self._trials[flight.attempt.request.trial_id]
+            trial.in_flight -= 1
+            trial.hosts -= flight.started is None
             if flight.began is not None:
                 self._running_count -= 1
                 self.durations.runs.append(now - flight.began)

@@ -53,7 +53,7 @@ def next_action(
     changed: bool = False,
     waits: bool = False,
     gives_way: bool = False,
-    lends: bool = False,
+    validates: bool = False,
 ) -> Action:
     """Say what to do about a trial now.
 
@@ -69,7 +69,7 @@ def next_action(
         changed: Whether it has other new settings, which it can take up when it is paused.
         waits: Whether it waits for a score that is pending.
         gives_way: Whether it gives its resources back meanwhile.
-        lends: Whether a validation runs in its place: it does nothing until that has ended.
+        validates: Whether a validation runs in its process: it does nothing until that has ended.
 
     Example:
         >>> next_action(Desired.RUNNING, Actual.HELD, waits=True)
@@ -79,7 +79,7 @@ def next_action(
         >>> next_action(Desired.ENDED, Actual.SAVING), next_action(Desired.ENDED, Actual.TRAINING)
         (<Action.NOTHING: 'nothing'>, <Action.STOP: 'stop'>)
     """
-    if lends or doing in (Actual.ENDED, Actual.SAVING):
+    if validates or doing in (Actual.ENDED, Actual.SAVING):
         return Action.NOTHING
     if phase is Desired.ENDED:
         return Action.STOP

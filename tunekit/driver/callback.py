@@ -348,17 +348,12 @@ class ValidationCallback(tune.Callback):
             searcher.attach(self.validator.poll)
             self._judge_by(*searcher.objectives)
         display.attach(controller)
-        controller.heed(pending=lambda: self._end.pending, first=self._validations_first)
+        controller.heed(pending=lambda: self._end.pending, places=self.waiting.places)
 
     def _judge_by(self, *more: str) -> None:
         """Note by which metrics the sweep is judged, and whether every score is used."""
         names = self.state.required.union(more)
         self.emit(JudgedBy(names, self.waiting.all_count()))
-
-    def _validations_first(self) -> bool:
-        """Return whether no trial may start before validations have what they need."""
-        waits = not self.validator.quiet and self._end.pending  # further stages wait for trials
-        return waits and self.waiting.validations_first()
 
     def begin(self) -> None:
         """Note that the ``tunekit.Tuner`` that made it runs it.
@@ -481,8 +476,7 @@ class ValidationCallback(tune.Callback):
         self._raise_error()
         self._end.note()
         controller.wake_on(self.stages.awaited())
-        if self.validator.quiet and self.waiting.one_at_a_time():
-            self.validator.spare()  # or no trial could start
+        self.waiting.spare()
         if controller.awaits_nothing and not self.validator.idle:
             self._pause()
 

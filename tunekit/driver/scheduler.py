@@ -179,5 +179,6 @@ class ValidatedScheduler(TrialScheduler):
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Return the next trial to start: those that waited for a score first, then the base's."""
         sweep = self._join(tune_controller)
-        ready = sweep.actions.first_ready()
-        return sweep.next_trial.choose() if ready is None else ready
+        ready = sweep.actions.first_ready() or sweep.next_trial.choose()
+        controller = sweep.controller
+        return None if controller is None or controller.is_full else ready

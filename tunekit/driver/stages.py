@@ -58,7 +58,7 @@ class Stages:
         self._stages = {stage.name: stage for stage in stages}
         options: dict[str, Any] = {"emit": emit, "conclude": conclude, "cache": cache}
         for name, stage in self._stages.items():
-            around = _Beside(executors[name], list(self._all), waiting, over)
+            around = _Beside(list(self._all), waiting, over)
             further = Evaluation(stage, executors[name], clock, around=around, **options)
             self._all.append(further)
             self._further[name] = further
@@ -166,24 +166,20 @@ class _Beside(Around):
 
     def __init__(
         self,
-        executor: Executor,
         earlier: Sequence[Validator],
         waiting: Waiting,
         over: Callable[[], bool],
     ):
-        self._need, self._earlier = executor.need, earlier
-        self._waiting, self._over = waiting, over
+        self._earlier, self._waiting, self._over = earlier, waiting, over
 
     def promised(self) -> Iterator[Mapping[str, float]]:
         """Yield the resources of trials and of validations of earlier stages that wait for them."""
         yield from self._waiting.promised()
         for validator in self._earlier:
             yield from validator.wanted()
+        if not self._over():
+            yield from self._waiting.to_come()
 
     def waits_for_room(self) -> bool:
         """Return whether others than further stages are waited for."""
         return not self._over()
-
-    def gives_way(self) -> bool:
-        """Return whether it leaves its resources to trials that have not begun."""
-        return not self._over() and not self._waiting.to_come().keys().isdisjoint(self._need)

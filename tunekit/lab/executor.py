@@ -32,7 +32,6 @@ class Room:
         validation: What a validation takes.
         trials: How many trials hold that.
         validations: How many validations do, and evaluators without work.
-        kept: For how many validations it is kept.
 
     Example:
         >>> room = Room({"CPU": 3, "slots": 2}, {"CPU": 1, "slots": 1}, {"CPU": 1}, trials=1)
@@ -48,7 +47,6 @@ class Room:
     validation: Mapping[str, float]
     trials: int = 0
     validations: int = 0
-    kept: int = 0
 
     @property
     def slots(self) -> tuple[int, int] | None:
@@ -57,8 +55,7 @@ class Room:
 
     @property
     def _free(self) -> dict[str, float]:
-        held = max(self.kept, self.validations)
-        taken = total(*[self.trial] * self.trials, *[self.validation] * held)
+        taken = total(*[self.trial] * self.trials, *[self.validation] * self.validations)
         return {name: amount - taken.get(name, 0.0) for name, amount in self.cluster.items()}
 
     @property
@@ -74,8 +71,7 @@ class Room:
         """
         if not total(self.validation):
             return _NO_LIMIT
-        beside = max(0, fits(self._free, promised, self.validation))
-        return max(0, self.kept - self.validations) + beside
+        return max(0, fits(self._free, promised, self.validation))
 
 
 class VirtualExecutor(Executor):
@@ -91,8 +87,7 @@ class VirtualExecutor(Executor):
         trials: Returns how many trials hold theirs.
         validate: Returns the result of an attempt.
         seconds: Returns how long an attempt runs, in seconds.
-        start_s: How long a process takes to start, in seconds. If that is nothing, nothing is saved
-            by running in the process of a trial, and nothing does unless ``config`` says so.
+        start_s: How long a process takes to start, in seconds.
         import_s: How much longer the first attempt in a process runs.
 
     Example:
@@ -131,20 +126,20 @@ class VirtualExecutor(Executor):
         import_s: float = 0.0,
     ):
         self._real, self._most = executor_of(config), config.evaluators
-        self.in_trials = self._real.in_trials and (start_s > 0 or config.where == "trial")
+        self.in_trials = self._real.in_trials
         self._clock, self._room, self._trials = clock, room, trials
         self._validate, self._seconds = validate, seconds
         self._start_s, self._import_s = start_s, import_s
         self._waiting: deque[Attempt] = deque()
         # What happens next: when, in which order, to which attempt, and whether it begins.
         self._events: list[tuple[float, int, Attempt, bool]] = []
-        # Whether each attempt that runs is in the place of a trial, or of its own.
-        self._lent: dict[str, bool] = {}
-        # Since when processes have been without work: those of their own, and in places of trials.
-        self._idle: dict[bool, list[float]] = {False: [], True: []}
+        # Whether each attempt that runs is in the process of a trial.
+        self._hosted: dict[str, bool] = {}
+        # Since when other processes have been without work.
+        self._idle: list[float] = []
         self._order = 0
         #: How many processes were started, and how many attempts ran in those of trials.
-        self.started = self.borrowed = 0
+        self.started = self.hosted = 0
         #: Seconds that validations have run, added up.
         self.busy_s = 0.0
 
@@ -153,23 +148,17 @@ class VirtualExecutor(Executor):
         """See :class:`tunekit.validating.executor.Executor`."""
         return self._real.need
 
-    def reserve(self, slots: int) -> None:
-        """See :class:`tunekit.validating.executor.Executor`."""
-        self._room.kept = slots
-
     def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
         """See :class:`tunekit.validating.executor.Executor`."""
         return self._real.fits_in(place)
 
-    def start(self, attempt: Attempt, *, lender: Any = None) -> None:
+    def start(self, attempt: Attempt, *, host: Any = None) -> None:
         """See :class:`tunekit.validating.executor.Executor`."""
-        if lender is None:
+        if host is None:
             self._waiting.append(attempt)
-        elif self.in_trials:
-            self.borrowed += 1
-            self._begin(attempt, 0.0, lent=True)
         else:
-            self._begin_in_process(attempt, lent=True)
+            self.hosted += 1
+            self._begin(attempt, 0.0, hosted=True)
 
     def poll(self) -> list[Event]:
         """See :class:`tunekit.validating.executor.Executor`."""
@@ -178,7 +167,7 @@ class VirtualExecutor(Executor):
         self._begin_waiting()
         while self._events and self._events[0][0] <= self._clock.monotonic():
             _, _, attempt, begins = heapq.heappop(self._events)
-            if attempt.id not in self._lent:  # it was cancelled
+            if attempt.id not in self._hosted:  # it was cancelled
                 continue
             if begins:
                 events.append(Began(attempt.id))
@@ -191,34 +180,30 @@ class VirtualExecutor(Executor):
     def _begin_waiting(self) -> None:
         """Start what has what it waits for: resources, or an evaluator that has them."""
         while self._waiting and self._can_begin:
-            if self._most is None or not self._idle[False]:
-                self._held(+1)
-            self._begin_in_process(self._waiting.popleft(), lent=False)
+            attempt = self._waiting.popleft()
+            if self._most is None or not self._idle:
+                self._room.validations += 1
+            if self._idle:
+                self._idle.pop()
+                self._begin(attempt, 0.0)
+            else:
+                self.started += 1
+                self._begin(attempt, self._start_s, self._import_s)
 
     @property
     def _can_begin(self) -> bool:
         self._room.trials = self._trials()
-        if self._most is not None and self._idle[False]:
+        if self._most is not None and self._idle:
             return True
         more = self._most is None or self._room.validations < self._most
         return more and self._room.for_validations() > 0
 
-    def _begin_in_process(self, attempt: Attempt, *, lent: bool) -> None:
-        """Begin an attempt in a process that has nothing to do, or in a new one."""
-        idle = self._idle[lent and self._most is not None]
-        if idle:
-            idle.pop()
-            self._begin(attempt, 0.0, lent=lent)
-        else:
-            self.started += 1
-            self._begin(attempt, self._start_s, self._import_s, lent=lent)
-
     def _begin(
-        self, attempt: Attempt, start_s: float, import_s: float = 0.0, *, lent: bool
+        self, attempt: Attempt, start_s: float, import_s: float = 0.0, *, hosted: bool = False
     ) -> None:
         seconds = self._seconds(attempt) + import_s
         self.busy_s += seconds
-        self._lent[attempt.id] = lent
+        self._hosted[attempt.id] = hosted
         begins = self._clock.monotonic() + start_s
         self._push(begins, attempt, begins=True)
         self._push(begins + seconds, attempt, begins=False)
@@ -229,43 +214,40 @@ class VirtualExecutor(Executor):
 
     def _leave(self, attempt: Attempt, *, lives_on: bool = True) -> None:
         """Let others have the process of an attempt, and its resources."""
-        lent = self._lent.pop(attempt.id)
-        if lives_on and not (lent and self.in_trials):
-            self._idle[lent and self._most is not None].append(self._clock.monotonic())
-        if not lent and not (lives_on and self._most is not None):
-            self._held(-1)
-
-    def _held(self, more: int) -> None:
-        self._room.validations += more
+        if self._hosted.pop(attempt.id):
+            return
+        if lives_on:
+            self._idle.append(self._clock.monotonic())
+        if not lives_on or self._most is None:
+            self._room.validations -= 1
 
     def cancel(self, attempt: Attempt) -> None:
         """See :class:`tunekit.validating.executor.Executor`."""
         if attempt in self._waiting:
             self._waiting.remove(attempt)
-        elif attempt.id in self._lent:
+        elif attempt.id in self._hosted:
             self._leave(attempt, lives_on=False)
 
-    def spare(self) -> None:
+    def spare(self, keep: int) -> None:
         """See :class:`tunekit.validating.executor.Executor`."""
-        self._end_idle(0.0)
+        self._end_idle(0.0, keep)
 
     def close(self) -> None:
         """See :class:`tunekit.validating.executor.Executor`."""
-        self.in_trials, self._room.kept = False, 0
+        self.in_trials = False
         self._end_idle(0.0)
 
-    def _end_idle(self, after_s: float) -> None:
-        """End evaluators that have had nothing to do for so long, unless their resources are
-        kept."""
-        idle, now = self._idle[False], self._clock.monotonic()
+    def _end_idle(self, after_s: float, keep: int = 0) -> None:
+        """End evaluators that have had nothing to do for so long, but for so many."""
+        idle, now = self._idle, self._clock.monotonic()
         while (
             self._most is not None
             and idle
             and now - idle[0] >= after_s
-            and self._room.validations > self._room.kept
+            and self._room.validations > keep
         ):
             idle.pop(0)
-            self._held(-1)
+            self._room.validations -= 1
 
     def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
         """See :class:`tunekit.validating.executor.Executor`."""
@@ -273,7 +255,7 @@ class VirtualExecutor(Executor):
         room = self._room.for_validations(promised) - len(self._waiting)
         if self._most is None:
             return room
-        return len(self._idle[False]) + max(0, min(room, self._most - self._room.validations))
+        return len(self._idle) + max(0, min(room, self._most - self._room.validations))
 
     def queued(self) -> int:
         """See :class:`tunekit.validating.executor.Executor`."""

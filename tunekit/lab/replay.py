@@ -25,7 +25,6 @@ from tunekit.core.validation import Attempt, Status
 from tunekit.core.values import number
 from tunekit.driver.callback import ValidationCallback
 from tunekit.driver.scheduler import ValidatedScheduler
-from tunekit.driver.shares import share
 from tunekit.lab.curves import Curves
 from tunekit.lab.executor import Room, VirtualExecutor
 from tunekit.policies import CheckpointPolicy
@@ -132,7 +131,7 @@ class Machine:
         #: How many validations ended with a score, and how many were left out.
         self.validated = self.skipped = 0
         #: How many processes validations started, and how many ran in those of trials.
-        self.started = self.borrowed = 0
+        self.started = self.hosted = 0
 
     def run(
         self,
@@ -162,17 +161,8 @@ class Machine:
             validation = ValidationCallback(config, executor=executor, clock=self._clock)
             scheduler = ValidatedScheduler(self.scheduler)
             callbacks += [policy, validation]
-            room = share(
-                validation,
-                self.scheduler,
-                self.room.cluster,
-                [self.room.trial],
-                swaps=reuse_actors,
-                turns=lambda: True,
-            )
-            if not max_concurrent and room.known and room.limit is None:
-                executor.reserve(room.validations)
-            max_concurrent = max_concurrent or room.limit or 0
+            validation.waiting.share(self.room.cluster, [self.room.trial])
+            validation.validator.durations.starts.append(self.validation_start_s)
         _machines[id(self)] = self
         try:
             with _quietly():
@@ -201,7 +191,7 @@ class Machine:
         finally:
             del _machines[id(self)]
         self.validated_s += executor.busy_s
-        self.started, self.borrowed = executor.started, executor.borrowed
+        self.started, self.hosted = executor.started, executor.hosted
         self.validated = len(self.scores)
         if validation is not None:
             self.validated = validation.state.counts[Status.VALIDATED]

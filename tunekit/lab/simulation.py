@@ -322,7 +322,7 @@ def _extrapolated(
             f"validations in {machine.started} processes of their own, where none is known to have "
             f"had one (each takes {machine.validation_start_s:.1f} s to start, as a trial's)"
         )
-    if machine.borrowed and not recorded.in_trials:
+    if machine.hosted and not recorded.in_trials:
         yield "validations in the processes of trials, where they had their own"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -17,14 +17,7 @@ from tunekit.clock import Clock
 from tunekit.core.advice import no_room
 from tunekit.core.engine import Hears, Input
 from tunekit.core.events import Waited
-from tunekit.core.pending import (
-    Place,
-    Waits,
-    Way,
-    stands_still,
-    when_starved,
-    while_it_waits,
-)
+from tunekit.core.pending import Waits, Way, stands_still, when_starved, while_it_waits
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
 from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.waiting import Waiting
@@ -64,8 +57,6 @@ class TrialActions:
         # When a trial began to wait for a score.
         self._since: dict[str, float] = {}
         self._starts = waiting.starts
-        # Whether it was said that trials give their places up.
-        self._told = False
         # How many places trials have given up in which no other has begun to start yet.
         self._given_up = 0
         # Trials that gave way and whose scores have arrived.
@@ -120,7 +111,7 @@ class TrialActions:
     def act(self) -> None:
         """Carry out what is known: let trials go on, wait in the way they should, or stop."""
         now, held = self._clock.monotonic(), []
-        for trial in self._controller.starting() if self._waiting.room_beside else ():
+        for trial in self._controller.starting() if self._waiting.shares.apart else ():
             self._starting(trial.trial_id, now)
         for trial_id in self._waiting.validator.lost():
             one = self._stand_ins.open.get(trial_id)
@@ -134,8 +125,6 @@ class TrialActions:
                 continue  # all running trials may be saving, step after step
             if trial_id in self._since and not self._waiting.waits(trial_id):
                 self._waited(trial_id)  # if it waits still, the scheduler has paused it
-            if self._keeps_process(stand_in):
-                continue
             move = self._next_action(stand_in, doing)
             if move is not Action.NOTHING:
                 self._make(move, stand_in)
@@ -164,15 +153,18 @@ class TrialActions:
         )
 
     def _next_action(self, stand_in: StandIn, doing: Actual) -> Action:
+        validates = self._waiting.validator.runs_in(stand_in.trial_id)
         waits = self._waiting.waits(stand_in.trial_id)
-        way = self._way(stand_in) if waits and doing is Actual.HELD else Way.KEEP
+        way = Way.KEEP
+        if waits and doing is Actual.HELD and not validates:
+            way = self._way(stand_in)
         return next_action(
             stand_in.phase,
             doing,
             overwritten=stand_in.change.restored_from is not None,
             changed=bool(stand_in.change),
             waits=waits and way is not Way.TRAIN,
-            lends=self._waiting.validator.lends(stand_in.trial_id),
+            validates=validates,
             gives_way=way in (Way.SWAP, Way.RELEASE),
         )
 
@@ -182,13 +174,10 @@ class TrialActions:
         return while_it_waits(
             self._waiting.on_pending,
             self._waiting.waits_for(stand_in.trial_id),
-            Place(
-                borrowed=self._waiting.validator.will_borrow(self._place_of(stand_in)),
-                ready=bool(self._ready),
-                new_trials=controller.has_new_trials,
-                handed_over=self._hands_over(stand_in.real),
-                alone=self._waiting.one_at_a_time(),
-            ),
+            squeezed=self._waiting.squeezed,
+            ready=bool(self._ready),
+            new_trials=controller.has_new_trials,
+            handed_over=self._hands_over(stand_in.real),
             undecided=self._waiting.undecided(),
             decisions=self._waiting.decisions(stand_in.trial_id),
             synchronous=self._base.compares_all,
@@ -202,26 +191,16 @@ class TrialActions:
         if self._controller.reuses_actors:
             return True
         takers = self._controller.without_actor + len(self._ready)
-        if takers <= self._given_up or _is_unsaved(trial):
-            return False  # nobody would start there, or it would lose what it has trained since
-        if not self._told:
-            self._told = True
-            logger.info(
-                "A validation takes %.1f s, and a trial starts in %.1f s: from now on, another "
-                "trial may start in the place of one that waits, which resumes from its checkpoint "
-                "later.",
-                self._waiting.validator.typical_s,
-                self._starts.typical_s,
-            )
-        return True
+        # Else nobody would start there, or it would lose what it has trained since.
+        return takers > self._given_up and not _is_unsaved(trial)
 
     def _make(self, move: Action, stand_in: StandIn) -> None:
         trial, trial_id, controller = stand_in.real, stand_in.trial_id, self._controller
         if move is Action.GIVE_WAY:
             # To validations, or to another trial.
-            alone = self._waiting.one_at_a_time()
-            self._given_up += not (alone or controller.reuses_actors)
-            self._give_way(stand_in, for_validations=alone)
+            squeezed = self._waiting.squeezed
+            self._given_up += not (squeezed or controller.reuses_actors)
+            self._give_way(stand_in, for_validations=squeezed)
             return
         self._waited(trial_id)
         stand_in.held = False
@@ -280,18 +259,6 @@ class TrialActions:
             seconds = round(self._clock.monotonic() - since, 4)
             self._emit(Waited(trial_id=trial_id, seconds=seconds))
 
-    def _keeps_process(self, stand_in: StandIn) -> bool:
-        """Return whether a trial that was stopped is not ended yet: others validate there."""
-        stopped = stand_in.phase is Desired.ENDED and stand_in.doing is Actual.HELD
-        validator = self._waiting.validator
-        return stopped and (
-            validator.lends(stand_in.trial_id)
-            or (validator.wants_processes and validator.fits_in(self._place_of(stand_in)))
-        )
-
-    def _place_of(self, stand_in: StandIn) -> Sequence[Mapping[str, float]]:
-        return self._waiting.place_of(stand_in.real)
-
     def _relieve_starvation(self, held: list[StandIn]) -> None:
         """Let a held trial give way if held trials keep every validation from starting.
 
@@ -303,8 +270,8 @@ class TrialActions:
             self._since.setdefault(stand_in.trial_id, now)
         if validator.starved_s() < _STARVED_S:
             return  # their processes may take long to start
-        if self._waiting.shares_with_trials is False:
-            return  # trials hold nothing that validations need
+        if not self._waiting.contend:
+            return
         waiting = [
             stand_in
             for stand_in in held
@@ -313,7 +280,8 @@ class TrialActions:
         if not waiting or len(waiting) < len(controller.running):
             return
         first = waiting[0]
-        if when_starved(self._waiting.waits_for(first.trial_id)) is Way.TRAIN:
+        resumes, waits = controller.can_resume(first.real), self._waiting.waits_for(first.trial_id)
+        if when_starved(waits, resumes=resumes) is Way.TRAIN:
             self._make(Action.TRAIN, first)
         else:
             logger.warning("%s", no_room(first.trial_id, trials=len(controller.running)))

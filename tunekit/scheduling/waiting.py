@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler
 
 from tunekit._ray.controller import Controller
 from tunekit._ray.decisions import decides_at_times
@@ -19,13 +20,14 @@ from tunekit.core.pending import (
     waits_for,
     waits_for_each,
 )
-from tunekit.core.reconcile import Actual, Desired
+from tunekit.core.reconcile import Actual
+from tunekit.core.room import Shares, shares, total
 from tunekit.core.sequential import Judging
 from tunekit.core.starts import Starts
 from tunekit.core.validation import Request
 from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.stopping import StoppingCriteria
-from tunekit.validating.validator import Around, Standing, Validator
+from tunekit.validating.validator import Around, Validator
 
 __all__ = ["Waiting"]
 
@@ -68,20 +70,10 @@ class Waiting(Around):
         self._reported: dict[str, float] = {}
         #: How long trials take to start, and for an iteration.
         self.starts = Starts()
-        #: Whether trials take resources that validations need; None: that is not known.
-        self.shares_with_trials: bool | None = None
-        #: Whether there are resources for validations that no trial can use. Without any, a place
-        #: that a trial gives up is one that its own validation could have had.
-        self.room_beside = False
-        #: Whether checkpoints are validated in the processes of trials that wait, as a rule: then
-        #: nothing queues for resources that trials have.
-        self.validate_themselves = False
+        #: How they share the cluster, as far as that is known.
+        self.shares = Shares()
         #: Whether trials are runs of a trainer, each of whose workers has one of their bundles.
         self.have_workers = False
-        #: Whether the scheduler decides by any score. FIFO, the default, does not.
-        self.decides = True
-        #: Whether a trial and a validation can only run one after the other, as far as is known.
-        self.one_at_a_time: Callable[[], bool] = lambda: False
 
     def attach(self, controller: Controller, scheduling: BaseScheduler, *, searches: bool) -> None:
         """Take the sweep's controller and scheduler; nobody waits or lends before.
@@ -136,14 +128,13 @@ class Waiting(Around):
 
     def waits_for(self, trial_id: str) -> Waits:
         """Return for which of its pending scores a trial waits."""
-        controller, scheduling = self._controller, self._scheduling
-        trial = self._trials.get(trial_id)
+        scheduling, trial = self._scheduling, self._trials.get(trial_id)
         asked = self._config.on_pending
-        if asked != "auto" or trial is None or controller is None or scheduling is None:
+        if asked != "auto" or trial is None or scheduling is None:
             return waits_for(asked)
         return waits_for(
             asked,
-            lends=self.validator.fits_in(self.place_of(trial)),
+            in_process=self._hosts(trial),
             swaps=self.hands_over(trial, whole=True),
             short=self.validate_themselves and self.validator.are_short,
             undecided=self.undecided(),
@@ -165,8 +156,10 @@ class Waiting(Around):
         return waits_for_each(self._config.on_pending, short=short, undecided=undecided)
 
     def undecided(self) -> bool:
-        """Return whether trials validate themselves, and no score decides anything."""
-        return self.validate_themselves and self.validator.in_trials and not self.decides
+        """Return whether no score decides anything, and trials validate to save starts."""
+        known = self._scheduling
+        fifo = known is not None and type(known.scheduler) is FIFOScheduler
+        return fifo and self.validate_themselves and self.validator.durations.start_s > 0
 
     def waits(self, trial_id: str) -> bool:
         """Return whether a trial that has reported waits for pending scores."""
@@ -174,7 +167,7 @@ class Waiting(Around):
         if not delivery.waits(trial_id):
             return False
         waits = self.waits_for(trial_id)
-        if waits is Waits.LATE and self.one_at_a_time():
+        if waits is Waits.LATE and self.squeezed and not self._can_resume(self._trials[trial_id]):
             return False  # nothing is validated before it ends
         return stands_still(
             waits,
@@ -183,36 +176,72 @@ class Waiting(Around):
             past_last=lambda: scheduling is not None and scheduling.past_last(trial_id),
         )
 
-    def standing(self) -> Mapping[str, Standing]:
+    def standing(self) -> Mapping[str, Trial]:
         """See :class:`~tunekit.validating.validator.Around`."""
-        controller, scheduling = self._controller, self._scheduling
-        if controller is None or scheduling is None:
+        scheduling, validator = self._scheduling, self.validator
+        if scheduling is None:
             return {}
         return {
-            trial_id: Standing(stand_in.real, self.place_of(stand_in.real), waits)
+            trial_id: stand_in.real
             for trial_id, stand_in in scheduling.stand_ins.open.items()
             if stand_in.doing is Actual.HELD
-            and ((waits := self.waits(trial_id)) or stand_in.phase is Desired.ENDED)
+            and not validator.runs_in(trial_id)
+            and self._hosts(stand_in.real)
+            and self.waits(trial_id)
         }
 
-    # What may use their places -----------------------------------------------------------------
+    # Who has which resources -------------------------------------------------------------------
 
-    def place_of(self, trial: Trial) -> Sequence[Mapping[str, float]]:
-        """Return the resources of each process of a trial that stands still; see :meth:`place`."""
-        return () if self._controller is None else self.place(self._controller.bundles_of(trial))
+    def share(self, cluster: Mapping[str, float], bundles: Sequence[Mapping[str, float]]) -> bool:
+        """Let trials and validations share a cluster.
 
-    def place(self, bundles: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
+        Args:
+            cluster: What it has, by name of the resource.
+            bundles: What a trial takes, in each place.
+
+        Returns:
+            Whether checkpoints are validated in the processes of trials that wait.
+        """
+        most, need = self._config.most_in_flight or 1, self.validator.resources
+        self.shares = shares(cluster, total(*bundles), need, most=most)
+        stands = self._config.on_pending != "continue"
+        return stands and self.validator.fits_in(self.processes(bundles))
+
+    @property
+    def validate_themselves(self) -> bool:
+        """Return whether checkpoints are validated in the processes of trials that wait."""
+        trial = next(iter(self._trials.values()), None)
+        return self._config.on_pending != "continue" and trial is not None and self._hosts(trial)
+
+    def _hosts(self, trial: Trial) -> bool:
+        """Return whether a validation could run in the processes of a trial that stands still."""
+        controller = self._controller
+        if controller is None or not self.validator.in_trials:
+            return False
+        return self.validator.fits_in(self.processes(controller.bundles_of(trial)))
+
+    def processes(self, bundles: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
         """Return the resources of each process of a trial that has these bundles.
 
         Those of a trial that is no run of a trainer and is spread over several are not known.
         """
         return bundles if len(bundles) == 1 or self.have_workers else ()
 
+    def _can_resume(self, trial: Trial) -> bool:
+        return self._controller is not None and self._controller.can_resume(trial)
+
+    @property
+    def squeezed(self) -> bool:
+        """Return whether validations can only run once a trial has given its resources back."""
+        return self.shares.squeezed and not self.validate_themselves
+
     def ends(self, trial: Trial) -> None:
-        """Take that a trial ends; where actors are reused, the next one goes on in its process."""
+        """Take that a trial ends; where actors are reused, the next one runs in its process."""
         controller = self._controller
-        if controller is not None and not controller.reuses_actors and controller.has_actor(trial):
-            self.validator.validate_last(trial, self.place_of(trial))
+        if controller is None or controller.reuses_actors or not self._hosts(trial):
+            return
+        if controller.has_actor(trial):
+            self.validator.validate_last(trial)
 
     def others_wait(self) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
@@ -220,7 +249,7 @@ class Waiting(Around):
         return controller is not None and controller.has_new_trials and self._hand_over()
 
     def hands_over(self, trial: Trial, *, whole: bool = False) -> bool:
-        """Return whether another trial goes on in the place of one that waits.
+        """Return whether another trial runs with the resources of one that waits.
 
         Args:
             trial: The trial.
@@ -229,9 +258,9 @@ class Waiting(Around):
         controller, validator = self._controller, self.validator
         if controller is None or controller.reuses_actors:
             return controller is not None
-        if not self.room_beside or not controller.can_resume(trial):
+        if not self.shares.apart or not controller.can_resume(trial):
             return False
-        wait_s = validator.typical_s if whole else validator.wait_s(trial.trial_id)
+        wait_s = validator.durations.typical_s if whole else validator.wait_s(trial.trial_id)
         return pays_for_a_start(wait_s, self.starts.typical_s)
 
     def _hand_over(self) -> bool:
@@ -254,7 +283,7 @@ class Waiting(Around):
         """Note that a trial has saved, and how long that took."""
         since = self._reported.pop(trial.trial_id, None)
         if since is not None:
-            self.validator.saved(now - since)
+            self.validator.durations.saves.append(now - since)
 
     def leaves_out(self, trial: Trial) -> bool:
         """Return whether a trial's scores that decide nothing are optional.
@@ -284,7 +313,8 @@ class Waiting(Around):
         used = scheduling.uses(trial, report)
         if used or self._config.when != "auto":
             return used
-        return not self.leaves_out(trial) or self.validator.saves_are_free(self.starts.iteration_s)
+        free = self.validator.durations.saves_are_free(self.starts.iteration_s)
+        return free or not self.leaves_out(trial)
 
     def kept(self) -> Iterator[Mapping[str, float]]:
         """See :class:`~tunekit.validating.validator.Around`."""
@@ -292,9 +322,8 @@ class Waiting(Around):
         if controller is not None:
             idle = (one for one in self._trials.values() if one.status in _IDLE)
             yield from map(controller.needs_of, idle)
-            to_come = self.to_come()
-            yield from [to_come] * (_STARTED_AT_ONCE if to_come else 0)
-            if self.room_beside or not self.validator.in_trials:
+            yield from self.to_come()
+            if self.shares.apart or not self.validator.in_trials:
                 yield self.validator.resources  # one place is left to what decides
 
     def best(self, trial_id: str) -> float | None:
@@ -309,32 +338,40 @@ class Waiting(Around):
         """See :class:`~tunekit.validating.validator.Around`."""
         return self._draining()
 
-    def to_come(self) -> Mapping[str, float]:
-        """Return what a trial takes, if any have not begun; nothing if none are left to begin."""
+    def to_come(self) -> list[Mapping[str, float]]:
+        """Return what trials take that have not begun, as often as some could start at once."""
         controller, trial = self._controller, next(iter(self._trials.values()), None)
         if controller is None or trial is None:
-            return {}
+            return []
         comes = controller.has_new_trials or controller.to_come
-        return controller.needs_of(trial) if comes else {}
+        return [controller.needs_of(trial)] * (_STARTED_AT_ONCE if comes else 0)
 
     def waits_for_room(self) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
-        themselves = self.validate_themselves and self.validator.in_trials
-        return themselves and not self._draining()
+        return self.validate_themselves and not self._draining()
 
-    def at_the_end(self) -> bool:
-        """See :class:`~tunekit.validating.validator.Around`: only of trials that validate."""
-        all_run = self._controller is not None and self._controller.all_run
-        return self.validate_themselves and all_run and not self.to_come()
+    @property
+    def contend(self) -> bool:
+        """Return whether trials take resources that validations need, too."""
+        controller, trial = self._controller, next(iter(self._trials.values()), None)
+        if controller is None or trial is None:
+            return False
+        return not controller.needs_of(trial).keys().isdisjoint(self.validator.resources)
 
-    def validations_first(self) -> bool:
-        """Return whether trials must not start before pending validations have what they need.
+    def places(self) -> int | None:
+        """Return how many trials may have a process at once; None: as many as get resources.
 
-        Where only one thing can run at a time, that goes for all validations. Elsewhere it goes for
-        those that the scheduler will decide by, if trials take what they need. (Where trials hand
-        their places over, these would be lost to them.)
+        None may start before pending validations have what they need, if trials take that: those
+        by which the scheduler will decide, or all where nothing fits beside a trial. (Where trials
+        hand their places over, these would be lost to them.)
         """
-        if self.one_at_a_time():
-            return True
-        shares, wants_room = bool(self.shares_with_trials), self.validator.wants_room
-        return shares and wants_room and not self._hand_over()
+        validator = self.validator
+        wanted = not validator.quiet if self.squeezed else validator.wants_room
+        if wanted and self.contend and not self._hand_over():
+            return 0
+        return self.shares.at_once if self.validate_themselves else self.shares.leaving_room
+
+    def spare(self) -> None:
+        """Let evaluators without work end that trials need the resources of."""
+        if self.contend and self.validator.quiet and any(True for _ in self.promised()):
+            self.validator.spare(0 if self.validate_themselves else self.shares.validations)

@@ -29,7 +29,7 @@ class FakeExecutor(Executor):
         delay: How long an attempt waits for resources before it begins.
         starts: How long its process takes to start, once it has its resources.
         slots: What :meth:`capacity` starts from.
-        lends: Whether attempts may run in the place of trials that wait.
+        in_trials: Whether attempts can run in the processes of trials that stand still.
 
     Example:
         >>> from tunekit.core.validation import Request
@@ -51,7 +51,7 @@ class FakeExecutor(Executor):
         delay: Callable[[Attempt], float] = lambda attempt: 0.0,
         starts: Callable[[Attempt], float] = lambda attempt: 0.0,
         slots: int = 1_000_000,
-        lends: bool = False,
+        in_trials: bool = False,
     ):
         self._clock = clock
         self._validate = validate
@@ -59,8 +59,7 @@ class FakeExecutor(Executor):
         self._delay = delay
         self._starts = starts
         self._slots = slots
-        #: Whether attempts may run in the place of trials that wait.
-        self.lends = lends
+        self.in_trials = in_trials
         self._due: list[tuple[float, int, str, Attempt]] = []
         self._order = 0
         self._live: dict[str, Attempt] = {}
@@ -77,10 +76,10 @@ class FakeExecutor(Executor):
         self.cancelled: list[Attempt] = []
 
     def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
-        """No attempt runs in the place of a trial, unless ``lends`` is set."""
-        return self.lends
+        """Return whether ``in_trials`` is set."""
+        return self.in_trials
 
-    def start(self, attempt: Attempt, *, lender: Any = None) -> None:
+    def start(self, attempt: Attempt, *, host: Any = None) -> None:
         """See :class:`~tunekit.validating.executor.Executor`."""
         self.started.append(attempt)
         self._live[attempt.id] = attempt
@@ -132,7 +131,7 @@ class FakeExecutor(Executor):
 
     def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
         """See :class:`~tunekit.validating.executor.Executor`."""
-        return self._slots - len(self._live)
+        return self._slots - len(self._live) - sum(1 for _ in promised)
 
     def queued(self) -> int:
         """See :class:`tunekit.validating.executor.Executor`."""

@@ -24,12 +24,9 @@ from ray.util.placement_group import (
     placement_group_table,
     remove_placement_group,
 )
-from ray.util.scheduling_strategies import (
-    NodeAffinitySchedulingStrategy,
-    PlacementGroupSchedulingStrategy,
-)
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tunekit._ray.cluster import actor_of, generator_in, has_died, node_of, waiting_for
+from tunekit._ray.cluster import actor_of, generator_in, has_died, waiting_for
 from tunekit._ray.tuner import has_workers
 from tunekit.checks import AMOUNTS
 from tunekit.config import ValidationConfig
@@ -74,7 +71,7 @@ class Executor:
 
     Attributes:
         poll_interval_s: Seconds to let pass between two polls: 100 times what one costs.
-        in_trials: Whether attempts in the place of a trial run in its process.
+        in_trials: Whether attempts can run in the processes of trials that stand still.
     """
 
     poll_interval_s: float = 0.0
@@ -86,22 +83,22 @@ class Executor:
         return {"CPU": 1.0}
 
     def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
-        """Return whether an attempt could run in the place of a trial that waits.
+        """Return whether an attempt could run in the processes of a trial that stands still.
 
         Args:
-            place: What each process of the trial holds and does not use meanwhile.
+            place: What each of them has.
         """
         return False
 
     def without_workers(self) -> None:
-        """Trials have no workers: what workers run does not run in the place of a trial."""
+        """Trials have no workers: what workers run does not run in a trial's process."""
 
-    def start(self, attempt: Attempt, *, lender: Trial | None = None) -> None:
+    def start(self, attempt: Attempt, *, host: Trial | None = None) -> None:
         """Start an attempt; whatever goes wrong with it comes out of :meth:`poll`.
 
         Args:
             attempt: The attempt.
-            lender: The trial in whose place it runs, taking no resources of its own.
+            host: The trial in whose process it runs; None: elsewhere.
         """
         raise NotImplementedError
 
@@ -140,14 +137,8 @@ class Executor:
         """
         return 0
 
-    def reserve(self, slots: int) -> None:
-        """Keep resources for this many attempts from now on, whatever else wants them."""
-
-    def use_reserve(self) -> None:
-        """Move what :meth:`queued` counts to what :meth:`reserve` keeps, as far as it has room."""
-
-    def spare(self) -> None:
-        """Give back what is kept only for later attempts: others need it now."""
+    def spare(self, keep: int) -> None:
+        """Give back what is kept only for later attempts, but for so many: others need it now."""
 
     def close(self) -> None:
         """Give back what it holds: nothing more will run."""
@@ -160,8 +151,6 @@ class _Actor:
     handle: Any
     #: Where it and its workers are placed; None: wherever there is room.
     group: PlacementGroup | None
-    #: The node on which it runs in the place of trials; None if it has resources of its own.
-    place: str | None
     #: Whether its process has started.
     up: bool = False
     flight: _Flight | None = None
@@ -176,14 +165,10 @@ class _Flight:
     """An attempt that was started, and where it runs."""
 
     attempt: Attempt
-    #: Whether it runs in the place of a trial.
-    lent: bool
     #: The trial in whose process it runs, and the actor that this is.
     host: Trial | None = None
     process: Any = None
     actor: _Actor | None = None
-    #: Where it is placed; None: wherever there is room.
-    group: PlacementGroup | None = None
     stream: Any = None
     begun: bool = False
     #: Whether it has yielded enough, and ends.
@@ -195,12 +180,12 @@ class RayExecutor(Executor):
 
     Without ``evaluators``, each is a task, started from the driver and placed outside any placement
     group (unless ``ray_remote_kwargs`` says otherwise), so that neither the driver's nor a trial's
-    can capture it. In the place of a trial, it runs in the trial's own process, in which nothing
-    has to be started or imported, and which is then as before (``undisturbed``). What an option
-    asks of its process makes it a task there, too; so is everything once a trial's process has
-    ended with an attempt in it, or had too little memory for one. A trial with several workers runs
-    it in these (``in_workers``): a function on rank 0, and what has ``bundles`` on all of them, if
-    there are as many.
+    can capture it. If its trial stands still, it can run in the trial's own process instead, in
+    which nothing has to be started or imported, and which is then as before (``undisturbed``). Not
+    so what an option asks of its process, and nothing once a trial's process has ended with an
+    attempt in it, or had too little memory for one. A trial with several workers runs it in these
+    (``in_workers``): a function on rank 0, and what has ``bundles`` on all of them, if there are as
+    many.
 
     What has ``bundles`` runs on evaluators elsewhere: only a placement group that the driver owns
     can keep the workers' resources for it, and give them back whatever happens.
@@ -220,7 +205,7 @@ class RayExecutor(Executor):
             otherwise. ``max_calls`` is also the number of attempts after which an actor is
             replaced; 0 for never.
         evaluators: How many actors there may be; None for tasks.
-        elsewhere: Whether no attempt may run in the place of a trial.
+        elsewhere: Whether no attempt may run in the process of a trial.
         lookup: Returns where a request's score is looked for before the function is called; None:
             nowhere.
         idle_s: The seconds without work after which an actor ends.
@@ -244,7 +229,6 @@ class RayExecutor(Executor):
         self._idle_s, self._monotonic = idle_s, monotonic
         options = {"max_retries": 0, **ray_remote_kwargs}
         self._placed = "placement_group" in options or "scheduling_strategy" in options
-        self._elsewhere_only = elsewhere
         if "placement_group" not in options:
             options.setdefault("scheduling_strategy", "DEFAULT")
         self._name = options.pop("name", None)
@@ -267,14 +251,17 @@ class RayExecutor(Executor):
         amounts = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus") or 0}
         amounts["memory"] = options.get("memory") or 0
         self._own = total({**amounts, **(options.get("resources") or {})})
+        # The core of a trial that stands still is free, whatever the trial has asked for.
+        self._asked = {
+            name: amount
+            for name, amount in self._own.items()
+            if name != "CPU" or "num_cpus" in ray_remote_kwargs
+        }
         self._need = total(self._own, *self._bundles)
         self._remote: Any = None
         self._fn_ref: Any = None
         self._flights: dict[str, _Flight] = {}
         self._actors: list[_Actor] = []
-        #: All that is reserved, and the part of it that nothing uses.
-        self._reserved: list[PlacementGroup] = []
-        self._free: list[PlacementGroup] = []
         self._events: list[Event] = []
         #: Whether one has ended with a score in the process of a trial.
         self._proven = False
@@ -286,10 +273,7 @@ class RayExecutor(Executor):
 
     def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
         """See :class:`Executor`."""
-        if self._placed or self._elsewhere_only:
-            return False
-        need = self._bundles or self._own
-        return fits_in(need, place, in_process=self.in_trials)
+        return self.in_trials and fits_in(self._bundles or self._asked, place)
 
     def without_workers(self) -> None:
         """See :class:`Executor`."""
@@ -298,11 +282,11 @@ class RayExecutor(Executor):
 
     # What runs ---------------------------------------------------------------------------------
 
-    def start(self, attempt: Attempt, *, lender: Trial | None = None) -> None:
+    def start(self, attempt: Attempt, *, host: Trial | None = None) -> None:
         """See :class:`Executor`."""
-        flight = _Flight(attempt, lent=lender is not None)
+        flight = _Flight(attempt)
         try:
-            flight.stream = self._begin(flight, lender)
+            flight.stream = self._begin(flight, host)
         except Exception as error:  # it cannot be pickled, for example
             reason = described(error).reason.removeprefix("raised ")
             self._events.append(Failed(attempt.id, f"could not be started: {reason}"))
@@ -310,7 +294,7 @@ class RayExecutor(Executor):
             return
         self._flights[attempt.id] = flight
 
-    def _begin(self, flight: _Flight, lender: Trial | None) -> Any:
+    def _begin(self, flight: _Flight, host: Trial | None) -> Any:
         """Start an attempt where it belongs; return the stream of what comes from it."""
         attempt, request = flight.attempt, flight.attempt.request
         if self._remote is None:
@@ -331,25 +315,17 @@ class RayExecutor(Executor):
         # In a list, the function is only fetched after the task has said that it has begun.
         kwargs, lookup = arguments(self._fn, request), self._lookup(request)
         given = attempt.id, [self._fn_ref], request.checkpoint, kwargs, told, lookup
-        process = actor_of(lender) if lender is not None and self.in_trials else None
-        if lender is not None and process is not None:
-            flight.host, flight.process = lender, process
-            run = partial(in_workers, alone=not self._bundles) if has_workers(lender) else in_trial
+        process = None if host is None else actor_of(host)
+        if host is not None and process is not None:
+            flight.host, flight.process = host, process
+            run = partial(in_workers, alone=not self._bundles) if has_workers(host) else in_trial
             return generator_in(process, name)(run, *given)
         if self._most is not None:
-            actor = flight.actor = self._actor_for(lender)
-            actor.flight, actor.calls, flight.group = flight, actor.calls + 1, actor.group
+            actor = flight.actor = self._idle_actor() or self._build()
+            actor.flight, actor.calls = flight, actor.calls + 1
             call = actor.handle.evaluate.options(name=name, num_returns="streaming")
             return call.remote(*given)
-        options: dict[str, Any] = {"name": name}
-        if lender is not None:
-            options.update(in_place_of(lender))
-        elif self._free:
-            flight.group = self._free.pop()
-            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
-                flight.group, placement_group_capture_child_tasks=False
-            )
-        return self._remote.options(**options).remote(*given)
+        return self._remote.options(name=name).remote(*given)
 
     def poll(self) -> list[Event]:
         """See :class:`Executor`."""
@@ -436,11 +412,8 @@ class RayExecutor(Executor):
     def _leave(self, flight: _Flight, *, failed: bool = False) -> None:
         """Let others have the place of an attempt."""
         actor = flight.actor
-        if actor is None:
-            self._drop(flight.group)
-            return
-        if actor.flight is not flight:
-            return  # the next one is waiting for the actor
+        if actor is None or actor.flight is not flight:
+            return  # or the next one is waiting for the actor
         actor.flight, actor.idle_since, actor.released = None, self._monotonic(), False
         if failed or actor.calls == self._max_calls:
             self._end(actor)
@@ -474,94 +447,57 @@ class RayExecutor(Executor):
         """Return what may wait for resources of its own: its process has not started."""
         flights = self._flights.values()
         return [
-            one for one in flights if not (one.begun or one.lent or (one.actor and one.actor.up))
+            one for one in flights if not (one.begun or one.host or (one.actor and one.actor.up))
         ]
-
-    def _elsewhere(self) -> list[_Flight]:
-        """Return those of them that take their resources from what is free."""
-        return [flight for flight in self._new() if flight.group is None]
 
     def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
         """See :class:`Executor`."""
         if self._need:
-            room = fits(ray.available_resources(), promised, self._need)
-            room = len(self._free) + max(0, room - len(self._elsewhere()))
+            room = fits(ray.available_resources(), promised, self._need) - len(self._new())
         else:  # it still runs on a core
             room = int(ray.cluster_resources().get("CPU", 1)) - len(self._flights)
         if self._most is None:
             return room
-        own = self._holding()
-        idle = sum(actor.flight is None for actor in own)
-        return idle + max(0, min(room, self._most - len(own)))
+        idle = sum(actor.flight is None for actor in self._actors)
+        return idle + max(0, min(room, self._most - len(self._actors)))
 
     def queued(self) -> int:
         """See :class:`Executor`."""
-        groups = [flight.group for flight in self._new()]
+        groups = [one.actor.group if one.actor else None for one in self._new()]
         waiting = sum(group is not None and not _is_ready(group) for group in groups)
         anywhere = groups.count(None)
         return waiting + (min(anywhere, waiting_for(self._own)) if anywhere else 0)
 
-    def reserve(self, slots: int) -> None:
+    def spare(self, keep: int) -> None:
         """See :class:`Executor`."""
-        if self._own and not self._placed:
-            slots = min(slots, self._most or slots)
-            self._reserved = [self._grouped() for _ in range(slots)]
-            self._free = list(self._reserved)
-
-    def _grouped(self) -> PlacementGroup:
-        return placement_group([bundle for bundle in (dict(self._own), *self._bundles) if bundle])
-
-    def use_reserve(self) -> None:
-        """See :class:`Executor`.
-
-        What the attempts wait for may be in the reserve itself: when its node is lost, it moves to
-        another one, and takes what looked free there when they were started.
-        """
-        for flight in self._elsewhere()[: len(self._free)]:
-            self.cancel(flight.attempt)
-            self.start(flight.attempt)
-
-    def spare(self) -> None:
-        """See :class:`Executor`."""
-        for actor in self._holding():
-            if actor.flight is None and actor.group not in self._reserved:
-                self._end(actor)
+        idle = [actor for actor in self._actors if actor.flight is None]
+        for actor in idle[: max(0, len(self._actors) - keep)]:
+            self._end(actor)
 
     def close(self) -> None:
         """See :class:`Executor`."""
         self.in_trials = False
         for actor in list(self._actors):
             self._end(actor)
-        for group in self._reserved:
-            remove_placement_group(group)
-        self._reserved, self._free = [], []
 
     # Evaluators --------------------------------------------------------------------------------
 
-    def _holding(self) -> list[_Actor]:
-        """Return the evaluators that hold resources of their own."""
-        return [actor for actor in self._actors if actor.place is None]
-
-    def _actor_for(self, lender: Trial | None) -> _Actor:
-        """Return an evaluator that has nothing to do, or will soon, or a new one."""
+    def _idle_actor(self) -> _Actor | None:
+        """Return an evaluator that has nothing to do, or will soon; None if there has to be one."""
         for actor in list(self._actors):  # no attempt is lost with one that has died meanwhile
             if actor.flight is None and has_died(actor.handle):
                 self._end(actor)
-        place = None if lender is None else lender.node_ip
-        known = [actor for actor in self._actors if actor.place == place]
-        known.sort(key=lambda actor: actor.up, reverse=True)
+        known = sorted(self._actors, key=lambda actor: actor.up, reverse=True)
         idle = next((actor for actor in known if actor.flight is None), None)
-        if idle is None and lender is None and len(known) >= (self._most or 0):
+        if idle is None and len(known) >= (self._most or 0):
             idle = next((one for one in known if one.flight and one.flight.stopping), None)
-        return idle or self._build(lender)
+        return idle
 
-    def _build(self, lender: Trial | None) -> _Actor:
-        """Start one more evaluator, with resources of its own or in the place of a trial."""
+    def _build(self) -> _Actor:
+        """Start one more evaluator."""
         remote, group = self._remote, None
-        if lender is not None:
-            remote = remote.options(**in_place_of(lender))
-        elif not self._placed and (self._bundles or self._free):
-            group = self._free.pop() if self._free else self._grouped()
+        if not self._placed and self._bundles:
+            group = placement_group([one for one in (dict(self._own), *self._bundles) if one])
             strategy = PlacementGroupSchedulingStrategy(
                 group, placement_group_bundle_index=0, placement_group_capture_child_tasks=False
             )
@@ -569,30 +505,26 @@ class RayExecutor(Executor):
         try:
             handle = remote.remote(int(bool(self._own)) if self._bundles else None)
         except Exception:
-            self._drop(group)
+            if group is not None:
+                remove_placement_group(group)
             raise
-        actor = _Actor(handle, group, None if lender is None else lender.node_ip)
+        actor = _Actor(handle, group)
         self._actors.append(actor)
         return actor
 
     def _end(self, actor: _Actor) -> None:
-        """End an evaluator; what is reserved is kept for the one that replaces it."""
+        """End an evaluator."""
         if actor in self._actors:
             self._actors.remove(actor)
             ray.kill(actor.handle)
-            self._drop(actor.group)
-
-    def _drop(self, group: PlacementGroup | None) -> None:
-        if group in self._reserved:
-            self._free.append(group)
-        elif group is not None:
-            remove_placement_group(group)
+            if actor.group is not None:
+                remove_placement_group(actor.group)
 
     def _end_idle(self) -> None:
         now = self._monotonic()
         for actor in list(self._actors):
             idle_s = 0.0 if actor.flight else now - actor.idle_since
-            if idle_s >= self._idle_s and actor.group not in self._reserved:
+            if idle_s >= self._idle_s:
                 self._end(actor)
             elif idle_s >= _RELEASE_AFTER_S and not actor.released:
                 actor.released = True
@@ -602,13 +534,6 @@ class RayExecutor(Executor):
 def _is_ready(group: PlacementGroup) -> bool:
     """Return whether a placement group has its resources."""
     return bool(placement_group_table(group).get("state") == "CREATED")
-
-
-def in_place_of(lender: Trial) -> dict[str, Any]:
-    """Return the options of a task or actor that runs in the place of a trial."""
-    node = node_of(lender)
-    place = "DEFAULT" if node is None else NodeAffinitySchedulingStrategy(node, soft=True)
-    return {"num_cpus": 0, "scheduling_strategy": place}
 
 
 def arguments(fn: Callable[..., Any], request: Request) -> dict[str, Any]:

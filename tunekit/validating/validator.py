@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,8 +24,7 @@ from tunekit.core.events import (
 )
 from tunekit.core.failures import Failures, place_of
 from tunekit.core.metrics import leaves
-from tunekit.core.pool import Pool
-from tunekit.core.room import Shortage
+from tunekit.core.pool import Durations, Pool
 from tunekit.core.sequential import Evidence, Sequential, estimates_in
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status, rejected
 from tunekit.core.values import LeftOut
@@ -35,7 +34,7 @@ from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import Executor
 from tunekit.validating.process import Began, Estimated, Failed, Lost, Returned, received
 
-__all__ = ["Around", "Standing", "Validator"]
+__all__ = ["Around", "Validator"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,21 +42,6 @@ logger = logging.getLogger(__name__)
 _LOOK_INTERVAL_S = 0.5
 # How often to write down what a validation has yielded: that much is lost if the driver is killed.
 _NOTE_INTERVAL_S = 1.0
-
-
-@dataclass(frozen=True)
-class Standing:
-    """A trial that stands still, with its process.
-
-    Attributes:
-        trial: The trial.
-        place: The resources of each of its processes.
-        waits: Whether it waits for a score; else it was stopped.
-    """
-
-    trial: Trial
-    place: Sequence[Mapping[str, float]]
-    waits: bool
 
 
 class Around:
@@ -79,8 +63,8 @@ class Around:
         """Return the resources of each trial, or of others, that wait for them and go first."""
         return ()
 
-    def standing(self) -> Mapping[str, Standing]:
-        """Return the trials that stand still."""
+    def standing(self) -> Mapping[str, Trial]:
+        """Return the trials that wait, and in whose processes a validation can run."""
         return {}
 
     def others_wait(self) -> bool:
@@ -92,10 +76,6 @@ class Around:
 
         Otherwise, one is always started, and waits for them.
         """
-        return False
-
-    def at_the_end(self) -> bool:
-        """Return whether no trial waits for being started or resumed, or ever will."""
         return False
 
     def waits_for_each(self) -> bool:
@@ -112,10 +92,6 @@ class Around:
 
     def over(self) -> bool:
         """Return whether all trials have ended."""
-        return False
-
-    def gives_way(self) -> bool:
-        """Return whether nothing is started although resources are free: others need them soon."""
         return False
 
 
@@ -161,7 +137,6 @@ class Validator:
         self._retried = Failures()
         self._next_poll = 0.0
         self._polling = False
-        self._shortage = Shortage()
         self._next_look = 0.0
         self._sequential = config.sequential or Sequential()
         # What each attempt has yielded that has yielded anything.
@@ -181,54 +156,42 @@ class Validator:
         for _ in range(self._pool.waiting + self._pool.queued):
             yield self._executor.need
 
-    def reserve(self, slots: int) -> None:
-        """Keep resources for this many validations from now on, whatever else wants them."""
-        self._executor.reserve(slots)
+    @property
+    def durations(self) -> Durations:
+        """Return how long things take."""
+        return self._pool.durations
 
-    # Places of trials ---------------------------------------------------------------------------
+    # Where they run -----------------------------------------------------------------------------
 
     @property
     def in_trials(self) -> bool:
-        """Return whether validations in the place of a trial run in its process."""
+        """Return whether validations can run in the processes of trials that stand still."""
         return self._executor.in_trials
 
     @property
     def are_short(self) -> bool:
         """Return whether validations are so short that a trial stands still for each, as inline."""
-        return self._executor.in_trials and (self._in_trials or self._pool.durations.are_short())
-
-    def saves_are_free(self, iteration_s: float | None) -> bool:
-        """Return whether trials save in no time, beside an iteration of so many seconds."""
-        return self._pool.durations.saves_are_free(iteration_s)
+        return self.in_trials and (self._in_trials or self.durations.are_short())
 
     def scores_are_free(self, iteration_s: float | None) -> bool:
         """Return whether trials save and validate in no time, in their processes."""
-        return self._executor.in_trials and self._pool.durations.scores_are_free(iteration_s)
-
-    def saved(self, seconds: float) -> None:
-        """Note how long a trial has taken to save."""
-        self._pool.durations.saves.append(seconds)
+        return self.in_trials and self.durations.scores_are_free(iteration_s)
 
     def without_workers(self) -> None:
         """See :class:`~tunekit.validating.executor.Executor`."""
         self._executor.without_workers()
 
     def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
-        """Return whether a validation could run in the place of these processes."""
+        """Return whether a validation could run in these processes of a trial."""
         return self._executor.fits_in(place)
 
-    def lends(self, trial_id: str) -> bool:
-        """Return whether a validation runs in the place of a trial."""
-        return self._pool.lends(trial_id)
+    def runs_in(self, trial_id: str) -> bool:
+        """Return whether a validation runs in the process of a trial."""
+        return self._pool.hosts(trial_id)
 
     def wait_s(self, trial_id: str) -> float | None:
         """Return how much longer a trial waits for scores; see :meth:`Pool.wait_s`."""
         return self._pool.wait_s(trial_id, self._clock.monotonic())
-
-    @property
-    def typical_s(self) -> float | None:
-        """Return the seconds that a validation runs; None until one has ended."""
-        return self._pool.durations.typical_s
 
     def lost(self) -> list[str]:
         """Return the trials whose processes have ended with a validation since the last call."""
@@ -237,98 +200,47 @@ class Validator:
 
     @property
     def wants_room(self) -> bool:
-        """Return whether a validation that the scheduler will decide by waits for resources.
+        """Return whether a validation that the scheduler will decide by waits for resources."""
+        return self._pool.wants_room
 
-        Not if it can run in the place of a trial.
-        """
-        return self._pool.wants_room and not self._lenders()
-
-    @property
-    def wants_processes(self) -> bool:
-        """Return whether trials that have nothing more to do keep their processes for a while.
-
-        No other trial needs their places then, and there are validations that could run there, for
-        which processes would have to start elsewhere.
-        """
-        left = self._pool.waiting > 0 and self._pool.can_start
-        return left and self._executor.in_trials and self._around.at_the_end()
-
-    def will_borrow(self, place: Sequence[Mapping[str, float]]) -> bool:
-        """Return whether a validation is going to run in the place of a trial that waits.
-
-        Args:
-            place: The resources of each of its processes.
-        """
-        return self._to_borrow() > 0 and self.fits_in(place)
-
-    def _to_borrow(self) -> int:
-        """Return how many validations should run in the place of trials."""
-        each, others = self._around.waits_for_each(), self._around.others_wait()
-        return self._pool.to_borrow(each=each, others_wait=others)
-
-    def _lenders(self) -> dict[str, Trial]:
-        """Return the trials that stand still and in whose place a validation fits."""
-        return {
-            trial_id: one.trial
-            for trial_id, one in self._around.standing().items()
-            if not self.lends(trial_id)
-            and self.fits_in(one.place)
-            and (one.waits or self.wants_processes)
-        }
-
-    def _borrow(self, most: int) -> None:
-        """Start validations in the place of trials, which wait until these have ended."""
-        lenders, all_count = self._lenders(), self._around.all_count()
-        for attempt, lender in self._pool.start_in_trials(lenders, most, all_count=all_count):
-            self._emit(AttemptStarted.of(attempt, self._clock.time()))
-            self._executor.start(attempt, lender=lenders[lender])
-
-    def validate_last(self, trial: Trial, place: Sequence[Mapping[str, float]]) -> None:
-        """Validate what is left of a trial that ends in its process, which Tune ends after that.
-
-        Args:
-            trial: The trial, which still has its process.
-            place: The resources of each of its processes.
-        """
-        rejected = trial.trial_id in self._rejected
-        if rejected or not self.in_trials or not self.fits_in(place):
-            return
-        for attempt in self._pool.start_last(trial.trial_id):
-            self._emit(AttemptStarted.of(attempt, self._clock.time()))
-            self._executor.start(attempt, lender=trial)
+    def validate_last(self, trial: Trial) -> None:
+        """Validate what is left of a trial that ends in its process, which Tune ends after that."""
+        if trial.trial_id not in self._rejected:
+            self._launch(self._pool.start_last(trial.trial_id), {trial.trial_id: trial})
 
     def _start(self, now: float) -> None:
-        asks = self._pool.needs_capacity and not self._around.gives_way()
-        capacity = self._executor.capacity(self._around.promised()) if asks else 0
-        if capacity <= 0 or self.are_short:
-            wanted = self._to_borrow()
-            if wanted > 0:
-                self._borrow(wanted)
-        if capacity <= 0 and self.wants_processes:  # of trials that were stopped
-            self._borrow(self._pool.waiting)
-        waits, all_count = self._around.waits_for_room(), self._around.all_count()
-        for attempt in self._pool.start(capacity, now, waits=waits, all_count=all_count):
-            self._emit(AttemptStarted.of(attempt, self._clock.time()))
-            self._executor.start(attempt)
-        if self._pool.has_optional:
-            self._start_optional(now)
-
-    def _start_optional(self, now: float) -> None:
-        """Start what decides nothing where that costs nothing; at the end, skip the rest."""
-        pool, around = self._pool, self._around
+        pool, around, all_count = self._pool, self._around, self._around.all_count()
+        capacity = self._executor.capacity(around.promised()) if pool.needs_capacity else 0
+        if pool.waiting and self.in_trials and (capacity <= 0 or self.are_short):
+            standing = around.standing()
+            each, others_wait = around.waits_for_each(), around.others_wait()
+            own = pool.start_in_trials(
+                standing, each=each, others_wait=others_wait, all_count=all_count
+            )
+            self._launch(own, standing)
+        waits = around.waits_for_room()
+        self._launch(pool.start(capacity, now, waits=waits, all_count=all_count))
+        if not pool.has_optional:
+            return
         if around.over():
             self._cancel(*pool.end_optional(self._executor.capacity(()), around.best, now))
-            return
-        room = 0 if pool.waiting else self._executor.capacity(around.kept())
-        for attempt in pool.start_optional(room, around.best, now):
+        elif not pool.waiting:
+            room = self._executor.capacity(around.kept())
+            self._launch(pool.start_optional(room, around.best, now))
+
+    def _launch(
+        self, attempts: Iterable[Attempt], hosts: Mapping[str, Trial] | None = None
+    ) -> None:
+        """Start attempts: in the processes of their trials, or elsewhere."""
+        for attempt in attempts:
             self._emit(AttemptStarted.of(attempt, self._clock.time()))
-            self._executor.start(attempt)
+            self._executor.start(attempt, host=(hosts or {}).get(attempt.request.trial_id))
 
     # Requests -----------------------------------------------------------------------------------
 
-    def spare(self) -> None:
-        """Give back what only waits for work: trials need it, and there is nothing to validate."""
-        self._executor.spare()
+    def spare(self, keep: int) -> None:
+        """Give back what only waits for work, but for so many: trials need it."""
+        self._executor.spare(keep)
 
     def free(self) -> None:
         """Give back what is kept for validations: nothing more will run."""
@@ -416,7 +328,6 @@ class Validator:
             for trial_id in rejected:
                 for outcome in self._pool.reject(trial_id, now):
                     self._conclude(outcome)
-            self._pool.settle()
             self._start(now)
             self._look(now)
         finally:
@@ -436,11 +347,11 @@ class Validator:
 
     def starved_s(self) -> float:
         """Return for how many seconds all started validations have lacked resources; 0 if not."""
-        return self._shortage.for_s(self._clock.monotonic())
+        return self._pool.starved_s(self._clock.monotonic())
 
     def relieved(self) -> None:
         """Note that something has given resources back: starvation counts from now."""
-        self._shortage.relieved(self._clock.monotonic())
+        self._pool.relieved(self._clock.monotonic())
 
     def _take_events(self, now: float) -> None:
         for event in self._executor.poll():
@@ -575,19 +486,11 @@ class Validator:
 
     def _look(self, now: float) -> None:
         """Check whether validations wait for resources; not every time, because that asks Ray."""
-        queued = 0
         if not self._pool.starting:
             self._next_look = now
         elif now >= self._next_look:
             self._next_look = now + _LOOK_INTERVAL_S
-            self._pool.queue(self._executor.queued())
-            queued = self._pool.queued
-            if queued:
-                self._executor.use_reserve()
-        elif not self._pool.running:
-            return
-        started = self._pool.running + self._pool.starting
-        self._shortage.seen(started=started, queued=queued, now=now)
+            self._pool.queue(self._executor.queued(), now)
 
     def _cancel(self, cancelled: list[Attempt], outcomes: list[Outcome]) -> bool:
         """End attempts, and record how their validations ended; return whether there were any."""

@@ -1,24 +1,23 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import fields
 
 import pytest
 
 from tunekit.core.pending import (
     ON_PENDING,
-    Place,
     Waits,
     Way,
     pays_for_a_start,
     stands_still,
     waits_for,
+    when_starved,
     while_it_waits,
 )
 
 
 @pytest.mark.parametrize(
-    "lends, swaps, synchronous, comes_to",
+    "in_process, swaps, synchronous, comes_to",
     [
         (True, True, False, Waits.DECISIONS),
         (True, False, False, Waits.DECISIONS),
@@ -27,11 +26,13 @@ from tunekit.core.pending import (
         (False, False, True, Waits.EACH),  # it compares all trials at the same iteration
     ],
 )
-def test_what_auto_comes_to(lends, swaps, synchronous, comes_to):
-    assert waits_for("auto", lends=lends, swaps=swaps, synchronous=synchronous) is comes_to
+def test_what_auto_comes_to(in_process, swaps, synchronous, comes_to):
+    assert (
+        waits_for("auto", in_process=in_process, swaps=swaps, synchronous=synchronous) is comes_to
+    )
 
 
-@pytest.mark.parametrize("known", ["lends", "swaps", "short", "synchronous"])
+@pytest.mark.parametrize("known", ["in_process", "swaps", "short", "synchronous"])
 def test_what_was_asked_for_is_done(known):
     assert waits_for("wait", **{known: True}) is Waits.EACH
     assert waits_for("continue", **{known: True}) is Waits.LATE
@@ -53,8 +54,8 @@ def test_scores_that_the_scheduler_will_not_look_at_stop_nobody(waits):
     assert not stands_still(waits, scores=5, decisions=0)
 
 
-def test_a_trial_trains_on_if_its_place_is_idle_and_it_is_judged_again():
-    idle = ("auto", Waits.DECISIONS, Place())
+def test_a_trial_trains_on_if_nobody_could_use_its_place_and_it_is_judged_again():
+    idle = ("auto", Waits.DECISIONS)
     assert while_it_waits(*idle) is Way.TRAIN
     assert while_it_waits(*idle, decides_again=lambda: False) is Way.KEEP
     assert while_it_waits(*idle, synchronous=True) is Way.KEEP
@@ -62,35 +63,49 @@ def test_a_trial_trains_on_if_its_place_is_idle_and_it_is_judged_again():
 
 
 @pytest.mark.parametrize(
-    ("on_pending", "place", "known"),
+    ("on_pending", "known"),
     [
-        ("wait", Place(), {}),
-        ("auto", Place(new_trials=True), {}),
-        ("auto", Place(), {"decisions": 2}),
-        ("auto", Place(), {"synchronous": True}),
+        ("wait", {}),
+        ("auto", {"new_trials": True}),
+        ("auto", {"decisions": 2}),
+        ("auto", {"synchronous": True}),
+        ("auto", {"squeezed": True}),
     ],
 )
-def test_the_schedulers_books_are_opened_only_if_that_matters(on_pending, place, known):
+def test_the_schedulers_books_are_opened_only_if_that_matters(on_pending, known):
     known["decides_again"] = lambda: pytest.fail("opened")
-    assert while_it_waits(on_pending, Waits.DECISIONS, place, **known) is not Way.TRAIN
+    assert while_it_waits(on_pending, Waits.DECISIONS, **known) is not Way.TRAIN
 
 
 def test_what_a_trial_does_in_each_case():
     for on_pending, waits in itertools.product(ON_PENDING, Waits):
-        for known in itertools.product((False, True), repeat=len(fields(Place))):
-            place = Place(*known)
-            way = while_it_waits(on_pending, waits, place)
-            if place.borrowed:
-                assert way is Way.KEEP, "it would lose its actor, and the validation its place"
-            elif place.alone:
+        for squeezed, ready, new_trials, handed_over in itertools.product((False, True), repeat=4):
+            way = while_it_waits(
+                on_pending,
+                waits,
+                squeezed=squeezed,
+                ready=ready,
+                new_trials=new_trials,
+                handed_over=handed_over,
+            )
+            if squeezed:
                 assert way is Way.RELEASE, "else no validation could run"
-            elif place.ready and place.handed_over:
+            elif ready and handed_over:
                 assert way is Way.SWAP, "else it would never get its turn"
-            elif place.ready or place.new_trials:
+            elif ready or new_trials:
                 swaps = on_pending == "wait" or waits is Waits.DECISIONS
-                assert way is (Way.SWAP if place.handed_over and swaps else Way.KEEP)
+                assert way is (Way.SWAP if handed_over and swaps else Way.KEEP)
             else:
                 assert way is (Way.TRAIN if on_pending == "auto" else Way.KEEP)
+
+
+def test_a_trial_that_keeps_validations_from_starting_pauses_unless_it_could_not_go_on():
+    assert [when_starved(waits, resumes=False) for waits in Waits] == [
+        Way.RELEASE,
+        Way.RELEASE,
+        Way.TRAIN,
+    ]
+    assert {when_starved(waits, resumes=True) for waits in Waits} == {Way.RELEASE}
 
 
 @pytest.mark.parametrize(

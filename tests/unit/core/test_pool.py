@@ -222,59 +222,80 @@ def test_a_validation_of_a_rejected_trial_is_not_tried_again():
     assert pool.failed(attempt.id, "raised", None, now=2.0).status is Status.FAILED
 
 
-def test_in_the_place_of_trials_run_those_that_decide_first():
-    pool = filled(decoration("a", 1), request("b", 3), request("c", 1))
-    [(first, lender)] = pool.start_in_trials(["x"], most=5)
-    assert (first.id, lender) == ("b:0:3:1#1", "x")
-    found = pool.start_in_trials(["d", "a"], most=5)
-    assert [(attempt.id, lender) for attempt, lender in found] == [
-        ("c:0:1:1#1", "d"),
-        ("a:0:1:1#1", "a"),
+def test_in_the_processes_of_trials_run_those_that_decide():
+    pool = filled(decoration("a", 1), decoration("b", 1), request("b", 3), request("c", 1))
+    assert pool.start_in_trials("ax", each=False) == [], "its trial has to stand still"
+    assert names(pool.start_in_trials("abc", each=False, all_count=False)) == [
+        "b:0:3:1#1",
+        "c:0:1:1#1",
     ]
+    assert names(pool.start_in_trials("a", each=True)) == ["a:0:1:1#1"]
+    assert [trial for trial in "abcx" if pool.hosts(trial)] == ["a", "b", "c"]
+    pool.returned("b:0:3:1#1", FINE, {}, now=1.0)
+    assert [trial for trial in "abcx" if pool.hosts(trial)] == ["a", "c"]
 
 
-def test_a_validation_runs_in_the_place_of_its_own_trial_if_that_can_be_had():
-    pool = filled(request("b", 1), request("c", 1))
-    found = pool.start_in_trials(["a", "b"], most=2)
-    assert [(attempt.request.trial_id, lender) for attempt, lender in found] == [
-        ("b", "b"),
-        ("c", "a"),
-    ]
-    assert [trial for trial in "abc" if pool.lends(trial)] == ["a", "b"]
-    pool.returned("b:0:1:1#1", FINE, {}, now=1.0)
-    assert pool.lends("b"), "until that is settled: its process may have ended with it"
-    pool.settle()
-    assert [trial for trial in "abc" if pool.lends(trial)] == ["a"]
+def test_older_ones_that_count_go_first_in_the_process_of_a_trial():
+    pool = filled(decoration("b", 1), request("b", 3))
+    assert names(pool.start_in_trials("b", each=False)) == ["b:0:1:1#1"]
 
 
-def test_the_limit_holds_in_the_place_of_trials():
+def test_the_limit_holds_in_the_processes_of_trials():
     pool = filled(request("b", 3), request("c", 1), max_in_flight=1)
-    assert pool.to_borrow(each=False, others_wait=False) == 2
-    assert len(pool.start_in_trials("ab", most=5)) == 1
-    assert pool.start_in_trials("cd", most=5) == []
-    assert pool.to_borrow(each=False, others_wait=False) == 0
+    assert names(pool.start_in_trials("bc", each=False)) == ["b:0:3:1#1"]
+    assert pool.start_in_trials("c", each=False) == []
 
 
 @pytest.mark.parametrize(
-    ("elsewhere", "lent", "others_wait", "wanted"),
+    ("elsewhere", "hosted", "others_wait", "started"),
     [
         (0, 0, False, 3),
         (2, 0, False, 3),  # nobody else could use the places
         (0, 0, True, 3),
         (2, 0, True, 1),  # two of the three wait for one validation each
         (3, 0, True, 0),
-        (2, 2, True, 1),  # those in the place of trials make nobody wait
+        (2, 2, True, 1),  # those in the processes of trials make nobody wait
     ],
 )
 def test_a_place_that_a_trial_could_use_is_taken_only_for_who_would_wait_long(
-    elsewhere, lent, others_wait, wanted
+    elsewhere, hosted, others_wait, started
 ):
-    pool = filled(*(request(f"t{n}", 1) for n in range(3 + elsewhere + lent)))
-    pool.start_in_trials([f"x{n}" for n in range(lent)], most=lent)
-    pool.start(elsewhere, now=0.0, waits=True)
-    assert pool.to_borrow(each=False, others_wait=others_wait) == wanted
-    assert pool.submit(decoration("z", 1), now=0.0) == []
-    assert pool.to_borrow(each=True, others_wait=others_wait) == wanted + 1
+    pool = filled(*(request(f"x{n}", 1) for n in range(elsewhere)))
+    pool.start(elsewhere, now=0.0)
+    for trial in [f"y{n}" for n in range(hosted)]:
+        pool.submit(request(trial, 1), now=0.0)
+        assert pool.start_in_trials([trial], each=False)
+    standing = [f"t{n}" for n in range(3)]
+    for trial in standing:
+        pool.submit(request(trial, 1), now=0.0)
+    found = pool.start_in_trials(standing, each=False, others_wait=others_wait)
+    assert len(found) == started
+
+
+def test_validations_are_starved_until_anything_has_its_resources():
+    pool = filled(*(request("a", n) for n in range(1, 4)), max_in_flight=4)
+    assert pool.starved_s(5.0) == 0
+    first, *_ = pool.start(0, now=5.0)
+    pool.queue(3, now=5.0)
+    pool.queue(3, now=6.0)
+    assert pool.starved_s(7.0) == 2.0
+    pool.relieved(now=8.0)
+    assert pool.starved_s(9.0) == 1.0
+    pool.submit(request("b", 1), now=9.0)
+    pool.start(0, now=9.0)
+    assert pool.starved_s(9.0) == 1.0, "one more makes no difference"
+    pool.queue(2, now=9.0)  # the process of one starts
+    assert pool.starved_s(20.0) == 0
+    pool.queue(4, now=20.0)
+    assert pool.starved_s(21.0) == 1.0
+    pool.began(first.id, now=22.0)
+    assert pool.starved_s(23.0) == 0
+    pool.returned(first.id, FINE, {}, now=23.0)
+    pool.queue(3, now=23.0)
+    assert pool.starved_s(24.0) == 1.0
+    for trial in "ab":
+        pool.drop(trial, "its trial failed", now=25.0)
+    assert pool.starved_s(26.0) == 0
 
 
 def test_room_is_wanted_for_what_decides_unless_the_limit_keeps_it_waiting():
@@ -284,7 +305,7 @@ def test_room_is_wanted_for_what_decides_unless_the_limit_keeps_it_waiting():
     limited = filled(request("a", 1), request("b", 1), max_in_flight=1)
     limited.start(capacity=0, now=0.0)
     assert not limited.wants_room
-    limited.queue(1)  # the one that was started waits for resources
+    limited.queue(1, now=0.0)  # the one that was started waits for resources
     assert limited.wants_room
 
 
@@ -310,7 +331,7 @@ def test_what_takes_less_than_a_start_runs_in_the_process_of_its_trial_that_ends
     assert pool.start_last("a") == [], "how long they take is not known"
     pool.durations.runs.append(runs_s)
     assert [one.request.trial_id for one in pool.start_last("a")] == ["a"] * there
-    assert not pool.lends("a") and pool.waiting == 1 + waiting - there
+    assert pool.hosts("a") is bool(there) and pool.waiting == 1 + waiting - there
 
 
 def test_no_more_run_in_the_process_of_a_trial_that_ends_than_may_be_in_flight():

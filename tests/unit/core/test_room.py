@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tunekit.core.room import Shortage, one_at_a_time, queued, shares
+from tunekit.core.room import queued, shares
 
 
 @pytest.mark.parametrize(
-    ("cluster", "trial", "validation", "turns"),
+    ("cluster", "trial", "validation", "squeezed"),
     [
         ({"CPU": 1}, {"CPU": 1}, {"CPU": 1}, True),
         ({"CPU": 2}, {"CPU": 1}, {"CPU": 1}, False),
@@ -16,15 +16,32 @@ from tunekit.core.room import Shortage, one_at_a_time, queued, shares
         ({"CPU": 4, "GPU": 1}, {"GPU": 1}, {"CPU": 1}, False),  # side by side
         ({"CPU": 4, "GPU": 1}, {"GPU": 0.3}, {"GPU": 0.7}, False),
         ({"CPU": 4, "GPU": 1}, {"GPU": 0.6}, {"GPU": 0.5}, True),
-        ({"CPU": 8}, {"CPU": 4}, {"CPU": 5}, False),  # two trials fit
+        ({"CPU": 8}, {"CPU": 4}, {"CPU": 5}, True),  # two trials fit, and have to wait both
         ({"CPU": 1}, {"CPU": 2}, {"CPU": 1}, False),  # none fits, or not yet
         ({"CPU": 1}, {"CPU": 1}, {"CPU": 1, "GPU": 1}, False),
         ({"CPU": 1}, {"CPU": 1}, {"CPU": 0}, False),
         ({"CPU": 4, "fast": 1}, {"CPU": 1, "fast": 1}, {"CPU": 1, "fast": 1}, True),
     ],
 )
-def test_what_can_only_run_one_after_the_other(cluster, trial, validation, turns):
-    assert one_at_a_time(cluster, trial, validation) is turns
+def test_what_can_only_run_one_after_the_other(cluster, trial, validation, squeezed):
+    found = shares(cluster, trial, validation, most=1)
+    assert found.squeezed is squeezed
+    assert not (squeezed and found.leaving_room)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "trial", "validation", "most", "left"),
+    [
+        ({"CPU": 8}, {"CPU": 1}, {"CPU": 2}, 1, (6, 1)),
+        ({"CPU": 8}, {"CPU": 2}, {"CPU": 1}, 3, (2, 3)),
+        ({"CPU": 2}, {"CPU": 1}, {"CPU": 1}, 4, (1, 1)),  # one has to do
+        ({"CPU": 8, "GPU": 1}, {"GPU": 1}, {"CPU": 1}, 1, (None, 0)),  # nothing is shared
+        ({"CPU": 1}, {"CPU": 1}, {"CPU": 1}, 1, (None, 0)),
+    ],
+)
+def test_trials_leave_room_for_validations(cluster, trial, validation, most, left):
+    found = shares(cluster, trial, validation, most=most)
+    assert (found.leaving_room, found.validations) == left
 
 
 @pytest.mark.parametrize(
@@ -43,37 +60,3 @@ def test_what_can_only_run_one_after_the_other(cluster, trial, validation, turns
 )
 def test_who_waits_for_what(shape, need, wants):
     assert queued([(shape, 3), ({"other": 1.0}, 5)], need) == (3 if wants else 0)
-
-
-def test_a_shortage_is_over_when_anything_has_its_resources():
-    shortage = Shortage()
-    shortage.seen(started=0, queued=0, now=0.0)
-    assert shortage.for_s(5.0) == 0
-    shortage.seen(started=3, queued=3, now=5.0)
-    shortage.seen(started=3, queued=3, now=6.0)
-    assert shortage.for_s(7.0) == 2.0
-    shortage.relieved(now=8.0)
-    assert shortage.for_s(9.0) == 1.0
-    shortage.seen(started=3, queued=2, now=9.0)
-    assert shortage.for_s(20.0) == 0
-    shortage.relieved(now=20.0)
-    assert shortage.for_s(21.0) == 0, "there was none to relieve"
-
-
-@pytest.mark.parametrize(
-    ("on_pending", "when", "lends", "in_trials", "left"),
-    [
-        ("auto", "decisions", True, False, 0),
-        ("wait", "decisions", True, False, 0),
-        ("auto", "decisions", False, False, 1),
-        ("auto", 1, True, False, 1),  # scores of trials that train on
-        ("wait", 1, True, True, 0),
-        ("continue", "decisions", True, True, 1),
-    ],
-)
-def test_room_is_left_unless_trials_make_it(on_pending, when, lends, in_trials, left):
-    one = {"CPU": 1.0}
-    known = {"on_pending": on_pending, "when": when, "lends": lends, "in_trials": in_trials}
-    for pausing in (False, True):
-        found = shares({"CPU": 4.0}, one, one, most=1, pausing=pausing, **known)
-        assert (found.limit, found.validations) == (None if pausing else 4 - left, left)
