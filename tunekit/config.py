@@ -57,9 +57,10 @@ class ValidationConfig(Limits, train.ValidationConfig):
             end after 30 s without work. A validation's time limit includes any building that it
             waits for. ``ray_remote_kwargs`` are then options of the actor, and ``max_calls`` among
             them is the number of validations after which a process is replaced. None: each
-            validation runs in a task of its own. Those in the place of a trial also run in
-            long-lived processes, and those of a :class:`~tunekit.distributed.TrainerValidation`
-            always do, unless ``ray_remote_kwargs`` asks for what tasks do: ``max_calls``.
+            validation runs in the process of its trial, or in a task of its own. Those of a
+            :class:`~tunekit.distributed.TrainerValidation` that run elsewhere always run in
+            long-lived processes, unless ``ray_remote_kwargs`` asks for what tasks do:
+            ``max_calls``.
         when: Which checkpoints to validate, and where nothing else asks for checkpoints, when to
             save. ``"decisions"``: those whose score the scheduler will use (at the rungs of ASHA
             and HyperBand, at PBT's perturbation interval) and the one at the trial's end; with a

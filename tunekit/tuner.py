@@ -130,8 +130,8 @@ class Tuner(tune.Tuner):
 
     Unless ``TuneConfig(max_concurrent_trials=...)`` is set, the number of trials that train at once
     is limited so that ``max_in_flight`` validations (one, if that is None) fit beside them, if the
-    cluster has room for both. With schedulers that pause trials (HyperBand, population based
-    training), whose trials take turns, resources for that many validations are reserved instead.
+    cluster has room for both, unless trials validate in their own processes. Trials that are paused
+    do not count.
 
     A ``TorchTrainer``, or another data-parallel trainer from Ray Train, makes distributed trials.
     Each of them is a run of the trainer, whose workers call ``ray.train.report`` and
