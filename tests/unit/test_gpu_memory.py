@@ -82,14 +82,14 @@ def evaluator():
     """An executor whose only evaluator has just ended an attempt, and its clock."""
     clock = FakeClock()
     executor = RayExecutor(lambda checkpoint: {}, {}, evaluators=1, monotonic=clock.monotonic)
-    one = _Actor(Actor(), None, None, up=True, calls=1)
+    one = _Actor(Actor(), None, up=True, calls=1)
     executor._actors.append(one)
     has_ended(executor, one)
     return executor, one, clock
 
 
 def has_ended(executor, actor):
-    actor.flight = _Flight(Attempt(Request("a", 1), 1), lent=False, actor=actor)
+    actor.flight = _Flight(Attempt(Request("a", 1), 1), actor=actor)
     executor._land(actor.flight)
 
 
