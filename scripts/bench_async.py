@@ -1,16 +1,18 @@
 """What asynchronous validation costs training, in one run, on work that sleeps.
 
     python scripts/bench_async.py
-    python scripts/bench_async.py --asha
+    python scripts/bench_async.py --asha function resettable class --train-s 2
 
 Every variant runs the same trials: so many iterations that each sleep, a checkpoint at each. The
 variants alternate; times are from the first report to the last (training) or to the end of the
 sweep (total), so that starting processes does not count. A validation sleeps, too, on CPUs of its
 own.
 
-With ``--asha``, trials are stopped early by their scores, which come from made-up curves: inline at
-the rungs of ASHA, and with tunekit's defaults on two more slots that only validations can use. The
-whole sweep counts, processes and their imports included.
+With ``--asha``, trials are stopped early by their scores: inline at the rungs of ASHA, and with
+tunekit's defaults. A trial takes a CPU and a GPU, a validation a CPU; there are two CPUs more
+than GPUs. The whole sweep counts, processes and their imports included. What trains is a
+``function``, a ``resettable`` class, whose process can go over to other trials, or a ``class``. All
+ways decide alike, in whatever order the scores come, so that all train as much.
 """
 
 from __future__ import annotations
@@ -87,6 +89,11 @@ def run(options, validation_s: float, variant: str) -> tuple[float, float]:
 RUNGS, EXTRA = (1, 3, 9), 2
 
 
+def score(limit: float, iteration: int) -> float:
+    """Return the score of the trial that comes to ``limit`` in the end."""
+    return limit * (1 - 0.5**iteration)
+
+
 class Curve(Sleeper):
     """Reports the validation score of a made-up curve, at rungs, if it validates inline."""
 
@@ -103,21 +110,49 @@ class Curve(Sleeper):
         return {"limit": self.settings["limit"], "iteration": self.iteration}
 
 
-def score(limit: float, iteration: int) -> float:
-    """Return the score of the trial that comes to ``limit`` in the end."""
-    return limit * (1 - 0.5**iteration)
+class Resettable(Curve):
+    """The same, in a process that goes over from one trial to the next."""
+
+    def reset_config(self, new_config):
+        self.settings, self.score = new_config, 0.0
+        return True
+
+
+def curve(config):
+    """Train the same as a function."""
+    began, checkpoint, value = 0, tune.get_checkpoint(), 0.0
+    if checkpoint is not None:
+        began = saved_in(checkpoint)["iteration"]
+    for iteration in range(began + 1, RUNGS[-1] + 1):
+        time.sleep(config["train_s"])
+        if config["inline_s"] and iteration in RUNGS:
+            time.sleep(config["inline_s"])
+            value = score(config["limit"], iteration)
+        with tempfile.TemporaryDirectory() as folder:
+            saved = {"limit": config["limit"], "iteration": iteration}
+            (Path(folder) / "checkpoint.pkl").write_bytes(pickle.dumps(saved))
+            kept = tune.Checkpoint.from_directory(folder)
+            tune.report({"accuracy": value}, checkpoint=kept)
+
+
+def saved_in(checkpoint) -> dict[str, float]:
+    with checkpoint.as_directory() as folder:
+        return pickle.loads(next(Path(folder).glob("*checkpoint*.pkl")).read_bytes())
 
 
 def scored(checkpoint, *, seconds: float) -> dict[str, float]:
     time.sleep(seconds)
-    with checkpoint.as_directory() as folder:
-        saved = pickle.loads(next(Path(folder).glob("*checkpoint*")).read_bytes())
+    saved = saved_in(checkpoint)
     return {"accuracy": score(saved["limit"], saved["iteration"])}
 
 
-def under_asha(options, validation_s: float, ours: bool) -> float:
+KINDS = {"function": curve, "resettable": Resettable, "class": Curve}
+
+
+def under_asha(options, kind: str, validation_s: float, ours: bool) -> float:
     """Seconds of a sweep under ASHA."""
-    limits = [(7 * n % 18 + 1) / 18 for n in range(18)]  # in no order
+    # In whatever order they arrive, each one that comes to 0.5 is stopped at its first rung.
+    limits = [*[1.0] * SLOTS, *[0.5, 0.5, 0.5, 1.0] * 3, 0.5, 0.5]
     settings = {
         "param_space": {
             "train_s": options.train_s,
@@ -135,30 +170,45 @@ def under_asha(options, validation_s: float, ours: bool) -> float:
         settings["validation_config"] = tunekit.ValidationConfig(
             fn=scored,
             task_config=train.ValidationTaskConfig(fn_kwargs={"seconds": validation_s}),
-            ray_remote_kwargs={"num_cpus": 0, "resources": {"validation": 1}},
         )
+    trainable = tune.with_resources(KINDS[kind], {"CPU": 1, "GPU": 1})
     began = time.perf_counter()
-    (tunekit if ours else tune).Tuner(Curve, **settings).fit()
-    return time.perf_counter() - began
+    results = (tunekit if ours else tune).Tuner(trainable, **settings).fit()
+    seconds = time.perf_counter() - began
+    trained = sum(one.metrics["training_iteration"] for one in results)
+    print(
+        f"{kind}, {'tunekit' if ours else 'inline'}: {seconds:.1f} s, {trained} iterations,",
+        end=" ",
+    )
+    print(
+        f"best {results.get_best_result().metrics['accuracy']:.3f}",
+        results.experiment_path,
+        flush=True,
+    )
+    return seconds
 
 
 def asha(options) -> None:
-    start_ray(SLOTS, resources={"validation": EXTRA})
+    start_ray(SLOTS + EXTRA, num_gpus=SLOTS)
     rows = []
-    for ratio in (1, 2):
-        seconds = ratio * options.train_s
-        found = in_turn(
-            (False, True), lambda ours, s=seconds: under_asha(options, s, ours), options.repeats
-        )
-        pairs = [ours / inline for inline, ours in zip(found[False], found[True], strict=True)]
-        rows.append((ratio, *map(median, found.values()), median(pairs), max(pairs)))
-    print(f"18 trials on {SLOTS} CPUs, and {EXTRA} more slots for validations, under ASHA.")
-    table(("validation / iteration", "inline s", "tunekit s", "ratio", "largest"), rows)
+    for kind in options.asha:
+        for ratio in (1, 2):
+            seconds = ratio * options.train_s
+            found = in_turn(
+                (False, True),
+                lambda ours, k=kind, s=seconds: under_asha(options, k, s, ours),
+                options.repeats,
+            )
+            pairs = [ours / inline for inline, ours in zip(found[False], found[True], strict=True)]
+            rows.append((kind, ratio, *map(median, found.values()), median(pairs), max(pairs)))
+    print(f"18 trials of a CPU and a GPU under ASHA, on {SLOTS} GPUs and {SLOTS + EXTRA} CPUs.")
+    heads = ("trainable", "validation / iteration", "inline s", "tunekit s", "ratio", "largest")
+    table(heads, rows)
 
 
 def main() -> None:
-    options = arguments(__doc__, trials=4, iterations=20, train_s=0.5, repeats=3, asha=False)
-    if options.asha:
+    options = arguments(__doc__, trials=4, iterations=20, train_s=0.5, repeats=3, asha=[""])
+    if any(options.asha):
         asha(options)
         return
     start_ray(options.trials + SLOTS)

@@ -242,15 +242,15 @@ def systems() -> dict[str, Callable[[pd.DataFrame, float], Ran]]:
         found["Syne Tune ASHA, at rungs"] = of_syne_tune
     return {
         **found,
-        "tunekit, default": simulated(**auto),
-        "tunekit, when=1": simulated(**every),
-        "tunekit, when='decisions'": simulated(**decisions),
-        "the same, actors reused": simulated(**decisions, reuse=True),
+        "tunekit, default": simulated(**auto, reuse=True),
+        "  a class that cannot be reset": simulated(**auto),
+        "tunekit, when=1": simulated(**every, reuse=True),
+        "tunekit, when='decisions'": simulated(**decisions, reuse=True),
         "  on_pending='continue'": simulated(**validating("decisions", "continue")),
-        "  on_pending='wait'": simulated(**validating("decisions", "wait")),
+        "  on_pending='wait'": simulated(**validating("decisions", "wait"), reuse=True),
         "Ray inline, at rungs, eight slots": simulated(inline="decisions", slots=8),
-        "tunekit, default, 2 extra": simulated(**auto, validators=2),
-        "  actors reused, 2 extra": simulated(**auto, **two),
+        "tunekit, default, 2 extra": simulated(**auto, **two),
+        "  a class that cannot be reset, 2 extra": simulated(**auto, validators=2),
         "tunekit, 'decisions', 2 extra": simulated(**decisions, **two),
         "  on_pending='continue', 2 extra": simulated(
             **validating("decisions", "continue"), validators=2

@@ -138,16 +138,6 @@ def is_tunes(value: Any, kind: type) -> bool:
     return isinstance(value, kind) or issubclass(kind, type(value))
 
 
-def check_reuse(reuse_workers: Any, distributed: bool, problems: Problems) -> None:
-    """Add what is wrong with ``reuse_workers``."""
-    known = problems.instance("reuse_workers", reuse_workers, bool, "Pass True or False.")
-    if known and not (reuse_workers or distributed):
-        problems.add(
-            "reuse_workers=False is for the trials of trainers, and trainable is none. Leave it "
-            "out, or pass a TorchTrainer."
-        )
-
-
 def validation_config_of(source: Any) -> ValidationConfig | None:
     """The trainer's own ``validation_config``, validating what Ray Train would."""
     config = getattr(source, "validation_config", None)

@@ -59,7 +59,6 @@ from tunekit.core.seeds import check_seed
 from tunekit.core.words import confirmation_in_words
 from tunekit.distributed import (
     TrainerFactory,
-    check_reuse,
     check_saving,
     check_scheduler,
     check_trainer,
@@ -137,7 +136,7 @@ class Tuner(tune.Tuner):
     Each of them is a run of the trainer, whose workers call ``ray.train.report`` and
     ``ray.train.get_checkpoint`` as usual. The workers live in the trial's placement group, so a
     trial starts only where all of it fits, and they take over one trial after another
-    (``reuse_workers``). If no ``run_config`` is given here, the sweep uses the trainer's own. The
+    (``reuse_processes``). If no ``run_config`` is given here, the sweep uses the trainer's own. The
     same goes for ``validation_config``; a plain one on the trainer validates what reports ask for.
 
     Args:
@@ -158,14 +157,17 @@ class Tuner(tune.Tuner):
             to what the trainable and ``CheckpointConfig`` ask for. If nothing else asks a class
             that can save, or a function that registers how to, it is asked where ``when``
             validates. Not for trainers, whose workers themselves decide when to save.
-        reuse_workers: Whether the workers of a trainer's trial that has paused or ended take over
-            the next one, or the trial's own next weights, in the same processes and process group:
-            seconds instead of a start of all processes. The training loop begins again with the new
-            configuration and checkpoint; the environment, the working directory, the random
-            generators, torch's settings and unused CUDA memory are reset, and what else the loop
-            has changed in its process is not. Pass False if the loop leaves something behind.
-            Workers are started again in any case for another ``ScalingConfig``, for trainers with
-            ``datasets`` or ``RunConfig(callbacks=)``, and for backends other than torch's.
+        reuse_processes: Whether the process of a trial that has paused or ended takes over the next
+            one, or the trial's own next weights: no time for its start and imports. So do those of
+            functions, of classes that have ``reset_config``, and a trainer's workers with their
+            process group. The function begins again, unpickled anew, with the new configuration and
+            checkpoint; the environment, the working directory, the random generators, torch's
+            settings and unused CUDA memory are reset, and what else it has changed, such as a
+            module's variables, is not. A trial that fails in another one's process goes on in a
+            process of its own, which does not count as its failure, and so do all from then on.
+            Pass False if it must not find anything of another trial. Other resources, a trainer's
+            ``datasets`` or ``RunConfig(callbacks=)``, backends other than torch's, and
+            ``on_pending="continue"`` start processes in any case.
         confirm: How :meth:`fit` confirms the winner when the sweep has ended; None does not. With a
             plain ``ray.tune.Tuner``, call :meth:`tunekit.Sweep.confirm`.
         seed_param: The flat name of the hyperparameter that is the random seed, such as ``"seed"``
@@ -205,14 +207,14 @@ class Tuner(tune.Tuner):
         run_config: tune.RunConfig | None = None,
         validation_config: ValidationConfig | None = None,
         checkpoint_policy: CheckpointPolicy | None = None,
-        reuse_workers: bool = True,
+        reuse_processes: bool = True,
         confirm: Confirm | None = None,
         seed_param: str | None = None,
         **internal: Any,
     ):
         problems = Problems("Tuner")
         param_space = space_of(param_space)
-        distributed = _check_trainable(trainable, reuse_workers, problems, space=param_space)
+        distributed = _check_trainable(trainable, reuse_processes, problems, space=param_space)
         if distributed:
             validation_config = validation_config or validation_config_of(trainable)
             run_config = run_config or run_config_of(trainable)
@@ -240,11 +242,11 @@ class Tuner(tune.Tuner):
 
         imported_from = import_path(trainable)
         if distributed:
-            trainable = trials_of(trainable, reuse_workers, config)
-            tune_config.reuse_actors = tune_config.reuse_actors or reuse_workers
+            trainable = trials_of(trainable, reuse_processes, config)
+            tune_config.reuse_actors = tune_config.reuse_actors or reuse_processes
         trainable = checkpointable_class(trainable)
         if config is not None and not distributed:
-            hands_over = _hands_over(trainable, config, base)
+            hands_over = reuse_processes and _hands_over(trainable, config, base)
             tune_config.reuse_actors = tune_config.reuse_actors or hands_over
             policy = policy or by_default(trainable, run_config, config.when)
         callbacks = list(run_config.callbacks or [])
@@ -287,7 +289,7 @@ class Tuner(tune.Tuner):
         restart_errored: bool = False,
         param_space: dict[str, Any] | None = None,
         storage_filesystem: pyarrow.fs.FileSystem | None = None,
-        reuse_workers: bool = True,
+        reuse_processes: bool = True,
         validation_config: ValidationConfig | None = None,
         **internal: Any,
     ) -> Tuner:
@@ -307,7 +309,7 @@ class Tuner(tune.Tuner):
             param_space: The search space again, if it has references to objects of the former Ray
                 cluster: the same names, with new references.
             storage_filesystem: The filesystem of ``path``, if it is one of your own.
-            reuse_workers: As for :class:`Tuner`.
+            reuse_processes: As for :class:`Tuner`.
             validation_config: How to validate from now on, if that differs from how the sweep was
                 started: with a function that was fixed, for example, or more memory for it. Its
                 ``when`` and ``on_pending`` must be the sweep's, and ``stages`` have those of the
@@ -336,7 +338,7 @@ class Tuner(tune.Tuner):
             tunekit.errors.SweepNotFoundError: Tuner.restore: path='/no/such/folder' has no tuner...
         """
         problems = Problems("Tuner.restore")
-        distributed = _check_trainable(trainable, reuse_workers, problems)
+        distributed = _check_trainable(trainable, reuse_processes, problems)
         param_space = space_of(param_space)
         fix = "Pass a dict, or nothing."
         problems.optional("param_space", param_space, dict, fix)
@@ -363,7 +365,7 @@ class Tuner(tune.Tuner):
                 raise problems.error(SweepNotFoundError)
             imported_from = import_path(trainable)
             if distributed:
-                trainable = trials_of(trainable, reuse_workers, None)
+                trainable = trials_of(trainable, reuse_processes, None)
             record, state = found
             if state is not None:
                 state.put_back(folder, record.events)
@@ -387,7 +389,9 @@ class Tuner(tune.Tuner):
                 ) from error
             tuner = cls.__new__(cls)
             tuner.__dict__.update(restored.__dict__)
-            validation = tuner.validation
+            settings, validation = settings_of(tuner), tuner.validation
+            if settings is not None and not reuse_processes:
+                settings.tune_config.reuse_actors = False
             if validation_config is not None:
                 _renew(validation, validation_config)
             if validation is not None:
@@ -669,7 +673,7 @@ def _folder_of(path: Any, filesystem: Any, problems: Problems) -> Folder | None:
 
 def _check_trainable(
     trainable: Any,
-    reuse_workers: Any,
+    reuse_processes: Any,
     problems: Problems,
     *,
     space: dict[str, Any] | None = None,
@@ -688,7 +692,7 @@ def _check_trainable(
                 "function of one argument, the configuration, or a ray.tune.Trainable class."
             ),
         )
-    check_reuse(reuse_workers, distributed, problems)
+    problems.instance("reuse_processes", reuse_processes, bool, "Pass True or False.")
     return distributed
 
 

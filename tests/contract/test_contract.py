@@ -246,7 +246,9 @@ def test_a_trial_that_restarts_repeats_no_delivery(tmp_path, name, on_pending):
     longest = [t for t in ran.trials if t.last_result["training_iteration"] >= 6]
     assert longest
     if not CASES[name].clones:  # a clone may go on beyond
-        assert all(t.num_failures == 1 for t in longest)
+        # In the process of another trial, it does not count.
+        counted = {0, 1} if on_pending == "wait-reused" else {1}
+        assert {t.num_failures for t in longest} <= counted
     assert not ran.heard.errors, "none failed for good"
     assert sorted(ran.heard.added) == [index_of(t) for t in ran.trials]
 

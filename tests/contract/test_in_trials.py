@@ -121,6 +121,26 @@ def test_what_decides_nothing_runs_in_trials_if_it_takes_a_fiftieth_of_an_iterat
     assert {None} != {ran.executor.hosts[one.id] for one in ran.executor.started}
 
 
+class Beside(InTrials):
+    """One more is free elsewhere."""
+
+    def capacity(self, promised: Any) -> int:
+        return max(0, 1 - sum(self.hosts[one.id] is None for one in self._live.values()))
+
+
+def test_a_trial_that_stands_still_has_its_score_sooner_from_its_own_process(tmp_path):
+    """Elsewhere, a process would have to start, and nobody would use the trial's place."""
+    ran = swept(tmp_path, 1.0, executor_class=Beside)
+    begun = [t.trial_id for t in sorted(ran.trials, key=lambda trial: trial.trial_id)]
+    started = ran.executor.started
+    first = next(n for n, one in enumerate(started) if one.request.trial_id == begun[-1])
+    others_wait = [one for one in started[:first] if one.request.iteration in (1, 3)]
+    assert len(others_wait) > 4
+    assert {ran.executor.hosts[one.id] for one in others_wait} == set(begun[:-1])
+    # The last ones train on while they are validated elsewhere.
+    assert None in {ran.executor.hosts[one.id] for one in started[first:]}
+
+
 @pytest.mark.parametrize("seconds", [0.01, 1.0])
 def test_where_no_score_decides_each_is_computed_at_its_checkpoint_as_inline(tmp_path, seconds):
     ran = swept(tmp_path, seconds, base=FIFOScheduler())

@@ -132,7 +132,7 @@ def test_workers_that_are_not_kept_warm_start_anew(ray_cluster, tmp_path):
         trainer(tmp_path, length=2),
         tmp_path,
         tune_config=tune.TuneConfig(num_samples=2, max_concurrent_trials=1),
-        reuse_workers=False,
+        reuse_processes=False,
     )
     assert len({r.metrics["worker_pid"] for r in results}) == 2
 

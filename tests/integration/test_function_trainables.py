@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import time
 from pathlib import Path
 
 import pytest
+import torch
 from ray import tune
+from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tests.integration.runs import counting, fit
@@ -232,3 +237,99 @@ def test_a_save_that_raises_is_named_with_its_exception(tmp_path):
     results = fit(train, tmp_path, checkpoint_policy=tunekit.EveryIterations(1))
     [error] = results.errors
     assert "tunekit.checkpoint_with(save), raised TypeError: cannot serialize Net" in str(error)
+
+
+# In the process of another trial -----------------------------------------------------------------
+
+RUNS = 0
+
+
+def scored(checkpoint):
+    return {"accuracy": json.loads(Path(checkpoint.path, "state.json").read_text())["score"]}
+
+
+def swept_in_one_process(folder, body, *, trials=4, **options):
+    """Each trial reports what ``body`` returns, in a process that one after the other may use."""
+
+    def train(config):
+        global RUNS
+        RUNS += 1
+        found = body(config["n"])
+        found |= {"runs": RUNS, "pid": os.getpid(), "drawn": torch.rand(1).item()}
+        os.environ["LEFT_BEHIND"] = "1"
+        torch.set_default_dtype(torch.float64)
+        tunekit.checkpoint_with(
+            lambda folder: (folder / "state.json").write_text(json.dumps({"score": config["n"]}))
+        )
+        tune.report(found)
+
+    return fit(
+        train,
+        folder,
+        param_space={"n": tune.grid_search(list(range(trials)))},
+        tune_config=tune.TuneConfig(max_concurrent_trials=1, metric="accuracy", mode="max"),
+        validation_config=tunekit.ValidationConfig(fn=scored),
+        **options,
+    )
+
+
+def test_a_function_finds_a_process_that_another_trial_has_used_as_if_it_were_new(tmp_path):
+    def found(n):
+        return {"left": "LEFT_BEHIND" in os.environ, "type": str(torch.get_default_dtype())}
+
+    results = swept_in_one_process(tmp_path, found)
+    rows = [result.metrics for result in results]
+    assert len({row["pid"] for row in rows}) == 1, "nothing started for the others"
+    assert {(row["runs"], row["left"], row["type"]) for row in rows} == {
+        (1, False, "torch.float32")
+    }
+    assert len({row["drawn"] for row in rows}) == 1
+    assert [row["accuracy"] for row in rows] == [0, 1, 2, 3]
+
+
+def test_each_function_has_a_process_of_its_own_if_that_is_asked_for(tmp_path):
+    results = swept_in_one_process(tmp_path, lambda n: {}, trials=2, reuse_processes=False)
+    assert len({result.metrics["pid"] for result in results}) == 2
+
+
+def test_a_trial_that_fails_in_the_process_of_another_one_goes_on_in_its_own(tmp_path):
+    """What no reset can know of: a module's variable."""
+
+    def trips(n):
+        if hasattr(sys, "tunekit_was_here"):
+            raise RuntimeError("somebody was here")
+        sys.tunekit_was_here = True
+        return {}
+
+    results = swept_in_one_process(tmp_path, trips)
+    assert not results.errors
+    assert len({result.metrics["pid"] for result in results}) == 4
+    assert [result.metrics["accuracy"] for result in results] == [0, 1, 2, 3]
+
+
+def test_a_function_that_does_not_end_keeps_the_next_trial_from_nothing(tmp_path):
+    def lingers(config):
+        tunekit.checkpoint_with(
+            lambda folder: (folder / "state.json").write_text(json.dumps({"score": -config["n"]}))
+        )
+        try:
+            for step in range(2):
+                tune.report({"step": step})
+        finally:
+            if config["n"] == 1:
+                time.sleep(60)
+
+    results = fit(
+        lingers,
+        tmp_path,
+        param_space={"n": tune.grid_search([0, 1, 2])},
+        tune_config=tune.TuneConfig(
+            max_concurrent_trials=1,
+            metric="accuracy",
+            mode="max",
+            scheduler=ASHAScheduler(max_t=2, grace_period=1, reduction_factor=2),
+        ),
+        validation_config=tunekit.ValidationConfig(fn=scored),
+    )
+    assert not results.errors
+    assert [result.metrics["accuracy"] for result in results] == [0, -1, -2]

@@ -96,7 +96,8 @@ tunekit.get_validation_context, tunekit.Estimate
     )
     own = {name.split(".")[1] for name in modules if name.startswith("tunekit.")}
     assert own == {
-        *("_ray", "core", "errors", "gpu_memory", "pickles", "training", "validating", "version")
+        *("_ray", "core", "errors", "gpu_memory", "pickles", "surroundings"),
+        *("training", "validating", "version"),
     }
     assert {name for name in modules if name.startswith("tunekit._ray.")} == {
         "tunekit._ray.compat",

@@ -40,7 +40,7 @@ def test_all_mistakes_about_a_trainer_are_in_one_message(tmp_path):
                 checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=2)
             ),
             checkpoint_policy=tunekit.EveryIterations(2),
-            reuse_workers=3,
+            reuse_processes=3,
         )
     text = str(caught.value)
     assert len(caught.value.problems) == 7
@@ -51,14 +51,12 @@ def test_all_mistakes_about_a_trainer_are_in_one_message(tmp_path):
         "ResourceChangingScheduler changes the resources",
         "checkpoint_policy=EveryIterations(2) cannot make",
         "CheckpointConfig(checkpoint_frequency=2) cannot make",
-        "reuse_workers=3",
+        "reuse_processes=3",
     ):
         assert part in text
 
 
 def test_mistakes_about_workers():
-    with pytest.raises(tunekit.errors.ConfigError, match="is for the trials of trainers"):
-        tunekit.Tuner(loop, reuse_workers=False)
     with pytest.raises(tunekit.errors.ConfigError, match="make=3"):
         tunekit.distributed.TrainerFactory(3)
 
@@ -113,7 +111,7 @@ def test_workers_wait_as_the_sweep_does(tmp_path, on_pending, ahead):
 
 
 def test_a_switch_keeps_nothing_warm(tmp_path):
-    settings = make(trainer(), tmp_path, reuse_workers=False)
+    settings = make(trainer(), tmp_path, reuse_processes=False)
     assert not settings.trainable.reuse_workers and not settings.tune_config.reuse_actors
     assert not settings.trainable.validates
 

@@ -89,7 +89,7 @@ def test_all_mistakes_are_told_at_once(tmp_path):
             resume_errored=True,
             restart_errored=True,
             param_space=[1],
-            reuse_workers=1,
+            reuse_processes=1,
         )
     assert len(caught.value.problems) == 4
 

@@ -230,8 +230,8 @@ def test_another_trial_starts_in_the_place_of_one_that_waits_for_longer():
 
 
 def test_no_trial_starts_in_the_place_of_one_that_waits_for_less():
-    *_, third, fourth = first_decisions(start_s=4, validate_s=0.5)
-    assert fourth - third == pytest.approx(4 + 1 + 0.5, abs=0.01)
+    _, second, third, _ = first_decisions(start_s=4, validate_s=0.5)
+    assert third - second == pytest.approx(4 + 1 + 0.5, abs=0.01)
 
 
 def test_the_users_scheduler_is_not_changed():

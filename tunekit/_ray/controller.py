@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import logging
+import math
 import tempfile
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +24,7 @@ from ray.exceptions import (
 from ray.train._internal.session import _TrainingResult
 from ray.tune.execution.tune_controller import TrialRunnerWrapper, TuneController
 from ray.tune.experiment import Trial
-from ray.tune.result import DEFAULT_METRIC
+from ray.tune.result import DEFAULT_METRIC, TIME_THIS_ITER_S
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
@@ -42,6 +44,11 @@ __all__ = [
     "has_starting_actor",
     "start_in_order",
 ]
+
+logger = logging.getLogger(__name__)
+
+# How long a process takes to start that imports PyTorch.
+_START_S = 2.0
 
 #: How the names begin of the files in which Tune saves a sweep.
 STATE_FILES = (
@@ -283,6 +290,9 @@ class Controller:
 
         goes_first, left = self._first, self._left
         self._places = places
+        # The actors in which another trial has run before, and the trials in an iteration.
+        handed_over: set[Any] = set()
+        in_iteration: set[Trial] = set()
 
         class Heeding(type(self._tune)):  # type: ignore[misc]
             # Its state must not be among its attributes: Tune saves those.
@@ -307,7 +317,36 @@ class Controller:
                 starts = trial not in self._resetting_trials and has_starting_actor(self, trial)
                 if starts and others.first_without_actor is not None:
                     return False
-                return bool(super()._maybe_reuse_cached_actor(trial))
+                reuses = bool(super()._maybe_reuse_cached_actor(trial))
+                if reuses and trial in self._trial_to_actor:
+                    handed_over.add(self._trial_to_actor[trial])
+                return reuses
+
+            def _on_trial_reset(self, trial: Trial, success: bool) -> None:
+                if success:
+                    super()._on_trial_reset(trial, success)
+                else:
+                    self._process_trial_failure(trial, _NotReset(trial.trial_id))
+
+            def _process_trial_failure(self, trial: Trial, exception: Any) -> None:
+                shared = self._trial_to_actor.get(trial) in handed_over and not _is_final(exception)
+                with _in_its_own_process(self, trial) if shared else contextlib.nullcontext():
+                    super()._process_trial_failure(trial, exception)
+
+            def _schedule_trial_train(self, trial: Trial) -> None:
+                in_iteration.add(trial)
+                super()._schedule_trial_train(trial)
+
+            def _on_training_result(self, trial: Trial, result: Any) -> None:
+                in_iteration.discard(trial)
+                super()._on_training_result(trial, result)
+
+            def _schedule_trial_stop(self, trial: Trial, exception: Any = None) -> None:
+                # Another trial would wait in its process until its iteration has ended.
+                wait = trial in in_iteration and _iteration_s(trial) > _START_S
+                in_iteration.discard(trial)
+                with _not_reusing(self) if wait else contextlib.nullcontext():
+                    super()._schedule_trial_stop(trial, exception=exception)
 
             def _schedule_trial_actor(self, trial: Trial) -> None:
                 super()._schedule_trial_actor(trial)
@@ -585,6 +624,60 @@ def _requesting(tune: Any, most: int | None) -> Iterator[None]:
         tune._max_pending_trials = usual
 
 
+class _NotReset(Exception):
+    """A trial could not begin in the process of another one."""
+
+    def __init__(self, trial_id: str):
+        super().__init__(
+            f"trial {trial_id} was to go on in the process of another one, which did not end, or "
+            "whose reset_config did not return True"
+        )
+
+
+@contextlib.contextmanager
+def _in_its_own_process(tune: TuneController, trial: Trial) -> Iterator[None]:
+    """Let a trial that fails where another one has run begin again, in a process of its own.
+
+    What that one has left behind may be the reason: the failure does not count, and from now on
+    each process has one trial.
+    """
+    if tune._reuse_actors:
+        logger.warning(
+            "Trial %s has failed in a process in which another trial had run. It goes on in a "
+            "process of its own, as all trials from now on. To start with that, pass "
+            "tunekit.Tuner(reuse_processes=False).",
+            trial.trial_id,
+        )
+    tune._reuse_actors = False
+    tune._resetting_trials.discard(trial)
+    if trial.status != Trial.RUNNING:  # it was about to begin
+        tune._unstage_trial_with_resources(trial)
+        tune._set_trial_status(trial, Trial.RUNNING)
+    failures, most = trial.run_metadata.num_failures, trial.max_failures
+    errored, trial.max_failures = tune._has_errored, -1
+    try:
+        yield
+    finally:
+        trial.max_failures = most
+        if trial.status == Trial.PENDING:
+            trial.run_metadata.num_failures, tune._has_errored = failures, errored
+        tune._cleanup_cached_actors(force_all=True)
+
+
+@contextlib.contextmanager
+def _not_reusing(tune: TuneController) -> Iterator[None]:
+    """Let Tune end an actor rather than keep it for another trial."""
+    reuses, tune._reuse_actors = tune._reuse_actors, False
+    try:
+        yield
+    finally:
+        tune._reuse_actors = reuses
+
+
+def _iteration_s(trial: Trial) -> float:
+    return float((trial.last_result or {}).get(TIME_THIS_ITER_S, math.inf))
+
+
 def _clear_the_way(tune: TuneController) -> None:
     """Give back what is kept for trials that are to start: requests, and actors to be reused."""
     requested = [
@@ -618,12 +711,16 @@ def _files_in(folder: Path, session: str) -> dict[str, bytes]:
 _THEIRS = (RayActorError, RayTaskError, RaySystemError, LocalRayletDiedError)
 
 
+def _is_final(error: Any) -> bool:
+    return isinstance(getattr(error, "cause", error), NotResumedError)
+
+
 class _Final(Trial):
     """A trial that is not retried where each attempt would fail alike."""
 
     def handle_error(self, exc: Any = None) -> None:
         # Part of what Tune does not save.
-        self.temporary_state.is_final = isinstance(getattr(exc, "cause", exc), NotResumedError)
+        self.temporary_state.is_final = _is_final(exc)
         super().handle_error(exc)
 
     def should_recover(self) -> bool:

@@ -9,6 +9,7 @@ the state it saves is that of the report.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import tempfile
 import traceback
@@ -27,7 +28,7 @@ from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME
 
 from tunekit.core.resuming import Resumption, asks_itself, begins_anew, saves_only_when_asked
 from tunekit.errors import NotResumedError
-from tunekit.gpu_memory import release_unused
+from tunekit.surroundings import Surroundings
 
 __all__ = [
     "HAS_ASKED",
@@ -49,6 +50,8 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _SAVER = "tunekit_saver"
+# Bytes of a function that is kept as it was: what is larger carries data, which is no state.
+_LARGEST = 1 << 20
 
 #: The key of a report by which a trial says that its function has asked for a checkpoint.
 HAS_ASKED = "tunekit_has_asked"
@@ -129,14 +132,20 @@ class _Checkpointable(FunctionTrainable):
     _tells = False
 
     def setup(self, config: dict[str, Any]) -> None:
+        self._surroundings = Surroundings()
+        self._anew = _pickled(function_of(type(self)))
         super().setup(config)
         self._begin()
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        reused = super().reset_config(new_config)
-        release_unused()  # the former trial's function has ended, or was ended
+        if not super().reset_config(new_config):
+            return False  # the former trial's function has not ended
+        self._surroundings.restore()
+        cell = _cell_of(type(self))
+        if self._anew is not None and cell is not None:
+            cell.cell_contents = cloudpickle.loads(self._anew)
         self._begin()
-        return bool(reused)
+        return True
 
     def _begin(self) -> None:
         self._saver, self._resumption = _Saver(), Resumption()
@@ -243,16 +252,31 @@ def function_of(trainable: Any) -> Any:
     """The function of a class that :func:`checkpointable_class` made; None for other trainables."""
     if not is_checkpointable_function(trainable):
         return None
-    method = trainable._trainable_func
-    names = method.__code__.co_freevars
-    cells = dict(zip(names, method.__closure__ or (), strict=True))
-    return cells["train_func"].cell_contents if "train_func" in cells else method
+    cell = _cell_of(trainable)
+    return trainable._trainable_func if cell is None else cell.cell_contents
+
+
+def _cell_of(trainable: Any) -> Any:
+    """Return where a class that Tune has made for a function has that; None if it has none."""
+    method = inspect.unwrap(trainable._trainable_func)  # in an actor, Ray traces each method
+    cells = zip(method.__code__.co_freevars, method.__closure__ or (), strict=True)
+    return dict(cells).get("train_func")
+
+
+def _pickled(function: Any) -> bytes | None:
+    """Return a function as it is before it has run, with its globals, if these belong to it.
+
+    Those of a module do not, and are pickled as the module's name; None if nothing is gained.
+    """
+    try:
+        pickled = cloudpickle.dumps(function)
+    except Exception:  # whatever its parts raise
+        return None
+    return pickled if len(pickled) <= _LARGEST else None
 
 
 def can_be_reset(trainable: Any) -> bool:
-    """Return whether it is a class trainable that says how an actor becomes another trial.
-
-    A function can become another trial, too, and finds what the former one has left in its process.
+    """Return whether its actor can become another trial: a function's can, a class may say how.
 
     Example:
         >>> class Net(Trainable):
@@ -264,8 +288,7 @@ def can_be_reset(trainable: Any) -> bool:
     cls: Any = get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
     if not isinstance(cls, type) or not issubclass(cls, Trainable):
         return False
-    own = getattr(cls, "reset_config", None) is not Trainable.reset_config
-    return own and not issubclass(cls, FunctionTrainable)
+    return getattr(cls, "reset_config", None) is not Trainable.reset_config
 
 
 def waits_to_be_asked(trainable: Any) -> bool:

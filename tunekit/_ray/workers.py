@@ -15,13 +15,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import random
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from ray.train.constants import RAY_CHDIR_TO_TRIAL_DIR
@@ -43,6 +41,7 @@ from ray.train.v2._internal.util import construct_train_func
 from tunekit._ray.raised import legible_error
 from tunekit.core.assignments import Verdict, WorkerInbox
 from tunekit.gpu_memory import release_unused
+from tunekit.surroundings import Surroundings
 
 __all__ = [
     "TAG",
@@ -297,7 +296,7 @@ def serve(train_loop: Callable[..., Any], loop_context: Any) -> None:
         train_loop: ``train_loop_per_worker``.
         loop_context: What Ray's backend wraps it in: a function that returns a context manager.
     """
-    fresh = _Surroundings()
+    fresh = Surroundings()
     try:
         while True:
             release_unused()  # the next assignment may be long in coming
@@ -343,50 +342,3 @@ def _begin(context: TrainContext, assignment: Assignment) -> None:
     if os.environ.get(RAY_CHDIR_TO_TRIAL_DIR, "1") == "1":
         os.makedirs(storage.local_working_directory, exist_ok=True)
         os.chdir(storage.local_working_directory)
-
-
-class _Surroundings:
-    """What a training loop can change in its process, as it was before the first one.
-
-    Restored are the environment, random generators, torch's switches, and CUDA memory that is not
-    in use. As in a fresh process, torch's generators begin in the same state each time, and those
-    of Python and numpy do not.
-    """
-
-    def __init__(self) -> None:
-        self._environment = dict(os.environ)
-        self._torch = list(_torch_state())
-
-    def restore(self) -> None:
-        """Put back what can be."""
-        os.environ.clear()
-        os.environ.update(self._environment)
-        random.seed()
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed()
-        for restore in self._torch:
-            restore()
-
-
-def _torch_state() -> Iterator[Callable[[], object]]:
-    """Yield how to put back each part of torch's state, if it is loaded."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return
-    backends, cuda = torch.backends, torch.cuda
-    for setting, put_back in (
-        (torch.get_rng_state(), torch.set_rng_state),
-        (torch.get_default_dtype(), torch.set_default_dtype),
-        (torch.get_default_device(), torch.set_default_device),
-        (torch.get_num_threads(), torch.set_num_threads),
-        (torch.is_grad_enabled(), torch.set_grad_enabled),
-        (torch.get_float32_matmul_precision(), torch.set_float32_matmul_precision),
-        (torch.get_deterministic_debug_mode(), torch.set_deterministic_debug_mode),
-        (backends.cudnn.benchmark, partial(setattr, backends.cudnn, "benchmark")),
-        (backends.cudnn.deterministic, partial(setattr, backends.cudnn, "deterministic")),
-    ):
-        yield partial(put_back, setting)
-    if cuda.is_available():
-        yield partial(cuda.set_rng_state_all, cuda.get_rng_state_all())
-        yield cuda.empty_cache
-        yield cuda.reset_peak_memory_stats

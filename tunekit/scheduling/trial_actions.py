@@ -7,20 +7,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray.tune.experiment import Trial
-from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
-from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
 from tunekit._ray.stand_ins import Change, StandIn
 from tunekit.clock import Clock
 from tunekit.core.advice import no_room
 from tunekit.core.engine import Hears, Input
 from tunekit.core.events import Waited
-from tunekit.core.pending import Waits, Way, stands_still, when_starved, while_it_waits
+from tunekit.core.pending import Waits, Way, stands_still, when_starved
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
 from tunekit.scheduling.base import BaseScheduler
-from tunekit.scheduling.waiting import Waiting
+from tunekit.scheduling.waiting import Waiting, is_unsaved
 
 __all__ = ["TrialActions"]
 
@@ -57,10 +55,7 @@ class TrialActions:
         # When a trial began to wait for a score.
         self._since: dict[str, float] = {}
         self._starts = waiting.starts
-        # How many places trials have given up in which no other has begun to start yet.
-        self._given_up = 0
-        # Trials that gave way and whose scores have arrived.
-        self._ready: dict[str, Trial] = {}
+        self._ready = waiting.ready
 
     # At a trial's report -----------------------------------------------------------------------
 
@@ -138,7 +133,7 @@ class TrialActions:
     def _starting(self, trial_id: str, now: float) -> None:
         """Note that a trial has its resources, and starts."""
         if self._starts.begins(trial_id, now):
-            self._given_up = max(0, self._given_up - 1)
+            self._waiting.given_up = max(0, self._waiting.given_up - 1)
 
     @staticmethod
     def _undecided(stand_in: StandIn, doing: Actual) -> bool:
@@ -157,7 +152,7 @@ class TrialActions:
         waits = self._waiting.waits(stand_in.trial_id)
         way = Way.KEEP
         if waits and doing is Actual.HELD and not validates:
-            way = self._way(stand_in)
+            way = self._waiting.way(stand_in)
         return next_action(
             stand_in.phase,
             doing,
@@ -168,38 +163,12 @@ class TrialActions:
             gives_way=way in (Way.SWAP, Way.RELEASE),
         )
 
-    def _way(self, stand_in: StandIn) -> Way:
-        """Return what a trial does that would wait, by what could use its place."""
-        controller = self._controller
-        return while_it_waits(
-            self._waiting.on_pending,
-            self._waiting.waits_for(stand_in.trial_id),
-            squeezed=self._waiting.squeezed,
-            ready=bool(self._ready),
-            new_trials=controller.has_new_trials,
-            handed_over=self._hands_over(stand_in.real),
-            undecided=self._waiting.undecided(),
-            decisions=self._waiting.decisions(stand_in.trial_id),
-            synchronous=self._base.compares_all,
-            decides_again=lambda: self._base.decides_again(stand_in.trial_id),
-        )
-
-    def _hands_over(self, trial: Trial) -> bool:
-        """Return whether another trial goes on in the place of one that waits."""
-        if not self._waiting.hands_over(trial):
-            return False
-        if self._controller.reuses_actors:
-            return True
-        takers = self._controller.without_actor + len(self._ready)
-        # Else nobody would start there, or it would lose what it has trained since.
-        return takers > self._given_up and not _is_unsaved(trial)
-
     def _make(self, move: Action, stand_in: StandIn) -> None:
         trial, trial_id, controller = stand_in.real, stand_in.trial_id, self._controller
         if move is Action.GIVE_WAY:
             # To validations, or to another trial.
             squeezed = self._waiting.squeezed
-            self._given_up += not (squeezed or controller.reuses_actors)
+            self._waiting.given_up += not (squeezed or controller.reuses_actors)
             self._give_way(stand_in, for_validations=squeezed)
             return
         self._waited(trial_id)
@@ -209,7 +178,7 @@ class TrialActions:
             self._starts.trains(trial_id, self._clock.monotonic())
             controller.train(trial)
         elif move is Action.PAUSE:
-            controller.pause(trial, save=_is_unsaved(trial))
+            controller.pause(trial, save=is_unsaved(trial))
         elif move is Action.RESUME:
             self._stand_ins.open.pop(trial_id, None)
             self._ready[trial_id] = trial
@@ -287,9 +256,3 @@ class TrialActions:
             logger.warning("%s", no_room(first.trial_id, trials=len(controller.running)))
             self._give_way(first, for_validations=True)
             validator.relieved()
-
-
-def _is_unsaved(trial: Trial) -> bool:
-    """Return whether a trial has not saved what it has reported last."""
-    saved, step = latest_checkpoint(trial), trial.last_result.get(TRAINING_ITERATION)
-    return saved is None or saved[1].get(TRAINING_ITERATION) != step

@@ -6,19 +6,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ray.tune.experiment import Trial
+from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import FIFOScheduler
 
+from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
 from tunekit._ray.decisions import decides_at_times
+from tunekit._ray.stand_ins import StandIn
 from tunekit.config import ValidationConfig
 from tunekit.core.confidence import Interval
 from tunekit.core.engine import Engine
 from tunekit.core.pending import (
     Waits,
+    Way,
     pays_for_a_start,
     stands_still,
     waits_for,
     waits_for_each,
+    while_it_waits,
 )
 from tunekit.core.reconcile import Actual
 from tunekit.core.room import Shares, shares, total
@@ -29,7 +34,7 @@ from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.stopping import StoppingCriteria
 from tunekit.validating.validator import Around, Validator
 
-__all__ = ["Waiting"]
+__all__ = ["Waiting", "is_unsaved"]
 
 # Trials that have not ended, and hold nothing.
 _IDLE = (Trial.PENDING, Trial.PAUSED)
@@ -72,6 +77,10 @@ class Waiting(Around):
         self.starts = Starts()
         #: How they share the cluster, as far as that is known.
         self.shares = Shares()
+        #: Trials that gave way and whose scores have arrived.
+        self.ready: dict[str, Trial] = {}
+        #: How many places trials have given up in which no other has begun to start yet.
+        self.given_up = 0
         #: Whether trials are runs of a trainer, each of whose workers has one of their bundles.
         self.have_workers = False
 
@@ -176,7 +185,7 @@ class Waiting(Around):
             past_last=lambda: scheduling is not None and scheduling.past_last(trial_id),
         )
 
-    def standing(self) -> Mapping[str, Trial]:
+    def standing(self, *, elsewhere: bool) -> Mapping[str, Trial]:
         """See :class:`~tunekit.validating.validator.Around`."""
         scheduling, validator = self._scheduling, self.validator
         if scheduling is None:
@@ -188,7 +197,25 @@ class Waiting(Around):
             and not validator.runs_in(trial_id)
             and self._hosts(stand_in.real)
             and self.waits(trial_id)
+            and not (elsewhere and self.way(stand_in) is not Way.KEEP)
         }
+
+    def way(self, stand_in: StandIn) -> Way:
+        """Return what a trial does that would wait, by what could use its place."""
+        scheduling, controller = self._scheduling, self._controller
+        assert scheduling is not None and controller is not None
+        return while_it_waits(
+            self.on_pending,
+            self.waits_for(stand_in.trial_id),
+            squeezed=self.squeezed,
+            ready=bool(self.ready),
+            new_trials=controller.has_new_trials,
+            handed_over=self._is_taken(stand_in.real),
+            undecided=self.undecided(),
+            decisions=self.decisions(stand_in.trial_id),
+            synchronous=scheduling.compares_all,
+            decides_again=lambda: scheduling.decides_again(stand_in.trial_id),
+        )
 
     # Who has which resources -------------------------------------------------------------------
 
@@ -247,6 +274,17 @@ class Waiting(Around):
         """See :class:`~tunekit.validating.validator.Around`."""
         controller = self._controller
         return controller is not None and controller.has_new_trials and self._hand_over()
+
+    def _is_taken(self, trial: Trial) -> bool:
+        """Return whether another trial goes on in the place of one that waits now."""
+        controller = self._controller
+        if controller is None or not self.hands_over(trial):
+            return False
+        if controller.reuses_actors:
+            return True
+        takers = controller.without_actor + len(self.ready)
+        # Else nobody would start there, or it would lose what it has trained since.
+        return takers > self.given_up and not is_unsaved(trial)
 
     def hands_over(self, trial: Trial, *, whole: bool = False) -> bool:
         """Return whether another trial runs with the resources of one that waits.
@@ -375,3 +413,9 @@ class Waiting(Around):
         """Let evaluators without work end that trials need the resources of."""
         if self.contend and self.validator.quiet and any(True for _ in self.promised()):
             self.validator.spare(0 if self.validate_themselves else self.shares.validations)
+
+
+def is_unsaved(trial: Trial) -> bool:
+    """Return whether a trial has not saved what it has reported last."""
+    saved, step = latest_checkpoint(trial), trial.last_result.get(TRAINING_ITERATION)
+    return saved is None or saved[1].get(TRAINING_ITERATION) != step

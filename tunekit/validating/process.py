@@ -26,8 +26,8 @@ from tunekit.core.values import (
 )
 from tunekit.gpu_memory import release_unused
 from tunekit.pickles import kept, pack
+from tunekit.surroundings import undisturbed
 from tunekit.validating.context import ValidationContext, telling
-from tunekit.validating.undisturbed import undisturbed
 
 if TYPE_CHECKING:  # most validations have no cache, and each imports this in its own process
     from tunekit.validating.cache import Lookup

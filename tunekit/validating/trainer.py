@@ -18,6 +18,7 @@ from tunekit.core.calls import ValidationFunction, is_generator
 from tunekit.core.problems import Problems
 from tunekit.core.values import Raised, admitted
 from tunekit.extras import extra
+from tunekit.surroundings import undisturbed
 from tunekit.validating.context import ValidationContext, telling, told_now
 from tunekit.validating.process import (
     Began,
@@ -31,7 +32,6 @@ from tunekit.validating.process import (
     plain,
     produced,
 )
-from tunekit.validating.undisturbed import undisturbed
 
 if TYPE_CHECKING:
     from tunekit._ray.worker_group import TrialWorkerGroup

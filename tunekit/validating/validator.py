@@ -63,8 +63,13 @@ class Around:
         """Return the resources of each trial, or of others, that wait for them and go first."""
         return ()
 
-    def standing(self) -> Mapping[str, Trial]:
-        """Return the trials that wait, and in whose processes a validation can run."""
+    def standing(self, *, elsewhere: bool) -> Mapping[str, Trial]:
+        """Return the trials that wait, and in whose processes a validation can run.
+
+        Args:
+            elsewhere: Whether it can run elsewhere, too. Then only those whose places nobody would
+                use meanwhile: there it ends first.
+        """
         return {}
 
     def others_wait(self) -> bool:
@@ -211,8 +216,8 @@ class Validator:
     def _start(self, now: float) -> None:
         pool, around, all_count = self._pool, self._around, self._around.all_count()
         capacity = self._executor.capacity(around.promised()) if pool.needs_capacity else 0
-        if pool.waiting and self.in_trials and (capacity <= 0 or self.are_short):
-            standing = around.standing()
+        if pool.waiting and self.in_trials:
+            standing = around.standing(elsewhere=capacity > 0 and not self.are_short)
             each, others_wait = around.waits_for_each(), around.others_wait()
             own = pool.start_in_trials(
                 standing, each=each, others_wait=others_wait, all_count=all_count
