@@ -91,8 +91,9 @@ def journal(home) -> Journal:
 def browsers() -> Iterator[Any]:
     opened: list[Browser] = []
 
-    def browser(path: Path, host: str = "127.0.0.1:7007") -> Browser:
-        opened.append(Browser(Application(Catalogue([str(path)]), token=TOKEN), host))
+    def browser(path: Path, host: str = "127.0.0.1:7007", **options: Any) -> Browser:
+        app = Application(Catalogue([str(path)]), token=TOKEN, **options)
+        opened.append(Browser(app, host))
         return opened[-1]
 
     yield browser
@@ -393,6 +394,64 @@ def test_a_link_of_another_site_may_be_followed(browser):
     assert browser.get("/all", **headers).status == 200
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "localhost.evil.example:7007",
+        "localhost.",
+        "localhost:7007:80",
+        "evil.example@localhost",
+        "[::1].evil.example",
+        "10.0.0.5:7007",
+        "gpu1",
+        "",
+        ["127.0.0.1:7007", "evil.example"],
+    ],
+)
+def test_a_host_that_is_not_its_own_is_refused(browser, host):
+    answer = browser.get("/all", host=host)
+    assert answer.status == 421 and "pass --host" in answer.text and "localhost" in answer.text
+
+
+@pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1", "[::1]:9000", "LOCALHOST"])
+def test_its_own_hosts_are_let_in(browser, host):
+    assert browser.get("/all", host=host).status == 200
+
+
+def test_what_is_asked_to_listen_on_is_a_host_of_its_own(journal, home, browsers):
+    named = browsers(home.parent, hosts=["Gpu1"])
+    anywhere = browsers(home.parent, hosts=["gpu1"], any_address=True)
+    cookie = f"tunekit={TOKEN}"
+    for host, alone, any_address in [
+        ("gpu1:7007", 200, 200),
+        ("10.0.0.5:7007", 421, 200),
+        ("[fd00::5]:7007", 421, 200),
+        ("gpu1.evil.example", 421, 421),
+    ]:
+        assert named.get("/all", host=host, cookie=cookie).status == alone
+        assert anywhere.get("/all", host=host, cookie=cookie).status == any_address
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://evil.example",
+        "http://127.0.0.1:3000",  # another server of this machine
+        "http://localhost:7007",
+        "null",
+        "127.0.0.1:7007",
+        ["http://127.0.0.1:7007", "http://evil.example"],
+    ],
+)
+def test_a_page_of_another_origin_is_refused(browser, origin, home):
+    for target in ("/all", f"/sweeps/{key_of(home.parent)}/news"):
+        answer = browser.get(target, origin=origin)
+        assert answer.status == 403 and "Open the address" in answer.text
+    for own in ("http://127.0.0.1:7007", "https://127.0.0.1:7007"):
+        assert browser.get("/all", origin=own).status == 200
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_nothing_can_be_changed(browser, method):
     assert browser.get("/all", method=method).status == 405
@@ -447,7 +506,7 @@ def test_scripts_of_the_page_only_run_with_its_nonce(browser, home):
 
 
 def test_a_token_opens_the_page_once_and_for_all(journal, home, browsers):
-    browser = browsers(home.parent, "gpu1:7007")
+    browser = browsers(home.parent, "gpu1:7007", hosts=["gpu1"])
     assert browser.get("/all").status == 401
     assert browser.get(f"/all?token={TOKEN}x").status == 401
     assert browser.get("/all?token=").status == 401
@@ -592,6 +651,8 @@ def test_everybody_needs_the_token_that_is_printed(host, journal, home, monkeypa
         server.serve([str(home)], host=host, port=0, ready=told.append)
     tokens = [address.partition("?token=")[2] for address in told]
     assert made["token"] == tokens[1]
+    assert urlsplit(told[1]).hostname in made["hosts"] and "localhost" in made["hosts"]
+    assert made["any_address"] == (host == "0.0.0.0")
     assert tokens[0] != tokens[1] and min(map(len, tokens)) >= 40
     monkeypatch.setenv(server.TOKEN, "short")
     with pytest.raises(tunekit.errors.ConfigError, match="has 5 characters"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
@@ -30,7 +32,10 @@ with extra("serve"):
     )
     from starlette.routing import Route
 
-__all__ = ["HEADERS", "Application"]
+__all__ = ["HEADERS", "LOCAL", "Application"]
+
+#: The hosts by which a browser on this machine calls it.
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 #: What each answer says: it stays in its page, its site, and out of caches.
 HEADERS = {
@@ -45,22 +50,26 @@ HEADERS = {
 
 # So many sweeps are followed at once: those that were asked for last.
 _KEPT = 16
+_PORT = re.compile(r":[0-9]*$")
 _VEGA = f"/assets/vega-{VERSION}.js"
 
 
 class Application(Starlette):
     """The server as an ASGI application.
 
-    A request has to bring the token, as a cookie or, once, in its address: others who are logged in
-    to this machine, or can reach it, may not read the sweeps' files. The cookie keeps other sites
-    out, too. A browser sends it to this server alone, also where a site's name is made to point to
-    this machine (DNS rebinding); and what another site's page asks for is refused.
+    A request needs the token, as a cookie or, once, in its address: others who are logged in to
+    this machine, or can reach it, may not read the sweeps' files. Two rules keep other sites out,
+    whatever a browser does with the cookie: ``Host`` is one of the server's own, so that a foreign
+    name made to point here (DNS rebinding) opens nothing; and no page of another origin may load
+    anything.
 
     Args:
         catalogue: The sweeps that are served.
         options: The metric, mode and seed, as for :func:`tunekit.load`.
         token: What a browser has to bring.
         cookie: The name of the cookie that it gets for that.
+        hosts: The names and addresses by which the server may be called, without a port.
+        any_address: Whether any IP address may call it, too: no name was made to point here.
     """
 
     def __init__(
@@ -70,9 +79,12 @@ class Application(Starlette):
         *,
         token: str,
         cookie: str = "tunekit",
+        hosts: Collection[str] = LOCAL,
+        any_address: bool = False,
     ):
         self._catalogue, self._options = catalogue, dict(options or {})
         self._token, self._cookie = token, cookie
+        self._hosts, self._any_address = [host.lower() for host in hosts], any_address
         self._places: dict[str, Place] = {}
         self._followed = lru_cache(_KEPT)(self._follow)
         routes = [
@@ -99,11 +111,24 @@ class Application(Starlette):
 
     def _refusal(self, request: Request) -> Response | None:
         """Return what to say to a request that may not come in, or brings the token; or None."""
+        host = ", ".join(request.headers.getlist("host"))
+        if not self._is_own(_PORT.sub("", host.lower())):
+            text = (
+                f"Host {host!r} is not one of this server's: {', '.join(self._hosts)}. Open the "
+                "address that tunekit serve has printed, or pass --host with the name you use."
+            )
+            return PlainTextResponse(text, status_code=421)
         # A link from another site may be followed; what a page of such a site loads is refused.
         follows = request.headers.get("sec-fetch-dest") == "document"
         own = request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
-        if not own and not follows:
-            return PlainTextResponse("Requests of other sites are refused.", status_code=403)
+        origin = ", ".join(request.headers.getlist("origin"))
+        foreign = origin not in ("", f"http://{host}", f"https://{host}")  # https: behind a proxy
+        if foreign or (not own and not follows):
+            text = (
+                f"A page of {origin or 'another site'} may not load from this server, which "
+                "answers its own pages only. Open the address that tunekit serve has printed."
+            )
+            return PlainTextResponse(text, status_code=403)
         if _same(request.cookies.get(self._cookie, ""), self._token):
             return None
         if not _same(request.query_params.get("token", ""), self._token):
@@ -115,6 +140,15 @@ class Application(Starlette):
         entry = RedirectResponse(f"{path}?{urlencode(rest)}" if rest else path, status_code=303)
         entry.set_cookie(self._cookie, self._token, httponly=True, samesite="lax", path="/")
         return entry
+
+    def _is_own(self, host: str) -> bool:
+        if host in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(host.strip("[]"))
+        except ValueError:
+            return False
+        return self._any_address
 
     # Starlette calls what follows in threads: none of it is a coroutine.
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from tunekit.board.page.page import vega
-from tunekit.board.serve.app import Application
+from tunekit.board.serve.app import LOCAL, Application
 from tunekit.board.serve.catalogue import Catalogue
 from tunekit.core.problems import Problems
 from tunekit.extras import extra
@@ -46,7 +46,8 @@ def serve(
 
     Args:
         paths: Local paths, or URIs: sweeps' folders, or such with sweeps below them.
-        host: The address to listen on. Whoever can reach it has to bring the token.
+        host: The name or address to listen on; requests have to call the server by it, or by a
+            name of this machine. Whoever can reach it has to bring the token.
         port: Where to listen; by default :data:`PORT`, or any free one if it is taken.
         metric: As for :func:`tunekit.load`.
         mode: Likewise.
@@ -70,13 +71,17 @@ def serve(
     listener = listen(host, port, problems)
     problems.raise_any()
     assert listener is not None  # or it was raised
-    number = listener.getsockname()[1]
-    anywhere = host in ("0.0.0.0", "::", "")
+    address, number, *_ = listener.getsockname()
+    anywhere = address in ("0.0.0.0", "::")
+    shown = socket.gethostname() if anywhere else host
+    shown = f"[{shown}]" if ":" in shown else shown
     app = Application(
         catalogue,
         {"metric": metric, "mode": mode, "seed_param": seed_param},
         token=token,
         cookie=f"tunekit-{number}",  # cookies are of a host, whatever the port
+        hosts=(*LOCAL, shown, *([socket.getfqdn()] if anywhere else [])),
+        any_address=anywhere,
     )
     config = uvicorn.Config(
         app,
@@ -92,8 +97,6 @@ def serve(
     lower_priority()
     # What draws charts takes seconds to put together: before anybody asks for it.
     threading.Thread(target=vega, name="tunekit-vega", daemon=True).start()
-    shown = socket.gethostname() if anywhere else host
-    shown = f"[{shown}]" if ":" in shown else shown
     ready(f"http://{shown}:{number}/?token={token}")
     try:
         uvicorn.Server(config).run(sockets=[listener])
