@@ -172,10 +172,11 @@ def link_out_of(filesystem: pyarrow.fs.FileSystem, home: str, path: str) -> str 
 
 
 def linked_file(root: Path) -> str | None:
-    """Return a file in an experiment's folder, or in a trial's, that is another one, too.
+    """Return a file in an experiment's folder, or in a trial's, that is a link.
 
-    It is a link, or has several names. Ray and Tune write some files in place, and would write into
-    the other one.
+    Ray and Tune write some files in place, and would write into the one that it leads to. A second
+    hard link is fine: what it shares is the sweep's own (a copy made by ``cp -al``), and what such
+    files tell is written again from the journal.
 
     Args:
         root: The experiment's folder, on this machine.
@@ -188,6 +189,6 @@ def linked_file(root: Path) -> str | None:
     found = sorted(os.scandir(root), key=lambda entry: entry.name)
     inner = [entry for folder in found if folder.is_dir() for entry in os.scandir(folder.path)]
     for entry in (*found, *inner):
-        if not entry.is_dir() and (entry.is_symlink() or os.stat(entry.path).st_nlink > 1):
+        if entry.is_symlink() and not entry.is_dir():
             return os.path.relpath(entry.path, root)
     return None

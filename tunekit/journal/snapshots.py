@@ -251,9 +251,9 @@ def saved_state(folder: Folder, events: Sequence[Event], path: str = "PATH") -> 
     linked = linked_file(folder.root) if isinstance(folder, LocalFolder) else None
     if linked is not None:
         raise RestoreError(
-            f"The sweep in {path!r} cannot be restored: {linked!r} in it is a link, or has a "
-            "second name, and what is written there would go into another file. Put a copy in its "
-            "place, or restore a copy of the folder (cp -rL)."
+            f"The sweep in {path!r} cannot be restored: {linked!r} in it is a link, and what is "
+            "written there would go into another file. Put a copy in its place, or restore a copy "
+            "of the folder (cp -rL)."
         )
     taken = next((event for event in reversed(events) if isinstance(event, SnapshotTaken)), None)
     as_of = 0 if taken is None else taken.n
