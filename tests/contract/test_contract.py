@@ -494,5 +494,7 @@ def test_any_sweep(tmp_path_factory, case, seed, lag, slots, limit):
 def test_a_validation_callback_needs_a_validated_scheduler(tmp_path):
     validation = tunekit.ValidationCallback(tunekit.ValidationConfig(fn=lambda checkpoint: {}))
     local = LocalSweep(Counting, tmp_path, FakeClock(), callbacks=[validation])
-    with pytest.raises(tunekit.errors.WiringError, match="without a ValidatedScheduler"):
+    with pytest.raises(
+        tunekit.errors.WiringError, match="but its scheduler is not a ValidatedScheduler: "
+    ):
         local.run()

@@ -432,9 +432,10 @@ class ValidationCallback(tune.Callback):
         """Called by Tune when a trial's actor is up, including after a pause or a failure."""
         if self.controller is None:
             raise WiringError(
-                "ValidationCallback was given to a sweep without a ValidatedScheduler. Pass "
-                "TuneConfig(scheduler=tunekit.ValidatedScheduler(FIFOScheduler())), or use "
-                "tunekit.Tuner."
+                "The sweep has a ValidationCallback, but its scheduler is not a "
+                "ValidatedScheduler: it would decide on reports, not on validation scores. Pass "
+                "TuneConfig(scheduler=tunekit.ValidatedScheduler(ASHAScheduler())), with your own "
+                "scheduler or FIFOScheduler() inside, or use tunekit.Tuner."
             )
         fail_for_good(trial)
         self.files.add(trial)
