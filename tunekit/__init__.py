@@ -1,4 +1,4 @@
-"""Ray Tune sweeps ranked by validated accuracy, without stopping training to validate.
+"""Run Ray Tune sweeps ranked by validation scores, without stopping training to validate.
 
 Start with :class:`tunekit.Tuner`. Its parts also work with a plain ``ray.tune.Tuner``. The rest is
 in submodules: :mod:`tunekit.policies`, :mod:`tunekit.schedulers`, :mod:`tunekit.loggers`,

@@ -27,95 +27,90 @@ __all__ = ["ValidationConfig", "check_config", "check_confirm"]
 
 
 class ValidationConfig(Limits, train.ValidationConfig):
-    """A ``ray.train.ValidationConfig`` with the additional settings that a sweep needs.
+    """Configure the validations of a sweep: a ``ray.train.ValidationConfig`` with more settings.
 
-    The validation function runs in its own Ray task, outside every trial's placement group, while
-    training continues. As in Ray Train, it takes the checkpoint first, then keyword arguments, and
-    returns a dict of metrics. These overwrite training metrics of the same name.
+    As in Ray Train, the validation function takes the checkpoint first, then keyword arguments, and
+    returns a dict of metrics. These overwrite training metrics of the same name. It runs in the
+    process of a trial that waits for the score, or in a Ray task of its own: see ``where``.
 
     Args:
         fn: ``fn(checkpoint, **fn_kwargs) -> dict``, or a generator that yields what it knows so far
-            (:class:`~tunekit.Sequential`). Ray must be able to pickle it. With
-            ``evaluators`` it may also be a class, or a ``functools.partial`` of one, whose
-            instances are called in the same way. An argument that has no default and is not in
-            ``task_config.fn_kwargs`` must come with each report; if a report lacks it, the
-            validation of its checkpoint fails. Inside the function,
-            :func:`tunekit.get_validation_context` says which trial the checkpoint belongs to, and
-            which hyperparameters it was trained with.
+            (:class:`~tunekit.Sequential`). Ray must be able to pickle it. With ``evaluators`` it
+            may also be a class, or a ``functools.partial`` of one, whose instances are called in
+            the same way. An argument that has no default and is not in ``task_config.fn_kwargs``
+            must come with each report; otherwise the validation of its checkpoint fails. Inside the
+            function, :func:`tunekit.get_validation_context` returns the trial that saved the
+            checkpoint and the hyperparameters that it was trained with.
         task_config: A ``ray.train.ValidationTaskConfig``: the default keyword arguments
             (``fn_kwargs``) and the time limit of one attempt (``timeout_s``: seconds from when it
             begins to run, None for no limit). A checkpoint's own
             ``tunekit.report(..., validation=ValidationTaskConfig(...))`` overrides them, keyword by
             keyword.
         ray_remote_kwargs: Options of the Ray task, such as ``{"num_cpus": 1, "num_gpus": 0.5}``.
-            Ray's own ``max_retries`` is 0 unless it is given here; the ``max_retries`` below counts
+            Ray's own ``max_retries`` is 0 unless it is set here; the ``max_retries`` below counts
             attempts of every kind.
-        evaluators: How many long-lived processes (Ray actors) to validate in. Each runs one
-            validation after another. If ``fn`` is a class, each builds it once, so its data is
-            loaded and its model made only once, and no process has to be started for each
-            validation. The processes start when they are needed, are replaced when they die, and
-            end after 30 s without work. A validation's time limit includes any building that it
-            waits for. ``ray_remote_kwargs`` are then options of the actor, and ``max_calls`` among
-            them is the number of validations after which a process is replaced. None: each
-            validation runs in the process of its trial, or in a task of its own. Those of a
-            :class:`~tunekit.distributed.TrainerValidation` that run elsewhere always run in
-            long-lived processes, unless ``ray_remote_kwargs`` asks for what tasks do:
-            ``max_calls``.
-        when: Which checkpoints to validate, and where nothing else asks for checkpoints, when to
-            save. ``"decisions"``: those whose score the scheduler will use (at the rungs of ASHA
-            and HyperBand, at PBT's perturbation interval) and the one at the trial's end; with a
+        evaluators: The number of long-lived processes (Ray actors) to validate in. Each runs one
+            validation after another. If ``fn`` is a class, each process builds it once, and loads
+            its data and model once. The processes start when they are needed, are replaced when
+            they die, and end after 30 s without work. A validation's time limit includes any
+            building that it waits for. ``ray_remote_kwargs`` are then options of the actor;
+            ``max_calls`` is the number of validations after which a process is replaced. None: each
+            validation runs in the process of its trial, or in a task of its own. A
+            :class:`~tunekit.distributed.TrainerValidation` that runs elsewhere uses long-lived
+            processes in any case, unless ``ray_remote_kwargs`` has ``max_calls``.
+        when: Which checkpoints to validate, and when to save if nothing else requests checkpoints.
+            ``"decisions"``: those whose score the scheduler will use (at the rungs of ASHA and
+            HyperBand, at PBT's perturbation interval) and the one at the trial's end; with a
             scheduler that tunekit does not know, every one. ``"auto"``: those, and others where
             that costs nothing: in resources in which no trial could start, those of the best trials
-            first, once a process starts in a twentieth of the time that the sweep has taken; or in
-            the trials' processes, if it takes a fiftieth of an iteration at most. When all trials
-            have ended, some of the three best trials' are validated if the sweep takes at most a
-            twentieth longer for them; the rest is skipped. With a scheduler that decides by
-            nothing, as the default does, or that tunekit does not know, or with a stopper that
-            reads scores: every one. A number n: those that are at least n iterations apart.
-            ``"requested"``: as in Ray Train, those whose report says ``validation=True`` or has a
-            ``ValidationTaskConfig``.
-        where: In which process. ``"trial"``: the trial's own, while it stands still: it costs what
-            inline validation does. ``"elsewhere"``: always another, so that training continues
-            where it need not wait. ``"auto"``: the trial's own if the trial waits for the score
-            anyway and no resources are free, or if the validation takes less than a tenth of what
-            starting a process takes; elsewhere otherwise, and where something in this config asks
-            for it.
-        max_in_flight: How many validations may be in flight at once across the whole sweep. None:
-            as many as free resources allow, and at least one.
+            first, once starting a process takes at most 5 % of the time that the sweep has taken;
+            or in the trials' processes, if it takes at most 2 % of an iteration. When all trials
+            have ended, some of the three best trials' are validated if that makes the sweep at most
+            5 % longer; the rest is skipped. With a scheduler that decides by nothing, as the
+            default does, or that tunekit does not know, or with a stopper that reads scores: every
+            one. A number n: those that are at least n iterations apart. ``"requested"``: as in Ray
+            Train, those whose report says ``validation=True`` or has a ``ValidationTaskConfig``.
+        where: The process to validate in. ``"trial"``: the trial's own, while it stands still for
+            each score, which costs what inline validation costs; only the last checkpoint of a
+            trial that has ended, and those that decide nothing, run elsewhere. ``"elsewhere"``:
+            always another, so that training continues where it need not wait. ``"auto"``: the
+            trial's own if the trial waits for the score anyway and no resources are free, or if the
+            validation takes less than a tenth of what starting a process takes; elsewhere
+            otherwise, and where something in this config requires it.
+        max_in_flight: The most validations in flight at once across the whole sweep. None: as many
+            as free resources allow, and at least one.
         max_retries: How many more attempts a validation gets after it raised, timed out or lost its
             process. A return value that is not a score is not retried.
-        on_pending: What a trial does while a score that it is judged by is pending. ``"wait"``: it
+        on_pending: What a trial does while a score that decides about it is pending. ``"wait"``: it
             waits for each score, so that every decision is the one that validating inline would
-            give for the same order of results. Meanwhile its place is used by a validation that
-            fits there and waits for resources, or by the next trial, in the same process
-            (``reuse_actors``); where validations could not run otherwise, it gives its resources
-            back. ``"continue"``: it trains on, up to where the next decision is due, and a STOP
-            takes effect as soon as it is known. ``"auto"``: it waits where its scheduler decides,
-            if its place can be used in one of these ways, and trains on as with ``"continue"``
-            elsewhere, or while nobody could use its place, as at the end of a sweep. With a
-            scheduler that compares all trials at the same time, it never trains on.
+            give for the same order of results. Meanwhile its own validation runs in its process, or
+            the next trial does (``reuse_actors``); it gives its resources back where validations
+            could not run otherwise. ``"continue"``: it trains on, up to its next decision point,
+            and a STOP takes effect as soon as it is known. ``"auto"``: it waits at decision points
+            if something can use its resources in one of these ways, and trains on as with
+            ``"continue"`` otherwise, as at the end of a sweep. With a scheduler that compares all
+            trials at the same time, it never trains on.
         on_failure: ``"record"`` records a failed validation and ranks the trial by its other
             scores. When three have failed alike (apart from numbers, ids and paths in their
             reasons) and none has succeeded, the function is considered broken: the sweep ends with
-            :class:`~tunekit.errors.ValidationFailedError` rather than train for nothing. Attempts
-            that were retried do not count, nor do checkpoints that are gone. A restored sweep
-            counts from zero. ``"raise"`` ends the sweep at the first failure. ``"ignore"`` records
-            failures, and never ends the sweep.
-        sequential: How far checkpoints are evaluated if ``fn`` is a generator that yields
-            estimates; None for the defaults of :class:`~tunekit.Sequential`.
+            :class:`~tunekit.errors.ValidationFailedError` rather than train for nothing. Retried
+            attempts and checkpoints that are gone do not count, and a restored sweep counts from
+            zero. ``"raise"`` ends the sweep at the first failure. ``"ignore"`` records failures,
+            and never ends the sweep.
+        sequential: When to stop a validation early, if ``fn`` is a generator of estimates; None:
+            the defaults of :class:`~tunekit.Sequential`.
         stages: Further validations of the same checkpoints by other functions, such as a full one
             of those that the scheduler has promoted: see :class:`tunekit.Stage`. Schedulers and
             search algorithms judge by ``fn`` alone.
         cache: A folder that all nodes reach, or a URI such as ``s3://bucket/scores``, with scores
-            of checkpoints that were validated before, by this sweep or others, with the same
-            function, arguments and hyperparameters; those of this sweep are added. The process of a
-            validation reads the checkpoint, looks its score up, and calls ``fn`` only if it is not
-            there. Further stages do likewise; a confirmation does not. It is the same folder as
-            that of :meth:`Sweep.validate <tunekit.Sweep.validate>`, which says what is not noticed.
-            None: no cache.
+            of checkpoints that this sweep or others have validated with the same function,
+            arguments and hyperparameters; those of this sweep are added. A validation reads the
+            checkpoint, looks its score up, and calls ``fn`` only if there is none. Further stages
+            do likewise; a confirmation does not. :meth:`Sweep.validate <tunekit.Sweep.validate>`
+            can share the folder. None: no cache.
 
     Raises:
-        tunekit.errors.ConfigError: If any argument is wrong; the message lists them all.
+        tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake.
 
     Example:
         >>> from ray.train import ValidationTaskConfig

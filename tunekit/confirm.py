@@ -1,4 +1,4 @@
-"""How a sweep's winner is confirmed: the user's settings."""
+"""The user's settings for confirming a sweep's winner."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ __all__ = ["Confirm"]
 
 @dataclass(frozen=True)
 class Confirm:
-    """How the best checkpoints of a sweep are evaluated once more, to confirm which is the best.
+    """Re-evaluate the best checkpoints of a sweep, to confirm which one is best.
 
-    The best of many scores was lucky. So the best kept checkpoint of each of the ``top`` best
-    trials (with a seed, of each of the best configurations: of its best trial) is evaluated again.
-    Each gets a confidence interval, and who cannot be the best any more is evaluated no further. It
-    ends when one is left, or all is used. How they are evaluated depends on the function:
+    The best of many noisy scores is biased upward. So the best kept checkpoint of each of the
+    ``top`` best trials is evaluated again (with a seed: of the best trial of each of the best
+    configurations). Each gets a confidence interval. Candidates that can no longer win are dropped;
+    it ends when one remains or the examples run out. How they are evaluated depends on ``fn``:
 
-    - A **generator** of :class:`~tunekit.Estimate`: each candidate is evaluated as far as it takes
-      to tell it from the best. At its end, a mean is exact.
-    - A function that takes **seed** (a parameter of that name) is called with 0, 1, 2, ... The
-      candidates are compared by their means over seeds with Student's t-intervals, wide enough to
-      hold after each round: this assumes that scores are normally distributed over seeds.
-    - Any **other function** is called once for each candidate. Its scores are taken for exact, so
-      the best of them is the winner, as far as these examples go.
+    - A **generator** of :class:`~tunekit.Estimate` evaluates each candidate until it can be told
+      from the best. If it runs to its end, its mean is exact.
+    - A function with a parameter ``seed`` is called with 0, 1, 2, ... Means over seeds are compared
+      by Student's t-intervals, widened to hold after each round. This assumes that scores are
+      normally distributed over seeds.
+    - Any **other function** is called once for each candidate. Its scores count as exact, so the
+      best of them wins.
 
-    The sweep's own function has seen the same examples before, and the candidates were chosen by
-    that; so its intervals are made wide enough for all validated checkpoints of the sweep, instead
-    of those ``top``, and it goes on from where the sweep has stopped if it takes ``resume``. Of
-    another function it is assumed that it evaluates with other examples.
+    The candidates were chosen by the sweep's own function on the same examples. So its intervals
+    are widened for all validated checkpoints of the sweep, rather than for the ``top``, and it
+    continues where the sweep stopped if it takes ``resume``. Another function is assumed to use
+    other examples.
 
     Args:
-        top: How many trials, or configurations, the candidates come from.
+        top: The number of trials, or configurations, that the candidates come from.
         fn: The function, called as ``fn(checkpoint)``, or a :class:`~tunekit.ValidationConfig` with
             its arguments, resources, time limit and number of retries. It returns the metric that
             the sweep is ranked by. None: the sweep's own, with the sweep's settings.
         confidence: The probability that the winner is the best of the candidates, between 0 and 1.
-        max_rounds: How many seeds to evaluate with at most, if ``fn`` takes ``seed``.
+        max_rounds: The most seeds to evaluate with, if ``fn`` takes ``seed``.
 
     Raises:
-        ConfigError: If an argument is wrong; the message lists all that is.
+        tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake.
 
     Example:
         >>> Confirm(top=3)
@@ -54,7 +54,7 @@ class Confirm:
         Traceback (most recent call last):
         tunekit.errors.ConfigError: Confirm: 2 problems:
           - top=0 must be a whole number of at least 1. Pass 1 or more.
-          - confidence=95 must be a number between 0 and 1. Pass 0.95 to name another than the best at most once in 20 times.
+          - confidence=95 must be a number between 0 and 1. Pass 0.95 to pick the wrong winner at most 1 time in 20.
     """  # noqa: E501
 
     top: int = 5
@@ -78,7 +78,7 @@ class Confirm:
                 f"fn={shown(fn)} is {kind}: a call of it returns before anything is validated. "
                 "Pass a plain function, or a generator of estimates."
             )
-        fix = "Pass 0.95 to name another than the best at most once in 20 times."
+        fix = "Pass 0.95 to pick the wrong winner at most 1 time in 20."
         problems.share("confidence", self.confidence, fix)
         problems.integer("max_rounds", self.max_rounds, least=1)
         problems.raise_any()

@@ -1,4 +1,4 @@
-"""Distributed trials: what a user says about them."""
+"""Distributed trials: a trainer for each, and validation in several workers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _SPACE = ("train_loop_config", "scaling_config", "datasets", "resume_from_checkp
 
 
 class TrainerFactory:
-    """Makes the trainer of each trial, for those of which every argument may depend on the trial.
+    """Make the trainer of each trial, if any of its arguments may depend on the trial.
 
     Args:
-        make: ``make(config)`` returns a ``TorchTrainer``, or another data-parallel trainer of Ray
-            Train's, for a trial's configuration. Called in the driver, for its resources, and in
-            the trial.
+        make: ``make(config)`` returns a ``TorchTrainer``, or another data-parallel trainer from Ray
+            Train, for a trial's configuration. It is called in the driver, for the trainer's
+            resources, and in the trial.
 
     Raises:
         tunekit.errors.ConfigError: If ``make`` is not callable.

@@ -1,4 +1,4 @@
-"""Every exception that tunekit raises on purpose.
+"""Exceptions that tunekit raises on purpose.
 
 ::
 
@@ -9,15 +9,15 @@
     ├── UnsupportedRayError (ImportError) this Ray lacks something tunekit needs
     ├── MissingExtraError (ModuleNotFoundError)
     │                                     a package is not installed; names the extra that brings it
-    ├── WiringError (RuntimeError)        parts that need each other were not all given to Tune
+    ├── WiringError (RuntimeError)        a part was passed to Tune without one that it needs
     ├── MetricNotFoundError (ValueError)  neither reports nor validations contain the metric
-    ├── DistributedTrialError (RuntimeError)         a distributed trial cannot go on
-    ├── NotResumedError (RuntimeError)    a function was resumed and started over
+    ├── DistributedTrialError (RuntimeError)         a distributed trial cannot continue
+    ├── NotResumedError (RuntimeError)    a resumed function started over
     ├── StopperError (RuntimeError)       a stopping criterion raised on a validated result
     ├── JournalError (ValueError)         an experiment's journal is damaged or of another version
-    ├── RestoreError (RuntimeError)       an experiment cannot be restored; says what is missing
+    ├── RestoreError (RuntimeError)       an experiment cannot be restored; names what is missing
     ├── UnsafeFileError (OSError)         a name or link in an experiment's folder leads out of it
-    ├── AlreadyRunningError (RuntimeError) another driver is running the sweep; says which
+    ├── AlreadyRunningError (RuntimeError) another driver is running the sweep; names it
     └── ValidationFailedError (RuntimeError)
                                           a validation failed and ``on_failure="raise"``, or the
                                           first ones all failed alike
@@ -47,14 +47,14 @@ __all__ = [
 
 
 class TunekitError(Exception):
-    """Base class of every exception in this module."""
+    """Base class of all exceptions that tunekit raises."""
 
 
 class ConfigError(TunekitError, ValueError):
-    """One or more arguments of a call are wrong; nothing was started or changed.
+    """Raised when arguments of a call are wrong; nothing was started or changed.
 
     Args:
-        where: The call that was given the arguments, ``"ValidationConfig"`` for example.
+        where: The call, for example ``"ValidationConfig"``.
         problems: One sentence each: the value, the rule it breaks, and the fix.
 
     Example:
@@ -81,77 +81,75 @@ class ConfigError(TunekitError, ValueError):
 
 
 class SweepNotFoundError(ConfigError, FileNotFoundError):
-    """There is no experiment at the path that is to be restored; says what is there instead.
+    """Raised when a path has no experiment to restore; says what is there instead.
 
-    It is a ``FileNotFoundError``, as ``ray.tune.Tuner.restore`` raises, so that a program which
-    catches that one and begins a new sweep does so with :class:`tunekit.Tuner`, too.
+    It is also a ``FileNotFoundError``, which ``ray.tune.Tuner.restore`` raises: code that catches
+    that and starts a new sweep works with :class:`tunekit.Tuner`, too.
     """
 
 
 class UnsupportedRayError(TunekitError, ImportError):
-    """The installed Ray lacks something that tunekit needs; says what, and which version has it."""
+    """Raised when Ray lacks something that tunekit needs; names it and the version that has it."""
 
 
 class MissingExtraError(TunekitError, ModuleNotFoundError):
-    """A package that a plain install does not bring is missing; says which extra brings it."""
+    """Raised when an optional package is missing; names the extra that installs it."""
 
 
 class WiringError(TunekitError, RuntimeError):
-    """A part of tunekit was given to Tune without the part it needs; says which one to add."""
+    """Raised when a part of tunekit lacks another one that it needs; says what to add."""
 
 
 class MetricNotFoundError(TunekitError, ValueError):
-    """Nothing produces the metric that a scheduler or searcher goes by; lists those that exist."""
+    """Raised when nothing produces a metric to decide by; lists the metrics that exist."""
 
 
 class DistributedTrialError(TunekitError, RuntimeError):
-    """A distributed trial cannot start or go on; the trial fails, and Tune may restart it."""
+    """Raised when a distributed trial cannot start or continue; Tune may restart it."""
 
 
 class NotResumedError(TunekitError, RuntimeError):
-    """A training function was resumed and has reported without asking for its checkpoint.
+    """Raised when a resumed training function reports without asking for its checkpoint.
 
-    It has started over, and its reports would mix two runs of the trial. The trial fails and is not
-    retried. Once the function is fixed, ``Tuner.restore(..., resume_errored=True)`` continues the
-    trial.
+    It has started over, so its reports would mix two runs of the trial. The trial fails and is not
+    retried. Fix the function, then continue with ``Tuner.restore(..., resume_errored=True)``.
     """
 
 
 class StopperError(TunekitError, RuntimeError):
-    """A stopping criterion of ``RunConfig(stop=...)`` raised when it got a validated result.
+    """Raised when a stopping criterion of ``RunConfig(stop=...)`` raises on a validated result.
 
-    ``Tuner.fit()`` raises this after saving the sweep's state. A restored sweep goes on without
+    ``Tuner.fit()`` raises this after saving the sweep's state. A restored sweep continues without
     that criterion.
     """
 
 
 class JournalError(TunekitError, ValueError):
-    """An experiment's journal is damaged, foreign or of another version; says where, and why."""
+    """Raised when a journal is damaged, foreign or of another version; says where, and why."""
 
 
 class RestoreError(TunekitError, RuntimeError):
-    """An experiment cannot be restored; says what is missing. Its files are as they were."""
+    """Raised when an experiment cannot be restored; names what is missing. No file has changed."""
 
 
 class UnsafeFileError(TunekitError, OSError):
-    """A file in an experiment's folder was not opened: it leads out of it, or is not a plain file.
+    """Raised rather than open a file that leads out of the experiment's folder, or is not plain.
 
-    Whoever has made the folder may have put links to other people's files into it, or pipes.
+    Whoever made the folder may have put links to other people's files into it, or pipes.
     """
 
 
 class AlreadyRunningError(TunekitError, RuntimeError):
-    """Another driver is running the sweep; says which process, where, and how to take it over.
+    """Raised when another driver is running the sweep; names its process, and how to take over.
 
     :class:`~tunekit.Tuner` and :meth:`Tuner.restore <tunekit.Tuner.restore>` raise this while that
-    driver is alive; ``Tuner.fit()`` raises it when another driver has taken the sweep over.
+    driver is alive; ``Tuner.fit()`` raises it once another driver has taken over.
     """
 
 
 class ValidationFailedError(TunekitError, RuntimeError):
-    """A validation failed for good and ``on_failure`` says to raise, or the first ones all failed.
+    """Raised when validations fail, as far as ``ValidationConfig(on_failure=...)`` asks for it.
 
-    ``Tuner.fit()`` raises this after saving the experiment's state: with
-    ``ValidationConfig(on_failure="raise")`` at the first failure, and with ``"record"`` when the
-    first three validations have failed alike.
+    ``Tuner.fit()`` raises this after saving the sweep's state: with ``on_failure="raise"`` at the
+    first failure, and with ``"record"`` when the first three validations have failed alike.
     """

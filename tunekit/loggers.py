@@ -1,4 +1,4 @@
-"""Tune's loggers, taught about scores that arrive late."""
+"""Loggers that can handle scores that arrive late."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ _PLACE = (TRAINING_ITERATION, TIMESTEPS_TOTAL, GENERATION)
 
 
 class JsonLogger(LocalFirst):
-    """Writes ``result.json`` as Tune's own logger, and keeps its rows when a trial resumes.
+    """Write ``result.json`` as Tune's own logger does, but keep its rows when a trial resumes.
 
-    On each start of a trial, Tune's logger copies the file that was last synced over the local
-    one, and the rows in between are lost. Here the file in storage is only a stand-in for a local
-    one that does not exist.
+    Whenever a trial starts, Tune's logger overwrites the local file with the last synced one, and
+    loses the rows in between. This one copies the synced file only if there is no local one.
 
     Example:
         >>> from ray import tune
@@ -47,31 +46,30 @@ def _passed_on(name: str) -> Callable[..., None]:
     def passed(self: ValidatedLoggerCallback, **info: Any) -> None:
         getattr(self.logger, name)(**info)
 
-    passed.__doc__ = "Pass it on."
+    passed.__doc__ = "Forward the call to the logger."
     return passed
 
 
 class ValidatedLoggerCallback(LoggerCallback):
-    """Lets an unmodified logger, of MLflow, Weights & Biases, Comet, Aim, show validated metrics.
+    """Show validated metrics in an unmodified logger: MLflow, Weights & Biases, Comet, Aim, ...
 
-    :class:`tunekit.Tuner` wraps the loggers in ``RunConfig(callbacks=[...])`` by itself; for a
-    plain ``ray.tune.Tuner`` see :meth:`tunekit.ValidationCallback.loggers`.
+    :class:`tunekit.Tuner` wraps the loggers in ``RunConfig(callbacks=[...])`` itself; for a plain
+    ``ray.tune.Tuner`` see :meth:`tunekit.ValidationCallback.loggers`.
 
-    Each validated result comes to the logger as a small row of its own: the validated metrics,
-    with the ``training_iteration`` (and ``timesteps_total``, if it was reported) of the report
-    that saved the checkpoint, its ``generation``, and the trial's ``trial_id``. Rows of a trial
-    come in iteration order. The trial's end comes after its last validation: some loggers close
-    the trial's run then.
+    The logger gets each validated result as a separate row: the validated metrics, with the
+    ``training_iteration`` (and ``timesteps_total``, if reported) of the report that saved the
+    checkpoint, its ``generation``, and the ``trial_id``. A trial's rows come in iteration order,
+    and its end after its last validation, because some loggers close the run then.
 
-    Training's values under a name that validation may turn out to produce are held back until it
-    is known, and logged below ``reported/`` if it does.
+    If validation may produce a metric of the same name, training's values are held back until that
+    is known. If it does, they are logged below ``reported/``.
 
     Args:
-        logger: The logger; of Tune's own ones, that of TensorBoard only.
+        logger: The logger to wrap; of Tune's own, only the one for TensorBoard.
 
     Raises:
-        tunekit.errors.ConfigError: If ``logger`` is no logger, or is one whose files tunekit folds
-            validated metrics into already.
+        tunekit.errors.ConfigError: If ``logger`` is not a logger, or already shows validated
+            metrics.
 
     Example:
         >>> from ray.tune.logger import LoggerCallback
@@ -82,7 +80,7 @@ class ValidatedLoggerCallback(LoggerCallback):
     """
 
     def __new__(cls, logger: LoggerCallback | None = None) -> ValidatedLoggerCallback:
-        """Be a logger of TensorBoard, if it is one: Tune looks whether there is any."""
+        """Return a TensorBoard logger for one: Tune adds its own unless it finds one."""
         kind = _ValidatedTensorBoard if isinstance(logger, TBXLoggerCallback) else cls
         made: ValidatedLoggerCallback = object.__new__(kind)
         return made
@@ -109,16 +107,16 @@ class ValidatedLoggerCallback(LoggerCallback):
     def attach(
         self, undecided: Callable[[], Collection[str]], validated: Callable[[], Collection[str]]
     ) -> None:
-        """Get what tells names of metrics apart; the sweep's validations call it.
+        """Receive what tells names of metrics apart; the sweep's validations call this.
 
         Args:
-            undecided: Returns the names that may be training's or validation's.
-            validated: Returns those that are validation's.
+            undecided: Returns the names that training or validation may produce.
+            validated: Returns the names that validation produces.
         """
         self._undecided, self._validated = undecided, validated
 
     def __getattr__(self, name: str) -> Any:
-        """Return what this has not, the logger may have."""
+        """Return an attribute of the logger."""
         if name == "logger" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.logger, name)
@@ -145,7 +143,7 @@ class ValidatedLoggerCallback(LoggerCallback):
         self._log(self._iteration, trial, {**_place_of(trial, report), **metrics})
 
     def on_trial_settled(self, trial: Trial) -> None:
-        """The trial's last validation has ended: tell of its end, if it has."""
+        """Forward the end of a trial whose last validation has ended."""
         self._let_go(trial)
         end = self._ends.pop(trial, None)
         if end is not None:
@@ -153,7 +151,7 @@ class ValidatedLoggerCallback(LoggerCallback):
             end()
 
     def _let_go(self, trial: Trial) -> None:
-        """Log what was held back of a trial."""
+        """Log the rows of a trial that were held back."""
         for iteration, row in self._held.pop(trial, []):
             self._log(iteration, trial, hide(row, self._validated()))
 
@@ -165,7 +163,7 @@ class ValidatedLoggerCallback(LoggerCallback):
     def on_trial_result(
         self, iteration: int, trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        """Log a report, without values of names that are not decided."""
+        """Log a report, without the values that are held back."""
         self._iteration = iteration
         own = flatten(result)
         held = {name: own[name] for name in self._undecided() if name in own}
@@ -178,27 +176,27 @@ class ValidatedLoggerCallback(LoggerCallback):
         self.logger.on_trial_result(iteration=iteration, trial=trial, result=result, **info)
 
     def on_trial_start(self, trial: Trial, **info: Any) -> None:
-        """Pass it on; a trial that goes on has not ended."""
+        """Forward the start; a trial that resumes has not ended."""
         self._open.add(trial)
         self._ends.pop(trial, None)
         self.logger.on_trial_start(trial=trial, **info)
 
     def on_trial_complete(self, trial: Trial, **info: Any) -> None:
-        """Remember it: it is passed on after the trial's last validation."""
+        """Record the end, to forward it after the trial's last validation."""
         self._ends[trial] = partial(self.logger.on_trial_complete, trial=trial, **info)
 
     def on_trial_error(self, trial: Trial, **info: Any) -> None:
-        """Remember it: it is passed on after the trial's last validation."""
+        """Record the failure, to forward it after the trial's last validation."""
         self._ends[trial] = partial(self.logger.on_trial_error, trial=trial, **info)
 
     def on_experiment_end(self, **info: Any) -> None:
-        """Tell of the ends of trials whose validations were interrupted, and pass it on."""
+        """Forward the ends of trials whose validations were interrupted, then this one."""
         for trial in {**self._ends, **self._held}:
             self.on_trial_settled(trial)
         self.logger.on_experiment_end(**info)
 
     def setup(self, *args: Any, **info: Any) -> None:
-        """Pass it on."""
+        """Prepare the logger, and set it up."""
         adapt(self.logger)
         self.logger.setup(*args, **info)
 
@@ -215,16 +213,16 @@ class ValidatedLoggerCallback(LoggerCallback):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what the logger has saved."""
+        """Restore what the logger has saved."""
         self.logger.set_state(state)
 
 
 class _ValidatedTensorBoard(ValidatedLoggerCallback, TBXLoggerCallback):
-    """A user's own logger of TensorBoard: with one, Tune does not add another."""
+    """Wrap a user's TensorBoard logger: with one, Tune does not add another."""
 
 
 def validated(logger: tune.Callback) -> tune.Callback:
-    """A logger that shows validated metrics: wrapped, if it does not by itself.
+    """Return a logger that shows validated metrics: wrapped, if it does not by itself.
 
     Example:
         >>> type(validated(LoggerCallback())).__name__, type(validated(JsonLogger())).__name__

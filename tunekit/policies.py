@@ -1,8 +1,8 @@
-"""Checkpoint policies: callbacks that ask for a checkpoint when one is due.
+"""Checkpoint policies: callbacks that request a checkpoint when one is due.
 
 They set ``should_checkpoint`` in a report. That works for any class trainable, and for functions
-that have called :func:`tunekit.checkpoint_with`. Of several policies in one sweep, each asks for
-its own checkpoints.
+that have called :func:`tunekit.checkpoint_with`. Policies add up: a sweep with several saves
+whenever one of them asks.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ __all__ = ["CheckpointPolicy"]
 
 
 class CheckpointPolicy(tune.Callback):
-    """Asks for a checkpoint when one is due; the base of all policies.
+    """Request a checkpoint when one is due: the base class of all policies.
 
-    Pass one as ``tunekit.Tuner(checkpoint_policy=...)``; it may also be in
-    ``RunConfig(callbacks=[...])``, as with a plain ``ray.tune.Tuner``. A policy of your own
-    overrides :meth:`due`.
+    Pass one as ``tunekit.Tuner(checkpoint_policy=...)``; with a plain ``ray.tune.Tuner``, in
+    ``RunConfig(callbacks=[...])``. Your own policy overrides :meth:`due`.
 
     Example:
         >>> class AtPowersOfTwo(CheckpointPolicy):
@@ -42,11 +41,11 @@ class CheckpointPolicy(tune.Callback):
     """
 
     def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
-        """Return whether a report makes a checkpoint due; each report is passed once, in order."""
+        """Return whether to save at a report; each report is passed once, in order."""
         raise NotImplementedError
 
     def saved(self, trial: Trial) -> None:
-        """React to a saved checkpoint of the trial, whoever asked for it."""
+        """React to a saved checkpoint of the trial, whoever requested it."""
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -67,10 +66,10 @@ class CheckpointPolicy(tune.Callback):
 
 
 class EveryIterations(CheckpointPolicy):
-    """A checkpoint at each multiple of ``n`` training iterations.
+    """Save a checkpoint at each multiple of ``n`` training iterations.
 
     Args:
-        n: Iterations between two checkpoints.
+        n: Iterations between two checkpoints, at least 1.
 
     Raises:
         tunekit.errors.ConfigError: If ``n`` is not a whole number of at least 1.
@@ -98,13 +97,16 @@ class EveryIterations(CheckpointPolicy):
 
 
 class AtDecisions(CheckpointPolicy):
-    """A checkpoint wherever the scheduler will use its score, and at the trial's end.
+    """Save a checkpoint wherever the scheduler will use its score, and at the trial's end.
 
     That is at the rungs of ``ASHAScheduler`` and ``HyperBandScheduler``, at the perturbation
     interval of ``PopulationBasedTraining``, and so on; with a scheduler that tunekit does not know,
-    at each report. With ``ValidationConfig(when="auto")``, also at other reports, if saving takes a
-    fiftieth of an iteration at most. It needs a :class:`~tunekit.ValidatedScheduler`, which
-    :class:`tunekit.Tuner` provides.
+    at each report. With ``ValidationConfig(when="auto")``, also at other reports, if saving takes
+    at most 2 % of an iteration.
+
+    Raises:
+        tunekit.errors.WiringError: At the first report, if the sweep has no
+            :class:`~tunekit.ValidatedScheduler`, which :class:`tunekit.Tuner` provides.
 
     Example:
         >>> AtDecisions()
@@ -114,7 +116,7 @@ class AtDecisions(CheckpointPolicy):
     _uses: Callable[[Trial, Mapping[str, Any]], bool] | None = None
 
     def attach(self, uses: Callable[[Trial, Mapping[str, Any]], bool]) -> None:
-        """Connect it with a function that says whether a trial is to save at a report."""
+        """Connect it with a function that returns whether a trial saves at a report."""
         self._uses = uses
 
     def on_trial_start(
@@ -125,7 +127,7 @@ class AtDecisions(CheckpointPolicy):
         set_checkpoint_config(trial, frequency=trial.checkpoint_freq, at_end=True)
 
     def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
-        """Ask the scheduler."""
+        """Return whether the scheduler will use a score of this report."""
         if self._uses is None:
             raise WiringError(
                 "AtDecisions was given to a sweep without a ValidatedScheduler, which knows when "

@@ -47,7 +47,7 @@ def report(
     """Report metrics to Tune, as ``ray.tune.report`` does, and say how to validate the checkpoint.
 
     Args:
-        metrics: What to report.
+        metrics: The metrics to report, by name; they may be nested.
         checkpoint: A checkpoint to save with them. Without one, whenever a policy asks for a
             checkpoint, the trial saves with what :func:`checkpoint_with` registered.
         validation: None leaves it to the sweep's ``ValidationConfig(when=...)``; False does not
@@ -57,7 +57,7 @@ def report(
             is saved.
 
     Raises:
-        tunekit.errors.ConfigError: If an argument is wrong, or if a validation is asked for and
+        tunekit.errors.ConfigError: If an argument is wrong, or if a validation is requested and
             there is nothing to save.
 
     Example:
@@ -91,7 +91,7 @@ def report(
 
 
 def checkpoint_with(save: Callable[[Path], object]) -> None:
-    """Register how this function trainable saves, for whenever a checkpoint is due.
+    """Register how this function trainable saves whenever a checkpoint is due.
 
     From then on, a callback's ``should_checkpoint``, a :class:`~tunekit.policies.CheckpointPolicy`,
     ``CheckpointConfig(checkpoint_frequency=n)``, ``checkpoint_at_end=True`` and a scheduler's pause
@@ -99,12 +99,12 @@ def checkpoint_with(save: Callable[[Path], object]) -> None:
     blocked in ``report``, or after it has returned, so it sees the state of the last report; what
     it closes over must stay valid until then. Registering again replaces the previous ``save``.
 
-    When the trial is resumed, ``ray.tune.get_checkpoint()`` returns the checkpoint. A resumed
-    function that reports without having called it has started over, so the trial fails with a
-    :class:`tunekit.errors.NotResumedError`. A function that needs nothing from the checkpoint has
-    to call it all the same.
+    When the trial resumes, ``ray.tune.get_checkpoint()`` returns the checkpoint. A resumed function
+    that reports without having called it has started over, so the trial fails with a
+    :class:`tunekit.errors.NotResumedError`. Call it even if the function needs nothing from the
+    checkpoint.
 
-    Outside a Tune trial this does nothing, so you can try the function by itself.
+    Outside a Tune trial this does nothing, so you can run the function by itself.
 
     Args:
         save: ``save(directory)`` writes the state as files into an empty directory

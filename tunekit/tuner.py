@@ -94,10 +94,10 @@ logger = logging.getLogger(__name__)
 def checkpointable(trainable: Any) -> Any:
     """Return a function trainable as a class that can save on demand.
 
-    :class:`Tuner` does this by itself; a plain ``ray.tune.Tuner`` needs it for functions that call
-    :func:`tunekit.checkpoint_with`. There, ask for checkpoints with a
-    :class:`~tunekit.policies.CheckpointPolicy`: ``checkpoint_frequency`` and ``checkpoint_at_end``
-    only work with :class:`Tuner`.
+    :class:`Tuner` does this itself; a plain ``ray.tune.Tuner`` needs it for functions that call
+    :func:`tunekit.checkpoint_with`. Request checkpoints with a
+    :class:`~tunekit.policies.CheckpointPolicy` there: ``checkpoint_frequency`` and
+    ``checkpoint_at_end`` only work with :class:`Tuner`.
 
     Args:
         trainable: A function, or the name that one was registered under. Class trainables are
@@ -118,26 +118,27 @@ def checkpointable(trainable: Any) -> Any:
 
 
 class Tuner(tune.Tuner):
-    """A ``ray.tune.Tuner`` that ranks, stops and searches by validated metrics.
+    """Tune by validation scores: a ``ray.tune.Tuner`` that ranks, stops and searches by them.
 
     It takes what ``ray.tune.Tuner`` takes. With a ``validation_config``, the checkpoints that
-    trials save are validated while training continues, the scheduler and the search algorithm judge
-    by validated results, and ``fit()`` returns a ``ray.tune.ResultGrid`` with the validated metrics
-    folded in. Functions can save on demand (:func:`tunekit.checkpoint_with`), so
+    trials save are validated while training continues, the scheduler and the search algorithm
+    decide on validated results, and ``fit()`` returns a ``ray.tune.ResultGrid`` with the validated
+    metrics. Functions can save on demand (:func:`tunekit.checkpoint_with`), so
     ``checkpoint_policy``, ``CheckpointConfig(checkpoint_frequency=...)`` and ``checkpoint_at_end``
     work for them, too.
 
-    Unless ``TuneConfig(max_concurrent_trials=...)`` is set, the number of trials that train at once
-    is limited so that ``max_in_flight`` validations (one, if that is None) fit beside them, if the
-    cluster has room for both, unless trials validate in their own processes. Trials that are paused
-    do not count.
+    Unless ``TuneConfig(max_concurrent_trials=...)`` is set, or trials validate in their own
+    processes, the number of trials that train at once is limited so that ``max_in_flight``
+    validations (by default one, or as many as there are evaluators) fit alongside, if the cluster
+    has room for both. Paused trials do not count.
 
     A ``TorchTrainer``, or another data-parallel trainer from Ray Train, makes distributed trials.
-    Each of them is a run of the trainer, whose workers call ``ray.train.report`` and
+    Each is a run of the trainer, whose workers call ``ray.train.report`` and
     ``ray.train.get_checkpoint`` as usual. The workers live in the trial's placement group, so a
     trial starts only where all of it fits, and they take over one trial after another
-    (``reuse_processes``). If no ``run_config`` is given here, the sweep uses the trainer's own. The
-    same goes for ``validation_config``; a plain one on the trainer validates what reports ask for.
+    (``reuse_processes``). Without a ``run_config`` here, the sweep uses the trainer's own; likewise
+    for ``validation_config``. A plain one on the trainer validates the checkpoints whose reports
+    request it.
 
     Args:
         trainable: A function, a ``ray.tune.Trainable`` class, the name that one was registered
@@ -151,34 +152,33 @@ class Tuner(tune.Tuner):
             produces. The scheduler and the searcher are wrapped, not changed.
         run_config: As for ``ray.tune.Tuner``.
         validation_config: How to validate. Without one, nothing is validated. A plain
-            ``ray.train.ValidationConfig`` is refused here; a trainer's own validates what reports
-            ask for, as in Ray Train.
+            ``ray.train.ValidationConfig`` is refused here.
         checkpoint_policy: When to save: a :class:`~tunekit.policies.CheckpointPolicy`, in addition
-            to what the trainable and ``CheckpointConfig`` ask for. If nothing else asks a class
-            that can save, or a function that registers how to, it is asked where ``when``
-            validates. Not for trainers, whose workers themselves decide when to save.
-        reuse_processes: Whether the process of a trial that has paused or ended takes over the next
-            one, or the trial's own next weights: no time for its start and imports. So do those of
-            functions, of classes that have ``reset_config``, and a trainer's workers with their
-            process group. The function begins again, unpickled anew, with the new configuration and
-            checkpoint; the environment, the working directory, the random generators, torch's
-            settings and unused CUDA memory are reset, and what else it has changed, such as a
-            module's variables, is not. A trial that fails in another one's process goes on in a
-            process of its own, which does not count as its failure, and so do all from then on.
-            Pass False if it must not find anything of another trial. Other resources, a trainer's
-            ``datasets`` or ``RunConfig(callbacks=)``, backends other than torch's, and
-            ``on_pending="continue"`` start processes in any case.
-        confirm: How :meth:`fit` confirms the winner when the sweep has ended; None does not. With a
+            to what the trainable and ``CheckpointConfig`` request. If nothing requests checkpoints
+            and the trainable can save on demand, it saves where ``when`` validates. Not for
+            trainers, whose workers decide when to save.
+        reuse_processes: Whether the next trial runs in the process of one that has paused or ended,
+            which saves a start and its imports. This is for functions, for classes with a
+            ``reset_config``, and for a trainer's workers with their process group. The function
+            begins again, unpickled anew, with the new configuration and checkpoint. The
+            environment, the working directory, the random generators, torch's settings and unused
+            CUDA memory are reset; nothing else that it has changed is, such as a module's
+            variables. A trial that fails in another one's process continues in a new process, which
+            does not count as its failure, and so do all from then on. Pass False if a trial must
+            not find anything of another. Processes are started in any case for other resources,
+            for trainers with ``datasets`` or ``RunConfig(callbacks=)``, for backends other than
+            torch's, and with ``on_pending="continue"``.
+        confirm: How :meth:`fit` confirms the winner at the sweep's end; None: it does not. With a
             plain ``ray.tune.Tuner``, call :meth:`tunekit.Sweep.confirm`.
         seed_param: The flat name of the hyperparameter that is the random seed, such as ``"seed"``
             or ``"train_loop_config/seed"``. Trials that differ in nothing else repeat one
             configuration: :meth:`Sweep.configurations <tunekit.Sweep.configurations>`,
             ``tunekit best`` and the report rank configurations by their means over the seeds. The
-            scheduler and the search algorithm do not. None: there is none, or a ``Repeater``
+            scheduler and the search algorithm do not. None: there is no seed, or a ``Repeater``
             repeats trials, whose ``"__trial_index__"`` is the seed.
 
     Raises:
-        tunekit.errors.ConfigError: If any argument is wrong; the message lists them all.
+        tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake.
         tunekit.errors.AlreadyRunningError: If another driver is running a sweep of that name there.
 
     Example:

@@ -17,31 +17,31 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Estimate:
-    """The mean of a metric over the examples evaluated so far.
+    """Estimate a metric by its mean over the examples evaluated so far.
 
-    Numbers may be Python's, numpy's, or tensors with one element; they are kept as Python's.
+    Pass Python numbers, numpy numbers or one-element tensors; they are stored as Python numbers.
 
     Args:
         mean: The mean over the ``n`` examples, in the metric's own unit.
-        n: How many examples have been evaluated since the validation began.
+        n: The number of examples evaluated since the validation began.
         variance: The mean squared deviation of these ``n`` values from their mean, that is, with
             the divisor ``n`` (``numpy.var(values)``, ``torch.var(values, correction=0)``), in the
             metric's unit squared.
-        bounds: ``(low, high)``: the least and the greatest value that a single example can have,
+        bounds: ``(low, high)``, the least and greatest value that a single example can have:
             ``(0, 1)`` for accuracy. They follow from the metric's definition, not from the values
             seen.
 
-    Either ``variance`` or ``bounds`` is needed. With bounds, a confidence interval for the mean is
-    exact for any number of examples; with both, it is narrower if the values vary less than the
-    bounds allow; with a variance alone, it is approximate. Rounding in single precision may take
-    the mean out of its bounds, or the variance above what they allow, by a millionth of their
-    width; such values are moved to the limit.
+    Pass ``variance``, ``bounds`` or both. With bounds, the confidence interval of the mean is exact
+    for any number of examples; with both, it is narrower if the values vary less than the bounds
+    allow; with the variance alone, it is approximate. Single-precision rounding may move the mean
+    out of its bounds, or the variance above what they allow, by a millionth of their width; such
+    values are set to the limit.
 
     Raises:
-        ConfigError: If ``mean``, ``variance`` or a bound is not a finite number, ``n`` is not a
-            whole number of at least 1, ``variance`` is negative, the bounds are not in order or do
-            not contain the mean, the variance is larger than bounds and mean allow, or both are
-            missing. It lists all that is wrong.
+        tunekit.errors.ConfigError: If ``mean``, ``variance`` or a bound is not a finite number,
+            ``n`` is not a whole number of at least 1, ``variance`` is negative or larger than
+            bounds and mean allow, the bounds are not in order or do not contain the mean, or
+            ``variance`` and ``bounds`` are both missing. The message lists every mistake.
 
     Example:
         >>> Estimate(mean=0.81, n=400, bounds=(0, 1))

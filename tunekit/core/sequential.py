@@ -25,30 +25,30 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Sequential:
-    """How far checkpoints are evaluated by a validation function that yields estimates.
+    """Stop a validation once no value in its confidence interval would change a decision.
 
-    Such a function is a generator that yields what it knows so far, a dict with a
-    :class:`~tunekit.Estimate` for each metric that it has not finished. After each of them, tunekit
-    asks whether any score in the metric's confidence interval would change what the scheduler
-    decides, and ends the validation once none would. The interval holds at all times at once, so
-    looking after every batch is allowed. This is known of Tune's schedulers and of tunekit's own;
-    with any other, a subclass of one too, checkpoints are evaluated in full.
+    The validation function is a generator that yields a dict with an :class:`~tunekit.Estimate` for
+    each metric that it has not finished. The interval holds at all times at once, so looking after
+    every batch is allowed. This works with Tune's schedulers and with tunekit's own; with any
+    other, or a subclass of one, checkpoints are evaluated in full.
 
     Args:
-        confidence: The probability that the true mean was within the interval all the time.
-        min_examples: The least number of examples to evaluate, however clear the decision is.
-            Scores are compared with each other later, so it bounds how far they may be off:
-            accuracies by about ``1 / sqrt(min_examples)``.
-        max_examples: The number of examples after which to end in any case; None for all there are.
-        best_in_full: Whether to evaluate on, whatever the scheduler would decide, as long as the
-            score may be the best of the sweep so far. So the winner is chosen by all examples. With
-            False, far fewer examples are evaluated, and the best score is one of many estimates:
-            :class:`tunekit.Confirm` tells which of the few best is the best. None: False if
-            ``Tuner(confirm=...)`` is set, and True otherwise.
+        confidence: The probability that the true mean is within the interval all the time, between
+            0 and 1.
+        min_examples: The fewest examples to evaluate, however clear the decision is. Scores are
+            compared with each other later, so this bounds their error: accuracies are off by about
+            ``1 / sqrt(min_examples)``.
+        max_examples: The number of examples after which to stop in any case; None: all of them.
+        best_in_full: Whether to continue, whatever the scheduler would decide, as long as the score
+            may be the sweep's best so far. The winner is then chosen by all examples. With False,
+            far fewer examples are evaluated, and the best score is one of many estimates, which
+            :class:`tunekit.Confirm` can tell apart. None: False if ``Tuner(confirm=...)`` is set,
+            and True otherwise.
 
     Raises:
-        ConfigError: If ``confidence`` is not between 0 and 1, or a number of examples is less than
-            1, or the most is below the least; the message lists all that is wrong.
+        tunekit.errors.ConfigError: If ``confidence`` is not between 0 and 1, a number of examples
+            is less than 1, or ``max_examples`` is below ``min_examples``; the message lists every
+            mistake.
 
     Example:
         >>> Sequential(min_examples=500)
@@ -74,12 +74,12 @@ class Sequential:
         problems.raise_any()
 
     def is_enough(self, n: int, alike: Callable[[], bool]) -> bool:
-        """Return whether more examples would not change what is decided by a metric.
+        """Return whether more examples would not change any decision.
 
         Args:
-            n: How many examples were evaluated.
-            alike: Returns whether the same is decided wherever in its interval the mean is; asked
-                only if that matters.
+            n: The number of examples evaluated.
+            alike: Returns whether no mean in the interval would change the decision; called only
+                if that matters.
 
         Example:
             >>> sequential = Sequential(min_examples=10, max_examples=1000)

@@ -38,27 +38,27 @@ _STOCK = "ray/tune/"
 
 
 class TensorBoardLogger(Writing):
-    """Writes TensorBoard files beside training, in place of Tune's own logger.
+    """Write TensorBoard files during training, in place of Tune's own logger.
 
     - ``training/``: what training reports.
     - ``validation/``: validated metrics, at the step of their checkpoint.
     - ``tune/``: what Tune fills in, such as times.
-    - ``best/`` and ``last/``: the metric that the sweep is judged by, of validated results only;
-      they are the metrics of HParams, beside the run's hyperparameters.
+    - ``best/`` and ``last/``: the sweep's objective, from validated results only. HParams shows
+      these as the run's metrics, next to its hyperparameters.
 
-    A trial that is overwritten with other weights (population based training) goes on in a run of
-    its own below the trial's, ``generation_1`` and so on, with the hyperparameters that it goes on
-    with. A run's file is open until its last validation has ended.
+    When population based training overwrites a trial, the trial continues in a run of its own below
+    the first, ``generation_1`` and so on, with its new hyperparameters. A run's file stays open
+    until its last validation has ended.
 
     Args:
-        goal: Returns the metrics that the sweep is judged by, and ``"min"`` or ``"max"``; None if
-            it is not known which is better. Without any metric, HParams shows all validated ones.
-        searched: Returns the flat names of the hyperparameters that are searched, as far as that is
-            known. HParams has no columns for others: its table has room for few, and those of
-            metrics come last.
+        goal: Returns the objectives, and ``"min"`` or ``"max"``, or None if that is not known.
+            Without an objective, HParams shows all validated metrics.
+        searched: Returns the flat names of the hyperparameters that are searched, as far as they
+            are known. HParams has columns for these only: its table has room for few, and metrics
+            come last.
 
     Raises:
-        tunekit.errors.UnsupportedRayError: If this Ray's logger lacks what is needed.
+        tunekit.errors.UnsupportedRayError: If this Ray's logger lacks something that it needs.
 
     Example:
         >>> logger = TensorBoardLogger(lambda: (["accuracy"], "max"))
@@ -81,7 +81,7 @@ class TensorBoardLogger(Writing):
     # What Tune tells ---------------------------------------------------------------------------
 
     def log_trial_start(self, trial: Trial) -> None:
-        """Begin the trial's first run; a trial that resumes goes on in the run that it was in."""
+        """Begin the trial's first run; a trial that resumes continues in its last one."""
         self._failed.pop(trial, None)
         if trial.trial_id not in self._known:
             self._run(trial, 0, trial.config)
@@ -97,11 +97,11 @@ class TensorBoardLogger(Writing):
         super().log_trial_result(iteration, trial, written)
 
     def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
-        """Remember that the trial has ended; its scores may not have arrived."""
+        """Record that the trial has ended; scores may still arrive."""
         self._failed[trial] = failed
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
-        """Close what is still open: the sweep was interrupted."""
+        """Close the files that are still open: the sweep was interrupted."""
         for trial in list(self._runs):
             self._close(trial)
 
@@ -134,7 +134,7 @@ class TensorBoardLogger(Writing):
         run.flush()
 
     def on_trial_settled(self, trial: Trial) -> None:
-        """The trial's last validation has ended: close its files."""
+        """Close the files of a trial whose last validation has ended."""
         self._close(trial, failed=self._failed.pop(trial, False), ended=True)
 
     def on_trial_restored(self, trial: Trial, told: Sequence[Told]) -> None:

@@ -1,4 +1,4 @@
-"""Any Tune searcher, learning from validated results."""
+"""Feedback for any Tune searcher from validated results."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ __all__ = ["ValidatedSearcher"]
 
 
 class ValidatedSearcher(Searcher):
-    """Gives an unmodified Tune searcher its feedback from validated results.
+    """Give an unmodified Tune searcher its feedback from validated results.
 
     The searcher gets each validated result once, in iteration order within a trial. When a trial's
-    last validation has ended, it gets the trial's completion, with the newest validated result. The
-    completion of a trial without any validated result has no result, like that of a trial that
-    never reported.
+    last validation has ended, it gets the trial's completion with the newest validated result; with
+    no result, like that of a trial that never reported, if none was validated.
 
-    It needs a :class:`~tunekit.ValidatedScheduler` (around a ``FIFOScheduler``, if nothing else)
+    It needs a :class:`~tunekit.ValidatedScheduler` (around a ``FIFOScheduler()`` if you have none)
     and a :class:`~tunekit.ValidationCallback` in the same sweep. Put it inside a
     ``ConcurrencyLimiter``, which then limits the trials that train. But put it around one with
     ``batch=True``, whose next batch waits for the scores of the previous one, and around a
-    ``Repeater``, which takes the mean of scores.
+    ``Repeater``, which averages scores.
 
     Args:
         base: The searcher; it is not changed.
 
     Raises:
-        tunekit.errors.ConfigError: If ``base`` is not a searcher, or is wrapped already.
+        tunekit.errors.ConfigError: If ``base`` is not a searcher, is already wrapped, or is a
+            ``ConcurrencyLimiter`` without ``batch=True``.
 
     Example:
         >>> from ray.tune.search.optuna import OptunaSearch
