@@ -27,7 +27,7 @@ _DECISIONS = {
 
 
 class PromotionASHA(JudgingScheduler):
-    """Asynchronous successive halving that pauses every trial at its rung and promotes the best.
+    """Pause every trial at its rung, and promote the best: asynchronous successive halving.
 
     This is ASHA as its paper describes it (Li et al., 2018, https://arxiv.org/abs/1810.05934,
     Algorithm 2). A trial that reaches a rung pauses. The best ``1 / reduction_factor`` of a rung
@@ -36,21 +36,20 @@ class PromotionASHA(JudgingScheduler):
     trained for ``max_t`` is stopped.
 
     ``ray.tune.schedulers.ASHAScheduler`` decides at once instead: when a trial reaches a rung, it
-    stops the trial or lets it run on, by the scores known at that moment. The first trials run on
+    stops the trial or continues it, by the scores known at that moment. The first trials continue
     because there are no others to compare them with, and a stopped trial is never resumed. Here, a
-    trial goes on only if it is among the best of several, however late that is known, and less is
+    trial continues only if it is among the best of several, however late that is known, and less is
     trained in total. Each promotion costs a restart from a checkpoint, so trainables have to save
     and load their state.
 
     **The end.** When no trial is running, none can be promoted and the search algorithm makes no
     more, the paused trials can never be promoted and are stopped. But a rung with fewer than
     ``reduction_factor`` trials promotes none, so a small sweep would end without a trial that has
-    trained for ``max_t``. So before that, if no trial has ended farther than where the most
-    advanced ones are paused, the best of those goes on: to the next rung, and the next, until it
-    reaches ``max_t`` or ends by itself. At least one trial runs to its end.
+    trained for ``max_t``. So if no trial has ended beyond the most advanced paused ones, the best
+    of those continues from rung to rung, until it reaches ``max_t`` or ends by itself.
 
     **A limit on trials** (``max_concurrent_trials``, ``ConcurrencyLimiter``) counts paused ones.
-    When it keeps the search algorithm from making the next trial while nothing else can go on, the
+    When it keeps the search algorithm from making the next trial and nothing else can continue, the
     worst trial that is paused at the lowest rung is stopped; its score still counts. It is better
     to limit trials by their resources.
 
@@ -59,8 +58,7 @@ class PromotionASHA(JudgingScheduler):
     ``TUNE_MAX_PENDING_TRIALS_PG`` is set.
 
     Args:
-        time_attr: The name, in a result, of the time that the scheduler goes by; it must not
-            decrease.
+        time_attr: The name, in a result, of the scheduler's time; it must not decrease.
         metric: The metric to rank trials by; None takes that of ``TuneConfig``.
         mode: Which values are better, ``"min"`` or ``"max"``; None takes that of ``TuneConfig``.
         max_t: When to stop a trial, in units of ``time_attr``.
@@ -71,8 +69,9 @@ class PromotionASHA(JudgingScheduler):
             first rungs. Their shares are those of ``ASHAScheduler``, but are not drawn at random.
 
     Raises:
-        tunekit.errors.ConfigError: If any argument is wrong; the message lists them all. Also when
-            a trial is added, if neither the scheduler nor ``TuneConfig`` has a metric and a mode.
+        tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake. Also
+            when a trial is added, if neither the scheduler nor ``TuneConfig`` has a metric and a
+            mode.
 
     Example:
         >>> scheduler = PromotionASHA(max_t=27, grace_period=1, reduction_factor=3)
@@ -128,7 +127,7 @@ class PromotionASHA(JudgingScheduler):
     # What Tune tells ---------------------------------------------------------------------------
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Take a new trial, or one that starts again after a failure."""
+        """Add a new trial, or one that restarts after a failure."""
         problems = Problems("PromotionASHA")
         for name, value in (("metric", self.metric), ("mode", self.mode)):
             if not value:
@@ -152,7 +151,7 @@ class PromotionASHA(JudgingScheduler):
         self._books.ended(trial.trial_id, result.get(self.time_attr))
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Record that a trial has failed; it may start again."""
+        """Record a failure. If the trial restarts, it must reach its rung again."""
         self._books.failed(trial.trial_id)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
@@ -204,24 +203,24 @@ class PromotionASHA(JudgingScheduler):
     # What it says about itself -----------------------------------------------------------------
 
     def rule(self, trial: Trial) -> DecisionRule:
-        """Return which scores of a trial it will use, as its books now stand."""
+        """Return which scores of a trial it will use, by its current state."""
         return self._books.rule(trial.trial_id)
 
     def decides_alike(self, trial: Trial, at: float, interval: Interval) -> bool:
-        """Return whether it would promote a trial, or not, wherever in an interval its score is."""
+        """Return whether no score in an interval would change whether a trial is promoted."""
         return self._books.decides_alike(trial.trial_id, at, interval)
 
     def rungs(self) -> list[int]:
-        """Return the iterations at which it compares trials, if they are all in one bracket.
+        """Return the iterations of its rungs.
 
-        Empty if they are not, or if it goes by something other than iterations.
+        Empty if there are several brackets, or if its time is not in iterations.
         """
         if len(self._times) > 1 or self.time_attr != TRAINING_ITERATION:
             return []
         return [int(time) for time in (*self._times[0], self.max_t)]
 
     def debug_string(self) -> str:
-        """Return how many trials have reached each rung, and how many wait there."""
+        """Return how many trials have reached each rung, and how many are paused there."""
         rungs = [
             f"{time:g}: {scores} ({waiting} paused)"
             for time, scores, waiting in self._books.counts()
@@ -229,11 +228,11 @@ class PromotionASHA(JudgingScheduler):
         return "Using PromotionASHA: trials at each rung: " + (", ".join(rungs) or "no rungs")
 
     def save(self, checkpoint_path: str) -> None:
-        """Save what it knows about trials to a file."""
+        """Save its state to a file."""
         Path(checkpoint_path).write_bytes(pickle.dumps(self.__dict__))
 
     def restore(self, checkpoint_path: str) -> None:
-        """Restore what :meth:`save` saved."""
+        """Restore the state that :meth:`save` saved."""
         self.__dict__.update(pickle.loads(Path(checkpoint_path).read_bytes()))
 
     def _score(self, result: dict[str, Any]) -> float:

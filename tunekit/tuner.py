@@ -296,25 +296,24 @@ class Tuner(tune.Tuner):
         """Restore a sweep that was interrupted at any moment, in any way.
 
         Nothing is done twice and nothing is left out: pending validations run, undelivered results
-        are delivered in order, trials go on from their newest checkpoint, and the scheduler and the
-        searcher know all that they knew (``docs/how-it-works.md``).
+        are delivered in order, trials continue from their newest checkpoint, and the scheduler and
+        the searcher get their state back (``docs/how-it-works.md``).
 
         Args:
             path: The experiment's folder, as a local path or a URI such as ``s3://bucket/digits``.
                 It may have been moved.
-            trainable: What the sweep was started with.
-            resume_unfinished: Whether trials that had not ended go on; otherwise they end.
-            resume_errored: Whether failed trials go on from their newest checkpoint.
+            trainable: The trainable that the sweep was started with.
+            resume_unfinished: Whether trials that had not ended continue; otherwise they end.
+            resume_errored: Whether failed trials continue from their newest checkpoint.
             restart_errored: Whether failed trials start over instead.
             param_space: The search space again, if it has references to objects of the former Ray
                 cluster: the same names, with new references.
             storage_filesystem: The filesystem of ``path``, if it is one of your own.
             reuse_processes: As for :class:`Tuner`.
-            validation_config: How to validate from now on, if that differs from how the sweep was
-                started: with a function that was fixed, for example, or more memory for it. Its
-                ``when`` and ``on_pending`` must be the sweep's, and ``stages`` have those of the
-                sweep; a new one gets what is kept. Existing scores remain, and validations that
-                failed remain failed.
+            validation_config: How to validate from now on, if that is to change: with a fixed
+                function, for example, or more memory. ``when`` and ``on_pending`` must be the
+                sweep's, and ``stages`` must have the sweep's; a new one gets the kept checkpoints.
+                Existing scores remain, and so do failed validations.
             **internal: As for ``ray.tune.Tuner.restore``.
 
         Returns:
@@ -328,8 +327,8 @@ class Tuner(tune.Tuner):
             tunekit.errors.AlreadyRunningError: If the sweep's driver is alive.
             tunekit.errors.JournalError: If the experiment's journal is damaged, or of another
                 version.
-            tunekit.errors.RestoreError: If what the sweep was saved in, or what the Tuner was made
-                with, cannot be read; or if the folder cannot be written to.
+            tunekit.errors.RestoreError: If the sweep's saved state or settings cannot be read, or
+                the folder cannot be written to.
             OSError: If the storage cannot be read.
 
         Example:
@@ -409,8 +408,8 @@ class Tuner(tune.Tuner):
     ) -> bool:
         """Return whether a folder has a sweep that :meth:`restore` can continue.
 
-        It is ``False`` only where there is nothing to lose: no sweep, or one of which no trial had
-        begun. Nothing is written, and no code of the sweep's is run.
+        False means that there is nothing to lose: no sweep, or one of which no trial had begun.
+        Nothing is written, and none of the sweep's code is run.
 
         Args:
             path: The experiment's folder, or a path that may be one.
@@ -419,8 +418,7 @@ class Tuner(tune.Tuner):
         Raises:
             tunekit.errors.ConfigError: If ``path`` is not a path.
             tunekit.errors.JournalError: If there is a sweep and its journal is damaged.
-            tunekit.errors.RestoreError: If there is a sweep and what it was saved in cannot be
-                read.
+            tunekit.errors.RestoreError: If there is a sweep and its saved state cannot be read.
 
         Example:
             >>> Tuner.can_restore("/no/such/folder")
@@ -433,7 +431,7 @@ class Tuner(tune.Tuner):
 
     @property
     def validation(self) -> ValidationCallback | None:
-        """Return the sweep's validations: how they ended, and where time went; None without any."""
+        """Return the sweep's validations, with their counts and times; None without any."""
         settings = settings_of(self)
         return None if settings is None else _validation_of(settings)
 
@@ -442,13 +440,13 @@ class Tuner(tune.Tuner):
         """Run the sweep until its last trial and its last validation have ended.
 
         Without a ``validation_config``, this is ``ray.tune.Tuner.fit``. With one, the first Ctrl-C
-        or SIGTERM ends the sweep within a few seconds, with everything that was done recorded; the
-        program's own SIGTERM handler stays in place. Whenever the sweep has begun and not ended,
-        the command that continues it is logged.
+        or SIGTERM ends the sweep within a few seconds, with everything recorded; the program's own
+        SIGTERM handler stays in place. If the sweep ends unfinished, the command that continues it
+        is logged.
 
-        With ``Tuner(confirm=...)``, the winner is confirmed when the sweep has ended. If
-        that is interrupted, or fails (and ``on_failure`` is not ``"raise"``), a message says so,
-        and the results are returned as they are. A restored sweep goes on with it.
+        With ``Tuner(confirm=...)``, the winner is confirmed at the sweep's end. If that is
+        interrupted, or fails (and ``on_failure`` is not ``"raise"``), a message says so, and the
+        results are returned as they are. A restored sweep continues the confirmation.
 
         Returns:
             The results, with validated metrics in ``get_best_result()``, ``Result.metrics``
@@ -456,15 +454,16 @@ class Tuner(tune.Tuner):
             ``metrics_dataframe`` (one row per iteration, NaN where it was not validated) and
             ``best_checkpoints`` (:class:`tunekit.results.grid.ValidatedResults`). If the
             winner was confirmed, ``get_best_result()`` returns its trial's, and ``confirmation``
-            says how sure that is (:class:`tunekit.results.grid.ConfirmedResults`).
+            has the confidence (:class:`tunekit.results.grid.ConfirmedResults`).
 
         Raises:
-            tunekit.errors.ConfigError: If it was called before, or if what is asked for can never
-                run on the cluster.
+            tunekit.errors.ConfigError: If it was called before, or if a trial or a validation can
+                never run on the cluster.
             tunekit.errors.RestoreError: If Tune cannot restore the sweep.
-            tunekit.errors.MetricNotFoundError: If nothing produces the metric to judge by, unless
-                all trials have failed: the results then have their errors.
-            tunekit.errors.ValidationFailedError: If a validation fails and ``on_failure="raise"``.
+            tunekit.errors.MetricNotFoundError: If nothing produces the sweep's metric, unless all
+                trials have failed: the results then have their errors.
+            tunekit.errors.ValidationFailedError: If a validation fails and ``on_failure="raise"``,
+                or if the first three fail alike and it is ``"record"``.
             tunekit.errors.AlreadyRunningError: If another driver is running this sweep, or has
                 taken it over.
         """

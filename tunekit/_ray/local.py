@@ -48,12 +48,12 @@ class SteppedClock(Protocol):
 
 
 class LocalSweep:
-    """Runs a sweep as ``ray.tune.Tuner.fit`` does, in this process.
+    """Run a sweep as ``ray.tune.Tuner.fit`` does, in this process and on a fake clock.
 
     Args:
         trainable: A class trainable.
-        folder: Where the experiment's files go.
-        clock: What time its tasks go by.
+        folder: The folder of the experiment's files.
+        clock: The clock.
         param_space: As for ``ray.tune.Tuner``.
         scheduler: As in ``TuneConfig``; FIFO by default.
         search_alg: As in ``TuneConfig``; random search by default.
@@ -61,13 +61,14 @@ class LocalSweep:
         metric, mode, num_samples: As in ``TuneConfig``.
         reuse_actors: As in ``TuneConfig``.
         stop, max_failures, checkpoint_config: As in ``RunConfig`` and its parts.
-        slots: How many trials may run at once; or what returns how many may now.
+        slots: How many trials may run at once, or a function that returns how many may now.
         max_concurrent: As ``max_concurrent_trials`` in ``TuneConfig``; only without ``search_alg``.
-        seconds: ``seconds(trial, method)``: how long a call of an actor's method takes, and, as
-            ``"start"``, its process to start.
-        next_due: When something else happens next, that the clock must not jump over.
-        seed: Of Tune's random choices, and part of the names of trials.
-        resume: How to go on with the sweep in ``folder``; None begins one.
+        seconds: ``seconds(trial, method)``: how many seconds a call of an actor's method takes, or,
+            for ``"start"``, its process to start.
+        next_due: Returns when something else happens next, in seconds of the clock, so that the
+            clock does not skip it; None if nothing does.
+        seed: The seed of Tune's random choices, also part of the trials' names.
+        resume: How to continue the sweep in ``folder``; None begins one.
         saved_every_s: How often Tune saves the sweep, in seconds of the machine's clock; by default
             after its first step and at its end.
 

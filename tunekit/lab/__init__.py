@@ -1,4 +1,4 @@
-"""What to learn from recorded sweeps: simulations of other settings, and comparisons."""
+"""Simulations of recorded sweeps with other settings, and comparisons of sweeps."""
 
 from tunekit.lab.comparison import SweepComparison, compare
 from tunekit.lab.simulation import Simulation, simulate

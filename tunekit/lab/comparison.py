@@ -55,14 +55,14 @@ _NOISE = frozenset(
 
 @dataclass(frozen=True)
 class SweepComparison:
-    """Several sweeps side by side. :func:`tunekit.lab.compare` makes it.
+    """Show several sweeps side by side; :func:`tunekit.lab.compare` returns it.
 
-    Each table is a ``pandas.DataFrame``, made when it is first asked for.
+    Each table is a ``pandas.DataFrame``, built on first access.
 
     Args:
-        metric: The validated metric by which they are compared, by flat name.
+        metric: The validated metric to compare by, as a flat name.
         mode: ``"min"`` or ``"max"``.
-        names: What each is called.
+        names: The name of each sweep.
         sweeps: The sweeps.
 
     Example:
@@ -248,19 +248,19 @@ def compare(
     mode: str | None = None,
     names: Sequence[str] | None = None,
 ) -> SweepComparison:
-    """Compare sweeps: how good, how fast, in what they differ, and where each has searched.
+    """Compare sweeps: how good and how fast they are, how they differ, and what each searched.
 
     Args:
-        sweeps: Two or more: what :func:`tunekit.load` returns, or what it takes, a folder or URI.
-        metric: The validated metric to compare by, as a flat name; by default the one that all of
-            them are judged by.
+        sweeps: Two or more sweeps, as returned by :func:`tunekit.load`, or their folders or URIs.
+        metric: The validated metric to compare by, as a flat name; by default their common
+            objective.
         mode: ``"min"`` or ``"max"``; likewise.
-        names: What each is called; by default as its folder.
+        names: The name of each sweep; by default that of its folder.
 
     Raises:
-        tunekit.errors.ConfigError: If there are fewer than two, if one is no sweep, if they are
-            judged by different metrics or modes and none is passed, if a sweep has not validated
-            the metric, or if ``names`` are not one for each, all different.
+        tunekit.errors.ConfigError: If there are fewer than two sweeps, if one is not a sweep, if
+            their objectives differ and none is passed, if a sweep has not validated the metric, or
+            if ``names`` does not have a different name for each.
         tunekit.errors.JournalError: If a journal is damaged or of another version.
         OSError: If the storage fails.
 

@@ -38,24 +38,22 @@ _SLOTS = 6
 
 @dataclass(frozen=True)
 class Simulation:
-    """A sweep in virtual time: how long it took, what it trained, and what it found.
+    """Report a sweep in virtual time: how long it took, what it trained, and what it found.
 
     Attributes:
         makespan_s: The time from its beginning to its end, in virtual seconds.
-        iterations: How many iterations were trained.
-        iterations_after_stop: How many of these were reported by trials that the scheduler had
-            stopped, or would stop for a score that was on its way: those beyond the iteration it
-            judged.
-        validations: How many validations ended with a score.
-        skipped: How many checkpoints should have been validated and were not.
+        iterations: The number of iterations trained.
+        iterations_after_stop: How many of these were past the iteration whose score stopped their
+            trial.
+        validations: The number of validations that ended with a score.
+        skipped: The number of checkpoints that should have been validated and were not.
         best: The trial with the best score.
         best_score: That score.
-        regret: How far that falls short of the best score of all curves, each as far as it was
-            recorded.
-        extrapolated: How many iterations were trained beyond what was recorded; the last recorded
-            values stand in for theirs.
-        training_busy: The share of the time of all slots during which trials trained.
-        validation_busy: The share during which validations ran.
+        regret: The gap between that and the best score of all curves, each as far as it was
+            recorded; at least 0.
+        extrapolated: The number of iterations trained past the record, with its last values.
+        training_busy: The share of all slots' time in which trials trained, from 0 to 1.
+        validation_busy: The share in which validations ran, from 0 to 1.
         scores: Every score, in the order in which they were known.
         mode: ``"min"`` or ``"max"``: which scores are better.
         decided: The decisions; :attr:`decisions` has them as a table.
@@ -109,9 +107,9 @@ class Simulation:
     def decisions(self) -> pd.DataFrame:
         """Return one row per decision of the scheduler, in order.
 
-        Columns: ``time_s``: when; ``trial``; ``iteration``: that of the result that the scheduler
-        got; ``score``: the metric in it; ``reached``: the iteration that the trial had reported by
-        then; ``decision``.
+        Columns: ``time_s``; ``trial``; ``iteration``: that of the result that the scheduler got;
+        ``score``: the metric in it; ``reached``: the iteration that the trial had reported by then;
+        ``decision``.
         """
         columns = [field.name for field in fields(Decision)]
         return pd.DataFrame([vars(one) for one in self.decided], columns=columns)
@@ -132,49 +130,48 @@ def simulate(
     inline: str | None = None,
     seed: int = 0,
 ) -> Simulation:
-    """Run a sweep in virtual time on recorded curves: what if it had been run in another way?
+    """Run a sweep with other settings, in virtual time on recorded curves.
 
-    Tune's own controller, the scheduler and this library's own code run as in a real sweep, but in
-    one process and without waiting. Only training and validation are played from the record, and
-    take virtual seconds. Trials start in the order of ``curves``.
+    Tune's controller, the scheduler and tunekit run as in a real sweep, but in one process and
+    without waiting. Only training and validation are replayed, and take virtual seconds. Trials
+    start in the order of ``curves``.
 
-    With a sweep, the machine is the recorded one: its cluster, what a trial and a validation took
-    of that, how long processes took to start, and where validations ran. What goes beyond the
-    record is extrapolated, and a warning says so in one line.
+    For a sweep, the machine is the recorded one: its cluster, the resources of a trial and of a
+    validation, how long processes took to start, and where validations ran. Past the end of the
+    record, values are extrapolated, with a warning.
 
-    The record does not have what a scheduler of the PBT family changes in a trial: a clone goes on
-    along its donor's curve. The driver takes no time but what is part of recorded iterations.
+    The record lacks what a scheduler of the PBT family changes in a trial: a clone continues on its
+    donor's curve. The driver takes no time of its own.
 
     Args:
         curves: A table with the columns ``trial``, ``training_iteration`` and one for each metric;
-            or a sweep, as :func:`tunekit.load` returns it. Where a trial is trained further than it
-            was then, its last values hold. Trials without a value of the metric are left out: it is
-            not known what they would have scored.
+            or a sweep, as :func:`tunekit.load` returns it. A trial that is trained further than
+            recorded keeps its last values. Trials without a value of the metric are left out.
         tune_config: Its ``metric``, ``mode``, ``scheduler``, ``max_concurrent_trials`` and
             ``reuse_actors`` are used; by default the sweep's metric, and FIFO.
         validation_config: How to validate; its function is not called. By default as in the sweep.
         checkpoint_policy: When to save; after each iteration by default.
-        train_s: Seconds that an iteration takes, or the column that has them; by default 0.4, or
-            as recorded in the sweep.
-        validate_s: Seconds that a validation takes, likewise.
-        slots: How many trials and validations run at once, one of either in each slot; by default
-            6, or as many as the sweep's cluster had room for.
-        validation_slots: How many more validations run at once, in slots of their own.
-        resume_s: What it costs to resume a trial, in seconds.
-        start_s: What it costs to start a process, in seconds: for a trial that does not get
-            another's process, and for a validation that neither runs in a trial's process nor gets
-            that of one that has ended. By default nothing, or as recorded in the sweep. Where it
-            costs nothing, no validation runs in a trial's process.
+        train_s: The seconds of an iteration, or the column that has them; by default 0.4, or as
+            recorded in the sweep.
+        validate_s: The seconds of a validation, likewise.
+        slots: The number of slots, each for a trial or a validation; by default 6, or as many as
+            the sweep's cluster had room for.
+        validation_slots: The number of additional slots, for validations only.
+        resume_s: The seconds that it takes to resume a trial.
+        start_s: The seconds that it takes to start a process: for a trial that does not get
+            another's, and for a validation that neither runs in a trial's process nor gets that of
+            one that has ended. By default 0, or as recorded in the sweep. With 0, no validation
+            runs in a trial's process.
         inline: None: validate alongside training. ``"every"``: validate inside the trainable after
             each iteration, as stock Tune does; ``"decisions"``: only where the scheduler uses the
             score.
         seed: The seed of Tune's random choices.
 
     Returns:
-        What came of it, with times in virtual seconds.
+        The simulated sweep, with times in virtual seconds.
 
     Raises:
-        tunekit.errors.ConfigError: If any argument is wrong; the message lists them all.
+        tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake.
 
     Example:
         >>> import pandas

@@ -83,10 +83,10 @@ _NO_FOLDER = "the sweep is in no folder. Read it with tunekit.load(path)."
 
 
 class Sweep:
-    """What became of a sweep, as tables. :func:`tunekit.load` makes it.
+    """Read a sweep as tables; :func:`tunekit.load` returns it.
 
-    Each table is a ``pandas.DataFrame``, made when it is first asked for. Times are UTC timestamps;
-    durations are in seconds, and their names end in ``_s``. Nested names are joined with ``/``, as
+    Each table is a ``pandas.DataFrame``, built on first access. Times are UTC timestamps; durations
+    are in seconds, and their names end in ``_s``. Nested names are joined with ``/``, as
     in Tune: ``config/lr``. Missing values are NaN, NaT or None.
 
     Args:
@@ -95,7 +95,7 @@ class Sweep:
         path: The experiment's folder, in its filesystem.
         filesystem: The filesystem of ``path``.
         source: The path or URI that another process can load it by, if that is enough.
-        metric: The validated metric to rank by; by default the one the sweep is judged by.
+        metric: The validated metric to rank by; by default the sweep's objective.
         mode: ``"min"`` or ``"max"``; by default the sweep's.
         seed_param: The hyperparameter that is the random seed; by default what the sweep was
             started with.
@@ -165,9 +165,9 @@ class Sweep:
         self._take_exploits(events)
 
     def extend(self, events: Sequence[Event]) -> None:
-        """Go on with what the newest session has written since.
+        """Add events that the newest session has written since.
 
-        Tables are made anew when they are asked for. What the sweep is ranked by stays.
+        Tables are rebuilt on access. The metric to rank by stays.
 
         Args:
             events: The new events of the journal.
@@ -260,14 +260,13 @@ class Sweep:
 
         Columns:
 
-        - ``name``: what the names of its metrics begin with; ``function``: what it was validated
-          with;
+        - ``name``: the prefix of its metrics' names; ``function``: the validation function;
         - ``id``, ``trial_id``, ``generation``, ``iteration``, ``run``, ``status``, ``requested``,
           ``started``, ``ran_from``, ``ended``, ``attempts``, ``waited_s``, ``ran_s``, ``reason``,
           ``error``, ``checkpoint``: as for ``validations``;
         - ``cached``: whether the score was taken from a cache, or from an earlier session;
-        - ``metrics/...``: the metrics, without the name. In ``reports`` they are beside the sweep's
-          own, as ``name/...``.
+        - ``metrics/...``: the metrics, without the prefix. In ``reports`` they are next to the
+          sweep's own, as ``name/...``.
         """
         return tables.later_validations(self._later_rows, self._places)
 
@@ -278,14 +277,14 @@ class Sweep:
         Columns:
 
         - ``time``: when; ``trial_id``: on which trial;
-        - ``generation``, ``iteration``: the validated checkpoint that the trial was judged by; 0 if
-          it was stopped before it had one;
+        - ``generation``, ``iteration``: the validated checkpoint that was decided on; 0 if the
+          trial was stopped before it had one;
         - ``on``: what was new to the scheduler: ``"own"``, that score; ``"other"``, another trial's
-          score; ``"again"``, nothing: it was reminded of that score;
+          score; ``"again"``, nothing: it got that score again;
         - ``decision``: ``"CONTINUE"``, ``"PAUSE"``, ``"STOP"``, or ``"NOOP"``, which leaves the
           trial as it is;
-        - ``score``: that checkpoint's value of the metric that the sweep is judged by, whatever
-          tables are ranked by;
+        - ``score``: that checkpoint's value of the sweep's objective, whatever tables are ranked
+          by;
         - ``reached``: the iteration that the trial had reported by then; ``late_iterations``: how
           many iterations that is past the judged one; ``late_s``: seconds since the judged one was
           reported.
@@ -317,24 +316,22 @@ class Sweep:
         - ``config/...``: its hyperparameters, without the seed;
         - ``seeds``: how many seeds are part of the mean; trials of the same seed are one, with
           their mean;
-        - ``trials``: how many trials it has; ``complete``: how many of them ran their course and
-          have a score;
+        - ``trials``: how many trials it has; ``complete``: how many of them finished and have a
+          score;
         - ``mean``, ``std``: the mean of the scores over seeds, and their standard deviation;
         - ``low``, ``high``: the 95 % t-interval of the mean. NaN with one seed, and while it
-          would be wrong: when a trial that is part of the mean did not run its course;
+          would be wrong: when a trial that is part of the mean did not finish;
         - ``best_trial``, ``worst_trial``: of those that are part of the mean;
         - ``trial_ids``: all its trials, those that are part of the mean first, from best to worst.
 
-        A trial that the scheduler stopped early is part of the mean, with what it had reached.
-        Without it, the lucky seeds would stand for a configuration whose unlucky ones were stopped.
-        A trial that failed, still runs or was overwritten (PBT) is not, unless the configuration
-        has none of the others.
+        A trial that was stopped early is part of the mean, with what it had reached. Without it,
+        the mean would only count the seeds that survived. A trial that failed, still runs or was
+        overwritten (PBT) is not part of it, unless the configuration has no other.
 
         Args:
-            scope: What stands for a trial, as in :meth:`best`: ``"best"``, its best validated
-                value, or ``"last"``, its newest one. The best of a run is an optimistic value, more
-                so the more checkpoints were validated. It is about as optimistic for all
-                configurations whose trials have equally many; otherwise the last is fairer.
+            scope: The score of a trial, as in :meth:`best`: ``"best"``, its best validated value,
+                or ``"last"``, its newest one. The best of a run is biased upward, the more so the
+                more checkpoints were validated; if trials differ in that, the last is fairer.
 
         Raises:
             tunekit.errors.ConfigError: If the argument is wrong, or if the seed or the metric is
@@ -354,7 +351,7 @@ class Sweep:
         return tables.configurations(self.ranked_configurations(scope))
 
     def ranked_configurations(self, scope: str = "best") -> list[Configuration]:
-        """Return the configurations as data: what :meth:`configurations` has, and each trial.
+        """Return the rows of :meth:`configurations` as objects, with their trials.
 
         Args:
             scope: As in :meth:`configurations`.
@@ -391,11 +388,11 @@ class Sweep:
     ) -> BestCheckpoint:
         """Return the best validated checkpoint of the sweep.
 
-        If a seed is known, that is the best one of the best configuration, rather than that of the
-        luckiest trial: see :meth:`configurations`. If the winner was confirmed
-        (:meth:`confirm`), by this metric, it is the confirmed one; ``score`` remains the sweep's
-        own, and ``confirmation`` says how sure it is. That holds until the sweep, if it goes on,
-        has validated something better than one of the candidates.
+        If a seed is known, that is the best one of the best configuration, rather than of the
+        luckiest trial: see :meth:`configurations`. If the winner was confirmed by this metric
+        (:meth:`confirm`), that is it; ``score`` remains the sweep's own, and ``confirmation`` has
+        the confidence. This holds until the sweep, if it continues, validates something better than
+        one of the candidates.
 
         Args:
             metric: A validated metric, by flat name; by default the sweep's.
@@ -460,9 +457,9 @@ class Sweep:
 
     @property
     def confirmation(self) -> Confirmed | None:
-        """Return what :meth:`best` goes by, if the winner was confirmed; None if not.
+        """Return the confirmation that :meth:`best` uses; None if the winner was not confirmed.
 
-        That is the newest confirmation by the metric and the mode that tables are ranked by.
+        That is the newest one by the metric and the mode that tables are ranked by.
         """
         if self.metric is None or self.mode is None:
             return None
@@ -478,32 +475,31 @@ class Sweep:
         cache: str | Path | None = None,
         replace: bool = False,
     ) -> Sweep:
-        """Validate checkpoints of the sweep with another function, and return the sweep read anew.
+        """Validate checkpoints of the sweep with another function; return the sweep, read again.
 
-        The new metrics are shown beside the sweep's own, each in the row of its checkpoint:
-        ``best("robust/accuracy", "max")`` ranks by one of them. How the sweep was decided does not
-        change. They are recorded beside the sweep's journal, so the sweep may be running, or may be
-        restored later; neither notices.
+        The new metrics are shown next to the sweep's own, in the row of their checkpoint:
+        ``best("robust/accuracy", "max")`` ranks by one of them. The sweep's decisions do not
+        change. The scores are recorded next to the sweep's journal, so the sweep may be running, or
+        be restored later.
 
-        Validations run on Ray, which is started here if it is not yet. Ctrl-C or SIGTERM ends them;
-        to go on, call this again. A checkpoint of the sweep that has a score of the same function,
+        Validations run on Ray, which is started if necessary. Ctrl-C or SIGTERM ends them; to
+        continue, call this again. A checkpoint of the sweep that has a score of the same function,
         with the same code and arguments, is not validated again.
 
         Args:
             validation: A validation function, called as ``fn(checkpoint)``, or a
                 :class:`~tunekit.ValidationConfig` with its arguments, resources, time limit and
                 number of retries. Settings that concern training have no effect.
-            checkpoints: Which ones. A number n: of the n best trials, the best checkpoint of each
-                that is still in the storage. Ids of trials: all of their checkpoints that are.
-                ``"all"``: all of the sweep's. Those that are gone are reported.
-            name: What the names of the metrics begin with: ``"robust"`` makes ``accuracy``
+            checkpoints: The checkpoints to validate. A number n: the best kept checkpoint of each
+                of the n best trials. Ids of trials: all of their kept checkpoints. ``"all"``: all
+                of the sweep's. Those that are gone are reported.
+            name: The prefix of the metrics' names: ``"robust"`` makes ``accuracy``
                 ``robust/accuracy``. By default, the name of the function.
-            cache: A folder, or a URI such as ``s3://bucket/scores``, with scores of checkpoints
-                that were validated before, in any sweep: those whose content, function (code and
-                arguments) and hyperparameters are the same are not validated again. New scores are
-                added. None: no cache.
-            replace: Whether scores of another function, or of another version of it, under the same
-                name are not shown any more. They stay in the folder.
+            cache: A folder, or a URI such as ``s3://bucket/scores``, with scores from any sweep: a
+                checkpoint with the same content, function (code and arguments) and hyperparameters
+                is not validated again. New scores are added. None: no cache.
+            replace: Whether to hide scores of another function, or of another version of it, under
+                the same name. They stay in the folder.
 
         Raises:
             tunekit.errors.ConfigError: If an argument is wrong, if none of the checkpoints is
@@ -539,29 +535,26 @@ class Sweep:
         confidence: float = 0.95,
         max_rounds: int = 10,
     ) -> Sweep:
-        """Evaluate the best checkpoints once more to tell which is the best; return the sweep anew.
+        """Re-evaluate the best checkpoints to confirm which is best; return the sweep, read again.
 
-        The candidates are the best kept checkpoint of each of the ``top`` best trials, or, if the
-        seed is known, of each of the best configurations (of its best trial). It ends as soon as
-        one is the best with the given confidence, or all is used: see :class:`~tunekit.Confirm`.
-        From then on, :meth:`best`, ``tunekit best``, ``tunekit status`` and the report go by what
-        was confirmed, and say how sure it is. The sweep's own values remain in the rows, and the
-        confirmed ones are beside them as ``confirmed/accuracy``, with ``_low``, ``_high`` and
-        ``_n``.
+        :class:`~tunekit.Confirm` describes the candidates and how they are evaluated. From then on,
+        :meth:`best`, ``tunekit best``, ``tunekit status`` and the report use what was confirmed,
+        and show the confidence. The sweep's own values remain in the rows, next to the confirmed
+        ones: ``confirmed/accuracy``, with ``_low``, ``_high`` and ``_n``.
 
-        It runs on Ray, and is recorded, as :meth:`validate` is. Ctrl-C or SIGTERM ends it; to go
-        on, call this again with the same arguments. A candidate that was evaluated in full, a round
-        that has ended, and, if the function takes ``resume``, what a validation had yielded up to a
-        second before, are not evaluated again. With other arguments it is another confirmation,
-        which takes the place of the one before.
+        It runs on Ray and is recorded like :meth:`validate`. Ctrl-C or SIGTERM ends it; to
+        continue, call this again with the same arguments. Not evaluated again are: candidates that
+        were evaluated in full, rounds that have ended, and, if the function takes ``resume``, what
+        a validation had yielded a second before. Other arguments make another confirmation, which
+        replaces this one.
 
         Args:
-            fn: As of :class:`~tunekit.Confirm`. None: the sweep's own function and settings, as
+            fn: As for :class:`~tunekit.Confirm`. None: the sweep's own function and settings, as
                 they were when it was started. They are unpickled from the experiment's folder:
                 only confirm what you trust.
-            top: As of :class:`~tunekit.Confirm`, like ``confidence`` and ``max_rounds``.
-            confidence: See there.
-            max_rounds: See there.
+            top: As for :class:`~tunekit.Confirm`.
+            confidence: Likewise.
+            max_rounds: Likewise.
 
         Raises:
             tunekit.errors.ConfigError: If an argument is wrong, if there is no metric to rank by,
@@ -587,30 +580,28 @@ class Sweep:
         *,
         scope: str = "best",
     ) -> optuna.Study:
-        """Return the sweep as a study of Optuna's, for its figures, importances and dashboard.
+        """Return the sweep as an Optuna study, for Optuna's figures, importances and dashboard.
 
         - A trial's value is its validated score; its intermediate values are those of its
-          checkpoints, by training iteration. Validated metrics alone count.
-        - States: ``COMPLETE``; ``PRUNED``, if the scheduler stopped it before it had got as far as
-          trials get; ``FAIL``, if it failed or has no score; ``RUNNING``, if it or one of its
-          validations has not ended. A study's ``best_trial`` is the best of those that are
-          ``COMPLETE``, so it may be another one than :meth:`best` finds.
-        - Parameters: the hyperparameters that were searched, by flat name, as of the checkpoint
-          whose score is the value. Their distributions are those of the ``param_space`` of
-          ``tunekit.Tuner``, wider where values are outside of it (population based training).
-          Where that is not recorded, or the searcher has the space, they follow from the values.
-          Hyperparameters that are the same in all trials are the study's user attribute
-          ``constants``.
+          checkpoints, by training iteration. Only validated metrics count.
+        - States: ``COMPLETE``; ``PRUNED``, if it was stopped early; ``FAIL``, if it failed or has
+          no score; ``RUNNING``, if it or one of its validations has not ended. The study's
+          ``best_trial`` is the best ``COMPLETE`` one, so :meth:`best` may find another.
+        - Parameters: the searched hyperparameters, by flat name, as of the checkpoint whose score
+          is the value. Their distributions are those of the ``param_space`` of ``tunekit.Tuner``,
+          wider where values are outside of it (population based training). If that is not
+          recorded, or the searcher has the space, they follow from the values. Hyperparameters that
+          are the same in all trials are the study's user attribute ``constants``.
         - User attributes of a trial: ``trial_id``, ``generation``, ``iteration`` and all
           ``metrics`` of the checkpoint; ``exploits``, if it was overwritten with other weights.
 
-        The study is a copy: what happens to the one does not happen to the other.
+        The study is a copy.
 
         Args:
-            storage: Where the study is kept, as for ``optuna.create_study``: a URL such as
+            storage: Where to keep the study, as for ``optuna.create_study``: a URL such as
                 ``"sqlite:///sweeps.db"``, or a storage; None: in memory.
-            study_name: What it is called in the storage; by default as the sweep's folder.
-            scope: What stands for a trial, as in :meth:`best`: ``"best"`` or ``"last"``.
+            study_name: The study's name in the storage; by default that of the sweep's folder.
+            scope: The score of a trial, as in :meth:`best`: ``"best"`` or ``"last"``.
 
         Raises:
             tunekit.errors.ConfigError: If an argument is wrong, if one is missing that the sweep
@@ -644,9 +635,9 @@ class Sweep:
 
     @property
     def space(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return what was searched, as recorded: by flat name, its kind, range or choices.
+        """Return the recorded search space: by flat name, the kind, and the range or choices.
 
-        Empty if that is not recorded: where the searcher has the space.
+        Empty if it was not recorded, or if the searcher has it.
         """
         recorded = (session["space"] for session in reversed(self.sessions) if "space" in session)
         return next(recorded, {})
@@ -687,9 +678,9 @@ class Sweep:
         problems.raise_any()
 
     def trial_errors(self) -> dict[str, str]:
-        """Return what Tune recorded last of the failures of failed trials, by trial.
+        """Return the last failure of each failed trial as Tune recorded it, by trial id.
 
-        Where that cannot be read, the text says why.
+        If that cannot be read, the text says why.
         """
         found: dict[str, str] = {}
         if self.filesystem is None:
@@ -708,14 +699,14 @@ class Sweep:
         return found
 
     def story(self, trial_id: str, now: float | None = None) -> str:
-        """Return what happened to a trial, what it does now, and why it waits, as text.
+        """Return a trial's history as text, with what it does now and why it waits.
 
-        A line for each report, checkpoint, validation, decision, exploit and restart, with the time
-        since the trial was added. The journal is read again.
+        There is a line for each report, checkpoint, validation, decision, exploit and restart, with
+        the time since the trial was added. The journal is read again.
 
         Args:
             trial_id: The trial.
-            now: Seconds since the epoch; by default the time.
+            now: The time in seconds since the epoch; by default the current one.
 
         Raises:
             tunekit.errors.ConfigError: If there is no such trial, or the sweep is in no folder.
@@ -737,7 +728,7 @@ class Sweep:
         return story(record.events, trial_id, sessions=record.sessions, state=state, now=now)
 
     def summary(self) -> dict[str, Any]:
-        """Return the sweep in short, in types that JSON has.
+        """Summarize the sweep, in types that JSON has.
 
         - ``path``, ``metric``, ``mode``;
         - ``state``: ``"running"``, ``"killed"``, ``"interrupted"`` or ``"finished"``; ``"open"`` if
@@ -751,18 +742,18 @@ class Sweep:
           validations of each further stage, likewise;
         - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: seconds, added up;
         - ``iterations``: how many were trained, counting every run; ``iterations_after_stop``: how
-          many of them by trials that the scheduler stopped by the score of an earlier one;
-        - ``lag_s``: how many seconds after its report a score arrived: the ``median``, and the
-          ``p90``, which 9 in 10 did not exceed; None without any score;
+          many of them past the iteration whose score stopped their trial;
+        - ``lag_s``: how many seconds after its report a score arrived, as ``median`` and ``p90``
+          (the 90th percentile); None without any score;
         - ``exploits``, ``sessions``: how many;
-        - ``later``: what was validated later (:meth:`validate`): for each name the ``function``,
-          the names of the ``metrics``, and how many ``validations`` there are of each status;
+        - ``later``: later validations (:meth:`validate`): for each name the ``function``, the names
+          of the ``metrics``, and how many ``validations`` there are of each status;
         - ``best``: trial, generation, iteration, score, path and configuration of the best
-          checkpoint, as :meth:`best` names it; None if there is none yet, or no metric to rank by;
+          checkpoint, as in :meth:`best`; None if there is none yet, or no metric to rank by;
         - ``seed_param``: the hyperparameter that is the random seed, None if it is not known;
-          ``configuration``: of the best configuration, the hyperparameters, how many ``seeds`` are
-          part of its ``mean``, its ``std``, and its interval, ``low`` to ``high``; None likewise;
-        - ``confirmation``: what the confirmation of the winner has come to, as the fields of
+          ``configuration``: the best configuration's hyperparameters, the number of ``seeds`` in
+          its ``mean``, its ``std``, and its interval, ``low`` to ``high``; None likewise;
+        - ``confirmation``: the result of the confirmation, as the fields of
           :class:`tunekit.core.confirmation.Confirmed`, and ``in_words``; None without one.
         """
         timeline, driver = self.timeline, self.driver
@@ -843,7 +834,7 @@ def load(
     mode: str | None = None,
     seed_param: str | None = None,
 ) -> Sweep:
-    """Read what became of a sweep, whether it is running, has ended or has crashed.
+    """Load a sweep that is running, has ended or has crashed.
 
     This reads the journal in the experiment's folder. It starts nothing, runs none of the sweep's
     code and changes nothing. A running sweep is read as it is at that moment.
@@ -854,7 +845,7 @@ def load(
         storage_filesystem: The filesystem of ``path``, ``results.filesystem``, if it is one of your
             own.
         metric: The validated metric to rank by, as a flat name (``"eval/accuracy"``); by default
-            the one that the sweep is judged by.
+            the sweep's objective.
         mode: ``"min"`` or ``"max"``; by default the sweep's.
         seed_param: The hyperparameter that is the random seed, as a flat name
             (``"train_loop_config/seed"``); by default the one that the sweep was started with:

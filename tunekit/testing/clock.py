@@ -8,7 +8,7 @@ __all__ = ["FakeClock"]
 
 
 class FakeClock(VirtualClock):
-    """A :class:`~tunekit.clock.Clock` whose time passes only in ``sleep``.
+    """Pass time in ``sleep`` only, as a :class:`~tunekit.clock.Clock`.
 
     Example:
         >>> clock = FakeClock()

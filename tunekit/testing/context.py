@@ -24,11 +24,11 @@ def validation_context(
     """Let :func:`tunekit.get_validation_context` answer in this process, as in a validation.
 
     Args:
-        config: The hyperparameters to answer with.
-        trial_id: The trial.
-        iteration: Its training iteration.
-        generation: How often it was overwritten.
-        attempt: Which attempt it is, from 1.
+        config: The trial's hyperparameters.
+        trial_id: The trial's id.
+        iteration: The training iteration of the checkpoint.
+        generation: How often the trial was overwritten.
+        attempt: The number of the attempt, from 1.
         stage: The name of the :class:`~tunekit.Stage`; empty for the first one.
 
     Example:

@@ -17,18 +17,17 @@ __all__ = ["FakeExecutor"]
 
 
 class FakeExecutor(Executor):
-    """An executor that calls a function when its time has come.
+    """Run validations on a fake clock, by calling a function when each is due.
 
     Args:
-        clock: The time it goes by.
-        validate: ``validate(attempt)`` returns what the validation function returns; what it
-            raises is the attempt's failure. If it is a generator, what it yields are estimates,
-            and what it returns is the result.
-        seconds: How long an attempt runs, in seconds of the clock, until it returns, or yields the
-            next time; ``float("inf")`` hangs.
-        delay: How long an attempt waits for resources before it begins.
-        starts: How long its process takes to start, once it has its resources.
-        slots: What :meth:`capacity` starts from.
+        clock: The clock.
+        validate: ``validate(attempt)`` returns what the validation function returns; if it raises,
+            the attempt fails. A generator yields estimates, and returns the result.
+        seconds: ``seconds(attempt)``: how long an attempt runs until it returns or yields again, in
+            seconds of the clock; ``float("inf")`` hangs.
+        delay: ``delay(attempt)``: how long it waits for resources, in seconds.
+        starts: ``starts(attempt)``: how long its process takes to start after that, in seconds.
+        slots: How many attempts can run at once.
         in_trials: Whether attempts can run in the processes of trials that stand still.
 
     Example:

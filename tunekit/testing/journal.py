@@ -34,11 +34,11 @@ def place_of(request_id: str) -> str:
 
 @dataclass
 class JournalSummary:
-    """What became of a sweep's validations.
+    """Summarize a journal: its scores, decisions and exploits.
 
     Attributes:
-        scores: The validated metrics, by trial, generation and iteration.
-        decisions: What was decided, in order: (trial, generation and iteration; decision).
+        scores: The validated metrics, by ``"trial:generation:iteration"``.
+        decisions: The decisions, in order: (``"trial:generation:iteration"``, decision).
         exploits: The exploits, in order.
         running: How many validations ran when the driver was killed, and were run again.
 
@@ -54,7 +54,7 @@ class JournalSummary:
 
 
 def check_journal(events: Iterable[Event]) -> JournalSummary:
-    """Check a journal line by line, and return what became of the sweep.
+    """Check a journal line by line, and return its summary.
 
     - Each validation that was requested has ended, once, and did not run again afterwards.
     - A score is delivered after it has ended, once, older iterations of a trial before newer ones.
@@ -64,7 +64,7 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
         events: The journal of a sweep that is over.
 
     Raises:
-        AssertionError: If one of these does not hold; says which line breaks it.
+        AssertionError: If one of these does not hold; names the line that breaks it.
 
     Example:
         >>> from tunekit.core.events import ValidationEnded, ValidationRequested
