@@ -22,36 +22,35 @@ _STAGE = "Pass tunekit.Stage('full', fn=validate_in_full)."
 
 
 class Stage(Limits):
-    """A further validation of a sweep's checkpoints: another function, other data, other hardware.
+    """Validate some checkpoints of a sweep further: other function, data or hardware.
 
-    Schedulers and search algorithms judge by ``ValidationConfig(fn=...)``, the first stage, which
-    can then be quick. A further stage takes what resources the first one and the trials leave, once
-    no trial is left to begin that takes the same, and delays no decision: the sweep waits for it at
-    its end. Its metrics stand beside the others below its name, as ``"full/accuracy"``, in results,
-    tables, loggers and the report. When three of its validations have failed alike and none has
-    succeeded, those that are left are given up, and the sweep continues without the stage.
+    Schedulers and search algorithms decide on ``ValidationConfig(fn=...)``, the first stage, which
+    can then be quick. A further stage uses the resources that the first one and the trials leave,
+    and delays no decision; the sweep waits for it at its end. Its metrics are shown below its name,
+    as ``"full/accuracy"``, in results, tables, loggers and the report. When three of its
+    validations have failed alike and none has succeeded, the sweep continues without the stage.
 
     Args:
-        name: Under which name its metrics are shown: letters, digits, ``_``, ``.`` and ``-``,
-            beginning with a letter or ``_``.
+        name: The prefix of its metrics: letters, digits, ``_``, ``.`` and ``-``, beginning with a
+            letter or ``_``.
         fn: ``fn(checkpoint, **fn_kwargs) -> dict``, as in :class:`~tunekit.ValidationConfig`.
-        every: Which checkpoints it validates. ``"promoted"``: those by whose scores the scheduler
-            let their trials go on (the winners of rungs, those not overwritten by population based
+        every: Which checkpoints it validates. ``"promoted"``: those with which the scheduler
+            continued their trials (winners of rungs, trials not overwritten by population based
             training), and the last ones of trials that were not stopped early. ``"last"``: the last
             one of each trial that did not fail. A number n: every n-th checkpoint of a trial,
             counted from its first.
-        task_config: As in :class:`~tunekit.ValidationConfig`. What a report says of its own
-            validation is about the first stage.
-        ray_remote_kwargs: Likewise: what one validation of this stage takes.
+        task_config: As in :class:`~tunekit.ValidationConfig`. A report's own settings apply to the
+            first stage only.
+        ray_remote_kwargs: Likewise: the resources of one validation of this stage.
         evaluators: Likewise.
-        max_in_flight: How many validations of this stage may be in flight at once; None: as many as
-            free resources allow.
+        max_in_flight: The most validations of this stage in flight at once; None: as many as free
+            resources allow.
         max_retries: How many more attempts a validation gets.
-        sequential: How far checkpoints are evaluated if ``fn`` is a generator; only
-            ``max_examples`` ends it early, because nothing is decided by it.
+        sequential: When to stop early if ``fn`` is a generator; only ``max_examples`` applies,
+            because nothing is decided by this stage.
 
     Raises:
-        tunekit.errors.ConfigError: If any argument is wrong; the message lists them all.
+        tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake.
 
     Example:
         >>> import tunekit

@@ -108,23 +108,24 @@ _NOT_BY_RAY = (
 
 
 class ValidationCallback(tune.Callback):
-    """Validates the checkpoints that trials save, alongside training, and folds in the scores.
+    """Validate the checkpoints that trials save, alongside training, and fold in the scores.
 
-    Put it, after any checkpoint policies, into ``RunConfig(callbacks=[...])``, together with its
-    :meth:`loggers`, and wrap the scheduler in a :class:`~tunekit.ValidatedScheduler` (around a
-    ``FIFOScheduler``, if nothing else) and the searcher in a :class:`~tunekit.ValidatedSearcher`.
-    :class:`tunekit.Tuner` puts all of them together.
+    :class:`tunekit.Tuner` does all of this. With a plain ``ray.tune.Tuner``, put the callback into
+    ``RunConfig(callbacks=[...])``, after any checkpoint policies and before its :meth:`loggers`.
+    The scheduler must be a :class:`~tunekit.ValidatedScheduler` (around a ``FIFOScheduler()`` if
+    you have none), and the searcher, if any, a :class:`~tunekit.ValidatedSearcher`.
 
     Args:
         config: The settings.
-        seed_param: The hyperparameter that is the random seed, for the record: see
-            :class:`tunekit.Tuner`.
+        seed_param: The hyperparameter that is the random seed: see :class:`tunekit.Tuner`.
         executor: Where validations run; Ray tasks by default.
         stage_executors: Where those of further stages run, by name; Ray tasks by default.
         clock: What to read the time from; the system's clock by default.
 
     Raises:
         tunekit.errors.ConfigError: If ``config`` is not a ``ValidationConfig``.
+        tunekit.errors.WiringError: When the first trial starts, if the sweep's scheduler is not a
+            :class:`~tunekit.ValidatedScheduler`.
 
     Example:
         >>> from ray import tune

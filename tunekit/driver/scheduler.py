@@ -27,29 +27,27 @@ def base_of(scheduler: Any) -> Any:
 
 
 class ValidatedScheduler(TrialScheduler):
-    """Lets an unmodified Tune scheduler see only validated results, in iteration order.
+    """Show validated results only, in iteration order, to an unmodified Tune scheduler.
 
-    Each report of a trial goes to the base scheduler once the checkpoint saved with it has been
-    validated, merged with its score. Each is delivered once, older iterations of a trial before
-    newer ones, and the trial's end after its last score. A report without a validated checkpoint
-    never reaches the base scheduler. ``ValidationConfig(on_pending=...)`` says what the trial does
-    meanwhile.
+    A report reaches the base scheduler, merged with its score, once its checkpoint is validated:
+    each once, older iterations of a trial before newer ones, and the trial's end after its last
+    score. A report without a validated checkpoint never does. ``ValidationConfig(on_pending=...)``
+    sets what the trial does meanwhile.
 
     For the base scheduler, each trial is where its newest score was earned: the scheduler pauses,
-    stops and resumes it there, and clones it from there. So a population based scheduler clones
+    stops and resumes it there, and clones it from there. So population based training clones
     exactly the checkpoint that it has ranked, with the hyperparameters that led to it, however far
     the donor has trained since.
 
-    It needs a :class:`~tunekit.ValidationCallback` among the callbacks of the same sweep.
-    ``TuneConfig(metric=...)`` and the scheduler's own metric may name what only validation
-    produces. Stopping criteria of ``RunConfig(stop=...)`` that read such a metric are given
-    validated results, too.
+    The sweep also needs a :class:`~tunekit.ValidationCallback`. ``TuneConfig(metric=...)`` and the
+    scheduler's own metric may name one that only validation produces. Stopping criteria of
+    ``RunConfig(stop=...)`` that read such a metric get validated results, too.
 
     Args:
         base: The scheduler; it is not changed.
 
     Raises:
-        tunekit.errors.ConfigError: If ``base`` is not a scheduler, or is wrapped already.
+        tunekit.errors.ConfigError: If ``base`` is not a scheduler, or is already wrapped.
 
     Example:
         >>> from ray.tune.schedulers import ASHAScheduler

@@ -14,17 +14,16 @@ __all__ = ["ValidationContext", "get_validation_context", "telling", "told_now"]
 
 @dataclass(frozen=True)
 class ValidationContext:
-    """Whose checkpoint a validation function has got. :func:`get_validation_context` returns it.
+    """Describe the checkpoint that is being validated; see :func:`get_validation_context`.
 
     Attributes:
         trial_id: The trial that saved the checkpoint.
         config: The hyperparameters that the checkpoint was trained with. After an exploit of
-            population based training these are the ones of its own generation, whatever the trial
-            trains with by now.
+            population based training, these are the ones of its own generation.
         iteration: The training iteration at which it was saved.
         generation: How often the trial had been overwritten with other weights by then; 0 without
             population based training.
-        attempt: Which attempt at this checkpoint it is: 1, or more after a failure.
+        attempt: The number of the attempt: 1, or more after a failure.
         stage: The name of the :class:`~tunekit.Stage` that validates it; empty for the first.
 
     Example:
@@ -42,15 +41,15 @@ class ValidationContext:
 
 
 def get_validation_context() -> ValidationContext:
-    """Return whose checkpoint this process is validating, and its hyperparameters.
+    """Return the trial and hyperparameters of the checkpoint that this process validates.
 
     Call it in the validation function: in a task, in an evaluator's ``__call__``, or in the loop
     of a :class:`~tunekit.distributed.TrainerValidation`, on each rank.
 
     Raises:
         tunekit.errors.WiringError: If this process runs no validation: in the driver, while an
-            evaluator is being built, or in tasks and actors that a validation starts. Pass these
-            what they need. To try a validation function by itself, run it in
+            evaluator is being built, or in tasks and actors that a validation starts, to which it
+            has to pass what they need. To test a validation function, run it in
             :func:`tunekit.testing.validation_context`.
 
     Example:

@@ -43,18 +43,17 @@ _FOLDER = "tunekit-validation-"
 
 
 class TrainerValidation:
-    """A validation function that runs a loop in the workers of a ``TorchTrainer``.
+    """Run a validation loop in the workers of a ``TorchTrainer``, as a validation function.
 
     Every worker runs ``loop(config)`` with ``config["checkpoint"]`` and the validation's keyword
-    arguments; what rank 0 returns is the score, a dict of numbers. The workers' resources
-    (:attr:`bundles`) come on top of the validation's own (``ray_remote_kwargs``), and trials leave
-    room for them.
+    arguments; the score is what rank 0 returns, a dict of numbers. The workers' resources
+    (:attr:`bundles`) are in addition to the validation's own (``ray_remote_kwargs``), and trials
+    leave room for them.
 
     In a sweep, the workers of a trial that stands still run it, in the trial's process group, if
-    there are as many of them, each has the resources, and no ``trainer_options`` are given.
-    Elsewhere, workers live on from one validation to the next, in resources of their own
-    (``ValidationConfig(evaluators=n)`` says how many groups of them there may be). Either way, a
-    validation costs no start of processes. Called by itself, it starts a trainer each time.
+    there are as many of them, each has the resources, and there are no ``trainer_options``.
+    Elsewhere, long-lived workers run it, in at most ``ValidationConfig(evaluators=n)`` groups. So a
+    validation starts no processes. Called by itself, it starts a trainer each time.
 
     Args:
         loop: ``loop(config) -> dict``, as ``train_loop_per_worker``; it reports nothing, and yields
@@ -63,7 +62,7 @@ class TrainerValidation:
         **trainer_options: More arguments of ``TorchTrainer``, such as ``datasets``.
 
     Raises:
-        tunekit.errors.ConfigError: If an argument is wrong; the message lists all that are.
+        tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake.
 
     Example:
         >>> from ray import train
@@ -115,7 +114,7 @@ class TrainerValidation:
 
     @property
     def bundles(self) -> list[dict[str, float]]:
-        """Return what each worker takes: ``[{"CPU": 1.0}, {"CPU": 1.0}]``."""
+        """Return the resources of each worker: ``[{"CPU": 1.0}, {"CPU": 1.0}]``."""
         return [dict(each) for each in self._scaling_config.as_placement_group_factory().bundles]
 
     @property
