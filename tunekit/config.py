@@ -101,7 +101,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
             the defaults of :class:`~tunekit.Sequential`.
         stages: Further validations of the same checkpoints by other functions, such as a full one
             of those that the scheduler has promoted: see :class:`tunekit.Stage`. Schedulers and
-            search algorithms judge by ``fn`` alone.
+            search algorithms decide on ``fn`` alone.
         cache: A folder that all nodes reach, or a URI such as ``s3://bucket/scores``, with scores
             of checkpoints that this sweep or others have validated with the same function,
             arguments and hyperparameters; those of this sweep are added. A validation reads the

@@ -722,7 +722,7 @@ class ValidationCallback(tune.Callback):
 
     @property
     def judged_by(self) -> list[str]:
-        """Return the metrics that the sweep is judged by."""
+        """Return the sweep's objectives."""
         return sorted(self.state.required)
 
     @property

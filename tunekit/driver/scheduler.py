@@ -137,7 +137,7 @@ class ValidatedScheduler(TrialScheduler):
     # What Tune tells while the sweep runs ------------------------------------------------------
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Take a trial that was added, or that is about to be restarted after a failure."""
+        """Add a trial, or one that is about to be restarted after a failure."""
         sweep, stand_ins = self._join(tune_controller), self._stand_ins
         again, known = trial.trial_id in stand_ins.by_id, trial.trial_id in stand_ins.known
         stand_in = stand_ins.add(trial)
@@ -153,7 +153,7 @@ class ValidatedScheduler(TrialScheduler):
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Record that a trial failed: it is restarted, or it has failed for good.
 
-        Only of the latter does the base scheduler hear.
+        The base scheduler gets the latter only.
         """
         sweep = self._join(tune_controller)
         sweep.validator.check_ray()
@@ -161,17 +161,17 @@ class ValidatedScheduler(TrialScheduler):
         sweep.actions.stands_no_more(self._stand_ins.of(trial))
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Answer a trial's report: only when it has saved is it known whether it is validated."""
+        """Answer a trial's report; whether it is validated is known once it has saved."""
         sweep = self._join(tune_controller)
         sweep.requests.offered(trial.trial_id, result[TRAINING_ITERATION])
         return sweep.actions.answer(self._stand_ins.of(trial), result)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """Take the end of a trial; the base scheduler hears of it after the trial's last score."""
+        """Record a trial's end; the base scheduler gets it after the trial's last score."""
         self._join(tune_controller).ended(trial)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """Take the end of a trial that was not running."""
+        """Record the end of a trial that was not running."""
         self._join(tune_controller).ended(trial, removed=True)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:

@@ -62,9 +62,9 @@ class Simulation:
         >>> import pandas, ray.tune, tunekit
         >>> rows = [(t, i, t + i / 4) for t in range(4) for i in (1, 2, 3)]
         >>> curves = pandas.DataFrame(rows, columns=["trial", "training_iteration", "accuracy"])
-        >>> judged = ray.tune.TuneConfig(metric="accuracy", mode="max")
+        >>> goal = ray.tune.TuneConfig(metric="accuracy", mode="max")
         >>> ran = tunekit.lab.simulate(
-        ...     curves, tune_config=judged, slots=2, train_s=1, validate_s=0.5
+        ...     curves, tune_config=goal, slots=2, train_s=1, validate_s=0.5
         ... )
         >>> ran.iterations, ran.validations, ran.best, ran.best_score
         (12, 12, 3, 3.75)
@@ -95,8 +95,8 @@ class Simulation:
             >>> import pandas, ray.tune, tunekit
             >>> rows = [("a", i, i / 10) for i in range(1, 5)]
             >>> curves = pandas.DataFrame(rows, columns=["trial", "training_iteration", "accuracy"])
-            >>> judged = ray.tune.TuneConfig(metric="accuracy", mode="max")
-            >>> ran = tunekit.lab.simulate(curves, tune_config=judged, train_s=1.0, validate_s=0.5)
+            >>> goal = ray.tune.TuneConfig(metric="accuracy", mode="max")
+            >>> ran = tunekit.lab.simulate(curves, tune_config=goal, train_s=1.0, validate_s=0.5)
             >>> ran.time_to(0.2), ran.time_to(0.9)
             (2.5, None)
         """
@@ -179,9 +179,9 @@ def simulate(
         >>> rows = [(t, i, t / 10 + i / 100) for t in range(6) for i in range(1, 10)]
         >>> curves = pandas.DataFrame(rows, columns=["trial", "training_iteration", "accuracy"])
         >>> asha = ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
-        >>> judged = tune.TuneConfig(metric="accuracy", mode="max", scheduler=asha)
-        >>> late = simulate(curves, tune_config=judged, slots=2)
-        >>> stock = simulate(curves, tune_config=judged, slots=2, inline="every")
+        >>> goal = tune.TuneConfig(metric="accuracy", mode="max", scheduler=asha)
+        >>> late = simulate(curves, tune_config=goal, slots=2)
+        >>> stock = simulate(curves, tune_config=goal, slots=2, inline="every")
         >>> late.best, late.regret, stock.best
         (5, 0.0, 5)
     """

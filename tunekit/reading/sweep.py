@@ -100,7 +100,7 @@ class Sweep:
         seed_param: The hyperparameter that is the random seed; by default what the sweep was
             started with.
         driver: The driver that is running it, or was when it was killed, if its lock says so.
-        later: The sessions of later validations beside it.
+        later: The sessions of its later validations.
 
     Example:
         >>> from tunekit.core.events import Reported, TrialAdded

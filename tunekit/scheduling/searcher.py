@@ -124,7 +124,7 @@ class ValidatedSearcher(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Take the end of a trial; the base searcher hears of it after the trial's last score."""
+        """Record a trial's end; the base searcher gets it after the trial's last score."""
         if error:
             self._final.pop(trial_id, None)
             self.searcher.on_trial_complete(trial_id, result=None, error=True)
@@ -133,12 +133,12 @@ class ValidatedSearcher(Searcher):
         self._complete_if_both(trial_id)
 
     def on_pause(self, trial_id: str) -> None:
-        """Tell a base searcher that wants to know about pauses (BOHB)."""
+        """Forward a pause to a base searcher that handles pauses (BOHB)."""
         if hasattr(self.searcher, "on_pause"):
             self.searcher.on_pause(trial_id)
 
     def on_unpause(self, trial_id: str) -> None:
-        """Tell a base searcher that wants to know about resumed trials (BOHB)."""
+        """Forward a resumption to a base searcher that handles pauses (BOHB)."""
         if hasattr(self.searcher, "on_unpause"):
             self.searcher.on_unpause(trial_id)
 
@@ -153,7 +153,7 @@ class ValidatedSearcher(Searcher):
         self.searcher.on_trial_result(trial_id, {**result, DONE: False})
 
     def finish(self, trial_id: str, result: Mapping[str, Any] | None) -> None:
-        """Take a trial's newest validated ``result``, after its last validation has ended."""
+        """Receive a trial's newest validated ``result``, after its last validation has ended."""
         self._final[trial_id] = result
         self._complete_if_both(trial_id)
 
