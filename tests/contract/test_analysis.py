@@ -348,7 +348,7 @@ def test_the_rungs_of_the_report(tmp_path):
         score = raw.scores()[line["trial_id"]][0, line["iteration"]]
         stopped = line["decision"] == "STOP"
         assert (point["score"], point["outcome"] == "stopped") == (score, stopped)
-    assert {point["outcome"] for point in points} == {"went on", "stopped"}
+    assert {point["outcome"] for point in points} == {"continued", "stopped"}
 
 
 def test_the_rungs_of_the_report_by_promotion(tmp_path):
@@ -365,7 +365,7 @@ def test_the_rungs_of_the_report_by_promotion(tmp_path):
     assert {point["rung"] for point in points} == {1, 3}, "at 9 they end by themselves"
     for point in points:
         went_on = lengths[point["trial"]] > point["rung"]
-        assert point["outcome"] == ("went on" if went_on else "stopped")
+        assert point["outcome"] == ("continued" if went_on else "stopped")
 
 
 def for_clones(attempt: Attempt) -> dict[str, float]:
@@ -429,7 +429,7 @@ def test_failures_are_told_with_their_reasons(tmp_path):
     assert list(loaded.trials.failures) == [1, 1]
     page = render(loaded)
     assert "no data for &lt;2&gt;" in page and "no data for <2>" not in page
-    assert "failed once, and went on" in page
+    assert "failed once, and continued" in page
 
 
 def test_a_sweep_that_runs_can_be_read_and_reported_at_any_step(tmp_path):
@@ -446,7 +446,7 @@ def test_a_sweep_that_runs_can_be_read_and_reported_at_any_step(tmp_path):
         if scored > 6:
             break
     assert states == {"running"} and scored > 6
-    assert "A sweep that is running." in render(loaded)
+    assert "This sweep is running." in render(loaded)
 
 
 def killed_and_read(folder: Path, seed: int) -> tuple[Ran, list[tunekit.Sweep]]:
@@ -632,7 +632,7 @@ def test_the_command_that_resumes_is_right():
 def test_a_metric_that_nobody_has_produced_is_named(tmp_path):
     ran = sweep(tmp_path, FIFOScheduler(), trials=1, validate=two_metrics)
     text = render(tunekit.load(ran.home, metric="accurcy", mode="max"))
-    assert "no validation has produced <b>accurcy</b>. There is accuracy, error/top5" in text
+    assert "no validation has produced <b>accurcy</b>. Pass one of accuracy, error/top5" in text
 
 
 def test_decisions_are_shown_with_what_was_judged_by(tmp_path):

@@ -230,10 +230,10 @@ def test_a_restart_of_the_sweep_is_followed(tmp_path):
     clock = FakeClock()
     live = LiveSweep(place_of(ran.home), NOTHING, clock)
     stepped(live, clock)
-    assert "A sweep that is finished." in live.parts["summary"]
+    assert "This sweep is finished." in live.parts["summary"]
     session(ran.home, begins=False)
     stepped(live, clock)
-    assert "A sweep that is running, or killed." in live.parts["summary"]
+    assert "This sweep is running, or was killed." in live.parts["summary"]
 
 
 def test_failures_are_grouped_and_come_first_where_there_is_nothing_else(tmp_path):

@@ -114,13 +114,22 @@ def names_in(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return list(found)
 
 
-def newest_differs(sweep: Sweep, best: BestCheckpoint) -> str | None:
-    """Say which checkpoint ``ResultGrid.get_best_result()`` names, if it is another one."""
+def newest_differs(
+    sweep: Sweep, best: BestCheckpoint, names: Mapping[str, str] | None = None
+) -> str | None:
+    """Say which checkpoint ``ResultGrid.get_best_result()`` names, if it is another one.
+
+    Args:
+        sweep: The sweep.
+        best: Its best checkpoint.
+        names: What trials are called, if not by their ids.
+    """
     newest = sweep.best(best.metric, sweep.mode, scope="last", by="trial")
     if best.confirmation is not None or newest.path == best.path:
         return None
+    name = (names or {}).get(newest.trial_id, newest.trial_id)
     return (
-        f"get_best_result() names trial {newest.trial_id} at iteration {newest.iteration}, "
+        f"get_best_result() names trial {name} at iteration {newest.iteration}, "
         f"{best.metric} {digits(newest.score)}: it compares the newest score of each trial."
     )
 

@@ -43,7 +43,7 @@ _SPANS = {
 }
 # So many powers of ten are marked on an axis.
 _POWERS = 6
-_DECISIONS = {"went on": "#0072B2", "paused": "#E69F00", "stopped": "#D55E00"}
+_DECISIONS = {"continued": "#0072B2", "paused": "#E69F00", "stopped": "#D55E00"}
 # How high a chart is, and a row of one, in pixels: of many rows, each is lower.
 _HEIGHT, _ROW, _LOW_ROW, _MANY_ROWS = 320, 26, 20, 20
 _TEXT = {"labelFontSize": 12, "titleFontWeight": "normal"}
@@ -421,7 +421,7 @@ def _decisions(found: Findings) -> Charts:
     judged = sweep.judged or found.metric
     if rungs:
         return {"rungs": decisions_chart(rungs, judged)}
-    if any(point["outcome"] != "went on" for point in decided):
+    if any(point["outcome"] != "continued" for point in decided):
         return {"decisions": decisions_chart(decided, judged)}
     return {}
 

@@ -210,7 +210,7 @@ def decided(sweep: Sweep) -> list[dict[str, Any]]:
             "generation": row["generation"],
             "iteration": row["iteration"],
             "score": row["score"],
-            "outcome": _OUTCOMES.get(row["decision"], "went on"),
+            "outcome": _OUTCOMES.get(row["decision"], "continued"),
             "late": row["late_iterations"],
         }
         for row in sweep.timeline.decisions
@@ -237,7 +237,7 @@ def rungs(sweep: Sweep) -> list[dict[str, Any]]:
             place = (known["trial"], known["generation"], known["iteration"])
             # One that was not resumed is stopped without another score.
             resumed = place in sweep.timeline.resumed
-            known["outcome"] = "went on" if resumed else point["outcome"]
+            known["outcome"] = "continued" if resumed else point["outcome"]
     return list(found.values())
 
 

@@ -188,7 +188,7 @@ def contents(
         "sessions": sweep.sessions,
         "settings": sweep.sessions[-1] if sweep.sessions else {},
         "best": None if verdict is None else verdict.best,
-        "otherwise": None if verdict is None else newest_differs(sweep, verdict.best),
+        "otherwise": None if verdict is None else newest_differs(sweep, verdict.best, found.names),
         "loads": _loads(sweep),
         "finds": _finds(sweep),
         "resumes": None if sweep.source is None else f"tunekit resume {shlex.quote(sweep.source)}",
