@@ -443,7 +443,7 @@ _LEADS_TO = '<meta http-equiv="refresh" content="0; url={0}"><a href="{0}">Open 
 @tunekit.command(short_help="Show sweeps in the browser, as they run.")
 @_paths
 @click.option("--port", type=click.IntRange(0, 65535), help="By default 7007, or any free one.")
-@_option("--host", default="127.0.0.1", help="The address to listen on.")
+@_option("--host", default="127.0.0.1", help="The name or address to listen on.")
 @_goal
 @_seed
 @click.option("--open", "show", is_flag=True, help="Show it in the browser.")
@@ -453,7 +453,7 @@ def serve(paths: list[str], port: int | None, host: str, show: bool, **goal: str
     A PATH is a sweep's folder, or one with sweeps below it, also a URI; sweeps that begin there
     later appear. The page is the report, kept up to date. It only reads: no Ray is started, and
     nothing is written. Open the address that is printed, with its token; TUNEKIT_SERVE_TOKEN sets
-    one that stays the same. Other machines are let in with --host only.
+    one that stays the same. Other machines get in with --host only, by that name or address.
 
     \b
     Examples:

@@ -70,7 +70,7 @@ class Perceptron(tune.Trainable):
         self.images, self.labels = split("train")
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Let the process go on as another trial, which Tune then restores."""
+        """Reuse the process for another trial, which Tune then restores."""
         self.setup(new_config)
         return True
 
