@@ -84,7 +84,8 @@ class Application(Starlette):
     ):
         self._catalogue, self._options = catalogue, dict(options or {})
         self._token, self._cookie = token, cookie
-        self._hosts, self._any_address = [host.lower() for host in hosts], any_address
+        self._hosts = list(dict.fromkeys(host.lower() for host in hosts))
+        self._any_address = any_address
         self._places: dict[str, Place] = {}
         self._followed = lru_cache(_KEPT)(self._follow)
         routes = [
