@@ -24,6 +24,7 @@ __all__ = [
     "NoteFailure",
     "Notify",
     "Release",
+    "Show",
     "Told",
     "Validate",
 ]
@@ -89,6 +90,13 @@ class Fold:
 
 
 @dataclass(frozen=True)
+class Show:
+    """Show in a trial what a further stage has found: nothing is ranked or decided by it."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
 class NoteFailure:
     """Log, or count, a validation that has ended without a score."""
 
@@ -123,5 +131,5 @@ class Deliver:
 
 
 Command: TypeAlias = (
-    Ask | Validate | Cancel | Keep | Release | Fold | NoteFailure | Notify | Deliver
+    Ask | Validate | Cancel | Keep | Release | Fold | Show | NoteFailure | Notify | Deliver
 )

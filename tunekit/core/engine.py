@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -59,7 +59,6 @@ from tunekit.core.events import (
 from tunekit.core.history import GENERATION, ITERATION, History
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten, hide, merge
-from tunekit.core.stages import StageSelection
 from tunekit.core.validation import Outcome, Request, Selection, Status
 from tunekit.core.values import number
 
@@ -146,7 +145,6 @@ class Engine:
 
     Args:
         when: Which checkpoints to validate, as in ``ValidationConfig(when=...)``.
-        stages: Which checkpoints each further stage validates, by its name.
 
     Example:
         >>> engine = Engine()
@@ -165,7 +163,7 @@ class Engine:
         0.5
     """
 
-    def __init__(self, when: int | str = 1, *, stages: Mapping[str, int | str] | None = None):
+    def __init__(self, when: int | str = 1):
         #: The metrics that the sweep is judged by.
         self.required: frozenset[str] = frozenset()
         self.trials: dict[str, TrialRecord] = {}
@@ -178,12 +176,9 @@ class Engine:
         # The trials that the scheduler stopped early, in order.
         self._rejected: dict[str, None] = {}
         self._selection = Selection(when)
-        self._stages = StageSelection(stages)
         self._owed: dict[str, Request] = {}
         #: The requests that have not ended, by name, in order.
         self.unfinished: dict[str, Request] = {}
-        # The names of all that further stages have been given to validate.
-        self._staged: set[str] = set()
         #: What loggers get once it is known which metrics are validation's, in order.
         self.postponed: list[Outcome] = []
         # The trials to deliver something of, once existing scores can be judged by.
@@ -197,10 +192,8 @@ class Engine:
         self._commands: list[Command] = []
         # Who has been given a checkpoint to keep, and has not released it.
         self._kept: dict[Holder, str] = {}
-        #: How many validations ended in each way, by stage.
-        self.counts_of: dict[str, Counter[Status]] = {
-            name: Counter() for name in ("", *(stages or {}))
-        }
+        #: How many validations ended in each way.
+        self.counts: Counter[Status] = Counter()
         #: Seconds that validations ran, added up.
         self.ran_s = 0.0
         #: Seconds that trials waited for scores, added up.
@@ -211,11 +204,6 @@ class Engine:
         self.has_saved = False
         #: Whether the scheduler has heard of any score.
         self.has_delivered = False
-
-    @property
-    def counts(self) -> Counter[Status]:
-        """Return how many validations of the first stage ended in each way."""
-        return self.counts_of[""]
 
     def record(self, trial_id: str) -> TrialRecord:
         """Return what is known about a trial."""
@@ -267,36 +255,24 @@ class Engine:
                 self.has_delivered = True
                 self.delivery.delivered(event.trial_id, event.place)
                 self._decide(event)
-                self._owe(
-                    self._stages.decided(
-                        event.trial_id, event.place, event.decision, finished=event.finished
-                    )
-                )
             case Reminded() | Decided():
                 self._decide(event)
-                if event.decision == _STOP:
-                    self._stages.rejected(event.trial_id)
             case TrialEnded():
                 self._require_last(event.trial_id)
                 self.delivery.complete(event.trial_id)
                 if event.removed:
                     self.delivery.close(event.trial_id)
-                self._owe(self._stages.ended(event.trial_id))
                 self._undelivered[event.trial_id] = None
             case EndDelivered():
                 self.delivery.end_delivered(event.trial_id)
-                self._owe(self._stages.ran_its_course(event.trial_id))
             case TrialFailed():
                 self.record(event.trial_id).failed = True
             case TrialRetried():
                 self.record(event.trial_id).failed = False
                 self.delivery.reopen(event.trial_id)
-                self._stages.goes_on(event.trial_id)
             case TrialErrored():
                 self.record(event.trial_id).failed = False
                 self.delivery.forget(event.trial_id)
-                self._stages.forget(event.trial_id)
-                self._disown(event.trial_id)
             case Exploited():
                 path, clone = event.checkpoint, ("clone", event.trial_id)
                 self.ancestry.add(event.exploit())
@@ -304,8 +280,6 @@ class Engine:
                 self._release((*clone, event.generation - 1))
                 self.delivery.overwritten(event.trial_id, event.generation, event.iteration)
                 self.record(event.trial_id).clone = path
-                self._stages.overwritten(event.trial_id)
-                self._disown(event.trial_id)
             case Waited():
                 self.waited_s += event.seconds
             case TrialAdded():
@@ -313,11 +287,9 @@ class Engine:
             case ValidationEstimated():
                 if event.id in self.unfinished:
                     self._estimate(event)
-            case Resumed():
-                self._owe(self._stages.resumed(event.trial_id))
             case AttemptStarted() | AttemptBegan() | BudgetExpired():
                 pass
-            case SnapshotTaken() | SessionClosed():
+            case Resumed() | SnapshotTaken() | SessionClosed():
                 pass
             case Hears():
                 self._undelivered[event.trial_id] = None
@@ -363,30 +335,6 @@ class Engine:
         if self._selection.wants(trial_id, event.iteration, event.wish, used=event.used):
             request = self._owed[event.id] = self.request_of(event)
             self._commands.append(Ask(request))
-        if self._stages:
-            self._owe(self._stages.saved(self.request_of(event)))
-
-    def _owe(self, requests: Iterable[Request]) -> None:
-        """Take what further stages have to validate, each once."""
-        for request in requests:
-            if request.id not in self._staged:
-                self._staged.add(request.id)
-                self._owed[request.id] = request
-                self.record(request.trial_id).pending.add(request.id)
-                self._keep(request)
-                self._commands.append(Ask(request))
-
-    def _disown(self, trial_id: str) -> None:
-        """Drop what further stages had to validate of a trial, and was not requested."""
-        own = [one for one in self._owed.values() if one.stage and one.trial_id == trial_id]
-        for request in own:
-            del self._owed[request.id]
-            self.record(trial_id).pending.discard(request.id)
-            self._release(("validation", request.id))
-
-    def _keep(self, request: Request) -> None:
-        """Keep a checkpoint until nobody waits for its score."""
-        self._lease(("validation", request.id), request.path, request.trial_id)
 
     def _lease(self, holder: Holder, path: str, trial_id: str) -> None:
         self._kept[holder] = path
@@ -419,14 +367,12 @@ class Engine:
 
     def _request(self, event: ValidationRequested) -> None:
         request = self._owed.pop(event.id, None)
-        if request is None:  # it was pending when the sweep was interrupted, or its line is lost
+        if request is None:  # a further stage's, or it was pending before, or its line is lost
             return
         self.unfinished[event.id] = request
         again = event.id in self._from_before
-        self._keep(request)
+        self._lease(("validation", event.id), request.path, event.trial_id)
         self._commands.append(Validate(request, again=again))
-        if request.stage:
-            return
         self.record(event.trial_id).pending.add(event.id)
         if request.optional:  # nobody waits for it
             return
@@ -468,20 +414,16 @@ class Engine:
         record = self.record(event.trial_id)
         record.pending.discard(event.id)
         outcome = event.outcome(request)
-        self.counts_of.setdefault(request.stage, Counter())[outcome.status] += 1
+        self.counts[outcome.status] += 1
         self.ran_s += outcome.ran_s
         record.ended.append(request)
-        if request.stage:
-            self.history.staged(outcome)
-        else:
-            self._take_score(outcome)
+        self._take_score(outcome)
         if self.history.counts(outcome):
             self._commands.append(Fold(outcome))
         if not outcome.validated and not (outcome.status is Status.SKIPPED and request.optional):
             self._commands.append(NoteFailure(outcome))
         self._notify(outcome)
-        if not request.stage:
-            self._undelivered[request.trial_id] = None
+        self._undelivered[request.trial_id] = None
 
     def _take_score(self, outcome: Outcome) -> None:
         metrics = flatten(outcome.metrics) if outcome.validated else {}
@@ -499,18 +441,11 @@ class Engine:
             self.record(outcome.request.trial_id).spare = outcome
 
     def _notify(self, outcome: Outcome) -> None:
-        """Let loggers have a score in its turn, and once the names that hide training's are known.
-
-        A further stage's metrics have names of their own: they wait for nothing.
-        """
-        if outcome.request.stage:
-            due = [outcome]
-        else:
-            optional = outcome.request.optional
-            self.postponed += [outcome] if optional else self._in_order(outcome)
-            if self.hesitates():
-                return
-            due, self.postponed = self.postponed, []
+        """Let loggers have a score in turn, once the names that hide training's are known."""
+        self.postponed += [outcome] if outcome.request.optional else self._in_order(outcome)
+        if self.hesitates():
+            return
+        due, self.postponed = self.postponed, []
         self._commands += [Notify(one) for one in due if self.history.counts(one)]
 
     def _in_order(self, outcome: Outcome) -> list[Outcome]:
@@ -522,7 +457,7 @@ class Engine:
         record = self.record(outcome.request.trial_id)
         bisect.insort(record.unlogged, outcome, key=lambda one: one.request.place)
         pending = [self.unfinished[one] for one in record.pending if one in self.unfinished]
-        waits = [one.place for one in pending if not (one.stage or one.optional)]
+        waits = [one.place for one in pending if not one.optional]
         due = [one for one in record.unlogged if not waits or one.request.place < min(waits)]
         del record.unlogged[: len(due)]
         return due
@@ -590,13 +525,13 @@ class Engine:
             >>> list(Engine().broken())
             []
         """
-        pending = {*self.unfinished, *(key for key, one in self._owed.items() if one.stage)}
         known = {one for record in self.trials.values() for one in record.pending}
-        for key in pending ^ known:
-            yield f"{key} is {'' if key in pending else 'not '}pending, and its trial differs"
+        for key in self.unfinished.keys() ^ known:
+            pending = key in self.unfinished
+            yield f"{key} is {'' if pending else 'not '}pending, and its trial differs"
         for key in self._owed.keys() & self.unfinished.keys():
             yield f"{key} is requested, and owed a request"
-        needed = {**self.unfinished, **{one.id: one for one in self._owed.values() if one.stage}}
+        needed = dict(self.unfinished)
         for record in self.trials.values():
             needed |= {one.id: one for one in record.ended}
         for key, request in needed.items():

@@ -1,20 +1,42 @@
-"""Which checkpoints the further stages of validation get.
+"""Which checkpoints a further stage of validation gets, and what came of them.
 
-Schedulers judge by the first stage. The others validate the same checkpoints by other functions:
-all of them, some, or those that turn out to matter.
+Schedulers judge by the sweep's own validations. A further stage validates the same checkpoints by
+another function: some of them, or those that turn out to matter. It follows the sweep's events, and
+has events of its own in the sweep's journal: a request that its trial's events make due, and how
+that ended. The engine never asked for those, and ignores them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from tunekit.core.validation import Request
+from tunekit.core.commands import Command, Keep, Notify, Release, Show
+from tunekit.core.engine import Engine, Input
+from tunekit.core.events import (
+    CheckpointSaved,
+    Decided,
+    EndDelivered,
+    Exploited,
+    OfTrial,
+    Reminded,
+    Resumed,
+    ScoreDelivered,
+    TrialEnded,
+    TrialErrored,
+    TrialRetried,
+    ValidationEnded,
+    ValidationEstimated,
+    ValidationRequested,
+)
+from tunekit.core.validation import Request, Status
 
-__all__ = ["EVERY", "StageSelection"]
+__all__ = ["EVERY", "StageState"]
 
 #: What ``Stage(every=...)`` may be, apart from a number.
 EVERY = ("promoted", "last")
+
+_PAUSE, _STOP = "PAUSE", "STOP"
 
 
 @dataclass
@@ -38,114 +60,133 @@ class _Saved:
     ended: bool = False
 
 
-class StageSelection:
-    """Picks the checkpoints that each further stage validates.
+class StageState:
+    """Follows the events of a sweep: what a stage has to validate, and what came of it.
+
+    Like the engine, it knows after a restore what it knew before, as it is given the same events.
+    So a request that was not written down when the driver was killed is owed again.
 
     Args:
-        stages: The stages' names, and which checkpoints each validates. A number n: every n-th of a
-            trial, counted from its first. ``"promoted"``: those by whose scores the scheduler let
-            their trials go on, and the last ones of trials that were not stopped early.
-            ``"last"``: the last one of each trial.
+        name: The name of the stage.
+        every: Which checkpoints it validates. A number n: every n-th of a trial, counted from its
+            first. ``"promoted"``: those by whose scores the scheduler let their trials go on, and
+            the last ones of trials that were not stopped early. ``"last"``: the last one of each
+            trial.
+        sweep: What is known of the sweep. It is given each event first.
 
     Example:
-        >>> selection = StageSelection({"full": "promoted", "record": 2})
-        >>> first, second = Request("a", 1), Request("a", 2)
-        >>> [request.id for one in (first, second) for request in selection.saved(one)]
-        ['a:0:2:1:record']
-        >>> [request.id for request in selection.decided("a", (0, 1), "CONTINUE")]
-        ['a:0:1:1:full']
-        >>> selection.decided("a", (0, 2), "STOP"), selection.ran_its_course("a")
-        ([], [])
+        >>> stage = StageState("full", 2, sweep := Engine())
+        >>> for n in (1, 2):
+        ...     saved = CheckpointSaved(trial_id="a", id=f"a:0:{n}:1", iteration=n, checkpoint="c")
+        ...     for one in (sweep, stage):
+        ...         commands = one.apply(saved)
+        >>> commands, list(stage.owed)
+        ([Keep(holder=('validation', 'a:0:2:1:full'), path='c', trial_id='a')], ['a:0:2:1:full'])
     """
 
-    def __init__(self, stages: Mapping[str, int | str] | None = None):
-        self._stages = dict(stages or {})
+    def __init__(self, name: str, every: int | str, sweep: Engine):
+        self.name, self._every, self._sweep = name, every, sweep
         self._trials: dict[str, _Saved] = {}
+        # The names of all that was ever owed.
+        self._known: set[str] = set()
+        #: What is to be requested, by name, in order.
+        self.owed: dict[str, Request] = {}
+        #: The requests that have not ended, by name, in order.
+        self.unfinished: dict[str, Request] = {}
+        #: How many of both there are of each trial.
+        self.pending: Counter[str] = Counter()
+        #: How many validations ended in each way.
+        self.counts: Counter[Status] = Counter()
+        #: Seconds that they ran, added up.
+        self.ran_s = 0.0
 
-    def __bool__(self) -> bool:
-        return bool(self._stages)
+    def apply(self, event: Input) -> list[Command]:
+        """Apply an event that the sweep has; return which checkpoints to keep, and what to show.
 
-    def _of(self, trial_id: str) -> _Saved:
-        """Return what is known of a trial; one that has saved nothing is not kept."""
-        return self._trials.get(trial_id) or _Saved()
-
-    def saved(self, request: Request) -> list[Request]:
-        """Record a checkpoint that a trial has saved; return what is due at once.
-
-        Args:
-            request: The request that would validate it in the first stage.
+        What is to be kept has to be carried out before the sweep's own commands, which may release
+        the same checkpoint.
         """
-        if not self._stages:
+        match event:
+            case ValidationRequested():
+                if event.id in self.owed:
+                    self.unfinished[event.id] = self.owed.pop(event.id)
+            case ValidationEstimated():
+                if event.id in self.unfinished:
+                    request = self.unfinished[event.id]
+                    self.unfinished[event.id] = replace(request, known=event.estimates)
+            case ValidationEnded():
+                return self._end(event)
+            case TrialErrored() | Exploited():
+                return self._abandon(event)
+            case OfTrial():
+                return self._owe(self._due(event))
+        return []
+
+    def _due(self, event: OfTrial) -> Request | None:
+        """Return what an event makes due."""
+        trial = self._trials.setdefault(event.trial_id, _Saved())
+        promoted = last = None
+        match event:
+            case CheckpointSaved():
+                request = self._sweep.request_of(event)
+                request = replace(request, stage=self.name, optional=False)
+                trial.count, trial.newest = trial.count + 1, request
+                if request.used:
+                    trial.undecided[request.place] = request
+                if isinstance(self._every, int):
+                    return None if trial.count % self._every else request
+                last = request if trial.ended else None  # it saves as it ends
+            case ScoreDelivered():
+                decided = trial.undecided.pop(event.place, None)
+                for older in [known for known in trial.undecided if known < event.place]:
+                    del trial.undecided[older]  # passed over
+                trial.paused = decided if event.decision == _PAUSE else None
+                if event.decision == _STOP and not event.finished:
+                    trial.rejected = True
+                elif event.decision != _PAUSE:
+                    promoted = decided
+            case Resumed():
+                promoted, trial.paused = trial.paused, None
+            case Reminded() | Decided() if event.decision == _STOP:
+                trial.rejected, trial.paused = True, None
+            case TrialEnded():
+                trial.ended, last = True, trial.newest
+            case EndDelivered():
+                promoted = None if trial.rejected else trial.newest
+            case TrialRetried():
+                trial.rejected = trial.ended = False
+        return {"promoted": promoted, "last": last}.get(str(self._every))
+
+    def _owe(self, request: Request | None) -> list[Command]:
+        """Take what is to be validated, each once."""
+        if request is None or request.id in self._known:
             return []
-        trial = self._trials.setdefault(request.trial_id, _Saved())
-        trial.count, trial.newest = trial.count + 1, request
-        if request.used:
-            trial.undecided[request.place] = request
-        counted = [n for n in self._stages.values() if isinstance(n, int) and not trial.count % n]
-        return self._for(request, *counted, *(["last"] if trial.ended else []))
+        self._known.add(request.id)
+        self.owed[request.id] = request
+        self.pending[request.trial_id] += 1
+        return [Keep(("validation", request.id), request.path, request.trial_id)]
 
-    def decided(
-        self, trial_id: str, place: tuple[int, int], decision: str, *, finished: bool = False
-    ) -> list[Request]:
-        """Record a decision of the scheduler's; return what is due now.
-
-        Args:
-            trial_id: The trial that it has decided about.
-            place: The generation and iteration by whose score it has.
-            decision: The decision.
-            finished: Whether a trial that was stopped had run its course.
-        """
-        trial = self._of(trial_id)
-        request = trial.undecided.pop(place, None)
-        for older in [known for known in trial.undecided if known < place]:
-            del trial.undecided[older]  # passed over
-        trial.paused = request if decision == "PAUSE" else None
-        if decision == "STOP" and not finished:
-            trial.rejected = True
-            return []
-        return [] if decision == "PAUSE" else self._for(request, "promoted")
-
-    def resumed(self, trial_id: str) -> list[Request]:
-        """Record that the scheduler resumes a trial that it had paused; return what is due."""
-        trial = self._of(trial_id)
-        request, trial.paused = trial.paused, None
-        return self._for(request, "promoted")
-
-    def rejected(self, trial_id: str) -> None:
-        """Record that the scheduler has stopped a trial on another one's result."""
-        trial = self._of(trial_id)
-        trial.rejected, trial.paused = True, None
-
-    def overwritten(self, trial_id: str) -> None:
-        """Record that a trial continues with other weights: its own were not good enough."""
-        trial = self._of(trial_id)
+    def _abandon(self, event: TrialErrored | Exploited) -> list[Command]:
+        """Drop a trial's weights: it failed, or goes on with others, as its own were worse."""
+        trial = self._trials.setdefault(event.trial_id, _Saved())
         trial.undecided.clear()
         trial.newest = trial.paused = None
+        own = [one for one in self.owed.values() if one.trial_id == event.trial_id]
+        for request in own:
+            del self.owed[request.id]
+        return [self._let_go(request) for request in own]
 
-    def ended(self, trial_id: str) -> list[Request]:
-        """Record that a trial has ended; return what is due now.
+    def _let_go(self, request: Request) -> Command:
+        self.pending[request.trial_id] -= 1
+        return Release(("validation", request.id))
 
-        What it saves from now on, as it ends, is due when it is saved.
-        """
-        trial = self._of(trial_id)
-        trial.ended = True
-        return self._for(trial.newest, "last")
-
-    def ran_its_course(self, trial_id: str) -> list[Request]:
-        """Record that no more is decided about a trial that has ended; return what is due now."""
-        trial = self._of(trial_id)
-        return self._for(None if trial.rejected else trial.newest, "promoted")
-
-    def goes_on(self, trial_id: str) -> None:
-        """Record that a trial that had ended continues, after a failure."""
-        trial = self._of(trial_id)
-        trial.rejected = trial.ended = False
-
-    def forget(self, trial_id: str) -> None:
-        """Record that a trial has failed for good: nothing more of it is due."""
-        self._trials.pop(trial_id, None)
-
-    def _for(self, request: Request | None, *due: int | str) -> list[Request]:
+    def _end(self, event: ValidationEnded) -> list[Command]:
+        request = self.unfinished.pop(event.id, None)
         if request is None:
             return []
-        return [replace(request, stage=name) for name, own in self._stages.items() if own in due]
+        outcome = event.outcome(request)
+        self.counts[outcome.status] += 1
+        self.ran_s += outcome.ran_s
+        counts = self._sweep.history.staged(outcome)
+        shown: list[Command] = [Show(outcome), Notify(outcome)] if counts else []
+        return [*shown, self._let_go(request)]

@@ -206,8 +206,7 @@ def _now(
 ) -> list[str]:
     """Return what the trial does, by the rules that the driver follows."""
     known = session.get("validation", {})
-    stages = {stage["name"]: stage["every"] for stage in known.get("stages", ())}
-    engine = Engine(known.get("when", 1), stages=stages)
+    engine = Engine(known.get("when", 1))
     engine.apply(JudgedBy(frozenset(session.get("judged") or ())))
     decision = None  # the scheduler's last word; None: it has to be started first
     for event in events:

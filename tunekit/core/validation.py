@@ -226,6 +226,11 @@ class Outcome:
         """Return whether there is a score."""
         return self.status is Status.VALIDATED
 
+    @property
+    def shown(self) -> Mapping[str, Any]:
+        """Return the metrics as they are shown: those of a further stage below its name."""
+        return {self.request.stage: self.metrics} if self.request.stage else self.metrics
+
 
 def rejected(returned: object, judged: Mapping[str, str | None]) -> str | None:
     """Say why what a validation function returned is no score; None if it is one.

@@ -33,11 +33,13 @@ from tunekit.core.commands import (
     NoteFailure,
     Notify,
     Release,
+    Show,
     Validate,
 )
 from tunekit.core.engine import Engine, Input, JudgedBy
 from tunekit.core.events import (
     Happened,
+    OfTrial,
     SessionClosed,
     TrialErrored,
     ValidationEnded,
@@ -57,7 +59,6 @@ from tunekit.driver.end import Draining, SweepEnd
 from tunekit.driver.failures import FailureReports
 from tunekit.driver.requests import Requests
 from tunekit.driver.restore import Restore
-from tunekit.driver.stages import Stages
 from tunekit.errors import (
     AlreadyRunningError,
     ConfigError,
@@ -65,6 +66,7 @@ from tunekit.errors import (
     TunekitError,
     WiringError,
 )
+from tunekit.evaluation.stages import Stages
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.places import Places
 from tunekit.journal.session import about
@@ -222,7 +224,7 @@ class ValidationCallback(tune.Callback):
         config, where = self.config, self.config.cache
         self._cache = cache = None if where is None else ValidationCache(where)
         #: What is known of the sweep so far.
-        self.state = Engine(config.when, stages={one.name: one.every for one in config.stages})
+        self.state = Engine(config.when)
         self._draining = draining = Draining(self.clock)
         self._stopping = StoppingCriteria(self.fail)
         #: Which trials wait, and what may use their places.
@@ -251,13 +253,13 @@ class ValidationCallback(tune.Callback):
             self._stage_executors
             or {stage.name: executor_of(stage, cache) for stage in config.stages},
             self.clock,
-            emit=self.emit,
-            conclude=self._conclude,
+            sweep=self.state,
+            trials=self.trials,
             waiting=self.waiting,
-            over=lambda: draining.waits and validator.idle,
+            emit=self.emit,
             cache=cache,
         )
-        self._failures = FailureReports(config, self.state, self.stages)
+        self._failures = FailureReports(config, self.state)
 
     def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
         """Return loggers that can handle late scores: for ``result.json``, TensorBoard, and yours.
@@ -314,11 +316,12 @@ class ValidationCallback(tune.Callback):
         )
         #: What was reported and saved, and has to be validated.
         self.requests = Requests(
-            self.config, self.state, self.trials, self.stages, self.leases, base, self.waiting
+            self.config, self.state, self.trials, self.validator, self.leases, base, self.waiting
         )
         #: Shows scores in Tune's trials, and writes their files.
         self.files = TrialFiles(
             self.state,
+            self.stages.states.values(),
             changed=controller.changed,
             finalized=partial(self._tell, "on_trial_settled"),
         )
@@ -574,7 +577,13 @@ class ValidationCallback(tune.Callback):
         if isinstance(event, Happened):
             event = event if event.time else structs.replace(event, time=self.clock.time())
             self.ledger.append(event)
-        for command in self.apply(event):
+        commands = self.apply(event)
+        # First: what a stage needs must be kept before the sweep releases it.
+        for command in self.stages.apply(event):
+            self.perform(command)
+        if isinstance(event, OfTrial) and not isinstance(event, ValidationRequested):
+            self.stages.ask()
+        for command in commands:
             self.perform(command)
 
     def apply(self, event: Input) -> list[Command]:
@@ -608,7 +617,10 @@ class ValidationCallback(tune.Callback):
             case Release():
                 self.leases.release(command.holder)
             case Fold():
-                self._fold_in(command.outcome)
+                self._take_over_new_criteria()
+                self.files.scored(self.trials[command.outcome.request.trial_id], command.outcome)
+            case Show():
+                self.files.staged(self.trials[command.outcome.request.trial_id], command.outcome)
             case NoteFailure():
                 error = self._failures.failed(command.outcome)
                 if error is not None:
@@ -624,17 +636,6 @@ class ValidationCallback(tune.Callback):
         """Record how a validation ended."""
         self.emit(ValidationEnded.of(outcome))
 
-    def _fold_in(self, outcome: Outcome) -> None:
-        """Show a score in Tune's trial."""
-        trial = self.trials[outcome.request.trial_id]
-        if outcome.request.stage:
-            self.files.staged(trial, outcome)
-        else:
-            self._take_over_new_criteria()
-            self.files.scored(trial, outcome)
-        if self.controller is not None:
-            self.controller.changed(trial)
-
     def _take_over_new_criteria(self) -> None:
         """Keep criteria from Tune on metrics that validation has come to produce."""
         self._stopping.take_over_new(self.trials.values(), self.history.names)
@@ -642,10 +643,9 @@ class ValidationCallback(tune.Callback):
 
     def _notify(self, outcome: Outcome) -> None:
         """Give a score to the loggers that can take it."""
-        request, metrics = outcome.request, outcome.metrics
+        request = outcome.request
         report = hide(request.report, self.unreported)
-        shown = {request.stage: metrics} if request.stage else metrics
-        self._tell("on_trial_validated", self.trials[request.trial_id], report, shown)
+        self._tell("on_trial_validated", self.trials[request.trial_id], report, outcome.shown)
 
     def _tell(self, hook: str, *known: Any) -> None:
         """Call a hook of tunekit's on the callbacks that have it."""
@@ -694,8 +694,7 @@ class ValidationCallback(tune.Callback):
             >>> ValidationCallback(config).stage_summary("full")["validated"]
             0
         """
-        ended = {status.value: self.state.counts_of[name][status] for status in Status}
-        return {**ended, **self.stages.counts()[name]}
+        return self.stages.summary(name)
 
     def show_on(self, display: Display) -> None:
         """Show the sweep on ``display``, not where Tune would; to be called before it begins."""
@@ -713,7 +712,7 @@ class ValidationCallback(tune.Callback):
         left, waiting = len(left_over), sum(self.waiting.waits(t.trial_id) for t in left_over)
         lines = [
             counted(self.summary()),
-            *(counted(self.stage_summary(name), f"Stage {name}") for name in self.stages.counts()),
+            *(counted(self.stage_summary(name), f"Stage {name}") for name in self.stages.states),
             waiting_trials(waiting, left),
             starved(self.validator.starved_s()),
             self._draining.awaited(self.stages.statuses()),
@@ -748,7 +747,8 @@ class ValidationCallback(tune.Callback):
             {'validations_ran_s': 0.0, 'trials_waited_s': 0.0, 'drained_s': 0.0}
         """
         return {
-            "validations_ran_s": self.state.ran_s,
+            "validations_ran_s": self.state.ran_s
+            + sum(one.ran_s for one in self.stages.states.values()),
             "trials_waited_s": self.state.waited_s,
             "drained_s": self._draining.took_s,
         }

@@ -16,8 +16,8 @@ from tunekit.core.progress import News, awaited
 from tunekit.core.validation import Pending
 from tunekit.driver.deliveries import Deliveries
 from tunekit.driver.failures import FailureReports
-from tunekit.driver.stages import Stages
 from tunekit.errors import TunekitError
+from tunekit.evaluation.stages import Stages
 from tunekit.results.trial_files import TrialFiles
 
 __all__ = ["Draining", "SweepEnd"]

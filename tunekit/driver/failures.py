@@ -17,7 +17,6 @@ from tunekit.core.failures import HOPELESS, Failures, place_of
 from tunekit.core.metrics import flatten
 from tunekit.core.names import chosen, listed
 from tunekit.core.validation import Outcome, Status
-from tunekit.driver.stages import Stages
 from tunekit.errors import MetricNotFoundError, TunekitError, ValidationFailedError
 from tunekit.policies import CheckpointPolicy
 
@@ -32,11 +31,10 @@ class FailureReports:
     Args:
         config: How validation is set up.
         state: The state of the sweep.
-        stages: Run the validations.
     """
 
-    def __init__(self, config: ValidationConfig, state: Engine, stages: Stages):
-        self._config, self._state, self._stages = config, state, stages
+    def __init__(self, config: ValidationConfig, state: Engine):
+        self._config, self._state = config, state
         self._failures = Failures(gives_up=config.on_failure != "ignore")
         # What was said of the last failure, with its traceback.
         self._last: tuple[str, str] | None = None
@@ -49,10 +47,6 @@ class FailureReports:
     def failed(self, outcome: Outcome) -> ValidationFailedError | None:
         """Report a validation without a score; return why the sweep ends by that, if it does."""
         request, reason = outcome.request, outcome.reason or "failed"
-        if request.stage:
-            found = self._state.counts_of[request.stage][Status.VALIDATED]
-            self._stages.note_failure(outcome, succeeded=bool(found))
-            return None
         place = place_of(request.trial_id, request.iteration, request.generation)
         if outcome.status is Status.SKIPPED:
             logger.info("The validation of %s was skipped: %s", place, outcome.reason)

@@ -21,11 +21,11 @@ from tunekit.core.history import GENERATION
 from tunekit.core.reports import own_names
 from tunekit.core.validation import Request
 from tunekit.core.values import same
-from tunekit.driver.stages import Stages
 from tunekit.results.leases import CheckpointLeases
 from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.waiting import Waiting
 from tunekit.training import VALIDATION_KEY, ValidationOverride, override_of
+from tunekit.validating.validator import Validator
 
 __all__ = ["Requests"]
 
@@ -39,7 +39,7 @@ class Requests:
         config: The settings.
         state: The state of the sweep.
         trials: Its trials; others may be added.
-        stages: Run the validations.
+        validator: Runs the validations.
         leases: Which checkpoints are needed.
         base: The scheduler, which uses some scores.
         waiting: Says whether a trial's scores that decide nothing are optional.
@@ -50,13 +50,13 @@ class Requests:
         config: ValidationConfig,
         state: Engine,
         trials: Mapping[str, Trial],
-        stages: Stages,
+        validator: Validator,
         leases: CheckpointLeases,
         base: BaseScheduler,
         waiting: Waiting,
     ):
         self._config, self._state, self._trials = config, state, trials
-        self._stages, self._leases = stages, leases
+        self._validator, self._leases = validator, leases
         self._base, self._waiting = base, waiting
         # What each trial's newest report says of its own validation, and of which iteration it is.
         self._overrides: dict[str, tuple[int, ValidationOverride]] = {}
@@ -155,17 +155,13 @@ class Requests:
         """
         filesystem = self._trials[request.trial_id].storage.storage_filesystem
         if again and not exists(filesystem, request.path):
-            self._stages.give_up(request, gone(request.path))
+            self._validator.give_up(request, gone(request.path))
             return
-        checkpoint = tune.Checkpoint(request.path, filesystem)
-        self._stages.submit(replace(self._with_arguments(request), checkpoint=checkpoint))
-
-    def _with_arguments(self, request: Request) -> Request:
-        """Return a request with the arguments of its stage; what a report says is for the first."""
-        stage = self._stages.task_config_of(request.stage)
-        own = self._config.task_config if stage is None else stage
-        kwargs, timeout_s = own.fn_kwargs or {}, own.timeout_s
-        if not request.stage:
-            kwargs = {**kwargs, **request.kwargs}
-            timeout_s = timeout_s if request.timeout_s is None else request.timeout_s
-        return replace(request, kwargs=kwargs, timeout_s=timeout_s)
+        own = self._config.task_config
+        ready = replace(
+            request,
+            checkpoint=tune.Checkpoint(request.path, filesystem),
+            kwargs={**(own.fn_kwargs or {}), **request.kwargs},
+            timeout_s=own.timeout_s if request.timeout_s is None else request.timeout_s,
+        )
+        self._validator.submit(ready)

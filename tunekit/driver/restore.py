@@ -30,7 +30,7 @@ from tunekit._ray.checkpoints import (
 from tunekit._ray.controller import Controller
 from tunekit._ray.stand_ins import StandIn, Version
 from tunekit._ray.storage import changed_at, exists, paths_in
-from tunekit.core.commands import Command, Fold, Keep, Notify, Release, Told
+from tunekit.core.commands import Command, Fold, Keep, Notify, Release, Show, Told
 from tunekit.core.engine import Engine, Hears, Input
 from tunekit.core.events import (
     CheckpointSaved,
@@ -57,6 +57,7 @@ from tunekit.core.retention import left_over
 from tunekit.core.validation import Outcome, Request
 from tunekit.driver.deliveries import Deliveries
 from tunekit.driver.requests import Requests
+from tunekit.evaluation.stages import Stages
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.recorded import resolve_opaque
 from tunekit.policies import CheckpointPolicy
@@ -83,6 +84,7 @@ class Driver(Protocol):
     base: BaseScheduler
     deliveries: Deliveries
     requests: Requests
+    stages: Stages
     files: TrialFiles
 
     def apply(self, event: Event) -> list[Command]:
@@ -191,12 +193,15 @@ class Restore:
             return
         if to_scheduler and isinstance(event, (ScoreDelivered, EndDelivered)):
             self._deliver_again(event)
-        for command in driver.apply(event):
+        commands = driver.apply(event)
+        for command in [*driver.stages.apply(event), *commands]:
             match command:
                 case Keep() | Release():
                     driver.perform(command)
+                case Show() if event.n > self.as_of:
+                    driver.perform(command)
                 case Fold():
-                    self._show(command, new=event.n > self.as_of)
+                    self._fold(command, new=event.n > self.as_of)
                 case Notify():
                     _note(told, [command.outcome])
         if trial is None:
@@ -212,13 +217,13 @@ class Restore:
         if to_scheduler:
             self._catch_up(event, trial, controller)
 
-    def _show(self, command: Fold, *, new: bool) -> None:
+    def _fold(self, command: Fold, *, new: bool) -> None:
         """Show a score in Tune's trial, and in the rank of its checkpoint."""
         request, metrics = command.outcome.request, command.outcome.metrics
         manager = LeasingCheckpointManager.of(self._driver.trials[request.trial_id])
         if new:
             self._driver.perform(command)
-        elif not request.stage and manager is not None:  # checkpoints are not ranked by stages
+        elif manager is not None:
             manager.mark(request.path, metrics)
 
     def _bring_forward(self, event: Event, trial: Trial, controller: Controller) -> None:
@@ -311,6 +316,7 @@ class Restore:
     def resume(self, controller: Controller) -> None:
         """Do what was left to do, and let each trial continue from where it stood."""
         driver, trials = self._driver, self._driver.trials
+        driver.stages.resume()
         for trial_id, trial in trials.items():
             driver.files.add(trial)
             if trial.is_finished():
@@ -376,9 +382,7 @@ def _trains(stand_in: StandIn) -> None:
 def _note(told: dict[str, list[Told]], outcomes: Iterable[Outcome]) -> None:
     """Note what loggers were told: as soon as they might have been, so that it is once."""
     for outcome in outcomes:
-        request, metrics = outcome.request, outcome.metrics
-        shown = {request.stage: metrics} if request.stage else metrics
-        told[request.trial_id].append(Told(request.report, shown))
+        told[outcome.request.trial_id].append(Told(outcome.request.report, outcome.shown))
 
 
 def with_configs(events: Sequence[Event], trials: Mapping[str, Trial]) -> list[Event]:

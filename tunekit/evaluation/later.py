@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.fs
 from ray import train, tune
 
-from tunekit._ray.storage import TUNER_FILE, exists, paths_in
+from tunekit._ray.storage import TUNER_FILE, paths_in
 from tunekit._ray.tuner import callbacks_in
 from tunekit.config import ValidationConfig
 from tunekit.confirm import Confirm
@@ -38,7 +38,8 @@ from tunekit.core.names import meant
 from tunekit.core.problems import Problems, shown
 from tunekit.core.sequential import Sequential, gathered, spread
 from tunekit.core.validation import Outcome, Request, Status
-from tunekit.evaluation.session import Plan, Session, read_sessions
+from tunekit.evaluation.evaluation import Source
+from tunekit.evaluation.session import Session, read_sessions
 from tunekit.journal.confined import is_inside, link_out_of
 from tunekit.journal.lines import record_of
 from tunekit.journal.places import Places
@@ -134,8 +135,8 @@ def validate_later(
     left = [request for request in requests if request.id not in here]
     if left:
         hits = [(request, known[request.id]) for request in left if request.id in known]
-        plan = Plan([request for request in left if request.id not in known])
-        call.run(plan, hits, cache=scores)
+        source = Source([request for request in left if request.id not in known])
+        call.run(source, hits, cache=scores)
 
 
 def confirm_winner(
@@ -186,22 +187,22 @@ def confirm_winner(
     code = essence(config.fn) or config.fn
     call.mark = fingerprint(code, sorted(kwargs.items()), json.dumps(about, sort_keys=True))
     here, known = call.former()
-    plan = _Confirmation(requests, about)
+    source = _Confirmation(requests, about)
     for key, metrics in known.items():
-        plan.race.take(key, Status.VALIDATED.value, metrics)
-    hits = [(plan.request(key), known[key]) for key in known if key not in here]
-    if not hits and not plan.wanted():
+        source.race.take(key, Status.VALIDATED.value, metrics)
+    hits = [(source.request(key), known[key]) for key in known if key not in here]
+    if not hits and not source.wanted():
         logger.info("The winner was confirmed before, under the name %r.", settings.name)
         return
     call.config = copy.copy(config)
     call.config.sequential = Sequential(
-        confidence=plan.race.each, min_examples=1, best_in_full=False
+        confidence=source.race.each, min_examples=1, best_in_full=False
     )
     events = call.record.events if fn is None else ()
-    call.run(plan, hits, confirm=about, events=events)
+    call.run(source, hits, confirm=about, events=events)
 
 
-class _Confirmation(Plan):
+class _Confirmation(Source):
     """Each candidate once, as far as it takes, or a seed after the other for those that are left.
 
     Args:
@@ -385,7 +386,7 @@ class _Call:
 
     def run(
         self,
-        plan: Plan,
+        source: Source,
         known: Iterable[tuple[Request, Metrics]],
         *,
         confirm: Mapping[str, Any] | None = None,
@@ -395,7 +396,7 @@ class _Call:
         """Validate in a session.
 
         Args:
-            plan: What.
+            source: What.
             known: What has been validated with the same function and arguments.
             confirm: What the journal says of the confirmation that it is.
             events: The sweep's own, if its estimates are of the same examples.
@@ -407,10 +408,9 @@ class _Call:
             self._folder,
             self._places,
             self.config,
-            plan,
+            source,
             call=self._call,
             about=head if confirm is None else {**head, "confirm": confirm},
-            is_there=lambda path: exists(self.swept.filesystem, path),
             estimates=_estimates(before),
             cache=cache,
         )

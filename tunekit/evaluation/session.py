@@ -11,28 +11,34 @@ import logging
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
 import ray
+from msgspec import structs
 
 from tunekit._ray.interruption import ended_by_sigterm
 from tunekit._ray.tuner import is_remote
 from tunekit.clock import SystemClock
 from tunekit.config import ValidationConfig
-from tunekit.core.calls import name_of, takes_resume
+from tunekit.core.calls import name_of
 from tunekit.core.estimates import Estimate
-from tunekit.core.events import Event, SessionClosed, ValidationEnded, ValidationRequested
-from tunekit.core.failures import HOPELESS, gone
+from tunekit.core.events import (
+    Event,
+    SessionClosed,
+    ValidationEnded,
+    ValidationRequested,
+    relocated,
+)
+from tunekit.core.failures import HOPELESS
 from tunekit.core.later_validations import LaterSession
 from tunekit.core.problems import Problems
 from tunekit.core.progress import News, counted, starved
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.errors import ValidationFailedError
-from tunekit.evaluation.evaluation import Evaluation
+from tunekit.evaluation.evaluation import Evaluation, Source
 from tunekit.journal.lines import Journal, record_of
 from tunekit.journal.places import Places
 from tunekit.journal.session import about, import_path
@@ -40,10 +46,9 @@ from tunekit.journal.storage import Folder
 from tunekit.validating.cache import ValidationCache
 from tunekit.validating.capacity import say_what_is_too_much
 from tunekit.validating.executor import Executor, executor_of
-from tunekit.validating.validator import Around
 from tunekit.validating.watch import watched
 
-__all__ = ["SERIES", "Plan", "Session", "read_sessions"]
+__all__ = ["SERIES", "Session", "read_sessions"]
 
 logger = logging.getLogger(__name__)
 
@@ -78,25 +83,6 @@ def read_sessions(folder: Folder) -> list[LaterSession]:
     return found
 
 
-class Plan(Around):
-    """What a session evaluates: here, each of some checkpoints once.
-
-    Args:
-        requests: The requests to validate them.
-    """
-
-    def __init__(self, requests: Sequence[Request]):
-        self._requests = requests
-
-    def wanted(self) -> Sequence[Request]:
-        """Return what has to end; what was returned before may be among it."""
-        return self._requests
-
-    def take(self, outcome: Outcome) -> Outcome:
-        """Take how a validation ended; return what to record."""
-        return outcome
-
-
 class Session:
     """One session of evaluations, with a journal of its own.
 
@@ -104,10 +90,9 @@ class Session:
         folder: The folder that the journal is kept in.
         places: Where that is.
         config: How checkpoints are validated.
-        plan: Which ones, and when.
+        source: Which ones, and when.
         call: The call that errors name.
         about: What the first line of its journal says besides.
-        is_there: Returns whether a checkpoint is still at a path.
         estimates: What unfinished validations have yielded before, by their names.
         cache: Where scores are looked up, and kept.
     """
@@ -117,23 +102,20 @@ class Session:
         folder: Folder,
         places: Places,
         config: ValidationConfig,
-        plan: Plan,
+        source: Source,
         *,
         call: str,
         about: Mapping[str, Any],
-        is_there: Callable[[str], bool],
         estimates: Mapping[str, Mapping[str, Estimate]],
         cache: ValidationCache | None = None,
     ):
         self._folder, self._places, self._config = folder, places, config
-        self._plan, self._call, self._about = plan, call, about
-        self._is_there, self._cache = is_there, cache
-        self._estimates = estimates if takes_resume(config.fn) else {}
+        self._source, self._call, self._about = source, call, about
+        self._estimates, self._cache = estimates, cache
         self._clock = SystemClock()
         self._journal: Journal
-        self._evaluation: Evaluation | None = None
-        self._requests: dict[str, Request] = {}
-        self._counts: Counter[str] = Counter()
+        self._requested = 0
+        self._ended: Counter[str] = Counter()
         self._news = News(_FIRST_NEWS_S, _NEWS_INTERVAL_S)
         self._starved = False
 
@@ -149,7 +131,7 @@ class Session:
         """
         with ExitStack() as around:
             executor = None
-            if self._plan.wanted():
+            if self._source.wanted():
                 executor = around.enter_context(self._executing())
             check_ray: Callable[[], None] = lambda: None  # noqa: E731
             if executor is not None and not is_remote():
@@ -157,8 +139,8 @@ class Session:
             around.enter_context(ended_by_sigterm())
             around.enter_context(self._recorded())
             for request, metrics in known:
-                self._record(request)
-                self._conclude(Outcome(request, Status.VALIDATED, metrics))
+                self._emit(ValidationRequested.of(request))
+                self._emit(ValidationEnded.of(Outcome(request, Status.VALIDATED, metrics)))
             if executor is not None:
                 self._run(executor, check_ray)
 
@@ -193,21 +175,21 @@ class Session:
                 logger.error("The end of the session could not be written; run it again.")
 
     def _run(self, executor: Executor, check_ray: Callable[[], None]) -> None:
-        evaluation = self._evaluation = Evaluation(
+        evaluation = Evaluation(
             self._config,
             executor,
             self._clock,
-            gives_up=self._config.on_failure != "ignore" and not self._counts,
-            emit=self._write,
-            conclude=self._conclude,
-            around=self._plan,
+            self._source,
+            emit=self._emit,
             cache=self._cache,
+            estimates=self._estimates,
+            gives_up=self._config.on_failure != "ignore" and not self._ended,
         )
         evaluation.check_ray = check_ray
         try:
-            while self._ask(evaluation) or not evaluation.idle:
+            while evaluation.ask() or not evaluation.idle:
                 evaluation.poll(at_once=True)
-                while self._ask(evaluation):
+                while evaluation.ask():
                     evaluation.poll(at_once=True)
                 self._tell(evaluation)
                 if not evaluation.idle:
@@ -219,37 +201,14 @@ class Session:
         if evaluation.broken_by is not None:
             raise self._gave_up(evaluation.broken_by)
 
-    def _ask(self, evaluation: Evaluation) -> bool:
-        """Ask for what the plan wants now; return whether that is anything new."""
-        if evaluation.broken_by is not None:
-            return False
-        new = [one for one in self._plan.wanted() if one.id not in self._requests]
-        for request in new:
-            self._record(request)
-        for request in new:
-            evaluation.submit(replace(request, known=self._estimates.get(request.id, {})))
-        return bool(new)
-
-    def _record(self, request: Request) -> None:
-        self._requests[request.id] = request
-        where = self._places.record(request.path)
-        self._write(ValidationRequested.of(request, self._clock.time(), checkpoint=where))
-
-    def _write(self, event: Event) -> None:
-        self._journal.append(event)
-
-    def _conclude(self, outcome: Outcome) -> None:
-        """Record how a validation ended, and act on it."""
-        outcome = self._plan.take(outcome)
-        failed = outcome.status in (Status.FAILED, Status.TIMED_OUT)
-        if failed and not self._is_there(outcome.request.path):
-            outcome = replace(outcome, reason=gone(outcome.request.path), error=None)
-        self._write(ValidationEnded.of(outcome, self._clock.time()))
-        self._counts[outcome.status.value] += 1
-        if self._evaluation is not None and failed:
-            self._evaluation.failed(outcome)
-        elif self._evaluation is not None and outcome.validated:
-            self._evaluation.succeeded()
+    def _emit(self, event: Event) -> None:
+        """Record an event."""
+        event = structs.replace(event, time=event.time or self._clock.time())
+        self._journal.append(relocated(event, self._places.record))
+        if isinstance(event, ValidationRequested):
+            self._requested += 1
+        elif isinstance(event, ValidationEnded):
+            self._ended[event.status] += 1
 
     def _gave_up(self, outcome: Outcome) -> ValidationFailedError:
         trace = f"\n{outcome.error}" if outcome.error else f" {outcome.reason}"
@@ -262,8 +221,8 @@ class Session:
 
     def _tell(self, evaluation: Evaluation) -> None:
         if self._news.due(self._clock.monotonic()):
-            counts = {**self._counts, **evaluation.counts()}
-            logger.info("%s, of %d.", counted(counts), len(self._requests))
+            counts = {**self._ended, **evaluation.counts()}
+            logger.info("%s, of %d.", counted(counts), self._requested)
         short = starved(evaluation.starved_s())
         if short is not None and not self._starved:
             logger.warning("%s.", short)

@@ -11,7 +11,7 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from tunekit.core.events import Event, Reported
 from tunekit.core.history import GENERATION, VALIDATED_ITERATION
 from tunekit.core.lineage import configs_of
 from tunekit.core.metrics import flatten, hide, merge, without
+from tunekit.core.stages import StageState
 from tunekit.core.validation import Outcome
 from tunekit.core.values import admitted, as_json, number, writable
 from tunekit.journal.storage import replace_file
@@ -39,11 +40,12 @@ class TrialFiles:
 
     Args:
         state: The state of the sweep.
+        stages: The states of its further stages.
         changed: Called with a trial of which Tune is to save something new.
         finalized: Called once with each trial whose files are written.
 
     Example:
-        >>> files = TrialFiles(Engine(), changed=print, finalized=print)
+        >>> files = TrialFiles(Engine(), (), changed=print, finalized=print)
         >>> files.all_final
         True
     """
@@ -51,11 +53,13 @@ class TrialFiles:
     def __init__(
         self,
         state: Engine,
+        stages: Collection[StageState],
         *,
         changed: Callable[[Trial], None],
         finalized: Callable[[Trial], None],
     ):
-        self._state, self._changed, self._finalized = state, changed, finalized
+        self._state, self._stages = state, stages
+        self._changed, self._finalized = changed, finalized
         self._history = state.history
         self._reported: dict[str, Trial] = {}
         self._open: dict[str, Trial] = {}
@@ -86,16 +90,18 @@ class TrialFiles:
         manager = LeasingCheckpointManager.of(trial)
         if manager is not None:
             manager.score(outcome.request.path, outcome.metrics)
+        self._changed(trial)
 
     def staged(self, trial: Trial, outcome: Outcome) -> None:
         """Show what a further stage has found, in the same places."""
         stage = outcome.request.stage
         scores = self._history.staged_scores(trial.trial_id)
-        self._count(trial, {stage: outcome.metrics}, sum(stage in metrics for _, metrics in scores))
+        self._count(trial, outcome.shown, sum(stage in metrics for _, metrics in scores))
         self._last_result(trial)
         manager = LeasingCheckpointManager.of(trial)
         if manager is not None:
-            manager.add(outcome.request.path, {stage: outcome.metrics})
+            manager.add(outcome.request.path, outcome.shown)
+        self._changed(trial)
 
     def show(self) -> None:
         """Show validated metrics in what trials have reported since the last time."""
@@ -120,7 +126,8 @@ class TrialFiles:
             self._names = names
             self._open.update(self._final)
         for trial_id, trial in list(self._open.items()):
-            if not trial.is_finished() or self._state.record(trial_id).pending:
+            pending = self._state.record(trial_id).pending
+            if not trial.is_finished() or pending or any(s.pending[trial_id] for s in self._stages):
                 continue
             del self._open[trial_id]
             again = trial_id in self._final

@@ -30,14 +30,16 @@ from tunekit.core.events import (
     TrialFailed,
     TrialRetried,
     ValidationEnded,
+    ValidationKey,
     ValidationRequested,
     Waited,
 )
+from tunekit.core.stages import StageState
 from tunekit.core.validation import Request
 
 TRIALS = "ab"
 #: What is kept in an engine, and is no part of what it knows.
-NOT_KNOWN = {"_commands", "_from_before"}
+NOT_KNOWN = {"_commands", "_from_before", "_sweep"}
 
 
 class Killed(Exception):
@@ -60,11 +62,14 @@ def step(method: Callable[..., None]) -> Callable[..., None]:
     return rule(data=st.data())(stepped)
 
 
-def known(engine: Engine) -> dict[str, Any]:
-    """Return what an engine knows, to be compared."""
+def known(engine: Engine, stages: Iterable[StageState]) -> list[dict[str, Any]]:
+    """Return what an engine and its stages know, to be compared."""
     for trial in TRIALS:
         engine.record(trial)
-    return {name: _plain(one) for name, one in vars(engine).items() if name not in NOT_KNOWN}
+    parts = [vars(engine), *map(vars, stages)]
+    return [
+        {name: _plain(one) for name, one in part.items() if name not in NOT_KNOWN} for part in parts
+    ]
 
 
 def _plain(thing: Any) -> Any:
@@ -98,28 +103,38 @@ class Sweep(RuleBasedStateMachine):
         self.asked: dict[str, dict[tuple[int, int], str]] = {trial: {} for trial in TRIALS}
         self.never_due: set[str] = set()
         self.delivered: dict[str, list[tuple[int, int]]] = {trial: [] for trial in TRIALS}
-        self.notified: dict[str, list[str]] = defaultdict(list)
+        self.notified: dict[tuple[str, str], list[str]] = defaultdict(list)
         self.offered: set[tuple[str, int, int]] = set()
         self.stopped: set[str] = set()
         self.again: set[str] = set()
-        self.engine = self.made()
+        self.begin_session()
 
-    def made(self) -> Engine:
-        engine = Engine(self.when, stages=self.stages)
-        engine.apply(JudgedBy(frozenset({"accuracy"}), self.all_count))
-        return engine
+    def begin_session(self) -> None:
+        self.engine = Engine(self.when)
+        self.engine.apply(JudgedBy(frozenset({"accuracy"}), self.all_count))
+        self.following = [StageState(name, n, self.engine) for name, n in self.stages.items()]
 
     # What the driver does ------------------------------------------------------------------------
 
     def emit(self, event: Event) -> None:
         self.lines.append(event)
         commands = self.engine.handle(event)
+        of_stages = [command for stage in self.following for command in stage.apply(event)]
         assert list(self.engine.broken()) == [], event
         self.lines_left -= 1
         if self.lines_left == 0:
             raise Killed
+        for command in of_stages:
+            self.perform(command)
+        self.ask_for_stages()
         for command in commands:
             self.perform(command)
+
+    def ask_for_stages(self) -> None:
+        for stage in self.following:
+            for request in list(stage.owed.values()):
+                if request.id in stage.owed:  # the line before has not asked for all
+                    self.emit(ValidationRequested.of(request))
 
     def perform(self, command: Command) -> None:
         match command:
@@ -131,17 +146,17 @@ class Sweep(RuleBasedStateMachine):
                 self.kept[holder] = path
             case Release(holder):
                 self.kept.pop(holder, None)
-            case Notify(outcome) if not outcome.request.stage:
-                self.notified[outcome.request.trial_id].append(outcome.request.id)
+            case Notify(outcome):
+                stage = outcome.request.stage
+                self.notified[outcome.request.trial_id, stage].append(outcome.request.id)
             case Deliver(trial):
                 self.deliver(trial)
 
     def ask(self, request: Request) -> None:
         trial = request.trial_id
-        if not request.stage:
-            self.asked[trial][request.place] = request.id
-            if self.delivered[trial] and self.delivered[trial][-1] >= request.place:
-                self.never_due.add(request.id)
+        self.asked[trial][request.place] = request.id
+        if self.delivered[trial] and self.delivered[trial][-1] >= request.place:
+            self.never_due.add(request.id)
         self.emit(ValidationRequested.of(request))
 
     def deliver(self, trial: str) -> None:
@@ -159,12 +174,17 @@ class Sweep(RuleBasedStateMachine):
 
     def restore(self) -> None:
         """Take the lines into another engine, which then knows what this one knew."""
-        former, self.engine, self.kept, self.lines_left = self.engine, self.made(), {}, 0
+        before = self.engine, self.following
+        self.begin_session()
+        self.kept, self.lines_left = {}, 0
         for event in self.lines:
-            for command in self.engine.handle(event):
+            commands = self.engine.handle(event)
+            of_stages = [command for stage in self.following for command in stage.apply(event)]
+            for command in [*of_stages, *commands]:
                 if isinstance(command, Keep | Release):
                     self.perform(command)
-        assert known(self.engine) == known(former)
+        assert known(self.engine, self.following) == known(*before)
+        self.ask_for_stages()
         for trial in TRIALS:
             delivered = [
                 one.place
@@ -232,7 +252,9 @@ class Sweep(RuleBasedStateMachine):
     @invariant()
     def what_is_needed_is_kept(self) -> None:
         engine = getattr(self, "engine", None)
-        for name, request in {} if engine is None else engine.unfinished.items():
+        for stage in getattr(self, "following", ()):
+            assert not stage.owed, "nobody has asked for it"
+        for name, request in {} if engine is None else self.unfinished().items():
             assert self.kept[("validation", name)] == request.path
             assert name not in self.scores, "both pending and ended"
         for trial in TRIALS if engine is not None else ():
@@ -242,10 +264,10 @@ class Sweep(RuleBasedStateMachine):
 
     @invariant()
     def loggers_hear_of_each_once_in_order(self) -> None:
-        for trial, names in getattr(self, "notified", {}).items():
+        for (trial, stage), names in getattr(self, "notified", {}).items():
             assert len(set(names)) == len(names)
-            places = [tuple(map(int, name.split(":")[1:])) for name in names]
-            assert trial in self.again or places == sorted(places)
+            places = [ValidationKey.parse(name)[1:4] for name in names]
+            assert stage or trial in self.again or places == sorted(places)
 
     def teardown(self) -> None:
         """All ends: then nothing waits, and nothing is kept but what trials are restored from."""
@@ -257,8 +279,8 @@ class Sweep(RuleBasedStateMachine):
             if self.engine.record(trial).failed:
                 self.emit(TrialRetried(trial_id=trial))
             self.end(trial)
-        while self.engine.unfinished:
-            self.validated(next(iter(self.engine.unfinished)), 0.5)
+        while unfinished := self.unfinished():
+            self.validated(next(iter(unfinished)), 0.5)
         for trial in TRIALS:
             assert self.engine.delivery.over(trial) and not self.engine.delivery.waits(trial)
             record, generation = self.engine.record(trial), self.engine.ancestry.generation(trial)
@@ -267,6 +289,10 @@ class Sweep(RuleBasedStateMachine):
         assert self.kept == {}
 
     # What happens --------------------------------------------------------------------------------
+
+    def unfinished(self) -> dict[str, Request]:
+        everything = [self.engine.unfinished, *(stage.unfinished for stage in self.following)]
+        return {name: one for part in everything for name, one in part.items()}
 
     def runs(self, trial: str) -> bool:
         return not self.engine.delivery.completed(trial) and not self.engine.record(trial).failed
@@ -324,13 +350,13 @@ class Sweep(RuleBasedStateMachine):
 
     @step
     def a_validation_ends(self) -> None:
-        if name := self.one_of(self.engine.unfinished):
+        if name := self.one_of(self.unfinished()):
             self.validated(name, self.data.draw(st.sampled_from([None, 0.1, 0.2, 0.3, 0.4])))
 
     @step
     def the_newest_validation_ends(self) -> None:
-        if self.engine.unfinished:
-            self.validated(list(self.engine.unfinished)[-1], 0.5)
+        if unfinished := self.unfinished():
+            self.validated(list(unfinished)[-1], 0.5)
 
     @step
     def something_else_happens(self) -> None:
