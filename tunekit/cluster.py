@@ -44,9 +44,9 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
     per_validation, waiting = validation.validator.resources, validation.waiting
     advice = "Ask for less with ray_remote_kwargs."
     say_what_is_too_much("validation", per_validation, cluster, advice, problems)
-    for name, per_stage in validation.stages.resources.items():
+    for name, stage in validation.stages.items():
         what = f"validation of stage {name!r}"
-        say_what_is_too_much(what, per_stage, cluster, advice, problems)
+        say_what_is_too_much(what, stage.resources, cluster, advice, problems)
     problems.raise_any()
     if not is_distributed(settings.trainable):
         validation.validator.without_workers()

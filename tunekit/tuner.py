@@ -478,7 +478,8 @@ class Tuner(tune.Tuner):
         with ExitStack() as around:
             validation.begin()
             around.callback(validation.let_go)
-            around.callback(validation.stages.free)
+            for validator in validation.validators:
+                around.callback(validator.free)
             around.enter_context(_told_how_to_go_on(settings, validation))
             leave_room(settings, validation)
             let_tell_of_resuming(settings.trainable)
@@ -492,7 +493,8 @@ class Tuner(tune.Tuner):
             if not is_remote():
                 how = partial(_how_to_go_on, settings, validation)
                 check = around.enter_context(watched(how, close=validation.break_off))
-                validation.stages.check_ray_with(check)
+                for validator in validation.validators:
+                    validator.check_ray = check
             around.enter_context(ended_by_sigterm())
             results = ValidatedResults(super().fit())
         if validation.confirm is None or not validation.has_ended:

@@ -173,8 +173,8 @@ class Engine:
         self.ancestry = Ancestry()
         #: What the scheduler may hear of next.
         self.delivery = Delivery(counts=self._can_be_judged, merged=self.merged)
-        # The trials that the scheduler stopped early, in order.
-        self._rejected: dict[str, None] = {}
+        #: The trials that the scheduler stopped early, in order.
+        self.rejected: dict[str, None] = {}
         self._selection = Selection(when)
         self._owed: dict[str, Request] = {}
         #: The requests that have not ended, by name, in order.
@@ -227,7 +227,7 @@ class Engine:
         return [
             *(Validate(request, again=True) for request in self.unfinished.values()),
             *(Ask(request) for request in self._owed.values()),
-            *map(Cancel, self._rejected),
+            *map(Cancel, self.rejected),
         ]
 
     def apply(self, event: Input) -> None:
@@ -466,7 +466,7 @@ class Engine:
         if event.decision == _STOP:
             self.delivery.close(event.trial_id)
             if not (isinstance(event, ScoreDelivered) and event.finished):
-                self._rejected[event.trial_id] = None
+                self.rejected[event.trial_id] = None
                 self._commands.append(Cancel(event.trial_id))
 
     # What follows ------------------------------------------------------------------------------

@@ -15,16 +15,13 @@ from tunekit.core.commands import Command, Keep, Notify, Release, Show
 from tunekit.core.engine import Engine, Input
 from tunekit.core.events import (
     CheckpointSaved,
-    Decided,
     EndDelivered,
     Exploited,
     OfTrial,
-    Reminded,
     Resumed,
     ScoreDelivered,
     TrialEnded,
     TrialErrored,
-    TrialRetried,
     ValidationEnded,
     ValidationEstimated,
     ValidationRequested,
@@ -36,8 +33,6 @@ __all__ = ["EVERY", "StageState"]
 #: What ``Stage(every=...)`` may be, apart from a number.
 EVERY = ("promoted", "last")
 
-_PAUSE, _STOP = "PAUSE", "STOP"
-
 
 @dataclass
 class _Saved:
@@ -48,16 +43,12 @@ class _Saved:
         newest: The request that would validate its newest one.
         undecided: The requests for those whose scores the scheduler has not decided by.
         paused: The request for the one by whose score it was paused.
-        rejected: Whether the scheduler has stopped it before it had run its course.
-        ended: Whether it has ended.
     """
 
     count: int = 0
     newest: Request | None = None
     undecided: dict[tuple[int, int], Request] = field(default_factory=dict)
     paused: Request | None = None
-    rejected: bool = False
-    ended: bool = False
 
 
 class StageState:
@@ -125,6 +116,7 @@ class StageState:
     def _due(self, event: OfTrial) -> Request | None:
         """Return what an event makes due."""
         trial = self._trials.setdefault(event.trial_id, _Saved())
+        rejected = event.trial_id in self._sweep.rejected
         promoted = last = None
         match event:
             case CheckpointSaved():
@@ -135,26 +127,19 @@ class StageState:
                     trial.undecided[request.place] = request
                 if isinstance(self._every, int):
                     return None if trial.count % self._every else request
-                last = request if trial.ended else None  # it saves as it ends
+                last = request if self._sweep.delivery.completed(event.trial_id) else None
             case ScoreDelivered():
                 decided = trial.undecided.pop(event.place, None)
                 for older in [known for known in trial.undecided if known < event.place]:
                     del trial.undecided[older]  # passed over
-                trial.paused = decided if event.decision == _PAUSE else None
-                if event.decision == _STOP and not event.finished:
-                    trial.rejected = True
-                elif event.decision != _PAUSE:
-                    promoted = decided
+                trial.paused = decided if event.decision == "PAUSE" else None
+                promoted = None if rejected or trial.paused else decided
             case Resumed():
                 promoted, trial.paused = trial.paused, None
-            case Reminded() | Decided() if event.decision == _STOP:
-                trial.rejected, trial.paused = True, None
             case TrialEnded():
-                trial.ended, last = True, trial.newest
+                last = trial.newest
             case EndDelivered():
-                promoted = None if trial.rejected else trial.newest
-            case TrialRetried():
-                trial.rejected = trial.ended = False
+                promoted = None if rejected else trial.newest
         return {"promoted": promoted, "last": last}.get(str(self._every))
 
     def _owe(self, request: Request | None) -> list[Command]:

@@ -66,7 +66,7 @@ from tunekit.errors import (
     TunekitError,
     WiringError,
 )
-from tunekit.evaluation.stages import Stages
+from tunekit.evaluation.stages import StageEvaluation
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.places import Places
 from tunekit.journal.session import about
@@ -237,7 +237,7 @@ class ValidationCallback(tune.Callback):
             confirms=lambda: self.confirm is not None,
         )
         #: Runs the validations.
-        self.validator = validator = self.waiting.validator = Validator(
+        self.validator = self.waiting.validator = Validator(
             config,
             executor or executor_of(config, cache),
             self.clock,
@@ -246,20 +246,26 @@ class ValidationCallback(tune.Callback):
             around=self.waiting,
             cache=cache,
         )
-        #: Runs all of them, those of further stages, too.
-        self.stages = Stages(
-            validator,
-            config.stages,
-            self._stage_executors
-            or {stage.name: executor_of(stage, cache) for stage in config.stages},
-            self.clock,
-            sweep=self.state,
-            trials=self.trials,
-            waiting=self.waiting,
-            emit=self.emit,
-            cache=cache,
-        )
+        #: The further stages, by name.
+        self.stages: dict[str, StageEvaluation] = {}
+        for stage in config.stages:
+            self.stages[stage.name] = StageEvaluation(
+                stage,
+                (self._stage_executors or {}).get(stage.name) or executor_of(stage, cache),
+                self.clock,
+                sweep=self.state,
+                trials=self.trials,
+                waiting=self.waiting,
+                earlier=self.validators,
+                emit=self.emit,
+                cache=cache,
+            )
         self._failures = FailureReports(config, self.state)
+
+    @property
+    def validators(self) -> list[Validator]:
+        """Return what runs validations: those that schedulers judge by, and further stages."""
+        return [self.validator, *self.stages.values()]
 
     def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
         """Return loggers that can handle late scores: for ``result.json``, TensorBoard, and yours.
@@ -321,7 +327,7 @@ class ValidationCallback(tune.Callback):
         #: Shows scores in Tune's trials, and writes their files.
         self.files = TrialFiles(
             self.state,
-            self.stages.states.values(),
+            [stage.state for stage in self.stages.values()],
             changed=controller.changed,
             finalized=partial(self._tell, "on_trial_settled"),
         )
@@ -331,7 +337,7 @@ class ValidationCallback(tune.Callback):
             self._draining,
             display,
             state=self.state,
-            stages=self.stages,
+            validators=self.validators,
             deliveries=self.deliveries,
             files=self.files,
             failures=self._failures,
@@ -474,13 +480,15 @@ class ValidationCallback(tune.Callback):
             return  # no trial was added yet
         self._end.note_end_of_time(trials)
         self._keep()
-        self.stages.poll(at_once=controller.woken())
+        at_once = controller.woken()
+        for validator in self.validators:
+            validator.poll(at_once=at_once)
         self.files.show()
         self.actions.act()
         self._end.step(trials)
         self._raise_error()
         self._end.note()
-        controller.wake_on(self.stages.awaited())
+        controller.wake_on([one for v in self.validators for one in v.awaited()])
         self.waiting.spare()
         if controller.awaits_nothing and not self.validator.idle:
             self._pause()
@@ -504,7 +512,8 @@ class ValidationCallback(tune.Callback):
     ) -> None:
         """Called by Tune when a trial has failed for good: its validations are given up."""
         self.emit(TrialErrored(trial_id=trial.trial_id))
-        self.stages.drop(trial.trial_id, "its trial failed")
+        for validator in self.validators:
+            validator.drop(trial.trial_id, "its trial failed")
         self.base.fail(self.base.stand_ins.of(trial))
 
     def ended(self, trial: Trial, *, removed: bool = False) -> None:
@@ -529,7 +538,8 @@ class ValidationCallback(tune.Callback):
         self._keep()
         self.has_ended = self.controller is not None and self._end.has_ended
         self._draining.broken_off()
-        self.stages.close()
+        for validator in self.validators:
+            validator.close()
         self._close(finished=self.has_ended)
 
     def break_off(self) -> None:
@@ -577,28 +587,27 @@ class ValidationCallback(tune.Callback):
         if isinstance(event, Happened):
             event = event if event.time else structs.replace(event, time=self.clock.time())
             self.ledger.append(event)
-        commands = self.apply(event)
-        # First: what a stage needs must be kept before the sweep releases it.
-        for command in self.stages.apply(event):
+        for command in self.apply(event):
             self.perform(command)
         if isinstance(event, OfTrial) and not isinstance(event, ValidationRequested):
-            self.stages.ask()
-        for command in commands:
-            self.perform(command)
+            for stage in self.stages.values():
+                stage.ask()
 
     def apply(self, event: Input) -> list[Command]:
         """Apply an event; return what follows from it.
 
-        With ``TUNEKIT_CHECK=1``, it raises if that breaks a rule.
+        What further stages keep comes first: the sweep may release it. With ``TUNEKIT_CHECK=1``, it
+        raises if a rule is broken.
         """
         commands = self.state.handle(event)
+        of_stages = [one for stage in self.stages.values() for one in stage.state.apply(event)]
         broken = list(self.state.broken()) if os.environ.get(CHECK) else []
         if broken:
             raise AssertionError(
                 f"{'; '.join(broken)}: so it is after {event!r}. That is a fault of tunekit's, not "
                 "of yours. Please report it, with the journal."
             )
-        return commands
+        return of_stages + commands
 
     def perform(self, command: Command) -> None:
         """Carry out what follows from an event."""
@@ -681,21 +690,6 @@ class ValidationCallback(tune.Callback):
         ended = {status.value: self.state.counts[status] for status in Status}
         return {**ended, **self.validator.counts()}
 
-    def stage_summary(self, name: str) -> dict[str, int]:
-        """Return of a further stage what :meth:`summary` does of the first.
-
-        Args:
-            name: The name of a :class:`tunekit.Stage` of the settings.
-
-        Example:
-            >>> from tunekit import Stage, ValidationConfig
-            >>> quick, full = (lambda checkpoint: {"accuracy": 0.9},) * 2
-            >>> config = ValidationConfig(fn=quick, stages=[Stage("full", full)])
-            >>> ValidationCallback(config).stage_summary("full")["validated"]
-            0
-        """
-        return self.stages.summary(name)
-
     def show_on(self, display: Display) -> None:
         """Show the sweep on ``display``, not where Tune would; to be called before it begins."""
         self._display = display
@@ -712,10 +706,10 @@ class ValidationCallback(tune.Callback):
         left, waiting = len(left_over), sum(self.waiting.waits(t.trial_id) for t in left_over)
         lines = [
             counted(self.summary()),
-            *(counted(self.stage_summary(name), f"Stage {name}") for name in self.stages.states),
+            *(counted(one.summary(), f"Stage {name}") for name, one in self.stages.items()),
             waiting_trials(waiting, left),
             starved(self.validator.starved_s()),
-            self._draining.awaited(self.stages.statuses()),
+            self._draining.awaited([one for v in self.validators for one in v.statuses()]),
         ]
         return [line for line in lines if line is not None]
 
@@ -748,7 +742,7 @@ class ValidationCallback(tune.Callback):
         """
         return {
             "validations_ran_s": self.state.ran_s
-            + sum(one.ran_s for one in self.stages.states.values()),
+            + sum(stage.state.ran_s for stage in self.stages.values()),
             "trials_waited_s": self.state.waited_s,
             "drained_s": self._draining.took_s,
         }

@@ -17,8 +17,8 @@ from tunekit.core.validation import Pending
 from tunekit.driver.deliveries import Deliveries
 from tunekit.driver.failures import FailureReports
 from tunekit.errors import TunekitError
-from tunekit.evaluation.stages import Stages
 from tunekit.results.trial_files import TrialFiles
+from tunekit.validating.validator import Validator
 
 __all__ = ["Draining", "SweepEnd"]
 
@@ -88,7 +88,7 @@ class SweepEnd:
         draining: Shows the wait.
         display: Where the wait is shown.
         state: The state of the sweep.
-        stages: Run its validations.
+        validators: Run its validations.
         deliveries: Delivers what is left.
         files: Writes the files of its trials.
         failures: Reports what went wrong.
@@ -102,14 +102,14 @@ class SweepEnd:
         display: Display,
         *,
         state: Engine,
-        stages: Stages,
+        validators: Collection[Validator],
         deliveries: Deliveries,
         files: TrialFiles,
         failures: FailureReports,
         emit: Callable[[Input], None],
     ):
         self._controller, self._draining, self._display = controller, draining, display
-        self._state, self._stages, self._deliveries = state, stages, deliveries
+        self._state, self._validators, self._deliveries = state, validators, deliveries
         self._files, self._failures, self._emit = files, failures, emit
         #: The error that the sweep ends with, if any.
         self.error: TunekitError | None = None
@@ -121,7 +121,11 @@ class SweepEnd:
     @property
     def pending(self) -> bool:
         """Return whether the sweep has validations to wait for."""
-        return not self._stages.idle and self.error is None
+        return not self._idle and self.error is None
+
+    @property
+    def _idle(self) -> bool:
+        return all(validator.idle for validator in self._validators)
 
     def step(self, trials: list[Trial]) -> None:
         """Take the end of one of Tune's steps: write the files of ended trials, conclude if over.
@@ -135,13 +139,14 @@ class SweepEnd:
         if not self._controller.finished:
             return
         if self.pending:
-            self._draining.goes_on(self._display, self._stages.statuses())
+            statuses = [one for v in self._validators for one in v.statuses()]
+            self._draining.goes_on(self._display, statuses)
         else:
             self._conclude(trials)
 
     def note(self) -> None:
         """Note whether all is done, before Tune ends all trials and it would always seem so."""
-        all_final = self._files.all_final and self._stages.idle
+        all_final = self._files.all_final and self._idle
         self._ended_by_itself = all_final and self._controller.finished
 
     def conclude_restored(self, trials: list[Trial]) -> bool:
@@ -150,7 +155,7 @@ class SweepEnd:
         Returns:
             Whether it is such a sweep.
         """
-        return self._controller.finished and self._stages.idle and self._conclude(trials)
+        return self._controller.finished and self._idle and self._conclude(trials)
 
     @property
     def has_ended(self) -> bool:
@@ -176,7 +181,6 @@ class SweepEnd:
         if self.pending:
             return False
         self._draining.over()
-        self._stages.conclude()
         self._files.finalize(at_end=True)
         self.error = self.error or self._failures.conclude(trials, cut)
         return True

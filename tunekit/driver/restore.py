@@ -57,7 +57,7 @@ from tunekit.core.retention import left_over
 from tunekit.core.validation import Outcome, Request
 from tunekit.driver.deliveries import Deliveries
 from tunekit.driver.requests import Requests
-from tunekit.evaluation.stages import Stages
+from tunekit.evaluation.stages import StageEvaluation
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.recorded import resolve_opaque
 from tunekit.policies import CheckpointPolicy
@@ -84,7 +84,7 @@ class Driver(Protocol):
     base: BaseScheduler
     deliveries: Deliveries
     requests: Requests
-    stages: Stages
+    stages: dict[str, StageEvaluation]
     files: TrialFiles
 
     def apply(self, event: Event) -> list[Command]:
@@ -193,8 +193,7 @@ class Restore:
             return
         if to_scheduler and isinstance(event, (ScoreDelivered, EndDelivered)):
             self._deliver_again(event)
-        commands = driver.apply(event)
-        for command in [*driver.stages.apply(event), *commands]:
+        for command in driver.apply(event):
             match command:
                 case Keep() | Release():
                     driver.perform(command)
@@ -316,7 +315,8 @@ class Restore:
     def resume(self, controller: Controller) -> None:
         """Do what was left to do, and let each trial continue from where it stood."""
         driver, trials = self._driver, self._driver.trials
-        driver.stages.resume()
+        for stage in driver.stages.values():
+            stage.resume()
         for trial_id, trial in trials.items():
             driver.files.add(trial)
             if trial.is_finished():

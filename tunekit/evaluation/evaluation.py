@@ -8,16 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from tunekit._ray.storage import exists
-from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
-from tunekit.core.calls import name_of
 from tunekit.core.estimates import Estimate
 from tunekit.core.events import Event, ValidationEnded, ValidationRequested
-from tunekit.core.failures import HOPELESS, Failures, gone, place_of
+from tunekit.core.failures import Failures, gone, place_of
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.stage import Stage
-from tunekit.validating.cache import ValidationCache
-from tunekit.validating.executor import Executor
 from tunekit.validating.validator import Around, Validator
 
 __all__ = ["Evaluation", "Source"]
@@ -33,6 +29,9 @@ class Source(Around):
     Args:
         requests: The requests to validate them.
     """
+
+    #: What unfinished validations have yielded before, by their names.
+    estimates: Mapping[str, Mapping[str, Estimate]] = {}
 
     def __init__(self, requests: Sequence[Request] = ()):
         self._requests = requests
@@ -57,58 +56,51 @@ class Evaluation(Validator):
 
     Args:
         config: The function, its resources and its limits.
-        executor: Where validations run.
-        clock: What to read the time from.
+        *where: As of :class:`~tunekit.validating.validator.Validator`.
         source: The checkpoints.
         emit: Writes an event down, before it is acted on.
-        cache: As of :class:`~tunekit.validating.validator.Validator`.
-        estimates: What unfinished validations have yielded before, by their names.
         gives_up: Whether it is given up when the first validations have failed alike.
+        **options: As of :class:`~tunekit.validating.validator.Validator`.
     """
+
+    # What log messages begin with.
+    _of = ""
 
     def __init__(
         self,
         config: ValidationConfig | Stage,
-        executor: Executor,
-        clock: Clock,
+        *where: Any,
         source: Source,
-        *,
         emit: Callable[[Event], None],
-        cache: ValidationCache | None = None,
-        estimates: Mapping[str, Mapping[str, Estimate]] | None = None,
         gives_up: bool = True,
+        **options: Any,
     ):
-        own: dict[str, Any] = {"emit": emit, "conclude": self._end, "around": source}
-        super().__init__(config, executor, clock, cache=cache, **own)
-        self._config, self._source, self._write = config, source, emit
-        self._of = f"Stage {config.name!r}: " if isinstance(config, Stage) else ""
-        self._estimates = (estimates or {}) if self._resumes else {}
+        super().__init__(config, *where, emit=emit, conclude=self._end, around=source, **options)
+        self._source, self._write = source, emit
         self._asked: set[str] = set()
         self._failures = Failures(gives_up=gives_up)
         #: The failure by which the function is considered broken, if it is.
         self.broken_by: Outcome | None = None
 
-    def ask(self) -> bool:
-        """Request what the source wants now; return whether that is anything new."""
+    def ask(self, *, again: bool = False) -> bool:
+        """Request what the source wants now; return whether that is anything new.
+
+        Args:
+            again: Whether it was interrupted: what was requested before runs again, and a
+                checkpoint may be gone.
+        """
+        left = self._source.unfinished() if again else ()
         new = [one for one in self._source.wanted() if one.id not in self._asked]
         self._asked.update(request.id for request in new)
         for request in new:
             self._write(ValidationRequested.of(request))
-        for request in new:
-            self.submit(replace(request, known=self._estimates.get(request.id, request.known)))
-        return bool(new)
-
-    def resume(self) -> None:
-        """Run what a former session has left: a checkpoint may be gone."""
-        left, owed = self._source.unfinished(), self._source.wanted()
-        self._asked.update(request.id for request in [*left, *owed])
-        for request in owed:
-            self._write(ValidationRequested.of(request))
-        for request in [*left, *owed]:
-            if _is_there(request):
-                self.submit(request)
-            else:
+        known = self._source.estimates if self._resumes else {}
+        for request in [*left, *new]:
+            if again and not _is_there(request):
                 self.give_up(request, gone(request.path))
+            else:
+                self.submit(replace(request, known=known.get(request.id, request.known)))
+        return bool(new)
 
     def submit(self, request: Request) -> None:
         """Validate a checkpoint, unless the function is considered broken."""
@@ -126,10 +118,14 @@ class Evaluation(Validator):
         for trial_id in {request.trial_id for request in self.pending()}:
             self.drop(trial_id, why)
 
-    def conclude(self) -> None:
-        """Log at the end the failures that were only counted."""
+    def close(self) -> None:
+        """Log the failures that were only counted, and cancel what has not ended."""
         for more in () if self.broken_by is not None else self._failures.rest():
             logger.warning("%sValidations have failed: %s.", self._of, more)
+        super().close()
+
+    def given_up(self, outcome: Outcome) -> None:
+        """Take that the function is considered broken by a failure."""
 
     def _end(self, outcome: Outcome) -> None:
         """Record how a validation ended, and act on it."""
@@ -152,20 +148,10 @@ class Evaluation(Validator):
         if verdict.hopeless:
             self.broken_by = outcome
             self.drop_all(_GIVEN_UP)
-            if self._of:
-                logger.error(
-                    "%sit %s. Its first %d validations have failed alike, and none has succeeded: "
-                    "the stage is given up, and the sweep continues without it. Correct %s, and "
-                    "run `tunekit validate` for it.%s",
-                    self._of,
-                    reason,
-                    HOPELESS,
-                    name_of(self._config.fn),
-                    trace,
-                )
+            self.given_up(outcome)
         elif verdict.first:
-            said = f"he validation of {place} failed: it {reason}.{trace}"
-            logger.warning("%s", f"{self._of}t{said}" if self._of else f"T{said}")
+            the = f"{self._of}the" if self._of else "The"
+            logger.warning("%s validation of %s failed: it %s.%s", the, place, reason, trace)
         if verdict.more is not None:
             logger.warning("%sValidations have failed: %s.", self._of, verdict.more)
 

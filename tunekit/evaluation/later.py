@@ -37,6 +37,7 @@ from tunekit.core.later_validations import (
 from tunekit.core.names import meant
 from tunekit.core.problems import Problems, shown
 from tunekit.core.sequential import Sequential, gathered, spread
+from tunekit.core.timeline import Timeline
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.evaluation.evaluation import Source
 from tunekit.evaluation.session import Session, read_sessions
@@ -71,9 +72,7 @@ class Swept:
         ranked: The trials, the best first, and the (generation, iteration) of each one's scored
             checkpoints, the best first.
         names: The flat names of all that it has reported and validated.
-        run_of: ``run_of(trial_id, generation, iteration)`` returns how many times a trial has run
-            an iteration.
-        config_of: ``config_of(trial_id, generation)`` returns the hyperparameters of a trial.
+        timeline: What became of it.
     """
 
     filesystem: pyarrow.fs.FileSystem
@@ -81,8 +80,7 @@ class Swept:
     began: float | None
     ranked: Mapping[str, Sequence[tuple[int, int]]]
     names: Collection[str]
-    run_of: Callable[[str, int, int], int]
-    config_of: Callable[[str, int], Mapping[str, Any]]
+    timeline: Timeline
 
 
 def validate_later(
@@ -379,7 +377,7 @@ class _Call:
                 path=places.path(one.path),
                 kwargs=task.fn_kwargs or {},
                 timeout_s=task.timeout_s,
-                config=swept.config_of(one.key.trial_id, one.key.generation),
+                config=swept.timeline.config_of(one.key.trial_id, one.key.generation),
             )
             for one in kept
         ]
@@ -403,6 +401,7 @@ class _Call:
             cache: As of :class:`~tunekit.evaluation.session.Session`.
         """
         before = [*events, *(event for one in self._same for event in one.events)]
+        source.estimates = _estimates(before)
         head = {"sweep": self.swept.began, "name": self.called, "fingerprint": self.mark}
         session = Session(
             self._folder,
@@ -411,7 +410,6 @@ class _Call:
             source,
             call=self._call,
             about=head if confirm is None else {**head, "confirm": confirm},
-            estimates=_estimates(before),
             cache=cache,
         )
         session.run(known)
@@ -485,9 +483,8 @@ def _chosen(
     is_kept: Callable[[SavedCheckpoint], bool],
 ) -> tuple[list[SavedCheckpoint], list[SavedCheckpoint]]:
     """Return the checkpoints to validate, and those that are not there any more."""
-    saved = {
-        place: one for place, one in saved_in(events).items() if one.key.run >= swept.run_of(*place)
-    }
+    run_of = swept.timeline.run_of
+    saved = {at: one for at, one in saved_in(events).items() if one.key.run >= run_of(*at)}
     kept: list[SavedCheckpoint] = []
     gone: list[SavedCheckpoint] = []
     if isinstance(which, int):

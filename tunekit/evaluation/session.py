@@ -24,7 +24,6 @@ from tunekit._ray.tuner import is_remote
 from tunekit.clock import SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.calls import name_of
-from tunekit.core.estimates import Estimate
 from tunekit.core.events import (
     Event,
     SessionClosed,
@@ -93,7 +92,6 @@ class Session:
         source: Which ones, and when.
         call: The call that errors name.
         about: What the first line of its journal says besides.
-        estimates: What unfinished validations have yielded before, by their names.
         cache: Where scores are looked up, and kept.
     """
 
@@ -106,13 +104,11 @@ class Session:
         *,
         call: str,
         about: Mapping[str, Any],
-        estimates: Mapping[str, Mapping[str, Estimate]],
         cache: ValidationCache | None = None,
     ):
         self._folder, self._places, self._config = folder, places, config
         self._source, self._call, self._about = source, call, about
-        self._estimates, self._cache = estimates, cache
-        self._clock = SystemClock()
+        self._cache, self._clock = cache, SystemClock()
         self._journal: Journal
         self._requested = 0
         self._ended: Counter[str] = Counter()
@@ -179,10 +175,9 @@ class Session:
             self._config,
             executor,
             self._clock,
-            self._source,
+            source=self._source,
             emit=self._emit,
             cache=self._cache,
-            estimates=self._estimates,
             gives_up=self._config.on_failure != "ignore" and not self._ended,
         )
         evaluation.check_ray = check_ray
@@ -196,7 +191,7 @@ class Session:
                     _wait(evaluation.awaited())
         finally:
             evaluation.drop_all("was interrupted")
-            evaluation.conclude()
+            evaluation.close()
             self._tell(evaluation)
         if evaluation.broken_by is not None:
             raise self._gave_up(evaluation.broken_by)

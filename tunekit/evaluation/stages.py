@@ -2,147 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
 
-from tunekit.clock import Clock
-from tunekit.core.commands import Command
-from tunekit.core.engine import Engine, Input
-from tunekit.core.events import Event
+from tunekit.core.calls import name_of
+from tunekit.core.engine import Engine
+from tunekit.core.failures import HOPELESS
 from tunekit.core.stages import StageState
-from tunekit.core.validation import Pending, Request, Status
+from tunekit.core.validation import Outcome, Request, Status
 from tunekit.evaluation.evaluation import Evaluation, Source
 from tunekit.scheduling.waiting import Waiting
 from tunekit.stage import Stage
-from tunekit.validating.cache import ValidationCache
-from tunekit.validating.executor import Executor
 from tunekit.validating.validator import Validator
 
-__all__ = ["Stages"]
+__all__ = ["StageEvaluation"]
+
+logger = logging.getLogger(__name__)
 
 
-class Stages:
-    """Runs the further stages beside the first, with the resources that it leaves.
+class StageEvaluation(Evaluation):
+    """A further stage of a sweep: it follows the sweep's events, and decides nothing.
 
-    They follow the events of the sweep, which knows nothing of them: it keeps the checkpoints that
-    they say, and shows what they find. Their own events are in the sweep's journal, so that one
-    order holds for all, and a restore that reads it knows what they knew.
+    The sweep knows nothing of it: it keeps the checkpoints that a stage says, and shows what that
+    finds. The events of a stage are in the sweep's journal, so that one order holds for all, and a
+    restore that reads it knows what the stage knew.
 
     Args:
-        first: Runs the validations that schedulers judge by.
-        stages: The further stages. Earlier ones go first.
-        executors: Where their validations run, by name.
-        clock: What to read the time from.
+        stage: The user's settings.
+        *where: As of :class:`~tunekit.validating.validator.Validator`.
         sweep: What is known of the sweep.
         trials: Its trials; others may be added.
         waiting: Says what trials wait for, and which are to come. A stage that takes the same as a
             trial that has not begun waits for it: what it took meanwhile would delay that.
-        emit: Called with each event, before it is acted on.
-        cache: As of :class:`~tunekit.validating.validator.Validator`.
+        earlier: The validators that go first: the sweep's own, and those of earlier stages.
+        **options: As of :class:`~tunekit.evaluation.evaluation.Evaluation`.
     """
 
     def __init__(
         self,
-        first: Validator,
-        stages: Sequence[Stage],
-        executors: Mapping[str, Executor],
-        clock: Clock,
-        *,
+        stage: Stage,
+        *where: Any,
         sweep: Engine,
         trials: Mapping[str, Trial],
         waiting: Waiting,
-        emit: Callable[[Event], None],
-        cache: ValidationCache | None = None,
+        earlier: Sequence[Validator],
+        **options: Any,
     ):
-        self._all = [first]
-        self._further: dict[str, Evaluation] = {}
-        #: What each has to validate, and what came of it, by name.
-        self.states: dict[str, StageState] = {}
-        for stage in stages:
-            state = self.states[stage.name] = StageState(stage.name, stage.every, sweep)
-            source = _Sweep(stage, state, trials, waiting, list(self._all))
-            further = Evaluation(
-                stage, executors[stage.name], clock, source, emit=emit, cache=cache
-            )
-            self._all.append(further)
-            self._further[stage.name] = further
-
-    # What happens in the sweep ------------------------------------------------------------------
-
-    def apply(self, event: Input) -> list[Command]:
-        """Apply an event that the sweep has; return which checkpoints to keep, and what to show."""
-        return [command for state in self.states.values() for command in state.apply(event)]
-
-    def ask(self) -> None:
-        """Request the validations that are owed."""
-        for further in self._further.values():
-            further.ask()
+        #: What it has to validate, and what came of it.
+        self.state = StageState(stage.name, stage.every, sweep)
+        source = _Sweep(stage, self.state, trials, waiting, earlier)
+        super().__init__(stage, *where, source=source, **options)
+        self._of = f"Stage {stage.name!r}: "
 
     def resume(self) -> None:
-        """Validate what former sessions have left, once all that happened in them is applied."""
-        for name, further in self._further.items():
-            if self.states[name].counts[Status.VALIDATED]:
-                further.succeeded()
-            further.resume()
+        """Run what former sessions have left, once all that happened in them is applied."""
+        if self.state.counts[Status.VALIDATED]:
+            self.succeeded()
+        self.ask(again=True)
 
-    def drop(self, trial_id: str, reason: str) -> None:
-        """Give up all validations of a trial."""
-        for validator in self._all:
-            validator.drop(trial_id, reason)
+    def summary(self) -> dict[str, int]:
+        """Return how many validations ended in each way, run, start, or wait to be started."""
+        return {**{status.value: self.state.counts[status] for status in Status}, **self.counts()}
 
-    # What becomes of the validations ------------------------------------------------------------
-
-    @property
-    def resources(self) -> dict[str, dict[str, float]]:
-        """Return what one validation of each further stage takes, by the stage's name."""
-        return {name: further.resources for name, further in self._further.items()}
-
-    @property
-    def idle(self) -> bool:
-        """Return whether every validation of all stages has ended."""
-        return all(validator.idle for validator in self._all)
-
-    def poll(self, *, at_once: bool = False) -> None:
-        """Check what has become of the validations, and start those that may run."""
-        for validator in self._all:
-            validator.poll(at_once=at_once)
-
-    def statuses(self) -> list[Pending]:
-        """Return how far each request that has not ended has come."""
-        return [pending for validator in self._all for pending in validator.statuses()]
-
-    def awaited(self) -> Collection[Any]:
-        """Return references to Ray objects; once one is ready, a :meth:`poll` is worthwhile."""
-        return [reference for validator in self._all for reference in validator.awaited()]
-
-    def summary(self, name: str) -> dict[str, int]:
-        """Return how many of a further stage ended in each way, run, start, or wait to start."""
-        ended = {status.value: self.states[name].counts[status] for status in Status}
-        return {**ended, **self._further[name].counts()}
-
-    def check_ray_with(self, check: Callable[[], None]) -> None:
-        """Call ``check``, which raises if Ray itself is gone, before recording a failure."""
-        for validator in self._all:
-            validator.check_ray = check
-
-    def close(self) -> None:
-        """Cancel what has not ended; it stays pending until the sweep is restored."""
-        for validator in self._all:
-            validator.close()
-
-    def free(self) -> None:
-        """Give back what is kept for validations: nothing more will run."""
-        for validator in self._all:
-            validator.free()
-
-    def conclude(self) -> None:
-        """Log at the sweep's end the failures that were only counted."""
-        for further in self._further.values():
-            further.conclude()
+    def given_up(self, outcome: Outcome) -> None:
+        """Log that the stage is given up: the sweep does not end by that."""
+        logger.error(
+            "%sit %s. Its first %d validations have failed alike, and none has succeeded: the "
+            "stage is given up, and the sweep continues without it. Correct %s, and run `tunekit "
+            "validate` for it.%s",
+            self._of,
+            outcome.reason or "failed",
+            HOPELESS,
+            name_of(self._fn),
+            f"\n{outcome.error}" if outcome.error else "",
+        )
 
 
 class _Sweep(Source):

@@ -969,8 +969,7 @@ def _swept(sweep: Sweep) -> Swept:
         began=began_of(sweep.sessions),
         ranked={one.trial_id: _places_of(sweep, one) for one in sweep.ranking()},
         names=own,
-        run_of=sweep.timeline.run_of,
-        config_of=sweep.timeline.config_of,
+        timeline=sweep.timeline,
     )
 
 
