@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import csv
 import random
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from ray.tune import CheckpointConfig
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
+from tests.contract.test_kills import asha as asha_in_order
+from tests.contract.test_kills import promotion as promotion_in_order
 from tests.contract.test_kills import rows_of
 from tests.contract.test_restore import kill, restored
 from tests.kills import run_killed
@@ -30,7 +34,9 @@ from tunekit.core.events import (
 )
 from tunekit.core.room import Shares
 from tunekit.core.validation import Attempt
+from tunekit.journal import ledger
 from tunekit.journal.lines import events_in
+from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
 
 pytestmark = pytest.mark.sampled(2)
@@ -249,6 +255,56 @@ def test_killed_sweeps_lose_nothing_of_a_further_stage(tmp_path, name):
                 if key.trial_id == trial.trial_id and newest.get(key.place) == key.run
             }
     assert killed
+
+
+class Noting(LocalFolder):
+    """A folder that notes what is written to it, write by write."""
+
+    def __init__(self, root: Path, writes: list[bytes]):
+        super().__init__(root)
+        self._writes = writes
+
+    def _write_lines(self, series: str, lines: bytes) -> None:
+        self._writes.append(lines)
+        super()._write_lines(series, lines)
+
+    def put(self, name: str, data: bytes) -> None:
+        self._writes.append(b"")
+        super().put(name, data)
+
+
+def outcome_of(over: Any) -> list[tuple[str, str]]:
+    events = events_in(over.home)
+    check_journal(events)
+    ends = [event for event in events if isinstance(event, ValidationEnded) and event.key.stage]
+    return sorted((event.id, event.status) for event in ends)
+
+
+@pytest.mark.parametrize("make", [asha_in_order, promotion_in_order])
+def test_killed_between_what_makes_a_stage_owe_a_validation_and_its_request(tmp_path, make):
+    """Also where that is the last that happens, and where nothing else keeps the checkpoint."""
+
+    def made(folder: Path, **options: Any) -> Any:
+        stages = [
+            tunekit.Stage("full", there, max_retries=0),
+            tunekit.Stage("record", there, every=2, max_retries=0),
+            tunekit.Stage("last", there, every="last", max_retries=0),
+        ]
+        few = {"checkpoint_config": CheckpointConfig(num_to_keep=1), "settings": {"stages": stages}}
+        return make(folder, "wait", **few, **options)
+
+    writes: list[bytes] = []
+    with mock.patch.object(ledger, "folder_at", lambda _, path: Noting(Path(path), writes)):
+        undisturbed, _ = run_killed(tmp_path / "undisturbed", made, iter([]))
+    asks = re.compile(rb'"event": ?"requested".*"id": ?"[^"]*:(full|record|last)"')
+    expected = outcome_of(undisturbed)
+    assert expected and {status for _, status in expected} == {"validated"}
+    moments = [at for at, lines in enumerate(writes) if asks.search(lines)]
+    assert len(moments) == len(expected)
+    for at in moments:
+        over, kills = run_killed(tmp_path / str(at), made, iter([at]), torn=bool(at % 2))
+        assert kills == 1
+        assert outcome_of(over) == expected, at
 
 
 def test_a_stage_that_is_added_in_a_restore_gets_what_was_saved_before(tmp_path):

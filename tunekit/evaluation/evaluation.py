@@ -157,5 +157,8 @@ class Evaluation(Validator):
 
 
 def _is_there(request: Request) -> bool:
-    """Return whether a checkpoint is still in the storage."""
-    return exists(request.checkpoint.filesystem, request.checkpoint.path)
+    """Return whether a checkpoint is still in the storage, as far as that can be known."""
+    try:
+        return exists(request.checkpoint.filesystem, request.checkpoint.path)
+    except OSError:
+        return True  # the function finds out

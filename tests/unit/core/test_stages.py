@@ -1,0 +1,97 @@
+"""Given the events of a sweep: what a further stage has to validate, and what it keeps for that."""
+
+from __future__ import annotations
+
+from tests.unit.core.test_engine import delivered, ended, named, reported, requested, saved
+from tunekit.core.commands import Command, Keep, Notify, Release, Show
+from tunekit.core.engine import Engine
+from tunekit.core.events import (
+    CheckpointSaved,
+    EndDelivered,
+    Event,
+    Exploited,
+    Resumed,
+    TrialEnded,
+    TrialErrored,
+    TrialRetried,
+    ValidationEnded,
+    ValidationRequested,
+)
+from tunekit.core.stages import StageState
+from tunekit.core.validation import Status
+
+
+def after(every: int | str, *events: Event) -> tuple[StageState, list[Command]]:
+    """Return a stage that was given events, and what has followed from the last one."""
+    stage, commands = StageState("full", every, sweep := Engine()), list[Command]()
+    for event in events:
+        sweep.apply(event)
+        commands = stage.apply(event)
+    return stage, commands
+
+
+def used(iteration: int) -> CheckpointSaved:
+    return CheckpointSaved(**named(iteration), checkpoint=f"/sweep/c{iteration}", used=True)
+
+
+def owed(every: int | str, *events: Event) -> list[str]:
+    return list(after(every, *events)[0].owed)
+
+
+def test_a_trial_that_saves_only_as_it_ends_has_a_last_checkpoint():
+    events = [reported(1), TrialEnded(trial_id="a"), saved(1)]
+    assert owed("last", *events) == ["a:0:1:1:full"]
+    assert owed("promoted", *events) == []
+
+
+def test_what_is_validated_where_there_is_room_is_no_less_due_in_a_stage():
+    """Else it would take the room of trials that wait."""
+    optional = CheckpointSaved(**named(1), checkpoint="c", optional=True)
+    stage, _ = after(1, reported(1), optional)
+    assert [request.optional for request in stage.owed.values()] == [False]
+
+
+def test_a_trial_that_was_stopped_early_is_not_promoted_by_ending_again_after_a_restore():
+    stopped = [reported(1), used(1), requested(1), ended(1), delivered(1, "STOP")]
+    again = [TrialEnded(trial_id="a"), TrialRetried(trial_id="a"), TrialEnded(trial_id="a")]
+    assert owed("promoted", *stopped, *again, EndDelivered(trial_id="a")) == []
+
+
+def test_a_paused_trial_is_promoted_by_being_resumed():
+    paused = [reported(1), used(1), requested(1), ended(1), delivered(1, "PAUSE")]
+    assert owed("promoted", *paused) == []
+    assert owed("promoted", *paused, Resumed(trial_id="a", runs=True)) == ["a:0:1:1:full"]
+
+
+def test_what_is_owed_is_kept_until_it_has_ended_and_is_owed_once():
+    holder = ("validation", "a:0:1:1:full")
+    events: list[Event] = [reported(1), saved(1)]
+    stage, commands = after(1, *events)
+    assert commands == [Keep(holder, "/sweep/c1", "a")] and stage.pending["a"] == 1
+    events.append(ValidationRequested.of(stage.owed["a:0:1:1:full"]))
+    stage, commands = after(1, *events)
+    assert (commands, list(stage.owed), list(stage.unfinished)) == ([], [], ["a:0:1:1:full"])
+    events.append(ValidationEnded(id="a:0:1:1:full", status="validated", metrics={"f1": 0.5}))
+    stage, commands = after(1, *events)
+    shown = [type(command) for command in commands[:-1]]
+    assert shown == [Show, Notify] and commands[-1] == Release(holder)
+    assert stage.counts == {Status.VALIDATED: 1} and not stage.pending["a"]
+    assert owed(1, *events, saved(1)) == []
+
+
+def test_what_is_owed_of_weights_that_are_gone_is_dropped_and_what_was_requested_is_not():
+    events = [reported(1), saved(1), reported(2), saved(2)]
+    first = after(1, *events)[0].owed["a:0:1:1:full"]
+    exploited = Exploited(
+        trial_id="a",
+        generation=1,
+        reached=2,
+        donor_id="b",
+        donor_generation=0,
+        iteration=1,
+        checkpoint="b/c1",
+    )
+    for end in (exploited, TrialErrored(trial_id="a")):
+        stage, commands = after(1, *events, ValidationRequested.of(first), end)
+        assert commands == [Release(("validation", "a:0:2:1:full"))]
+        assert (list(stage.owed), list(stage.unfinished)) == ([], ["a:0:1:1:full"])
