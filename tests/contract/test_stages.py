@@ -180,6 +180,7 @@ def test_what_it_is_to_validate_is_kept_until_it_has(tmp_path, every, on_pending
         tmp_path,
         tunekit.Stage("full", there, every=every, max_retries=0, max_in_flight=1),
         on_pending=on_pending,
+        validation_s=lambda attempt: 3.0,  # the trial has saved others by then
         stage_s=lambda attempt: 7.0,
         checkpoint_config=CheckpointConfig(num_to_keep=1),
     )
