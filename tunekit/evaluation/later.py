@@ -403,16 +403,9 @@ class _Call:
         before = [*events, *(event for one in self._same for event in one.events)]
         source.estimates = _estimates(before)
         head = {"sweep": self.swept.began, "name": self.called, "fingerprint": self.mark}
-        session = Session(
-            self._folder,
-            self._places,
-            self.config,
-            source,
-            call=self._call,
-            about=head if confirm is None else {**head, "confirm": confirm},
-            cache=cache,
-        )
-        session.run(known)
+        about = head if confirm is None else {**head, "confirm": confirm}
+        session = Session(self._folder, self._places, self.config, cache)
+        session.run(source, known, call=self._call, about=about)
 
 
 def _scores(sessions: Iterable[LaterSession]) -> dict[str, Metrics]:

@@ -89,9 +89,6 @@ class Session:
         folder: The folder that the journal is kept in.
         places: Where that is.
         config: How checkpoints are validated.
-        source: Which ones, and when.
-        call: The call that errors name.
-        about: What the first line of its journal says besides.
         cache: Where scores are looked up, and kept.
     """
 
@@ -100,14 +97,9 @@ class Session:
         folder: Folder,
         places: Places,
         config: ValidationConfig,
-        source: Source,
-        *,
-        call: str,
-        about: Mapping[str, Any],
         cache: ValidationCache | None = None,
     ):
         self._folder, self._places, self._config = folder, places, config
-        self._source, self._call, self._about = source, call, about
         self._cache, self._clock = cache, SystemClock()
         self._journal: Journal
         self._requested = 0
@@ -115,11 +107,21 @@ class Session:
         self._news = News(_FIRST_NEWS_S, _NEWS_INTERVAL_S)
         self._starved = False
 
-    def run(self, known: Iterable[tuple[Request, Mapping[str, Any]]]) -> None:
+    def run(
+        self,
+        source: Source,
+        known: Iterable[tuple[Request, Mapping[str, Any]]],
+        *,
+        call: str,
+        about: Mapping[str, Any],
+    ) -> None:
         """Validate; whatever ends it, what has been validated is recorded.
 
         Args:
+            source: Which checkpoints, and when.
             known: The metrics of what has been validated in other sessions.
+            call: The call that errors name.
+            about: What the first line of its journal says besides.
 
         Raises:
             tunekit.errors.ConfigError: If a validation asks for more than the cluster has.
@@ -127,25 +129,25 @@ class Session:
         """
         with ExitStack() as around:
             executor = None
-            if self._source.wanted():
-                executor = around.enter_context(self._executing())
+            if source.wanted():
+                executor = around.enter_context(self._executing(call))
             check_ray: Callable[[], None] = lambda: None  # noqa: E731
             if executor is not None and not is_remote():
                 check_ray = around.enter_context(watched(lambda: _HOW_TO_GO_ON))
             around.enter_context(ended_by_sigterm())
-            around.enter_context(self._recorded())
+            around.enter_context(self._recorded(about))
             for request, metrics in known:
                 self._emit(ValidationRequested.of(request))
                 self._emit(ValidationEnded.of(Outcome(request, Status.VALIDATED, metrics)))
             if executor is not None:
-                self._run(executor, check_ray)
+                self._run(source, executor, check_ray)
 
     @contextmanager
-    def _executing(self) -> Iterator[Executor]:
+    def _executing(self, call: str) -> Iterator[Executor]:
         """Join Ray, or start it here, and provide an executor."""
         executor = executor_of(self._config, self._cache)
         try:
-            _start_ray(executor, self._call)
+            _start_ray(executor, call)
             yield executor
         finally:
             executor.close()
@@ -153,12 +155,12 @@ class Session:
                 self._cache.close()
 
     @contextmanager
-    def _recorded(self) -> Iterator[None]:
+    def _recorded(self, own: Mapping[str, Any]) -> Iterator[None]:
         """Write a journal, which says at its end how the session ended."""
         now = self._clock.time()
         stamp = datetime.fromtimestamp(now, timezone.utc).strftime("%Y%m%d-%H%M%S")
         function = import_path(self._config.fn) or name_of(self._config.fn)
-        head = {**about(now, config=self._config), "function": function, **self._about}
+        head = {**about(now, config=self._config), "function": function, **own}
         series = f"{SERIES}/{stamp}-{secrets.token_hex(4)}"
         journal = self._journal = Journal(self._folder, series=series, about=head)
         finished = False
@@ -170,12 +172,12 @@ class Session:
             if not journal.close():
                 logger.error("The end of the session could not be written; run it again.")
 
-    def _run(self, executor: Executor, check_ray: Callable[[], None]) -> None:
+    def _run(self, source: Source, executor: Executor, check_ray: Callable[[], None]) -> None:
         evaluation = Evaluation(
             self._config,
             executor,
             self._clock,
-            source=self._source,
+            source=source,
             emit=self._emit,
             cache=self._cache,
             gives_up=self._config.on_failure != "ignore" and not self._ended,
