@@ -81,15 +81,20 @@ class Surroundings:
                 stack.callback(torch.manual_seed, torch.Generator().initial_seed())
                 stack.callback(torch.set_grad_enabled, True)
                 stack.callback(torch.set_default_dtype, torch.float32)
+                stack.callback(torch.set_float32_matmul_precision, "highest")
+                stack.callback(torch.set_deterministic_debug_mode, "default")
+                stack.callback(setattr, torch.backends.cudnn, "benchmark", False)
 
 
 def _environment() -> Iterator[Callable[[], Any]]:
     environ = dict(os.environ)
 
     def again() -> None:
-        if os.environ != environ:
-            os.environ.clear()
-            os.environ.update(environ)
+        for name in os.environ.keys() - environ.keys():
+            del os.environ[name]
+        for name, value in environ.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
 
     yield again
 
@@ -108,11 +113,11 @@ def _torch() -> Iterator[Callable[[], Any]]:
         return
     cuda, cudnn = torch.cuda, torch.backends.cudnn
     yield partial(torch.set_rng_state, torch.get_rng_state())
+    yield partial(torch.set_num_threads, torch.get_num_threads())  # another thread may have set it
     for read, write in (
         (torch.is_grad_enabled, torch.set_grad_enabled),
         (torch.get_default_dtype, torch.set_default_dtype),
         (torch.get_default_device, torch.set_default_device),
-        (torch.get_num_threads, torch.set_num_threads),
         (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
         (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
         (partial(getattr, cudnn, "benchmark"), partial(setattr, cudnn, "benchmark")),

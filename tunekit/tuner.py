@@ -388,12 +388,11 @@ class Tuner(tune.Tuner):
                 ) from error
             tuner = cls.__new__(cls)
             tuner.__dict__.update(restored.__dict__)
-            settings, validation = settings_of(tuner), tuner.validation
-            if settings is not None and not reuse_processes:
-                settings.tune_config.reuse_actors = False
+            validation = tuner.validation
             if validation_config is not None:
                 _renew(validation, validation_config)
             if validation is not None:
+                validation.keeps_apart = not reuse_processes
                 if distributed:
                     settle(trainable, validation.config)
                 written = record.sessions[-1].get("trainable") if record.sessions else None

@@ -258,6 +258,7 @@ def swept_in_one_process(folder, body, *, trials=4, **options):
         found |= {"runs": RUNS, "pid": os.getpid(), "drawn": torch.rand(1).item()}
         os.environ["LEFT_BEHIND"] = "1"
         torch.set_default_dtype(torch.float64)
+        torch.set_num_threads(torch.get_num_threads() + 1)
         tunekit.checkpoint_with(
             lambda folder: (folder / "state.json").write_text(json.dumps({"score": config["n"]}))
         )
@@ -275,7 +276,11 @@ def swept_in_one_process(folder, body, *, trials=4, **options):
 
 def test_a_function_finds_a_process_that_another_trial_has_used_as_if_it_were_new(tmp_path):
     def found(n):
-        return {"left": "LEFT_BEHIND" in os.environ, "type": str(torch.get_default_dtype())}
+        return {
+            "left": "LEFT_BEHIND" in os.environ,
+            "type": str(torch.get_default_dtype()),
+            "threads": torch.get_num_threads(),
+        }
 
     results = swept_in_one_process(tmp_path, found)
     rows = [result.metrics for result in results]
@@ -283,7 +288,7 @@ def test_a_function_finds_a_process_that_another_trial_has_used_as_if_it_were_ne
     assert {(row["runs"], row["left"], row["type"]) for row in rows} == {
         (1, False, "torch.float32")
     }
-    assert len({row["drawn"] for row in rows}) == 1
+    assert len({(row["drawn"], row["threads"]) for row in rows}) == 1
     assert [row["accuracy"] for row in rows] == [0, 1, 2, 3]
 
 
@@ -292,11 +297,14 @@ def test_each_function_has_a_process_of_its_own_if_that_is_asked_for(tmp_path):
     assert len({result.metrics["pid"] for result in results}) == 2
 
 
-def test_a_trial_that_fails_in_the_process_of_another_one_goes_on_in_its_own(tmp_path):
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_trial_that_fails_in_the_process_of_another_one_goes_on_in_its_own(tmp_path, dies):
     """What no reset can know of: a module's variable."""
 
     def trips(n):
         if hasattr(sys, "tunekit_was_here"):
+            if dies:
+                os._exit(1)
             raise RuntimeError("somebody was here")
         sys.tunekit_was_here = True
         return {}

@@ -28,7 +28,7 @@ from ray.tune.result import DEFAULT_METRIC, TIME_THIS_ITER_S
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
-from tunekit._ray.functions import HAS_ASKED, can_be_resumed
+from tunekit._ray.functions import HAS_ASKED, can_be_resumed, is_checkpointable_function
 from tunekit._ray.stand_ins import Change
 from tunekit._ray.stoppers import ValidatedStopper, reads_metrics
 from tunekit.core.room import total
@@ -197,11 +197,19 @@ class Controller:
             self._resumable[name] = can_be_resumed(trial.get_trainable_cls())
         return self._resumable[name] or trial.trial_id in self._asked
 
+    def is_function(self, trial: Trial) -> bool:
+        """Return whether a trial runs a function that tunekit has wrapped."""
+        return is_checkpointable_function(trial.get_trainable_cls())
+
     @property
     def reuses_actors(self) -> bool:
         """Return whether Tune keeps the actors, and so the resources, of trials that pause or
         end."""
         return bool(self._tune._reuse_actors)
+
+    def keep_apart(self) -> None:
+        """Let each trial have processes of its own, whatever a restored sweep was saved with."""
+        self._tune._reuse_actors = False
 
     def wrapped(self) -> TrialRunnerWrapper:
         """The controller as Tune gives it to schedulers."""
@@ -290,8 +298,8 @@ class Controller:
 
         goes_first, left = self._first, self._left
         self._places = places
-        # The actors in which another trial has run before, and the trials in an iteration.
-        handed_over: set[Any] = set()
+        # The trials in whose processes others have run before, and those in an iteration.
+        sharing: set[Trial] = set()
         in_iteration: set[Trial] = set()
 
         class Heeding(type(self._tune)):  # type: ignore[misc]
@@ -318,8 +326,8 @@ class Controller:
                 if starts and others.first_without_actor is not None:
                     return False
                 reuses = bool(super()._maybe_reuse_cached_actor(trial))
-                if reuses and trial in self._trial_to_actor:
-                    handed_over.add(self._trial_to_actor[trial])
+                if reuses:
+                    sharing.add(trial)
                 return reuses
 
             def _on_trial_reset(self, trial: Trial, success: bool) -> None:
@@ -329,7 +337,8 @@ class Controller:
                     self._process_trial_failure(trial, _NotReset(trial.trial_id))
 
             def _process_trial_failure(self, trial: Trial, exception: Any) -> None:
-                shared = self._trial_to_actor.get(trial) in handed_over and not _is_final(exception)
+                may_go_on = trial.status in (Trial.PENDING, Trial.RUNNING)
+                shared = trial in sharing and may_go_on and not _is_final(exception)
                 with _in_its_own_process(self, trial) if shared else contextlib.nullcontext():
                     super()._process_trial_failure(trial, exception)
 
@@ -345,6 +354,7 @@ class Controller:
                 # Another trial would wait in its process until its iteration has ended.
                 wait = trial in in_iteration and _iteration_s(trial) > _START_S
                 in_iteration.discard(trial)
+                sharing.discard(trial)
                 with _not_reusing(self) if wait else contextlib.nullcontext():
                     super()._schedule_trial_stop(trial, exception=exception)
 

@@ -140,10 +140,10 @@ class _Checkpointable(FunctionTrainable):
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         if not super().reset_config(new_config):
             return False  # the former trial's function has not ended
-        self._surroundings.restore()
         cell = _cell_of(type(self))
         if self._anew is not None and cell is not None:
             cell.cell_contents = cloudpickle.loads(self._anew)
+        self._surroundings.restore()  # gives back what only the former function held
         self._begin()
         return True
 

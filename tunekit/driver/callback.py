@@ -174,6 +174,8 @@ class ValidationCallback(tune.Callback):
         self.searched: dict[str, Any] | None = None
         #: Whether a ``tunekit.Tuner`` made it; then only that Tuner may run it.
         self.owned = False
+        #: Whether a restored sweep has a process for each trial, whatever it was saved with.
+        self.keeps_apart = False
         self._run_by_owner = False
         #: Whether the sweep has ended, rather than been interrupted; None while it runs.
         self.has_ended: bool | None = None
@@ -298,6 +300,8 @@ class ValidationCallback(tune.Callback):
             state: Its scheduler, as it is saved.
         """
         self.controller, emit = controller, self.emit
+        if self.keeps_apart:
+            controller.keep_apart()
         #: Which checkpoints are needed.
         self.leases = CheckpointLeases(controller.changed)
         #: The user's scheduler.

@@ -281,7 +281,7 @@ class Waiting(Around):
         if controller is None or not self.hands_over(trial):
             return False
         if controller.reuses_actors:
-            return True
+            return not is_unsaved(trial)
         takers = controller.without_actor + len(self.ready)
         # Else nobody would start there, or it would lose what it has trained since.
         return takers > self.given_up and not is_unsaved(trial)
@@ -294,8 +294,10 @@ class Waiting(Around):
             whole: Whether it waits for a whole validation; otherwise, for what is pending now.
         """
         controller, validator = self._controller, self.validator
-        if controller is None or controller.reuses_actors:
-            return controller is not None
+        if controller is None:
+            return False
+        if controller.reuses_actors:  # a function has to have asked for its checkpoint
+            return controller.can_resume(trial) or not controller.is_function(trial)
         if not self.shares.apart or not controller.can_resume(trial):
             return False
         wait_s = validator.durations.typical_s if whole else validator.wait_s(trial.trial_id)
@@ -304,9 +306,12 @@ class Waiting(Around):
     def _hand_over(self) -> bool:
         """Return whether trials do that as a rule."""
         controller = self._controller
-        if controller is None or controller.reuses_actors:
-            return controller is not None
+        if controller is None:
+            return False
         resumed = next(filter(controller.can_resume, self._trials.values()), None)
+        if controller.reuses_actors:
+            first = next(iter(self._trials.values()), None)
+            return resumed is not None or (first is not None and not controller.is_function(first))
         return resumed is not None and self.hands_over(resumed, whole=True)
 
     def promised(self) -> Iterable[Mapping[str, float]]:
