@@ -297,6 +297,34 @@ def test_each_function_has_a_process_of_its_own_if_that_is_asked_for(tmp_path):
     assert len({result.metrics["pid"] for result in results}) == 2
 
 
+@pytest.mark.parametrize("reuses", [True, False])
+def test_a_restored_sweep_shares_processes_or_not_as_it_is_told(tmp_path, reuses):
+    def fails_at_first(config):
+        if not (tmp_path / "fixed").exists():
+            raise RuntimeError("not yet")
+        tunekit.checkpoint_with(
+            lambda folder: (folder / "state.json").write_text(json.dumps({"score": config["n"]}))
+        )
+        tune.report({"pid": os.getpid()})
+
+    wide = tune.with_resources(fails_at_first, {"CPU": 3})  # two at a time
+    results = fit(
+        wide,
+        tmp_path,
+        param_space={"n": tune.grid_search(list(range(6)))},
+        tune_config=tune.TuneConfig(metric="accuracy", mode="max"),
+        validation_config=tunekit.ValidationConfig(fn=scored),
+    )
+    assert len(results.errors) == 6
+    (tmp_path / "fixed").touch()
+    tuner = tunekit.Tuner.restore(
+        results.experiment_path, wide, restart_errored=True, reuse_processes=reuses
+    )
+    results = tuner.fit()
+    assert not results.errors
+    assert (len({result.metrics["pid"] for result in results}) == 6) is not reuses
+
+
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_trial_that_fails_in_the_process_of_another_one_goes_on_in_its_own(tmp_path, dies):
     """What no reset can know of: a module's variable."""
