@@ -32,6 +32,7 @@ from tunekit._ray.functions import HAS_ASKED, can_be_resumed, is_checkpointable_
 from tunekit._ray.stand_ins import Change
 from tunekit._ray.stoppers import ValidatedStopper, reads_metrics
 from tunekit.core.room import total
+from tunekit.core.starts import USUAL_S
 from tunekit.errors import NotResumedError, StopperError
 
 __all__ = [
@@ -46,9 +47,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-# How long a process takes to start that imports PyTorch.
-_START_S = 2.0
 
 #: How the names begin of the files in which Tune saves a sweep.
 STATE_FILES = (
@@ -352,7 +350,7 @@ class Controller:
 
             def _schedule_trial_stop(self, trial: Trial, exception: Any = None) -> None:
                 # Another trial would wait in its process until its iteration has ended.
-                wait = trial in in_iteration and _iteration_s(trial) > _START_S
+                wait = trial in in_iteration and _iteration_s(trial) > USUAL_S
                 in_iteration.discard(trial)
                 sharing.discard(trial)
                 with _not_reusing(self) if wait else contextlib.nullcontext():
@@ -653,9 +651,9 @@ def _in_its_own_process(tune: TuneController, trial: Trial) -> Iterator[None]:
     """
     if tune._reuse_actors:
         logger.warning(
-            "Trial %s has failed in a process in which another trial had run. It goes on in a "
-            "process of its own, as all trials from now on. To start with that, pass "
-            "tunekit.Tuner(reuse_processes=False).",
+            "Trial %s could not go on in a process in which another trial had run. It continues in "
+            "a process of its own, as do all trials from now on. To keep trials apart from the "
+            "start, pass reuse_processes=False to tunekit.Tuner.",
             trial.trial_id,
         )
     tune._reuse_actors = False

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tunekit.core.estimates import Estimate
+from tunekit.core.starts import USUAL_S
 from tunekit.core.validation import (
     Attempt,
     Outcome,
@@ -34,8 +35,6 @@ _ROUNDS = 2
 _TAIL = 0.05
 # Up to which share of an iteration is free: nobody notices that.
 _FREE = 0.02
-# How long a process takes to start, until that was seen: to import PyTorch takes so long.
-_START_S = 2.0
 # What takes longer has waited for resources, rather than for its process.
 _LONGEST_START_S = 10.0
 # For how much of a start a trial may stand still although resources are free.
@@ -156,7 +155,7 @@ class Durations:
     def start_s(self) -> float:
         """Return the seconds that a process takes to start, to the millisecond."""
         # The longest: others may have found a process that had run before.
-        return round(min(max(self.starts, default=_START_S), _LONGEST_START_S), 3)
+        return round(min(max(self.starts, default=USUAL_S), _LONGEST_START_S), 3)
 
 
 class Pool:

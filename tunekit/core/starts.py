@@ -5,7 +5,10 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
-__all__ = ["Starts"]
+__all__ = ["USUAL_S", "Starts"]
+
+#: How long a process takes to start, until that was seen: to import PyTorch takes so long.
+USUAL_S = 2.0
 
 
 class Starts:
