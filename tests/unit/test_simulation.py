@@ -265,6 +265,18 @@ def test_a_trial_that_gets_no_other_ones_process_starts_one(reuses, starts):
     assert ran.makespan_s == pytest.approx(4 * LENGTH + starts * 5, abs=0.01)
 
 
+def test_each_trial_after_the_first_goes_on_in_the_process_of_one_that_has_ended():
+    ran = tunekit.lab.simulate(
+        table(trials=5),
+        tune_config=judged(reuse_actors=True),
+        train_s=1,
+        validate_s=0.01,
+        slots=2,
+        start_s=5,
+    )
+    assert ran.makespan_s == pytest.approx(5 + 3 * LENGTH, abs=0.5)
+
+
 def test_a_validation_starts_a_process_where_it_takes_longer_than_a_trial_may_stand_still():
     ran = tunekit.lab.simulate(
         table(trials=1),

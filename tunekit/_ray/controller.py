@@ -250,28 +250,11 @@ class Controller:
             save: Whether to save first.
             for_validations: Whether it is validations that need the resources.
         """
-        with contextlib.nullcontext() if for_validations else self._keeping_actor(trial):
+        # It may resume at once.
+        with contextlib.nullcontext() if for_validations else _keeping_actor(self._tune, trial):
             self._tune.pause_trial(trial, should_checkpoint=save)
         if for_validations and self.reuses_actors:
             self._tune._cleanup_cached_actors(force_all=True)
-
-    @contextlib.contextmanager
-    def _keeping_actor(self, trial: Trial) -> Iterator[None]:
-        """Let Tune keep a paused trial's actor until the next step, if it reuses actors.
-
-        It would end it unless other trials wait for one, but this one may resume at once.
-        """
-        tune, resources = self._tune, trial.placement_group_factory
-        if not self.reuses_actors or trial in tune._staged_trials:
-            yield
-            return
-        tune._staged_trials.add(trial)
-        tune._actor_cache.increase_max(resources)
-        try:
-            yield
-        finally:
-            tune._staged_trials.discard(trial)
-            tune._actor_cache.decrease_max(resources)
 
     @property
     def is_full(self) -> bool:
@@ -349,12 +332,21 @@ class Controller:
                 super()._on_training_result(trial, result)
 
             def _schedule_trial_stop(self, trial: Trial, exception: Any = None) -> None:
-                # Another trial would wait in its process until its iteration has ended.
-                wait = trial in in_iteration and _iteration_s(trial) > USUAL_S
+                how: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+                if trial in in_iteration and _iteration_s(trial) > USUAL_S:
+                    # Another trial would wait in its process until its iteration has ended.
+                    how = _not_reusing(self)
+                elif self._resources_to_pending_trials[trial.placement_group_factory]:
+                    how = _keeping_actor(self, trial)
                 in_iteration.discard(trial)
                 sharing.discard(trial)
-                with _not_reusing(self) if wait else contextlib.nullcontext():
+                with how:
                     super()._schedule_trial_stop(trial, exception=exception)
+
+            def _cleanup_cached_actors(self, force_all: bool = False) -> None:
+                # Those that wait go on in them in the next step.
+                if force_all or not any(map(len, self._resources_to_pending_trials.values())):
+                    super()._cleanup_cached_actors(force_all=force_all)
 
             def _schedule_trial_actor(self, trial: Trial) -> None:
                 super()._schedule_trial_actor(trial)
@@ -670,6 +662,25 @@ def _in_its_own_process(tune: TuneController, trial: Trial) -> Iterator[None]:
         if trial.status == Trial.PENDING:
             trial.run_metadata.num_failures, tune._has_errored = failures, errored
         tune._cleanup_cached_actors(force_all=True)
+
+
+@contextlib.contextmanager
+def _keeping_actor(tune: TuneController, trial: Trial) -> Iterator[None]:
+    """Let Tune keep the actor that a trial leaves until the next step, if it reuses actors.
+
+    It would end it unless it has requested another one, which it may not have been allowed to.
+    """
+    resources = trial.placement_group_factory
+    if not tune._reuse_actors or trial in tune._staged_trials:
+        yield
+        return
+    tune._staged_trials.add(trial)
+    tune._actor_cache.increase_max(resources)
+    try:
+        yield
+    finally:
+        tune._staged_trials.discard(trial)
+        tune._actor_cache.decrease_max(resources)
 
 
 @contextlib.contextmanager
