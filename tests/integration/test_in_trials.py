@@ -143,7 +143,7 @@ def test_training_does_not_notice(tmp_path, trainable, monkeypatch):
     assert trained(results) == trained(alone)
     # Each ran where its trial trained. (The class ends itself with the last one.)
     reports = sweep.reports[sweep.reports.training_iteration < LENGTH]
-    assert (reports["where"] == reports["pid"]).all() and reports.pid.nunique() == 2
+    assert (reports["where"] == reports["pid"]).all()
 
 
 @pytest.mark.parametrize("how", ["crashes", "hangs"])
