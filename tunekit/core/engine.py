@@ -130,10 +130,29 @@ class JudgedBy:
     Attributes:
         names: The metrics.
         all_count: Whether the scheduler, or anything else, uses every score.
+        objectives: Those that the scheduler judges by.
+        mode: The scheduler's: ``"min"`` or ``"max"``; None if it has none.
     """
 
-    names: frozenset[str]
+    names: frozenset[str] = frozenset()
     all_count: bool = True
+    objectives: frozenset[str] = frozenset()
+    mode: str | None = None
+
+    def better(self, name: str) -> str | None:
+        """Return whether the greatest or the least values of a metric are best; None: not known.
+
+        A searcher may judge by another metric than the scheduler, and other values of that one may
+        be better.
+
+        Example:
+            >>> judged_by = JudgedBy(
+            ...     frozenset({"accuracy", "loss"}), objectives=frozenset({"accuracy"}), mode="max"
+            ... )
+            >>> judged_by.better("accuracy"), judged_by.better("loss")
+            ('max', None)
+        """
+        return self.mode if name in self.objectives or self.names == {name} else None
 
 
 #: What the engine takes: events, and what is not written down because each session says it anew.
@@ -164,8 +183,8 @@ class Engine:
     """
 
     def __init__(self, when: int | str = 1):
-        #: The metrics that the sweep is judged by.
-        self.required: frozenset[str] = frozenset()
+        #: What the sweep is judged by.
+        self.judged_by = JudgedBy()
         self.trials: dict[str, TrialRecord] = {}
         #: What was validated.
         self.history = History()
@@ -294,7 +313,7 @@ class Engine:
             case Hears():
                 self._undelivered[event.trial_id] = None
             case JudgedBy():
-                self.required, self.delivery.all_count = event.names, event.all_count
+                self.judged_by, self.delivery.all_count = event, event.all_count
             case PassedOver():
                 self.delivery.delivered(event.trial_id, event.place)
             case _:
@@ -471,6 +490,19 @@ class Engine:
 
     # What follows ------------------------------------------------------------------------------
 
+    @property
+    def required(self) -> frozenset[str]:
+        """Return the metrics that the sweep is judged by."""
+        return self.judged_by.names
+
+    def best(self, trial_id: str) -> float | None:
+        """Return a trial's best score so far, the larger the better; None if it has none."""
+        extremes = self.record(trial_id).extremes
+        for name in sorted(self.judged_by.objectives & extremes.keys()):
+            least, most = extremes[name]
+            return -least if self.judged_by.better(name) == "min" else most
+        return None
+
     def undecided(self) -> set[str]:
         """Return the metrics to judge by that may be validation's or training's."""
         return self.history.undecided(self.required)
@@ -485,16 +517,11 @@ class Engine:
         pending = self.delivery.pending(trial_id)
         return [one.serves for one in pending if one.serves is not None and one.iteration < before]
 
-    def may_be_best(self, name: str, mode: str | None, interval: Interval) -> bool:
-        """Return whether a score may be the best so far, wherever in its interval it is.
-
-        Args:
-            name: The metric.
-            mode: Which values are better, ``"min"`` or ``"max"``; None if nobody has said.
-            interval: Where the score is.
-        """
+    def may_be_best(self, name: str, interval: Interval) -> bool:
+        """Return whether a score may be the best so far, wherever in its interval it is."""
         if name not in self.extremes:
             return True
+        mode = self.judged_by.better(name)
         least, most = self.extremes[name]
         return (mode != "min" and interval.high >= most) or (
             mode != "max" and interval.low <= least

@@ -13,7 +13,6 @@ from tunekit.core.problems import Problems
 
 __all__ = [
     "Evidence",
-    "Judging",
     "Sequential",
     "alike_by_rank",
     "alike_by_value",
@@ -129,34 +128,6 @@ def alike_by_rank(
     least = sum(one < interval.low for one in others)
     most = sum(one <= interval.high for one in others) + missing
     return not any(least < rank <= most for rank in ranks)
-
-
-@dataclass(frozen=True)
-class Judging:
-    """Which metrics a sweep is judged by, and which of their values are better.
-
-    Attributes:
-        mode: The scheduler's: ``"min"`` or ``"max"``; None if it has none.
-        objectives: The metrics that the scheduler judges by.
-        required: Those that anything judges by, such as the searcher.
-    """
-
-    mode: str | None
-    objectives: Collection[str]
-    required: Collection[str]
-
-    def better(self, name: str) -> str | None:
-        """Return whether the greatest or the least values of a metric are best; None: not known.
-
-        A searcher may judge by another metric than the scheduler, and other values of that one may
-        be better.
-
-        Example:
-            >>> judging = Judging("max", {"accuracy"}, {"accuracy", "loss"})
-            >>> judging.better("accuracy"), judging.better("loss")
-            ('max', None)
-        """
-        return self.mode if name in self.objectives or set(self.required) == {name} else None
 
 
 def estimates_in(metrics: Mapping[str, Any]) -> dict[str, Estimate]:

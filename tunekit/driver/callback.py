@@ -366,8 +366,9 @@ class ValidationCallback(tune.Callback):
 
     def _judge_by(self, *more: str) -> None:
         """Note by which metrics the sweep is judged, and whether every score is used."""
-        names = self.state.required.union(more)
-        self.emit(JudgedBy(names, self.waiting.all_count()))
+        judged_by = self.waiting.judged_by(*more)
+        if judged_by != self.state.judged_by:
+            self.emit(judged_by)
 
     def begin(self) -> None:
         """Note that the ``tunekit.Tuner`` that made it runs it.

@@ -15,7 +15,7 @@ from tunekit._ray.decisions import decides_at_times
 from tunekit._ray.stand_ins import StandIn
 from tunekit.config import ValidationConfig
 from tunekit.core.confidence import Interval
-from tunekit.core.engine import Engine
+from tunekit.core.engine import Engine, JudgedBy
 from tunekit.core.pending import (
     Waits,
     Way,
@@ -27,7 +27,6 @@ from tunekit.core.pending import (
 )
 from tunekit.core.reconcile import Actual
 from tunekit.core.room import Shares, shares, total
-from tunekit.core.sequential import Judging
 from tunekit.core.starts import Starts
 from tunekit.core.validation import Request
 from tunekit.scheduling.base import BaseScheduler
@@ -96,21 +95,22 @@ class Waiting(Around):
 
     # Which scores count ------------------------------------------------------------------------
 
-    def judging(self) -> Judging:
-        """Return by which metrics the sweep is decided, and which of their values are better."""
-        scheduling = self._scheduling
-        mode = None if scheduling is None else scheduling.mode
-        objectives = set() if scheduling is None else scheduling.objectives
-        return Judging(mode, objectives, self._state.required)
+    def judged_by(self, *more: str) -> JudgedBy:
+        """Return what the sweep is judged by, with metrics that have become known."""
+        scheduling, names = self._scheduling, self._state.required.union(more)
+        if scheduling is None:
+            return JudgedBy(names)
+        all_count = self._searches or self._stopping.by_scores
+        return JudgedBy(names, all_count, frozenset(scheduling.objectives), scheduling.mode)
 
     def judged(self) -> dict[str, str | None]:
         """See :class:`~tunekit.validating.validator.Around`."""
-        judging = self.judging()
-        return {name: judging.better(name) for name in self._state.required}
+        judged_by = self._state.judged_by
+        return {name: judged_by.better(name) for name in judged_by.names}
 
     def all_count(self) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
-        return self._scheduling is None or self._searches or self._stopping.by_scores
+        return self._state.judged_by.all_count
 
     @property
     def best_in_full(self) -> bool:
@@ -124,10 +124,10 @@ class Waiting(Around):
 
     def alike(self, request: Request, name: str, interval: Interval) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
-        scheduling, better = self._scheduling, self.judging().better(name)
+        scheduling = self._scheduling
         if scheduling is None:
             return False
-        if self.best_in_full and self._state.may_be_best(name, better, interval):
+        if self.best_in_full and self._state.may_be_best(name, interval):
             return False
         return self._stopping.alike(request.trial_id, name, interval) and scheduling.decides_alike(
             request, name, interval
@@ -370,12 +370,8 @@ class Waiting(Around):
                 yield self.validator.resources  # one place is left to what decides
 
     def best(self, trial_id: str) -> float | None:
-        """See :class:`~tunekit.validating.validator.Around`: by one metric to judge by."""
-        judging, extremes = self.judging(), self._state.record(trial_id).extremes
-        for name in sorted(judging.objectives & extremes.keys()):
-            least, most = extremes[name]
-            return -least if judging.better(name) == "min" else most
-        return None
+        """See :class:`~tunekit.validating.validator.Around`."""
+        return self._state.best(trial_id)
 
     def over(self) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""

@@ -19,7 +19,6 @@ from tunekit.core.events import (
 )
 from tunekit.core.sequential import (
     Evidence,
-    Judging,
     alike_by_rank,
     alike_by_value,
     gathered,
@@ -141,11 +140,13 @@ def test_a_restored_validation_knows_what_it_had_yielded():
 )
 def test_what_may_be_the_best_so_far_is_known(mode, may):
     state = state_with_a_request()
-    assert state.may_be_best("accuracy", mode, Interval(0.0, 0.1)), "it is the first"
+    names = frozenset({"accuracy"})
+    state.apply(JudgedBy(names, objectives=names, mode=mode))
+    assert state.may_be_best("accuracy", Interval(0.0, 0.1)), "it is the first"
     ended = {"status": "validated", "metrics": {"accuracy": 0.5}}
     state.apply(ValidationEnded(id="a:0:1:1", **ended))
     intervals = [Interval(0.2, 0.4), Interval(0.4, 0.6), Interval(0.6, 0.8)]
-    assert [state.may_be_best("accuracy", mode, one) for one in intervals] == may
+    assert [state.may_be_best("accuracy", one) for one in intervals] == may
 
 
 NAMES = st.sampled_from(["accuracy", "loss", "f1", "per_class"])
@@ -169,14 +170,17 @@ def test_a_score_is_gathered_again_from_what_it_was_spread_into(metrics):
 
 
 @pytest.mark.parametrize(
-    "judging, name, better",
+    "mode, objectives, names, name, better",
     [
-        (Judging("max", {"accuracy"}, {"accuracy"}), "accuracy", "max"),
-        (Judging("max", {"accuracy"}, {"accuracy", "loss"}), "accuracy", "max"),
-        (Judging("max", {"accuracy"}, {"accuracy", "loss"}), "loss", None),  # the searcher's
-        (Judging("min", set(), {"loss"}), "loss", "min"),  # Tune says, and nobody else judges
-        (Judging(None, set(), {"loss"}), "loss", None),
+        ("max", {"accuracy"}, {"accuracy"}, "accuracy", "max"),
+        ("max", {"accuracy"}, {"accuracy", "loss"}, "accuracy", "max"),
+        ("max", {"accuracy"}, {"accuracy", "loss"}, "loss", None),  # the searcher's
+        ("min", set(), {"loss"}, "loss", "min"),  # Tune says, and nobody else judges
+        (None, set(), {"loss"}, "loss", None),
     ],
 )
-def test_which_values_are_better_is_known_of_what_the_scheduler_judges_by(judging, name, better):
-    assert judging.better(name) == better
+def test_which_values_are_better_is_known_of_what_the_scheduler_judges_by(
+    mode, objectives, names, name, better
+):
+    judged_by = JudgedBy(frozenset(names), objectives=frozenset(objectives), mode=mode)
+    assert judged_by.better(name) == better
