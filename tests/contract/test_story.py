@@ -105,7 +105,7 @@ def test_a_trial_waits_or_is_paused_in_its_story_whenever_it_is(tmp_path, make, 
                 if not trial.last_result or trial.is_finished():
                     continue
                 told = story(record.events, trial.trial_id, sessions=record.sessions)
-                waits = ran.validation.waiting.waits(trial.trial_id)
+                waits = ran.validation.waiting.waits(trial.trial_id) is not None
                 assert ("It waits for the score of" in told) == waits, told
                 paused = trial.status == Trial.PAUSED and not waits
                 if paused and on_pending == "wait":

@@ -42,7 +42,6 @@ from tunekit.core.events import (
     OfTrial,
     SessionClosed,
     TrialErrored,
-    ValidationEnded,
     ValidationRequested,
 )
 from tunekit.core.history import History
@@ -87,7 +86,7 @@ from tunekit.scheduling.waiting import Waiting
 from tunekit.training import VALIDATION_KEY
 from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import Executor, executor_of
-from tunekit.validating.validator import Validator
+from tunekit.validating.validator import Validator, pool_of
 
 __all__ = ["ValidationCallback"]
 
@@ -229,23 +228,27 @@ class ValidationCallback(tune.Callback):
         self.state = Engine(config.when)
         self._draining = draining = Draining(self.clock)
         self._stopping = StoppingCriteria(self.fail)
+        executor, pool = executor or executor_of(config, cache), pool_of(config)
         #: Which trials wait, and what may use their places.
         self.waiting = Waiting(
             config,
             self.trials,
             self.state,
             self._stopping,
+            pool,
+            executor,
+            self.clock,
             draining=lambda: draining.waits,
             confirms=lambda: self.confirm is not None,
         )
         #: Runs the validations.
-        self.validator = self.waiting.validator = Validator(
+        self.validator = Validator(
             config,
-            executor or executor_of(config, cache),
+            executor,
             self.clock,
             emit=self.emit,
-            conclude=self._conclude,
             around=self.waiting,
+            pool=pool,
             cache=cache,
         )
         #: The further stages, by name.
@@ -311,7 +314,9 @@ class ValidationCallback(tune.Callback):
         #: Lets it choose.
         self.next_trial = NextTrial(base, controller, emit=emit)
         #: Brings trials to where it believes them to be.
-        self.actions = TrialActions(base, controller, self.waiting, self.clock, emit=emit)
+        self.actions = TrialActions(
+            base, controller, self.waiting, self.validator, self.clock, emit=emit
+        )
         searcher = ValidatedSearcher.within(controller)
         #: What the scheduler and the searcher are given.
         self.deliveries = Deliveries(
@@ -509,7 +514,8 @@ class ValidationCallback(tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Called by Tune when a trial has ended by itself or was stopped, and before its actor."""
-        self.waiting.ends(trial)
+        if self.waiting.validates_last(trial):
+            self.validator.validate_last(trial)
         self._failures.ended(trial)
 
     def on_trial_error(
@@ -646,10 +652,6 @@ class ValidationCallback(tune.Callback):
             case _:
                 assert_never(command)
 
-    def _conclude(self, outcome: Outcome) -> None:
-        """Record how a validation ended."""
-        self.emit(ValidationEnded.of(outcome))
-
     def _take_over_new_criteria(self) -> None:
         """Keep criteria from Tune on metrics that validation has come to produce."""
         self._stopping.take_over_new(self.trials.values(), self.history.names)
@@ -708,7 +710,8 @@ class ValidationCallback(tune.Callback):
             ['Validations: none yet']
         """
         left_over = [t for t in self.trials.values() if not t.is_finished()]
-        left, waiting = len(left_over), sum(self.waiting.waits(t.trial_id) for t in left_over)
+        left = len(left_over)
+        waiting = sum(self.waiting.waits(t.trial_id) is not None for t in left_over)
         lines = [
             counted(self.summary()),
             *(counted(one.summary(), f"Stage {name}") for name, one in self.stages.items()),

@@ -10,7 +10,7 @@ from typing import Any
 from tunekit._ray.storage import exists
 from tunekit.config import ValidationConfig
 from tunekit.core.estimates import Estimate
-from tunekit.core.events import Event, ValidationEnded, ValidationRequested
+from tunekit.core.events import Event, ValidationRequested
 from tunekit.core.failures import Failures, gone, place_of
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.stage import Stage
@@ -75,8 +75,8 @@ class Evaluation(Validator):
         gives_up: bool = True,
         **options: Any,
     ):
-        super().__init__(config, *where, emit=emit, conclude=self._end, around=source, **options)
-        self._source, self._write = source, emit
+        super().__init__(config, *where, emit=emit, around=source, **options)
+        self._source = source
         self._asked: set[str] = set()
         self._failures = Failures(gives_up=gives_up)
         #: The failure by which the function is considered broken, if it is.
@@ -93,7 +93,7 @@ class Evaluation(Validator):
         new = [one for one in self._source.wanted() if one.id not in self._asked]
         self._asked.update(request.id for request in new)
         for request in new:
-            self._write(ValidationRequested.of(request))
+            self._emit(ValidationRequested.of(request))
         known = self._source.estimates if self._resumes else {}
         for request in [*left, *new]:
             if again and not _is_there(request):
@@ -127,13 +127,13 @@ class Evaluation(Validator):
     def given_up(self, outcome: Outcome) -> None:
         """Take that the function is considered broken by a failure."""
 
-    def _end(self, outcome: Outcome) -> None:
+    def _conclude(self, outcome: Outcome) -> None:
         """Record how a validation ended, and act on it."""
         outcome = self._source.take(outcome)
         failed = outcome.status in (Status.FAILED, Status.TIMED_OUT)
         if failed and not _is_there(outcome.request):
             outcome = replace(outcome, reason=gone(outcome.request.path), error=None)
-        self._write(ValidationEnded.of(outcome))
+        super()._conclude(outcome)
         if outcome.validated:
             self.succeeded()
         elif failed and self.broken_by is None:

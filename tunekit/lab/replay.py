@@ -162,7 +162,7 @@ class Machine:
             scheduler = ValidatedScheduler(self.scheduler)
             callbacks += [policy, validation]
             validation.waiting.share(self.room.cluster, [self.room.trial])
-            validation.validator.durations.starts.append(self.validation_start_s)
+            validation.waiting.pool.durations.starts.append(self.validation_start_s)
         _machines[id(self)] = self
         try:
             with _quietly():

@@ -19,6 +19,7 @@ from tunekit.core.pending import Waits, Way, stands_still, when_starved
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
 from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.waiting import Waiting, is_unsaved
+from tunekit.validating.validator import Validator
 
 __all__ = ["TrialActions"]
 
@@ -37,6 +38,7 @@ class TrialActions:
         base: The base scheduler.
         controller: The sweep's controller.
         waiting: Which trials wait, and for what.
+        validator: Runs the validations.
         clock: The sweep's clock.
         emit: Takes what happens, before anything comes of it.
     """
@@ -46,12 +48,14 @@ class TrialActions:
         base: BaseScheduler,
         controller: Controller,
         waiting: Waiting,
+        validator: Validator,
         clock: Clock,
         *,
         emit: Callable[[Input], None],
     ):
         self._base, self._stand_ins, self._controller = base, base.stand_ins, controller
-        self._waiting, self._clock, self._emit = waiting, clock, emit
+        self._waiting, self._pool, self._validator = waiting, waiting.pool, validator
+        self._clock, self._emit = clock, emit
         # When a trial began to wait for a score.
         self._since: dict[str, float] = {}
         self._starts = waiting.starts
@@ -108,7 +112,7 @@ class TrialActions:
         now, held = self._clock.monotonic(), []
         for trial in self._controller.starting() if self._waiting.shares.apart else ():
             self._starting(trial.trial_id, now)
-        for trial_id in self._waiting.validator.lost():
+        for trial_id in self._validator.lost():
             one = self._stand_ins.open.get(trial_id)
             if one is not None and one.doing is Actual.HELD:
                 self._give_way(one, for_validations=True)  # it has no process any more
@@ -118,9 +122,10 @@ class TrialActions:
             doing = stand_in.doing
             if doing is Actual.SAVING:
                 continue  # all running trials may be saving, step after step
-            if trial_id in self._since and not self._waiting.waits(trial_id):
+            waits = self._waiting.waits(trial_id)
+            if trial_id in self._since and waits is None:
                 self._waited(trial_id)  # if it waits still, the scheduler has paused it
-            move = self._next_action(stand_in, doing)
+            move = self._next_action(stand_in, doing, waits)
             if move is not Action.NOTHING:
                 self._make(move, stand_in)
             elif doing is Actual.HELD:
@@ -147,18 +152,17 @@ class TrialActions:
             or (doing is Actual.PAUSED and stand_in.phase is Desired.RUNNING)
         )
 
-    def _next_action(self, stand_in: StandIn, doing: Actual) -> Action:
-        validates = self._waiting.validator.runs_in(stand_in.trial_id)
-        waits = self._waiting.waits(stand_in.trial_id)
+    def _next_action(self, stand_in: StandIn, doing: Actual, waits: Waits | None) -> Action:
+        validates = self._pool.hosts(stand_in.trial_id)
         way = Way.KEEP
-        if waits and doing is Actual.HELD and not validates:
-            way = self._waiting.way(stand_in)
+        if waits is not None and doing is Actual.HELD and not validates:
+            way = self._waiting.way(stand_in, waits)
         return next_action(
             stand_in.phase,
             doing,
             overwritten=stand_in.change.restored_from is not None,
             changed=bool(stand_in.change),
-            waits=waits and way is not Way.TRAIN,
+            waits=waits is not None and way is not Way.TRAIN,
             validates=validates,
             gives_way=way in (Way.SWAP, Way.RELEASE),
         )
@@ -233,11 +237,10 @@ class TrialActions:
 
         If all actors waited for scores that wait for the actors' resources, there would be none.
         """
-        controller, validator = self._controller, self._waiting.validator
-        now = self._clock.monotonic()
+        controller, pool, now = self._controller, self._pool, self._clock.monotonic()
         for stand_in in held:
             self._since.setdefault(stand_in.trial_id, now)
-        if validator.starved_s() < _STARVED_S:
+        if pool.starved_s(now) < _STARVED_S:
             return  # their processes may take long to start
         if not self._waiting.contend:
             return
@@ -255,4 +258,4 @@ class TrialActions:
         else:
             logger.warning("%s", no_room(first.trial_id, trials=len(controller.running)))
             self._give_way(first, for_validations=True)
-            validator.relieved()
+            pool.relieved(now)

@@ -13,6 +13,7 @@ from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
 from tunekit._ray.decisions import decides_at_times
 from tunekit._ray.stand_ins import StandIn
+from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.confidence import Interval
 from tunekit.core.engine import Engine, JudgedBy
@@ -25,13 +26,15 @@ from tunekit.core.pending import (
     waits_for_each,
     while_it_waits,
 )
+from tunekit.core.pool import Pool
 from tunekit.core.reconcile import Actual
 from tunekit.core.room import Shares, shares, total
 from tunekit.core.starts import Starts
 from tunekit.core.validation import Request
 from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.stopping import StoppingCriteria
-from tunekit.validating.validator import Around, Validator
+from tunekit.validating.executor import Executor
+from tunekit.validating.validator import Around
 
 __all__ = ["Waiting", "is_unsaved"]
 
@@ -49,11 +52,12 @@ class Waiting(Around):
         trials: The trials of the sweep; others may be added.
         state: The state of the sweep.
         stopping: The stopping criteria.
+        pool: The sweep's own validations.
+        executor: Where they run.
+        clock: The sweep's clock.
         draining: Returns whether only validations are left to wait for.
+        confirms: Returns whether the winner is confirmed in the end.
     """
-
-    #: Runs the validations.
-    validator: Validator
 
     def __init__(
         self,
@@ -61,10 +65,17 @@ class Waiting(Around):
         trials: Mapping[str, Trial],
         state: Engine,
         stopping: StoppingCriteria,
+        pool: Pool,
+        executor: Executor,
+        clock: Clock,
+        *,
         draining: Callable[[], bool],
         confirms: Callable[[], bool],
     ):
         self._config, self._trials, self._state = config, trials, state
+        #: The validations by whose scores trials are judged.
+        self.pool = pool
+        self._executor, self._clock = executor, clock
         self._stopping, self._draining = stopping, draining
         self._confirms = confirms
         self._controller: Controller | None = None
@@ -145,15 +156,10 @@ class Waiting(Around):
             asked,
             in_process=self._hosts(trial),
             swaps=self.hands_over(trial, whole=True),
-            short=self.validate_themselves and self.validator.are_short,
+            short=self.validate_themselves and self.are_short,
             undecided=self.undecided(),
             synchronous=scheduling.compares_all,
         )
-
-    @property
-    def on_pending(self) -> str:
-        """Return what trials do while scores are pending, as the user wants it."""
-        return self._config.on_pending
 
     def decisions(self, trial_id: str) -> int:
         """Return how many pending scores of a trial the scheduler will decide by."""
@@ -161,52 +167,65 @@ class Waiting(Around):
 
     def waits_for_each(self) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
-        short, undecided = self.validator.are_short, self.undecided()
+        short, undecided = self.are_short, self.undecided()
         return waits_for_each(self._config.on_pending, short=short, undecided=undecided)
+
+    @property
+    def are_short(self) -> bool:
+        """Return whether validations are so short that a trial stands still for each, as inline."""
+        short = self._config.where == "trial" or self.pool.durations.are_short()
+        return self._executor.in_trials and short
 
     def undecided(self) -> bool:
         """Return whether no score decides anything, and trials validate to save starts."""
         known = self._scheduling
         fifo = known is not None and type(known.scheduler) is FIFOScheduler
-        return fifo and self.validate_themselves and self.validator.durations.start_s > 0
+        return fifo and self.validate_themselves and self.pool.durations.start_s > 0
 
-    def waits(self, trial_id: str) -> bool:
-        """Return whether a trial that has reported waits for pending scores."""
+    def waits(self, trial_id: str) -> Waits | None:
+        """Return for which pending scores a trial waits that has reported; None if for none."""
         delivery, scheduling = self._state.delivery, self._scheduling
         if not delivery.waits(trial_id):
-            return False
+            return None
         waits = self.waits_for(trial_id)
         if waits is Waits.LATE and self.squeezed and not self._can_resume(self._trials[trial_id]):
-            return False  # nothing is validated before it ends
-        return stands_still(
+            return None  # nothing is validated before it ends
+        stands = stands_still(
             waits,
             scores=1,
             decisions=self.decisions(trial_id),
             past_last=lambda: scheduling is not None and scheduling.past_last(trial_id),
         )
+        return waits if stands else None
 
     def standing(self, *, elsewhere: bool) -> Mapping[str, Trial]:
         """See :class:`~tunekit.validating.validator.Around`."""
-        scheduling, validator = self._scheduling, self.validator
+        scheduling = self._scheduling
         if scheduling is None:
             return {}
+        alone = elsewhere and not self.are_short
         return {
             trial_id: stand_in.real
             for trial_id, stand_in in scheduling.stand_ins.open.items()
             if stand_in.doing is Actual.HELD
-            and not validator.runs_in(trial_id)
+            and not self.pool.hosts(trial_id)
             and self._hosts(stand_in.real)
-            and self.waits(trial_id)
-            and not (elsewhere and self.way(stand_in) is not Way.KEEP)
+            and (waits := self.waits(trial_id)) is not None
+            and not (alone and self.way(stand_in, waits) is not Way.KEEP)
         }
 
-    def way(self, stand_in: StandIn) -> Way:
-        """Return what a trial does that would wait, by what could use its place."""
+    def way(self, stand_in: StandIn, waits: Waits) -> Way:
+        """Return what a trial does that would wait, by what could use its place.
+
+        Args:
+            stand_in: The trial.
+            waits: For which of its pending scores it waits.
+        """
         scheduling, controller = self._scheduling, self._controller
         assert scheduling is not None and controller is not None
         return while_it_waits(
-            self.on_pending,
-            self.waits_for(stand_in.trial_id),
+            self._config.on_pending,
+            waits,
             squeezed=self.squeezed,
             ready=bool(self.ready),
             new_trials=controller.has_new_trials,
@@ -229,10 +248,10 @@ class Waiting(Around):
         Returns:
             Whether checkpoints are validated in the processes of trials that wait.
         """
-        most, need = self._config.most_in_flight or 1, self.validator.resources
+        most, need = self._config.most_in_flight or 1, self._executor.need
         self.shares = shares(cluster, total(*bundles), need, most=most)
         stands = self._config.on_pending != "continue"
-        return stands and self.validator.fits_in(self.processes(bundles))
+        return stands and self._executor.fits_in(self.processes(bundles))
 
     @property
     def validate_themselves(self) -> bool:
@@ -243,9 +262,9 @@ class Waiting(Around):
     def _hosts(self, trial: Trial) -> bool:
         """Return whether a validation could run in the processes of a trial that stands still."""
         controller = self._controller
-        if controller is None or not self.validator.in_trials:
+        if controller is None or not self._executor.in_trials:
             return False
-        return self.validator.fits_in(self.processes(controller.bundles_of(trial)))
+        return self._executor.fits_in(self.processes(controller.bundles_of(trial)))
 
     def processes(self, bundles: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
         """Return the resources of each process of a trial that has these bundles.
@@ -262,13 +281,15 @@ class Waiting(Around):
         """Return whether validations can only run once a trial has given its resources back."""
         return self.shares.squeezed and not self.validate_themselves
 
-    def ends(self, trial: Trial) -> None:
-        """Take that a trial ends; where actors are reused, the next one runs in its process."""
+    def validates_last(self, trial: Trial) -> bool:
+        """Return whether a trial that ends can validate what is left of it in its process.
+
+        Where actors are reused, the next one runs there.
+        """
         controller = self._controller
         if controller is None or controller.reuses_actors or not self._hosts(trial):
-            return
-        if controller.has_actor(trial):
-            self.validator.validate_last(trial)
+            return False
+        return controller.has_actor(trial)
 
     def others_wait(self) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
@@ -293,14 +314,15 @@ class Waiting(Around):
             trial: The trial.
             whole: Whether it waits for a whole validation; otherwise, for what is pending now.
         """
-        controller, validator = self._controller, self.validator
+        controller, pool = self._controller, self.pool
         if controller is None:
             return False
         if controller.reuses_actors:  # a function has to have asked for its checkpoint
             return controller.can_resume(trial) or not controller.is_function(trial)
         if not self.shares.apart or not controller.can_resume(trial):
             return False
-        wait_s = validator.durations.typical_s if whole else validator.wait_s(trial.trial_id)
+        now = self._clock.monotonic()
+        wait_s = pool.durations.typical_s if whole else pool.wait_s(trial.trial_id, now)
         return pays_for_a_start(wait_s, self.starts.typical_s)
 
     def _hand_over(self) -> bool:
@@ -326,7 +348,7 @@ class Waiting(Around):
         """Note that a trial has saved, and how long that took."""
         since = self._reported.pop(trial.trial_id, None)
         if since is not None:
-            self.validator.durations.saves.append(now - since)
+            self.pool.durations.saves.append(now - since)
 
     def leaves_out(self, trial: Trial) -> bool:
         """Return whether a trial's scores that decide nothing are optional.
@@ -341,7 +363,8 @@ class Waiting(Around):
             and decides_at_times(scheduling.scheduler)
             and not self._stopping.may_read(trial)
             and not (
-                self.validate_themselves and self.validator.scores_are_free(self.starts.iteration_s)
+                self.validate_themselves
+                and self.pool.durations.scores_are_free(self.starts.iteration_s)
             )
         )
 
@@ -356,7 +379,7 @@ class Waiting(Around):
         used = scheduling.uses(trial, report)
         if used or self._config.when != "auto":
             return used
-        free = self.validator.durations.saves_are_free(self.starts.iteration_s)
+        free = self.pool.durations.saves_are_free(self.starts.iteration_s)
         return free or not self.leaves_out(trial)
 
     def kept(self) -> Iterator[Mapping[str, float]]:
@@ -366,8 +389,8 @@ class Waiting(Around):
             idle = (one for one in self._trials.values() if one.status in _IDLE)
             yield from map(controller.needs_of, idle)
             yield from self.to_come()
-            if self.shares.apart or not self.validator.in_trials:
-                yield self.validator.resources  # one place is left to what decides
+            if self.shares.apart or not self._executor.in_trials:
+                yield self._executor.need  # one place is left to what decides
 
     def best(self, trial_id: str) -> float | None:
         """See :class:`~tunekit.validating.validator.Around`."""
@@ -395,7 +418,7 @@ class Waiting(Around):
         controller, trial = self._controller, next(iter(self._trials.values()), None)
         if controller is None or trial is None:
             return False
-        return not controller.needs_of(trial).keys().isdisjoint(self.validator.resources)
+        return not controller.needs_of(trial).keys().isdisjoint(self._executor.need)
 
     def places(self) -> int | None:
         """Return how many trials may have a process at once; None: as many as get resources.
@@ -404,16 +427,15 @@ class Waiting(Around):
         by which the scheduler will decide, or all where nothing fits beside a trial. (Where trials
         hand their places over, these would be lost to them.)
         """
-        validator = self.validator
-        wanted = not validator.quiet if self.squeezed else validator.wants_room
+        wanted = not self.pool.quiet if self.squeezed else self.pool.wants_room
         if wanted and self.contend and not self._hand_over():
             return 0
         return self.shares.at_once if self.validate_themselves else self.shares.leaving_room
 
     def spare(self) -> None:
         """Let evaluators without work end that trials need the resources of."""
-        if self.contend and self.validator.quiet and any(True for _ in self.promised()):
-            self.validator.spare(0 if self.validate_themselves else self.shares.validations)
+        if self.contend and self.pool.quiet and any(True for _ in self.promised()):
+            self._executor.spare(0 if self.validate_themselves else self.shares.validations)
 
 
 def is_unsaved(trial: Trial) -> bool:

@@ -19,12 +19,13 @@ from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
     Event,
+    ValidationEnded,
     ValidationEstimated,
     ValidationKey,
 )
 from tunekit.core.failures import Failures, place_of
 from tunekit.core.metrics import leaves
-from tunekit.core.pool import Durations, Pool
+from tunekit.core.pool import Pool
 from tunekit.core.sequential import Evidence, Sequential, estimates_in
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status, rejected
 from tunekit.core.values import LeftOut
@@ -34,7 +35,7 @@ from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import Executor
 from tunekit.validating.process import Began, Estimated, Failed, Lost, Returned, received
 
-__all__ = ["Around", "Validator"]
+__all__ = ["Around", "Validator", "pool_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,11 @@ logger = logging.getLogger(__name__)
 _LOOK_INTERVAL_S = 0.5
 # How often to write down what a validation has yielded: that much is lost if the driver is killed.
 _NOTE_INTERVAL_S = 1.0
+
+
+def pool_of(config: ValidationConfig | Stage) -> Pool:
+    """Return a pool within the limits of the settings."""
+    return Pool(max_in_flight=config.most_in_flight, max_retries=config.max_retries)
 
 
 class Around:
@@ -67,8 +73,8 @@ class Around:
         """Return the trials that wait, and in whose processes a validation can run.
 
         Args:
-            elsewhere: Whether it can run elsewhere, too. Then only those whose places nobody would
-                use meanwhile: there it ends first.
+            elsewhere: Whether it can run elsewhere, too. If it is no short one, then only those
+                whose places nobody would use meanwhile: there it ends first.
         """
         return {}
 
@@ -108,8 +114,8 @@ class Validator:
         executor: Where validations run.
         clock: What to read the time from.
         emit: Called with each event, before it is acted on.
-        conclude: Called with each outcome, to record it and to act on it.
         around: What else goes on in the sweep.
+        pool: Knows what is pending; by default, one that nobody else asks.
         cache: Where scores that were computed in full are kept.
     """
 
@@ -123,20 +129,17 @@ class Validator:
         clock: Clock,
         *,
         emit: Callable[[Event], None],
-        conclude: Callable[[Outcome], None],
         around: Around,
+        pool: Pool | None = None,
         cache: ValidationCache | None = None,
     ):
-        self._pool = Pool(max_in_flight=config.most_in_flight, max_retries=config.max_retries)
+        self._pool = pool or pool_of(config)
         self._executor, self._clock = executor, clock
-        self._emit, self._conclude = emit, conclude
-        self._around, self._cache = around, cache
+        self._emit, self._around, self._cache = emit, around, cache
         # The trials that the scheduler has stopped early since the last poll.
         self._rejected: list[str] = []
         # The trials whose processes have ended with a validation.
         self._lost: list[str] = []
-        # Whether they run in trials however long they take.
-        self._in_trials = getattr(config, "where", None) == "trial"
         self._fn, self._signature = config.fn, signature_of(config.fn)
         self._resumes = takes_resume(config.fn)
         self._retried = Failures()
@@ -161,52 +164,16 @@ class Validator:
         for _ in range(self._pool.waiting + self._pool.queued):
             yield self._executor.need
 
-    @property
-    def durations(self) -> Durations:
-        """Return how long things take."""
-        return self._pool.durations
-
     # Where they run -----------------------------------------------------------------------------
-
-    @property
-    def in_trials(self) -> bool:
-        """Return whether validations can run in the processes of trials that stand still."""
-        return self._executor.in_trials
-
-    @property
-    def are_short(self) -> bool:
-        """Return whether validations are so short that a trial stands still for each, as inline."""
-        return self.in_trials and (self._in_trials or self.durations.are_short())
-
-    def scores_are_free(self, iteration_s: float | None) -> bool:
-        """Return whether trials save and validate in no time, in their processes."""
-        return self.in_trials and self.durations.scores_are_free(iteration_s)
 
     def without_workers(self) -> None:
         """See :class:`~tunekit.validating.executor.Executor`."""
         self._executor.without_workers()
 
-    def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
-        """Return whether a validation could run in these processes of a trial."""
-        return self._executor.fits_in(place)
-
-    def runs_in(self, trial_id: str) -> bool:
-        """Return whether a validation runs in the process of a trial."""
-        return self._pool.hosts(trial_id)
-
-    def wait_s(self, trial_id: str) -> float | None:
-        """Return how much longer a trial waits for scores; see :meth:`Pool.wait_s`."""
-        return self._pool.wait_s(trial_id, self._clock.monotonic())
-
     def lost(self) -> list[str]:
         """Return the trials whose processes have ended with a validation since the last call."""
         lost, self._lost = self._lost, []
         return lost
-
-    @property
-    def wants_room(self) -> bool:
-        """Return whether a validation that the scheduler will decide by waits for resources."""
-        return self._pool.wants_room
 
     def validate_last(self, trial: Trial) -> None:
         """Validate what is left of a trial that ends in its process, which Tune ends after that."""
@@ -216,8 +183,8 @@ class Validator:
     def _start(self, now: float) -> None:
         pool, around, all_count = self._pool, self._around, self._around.all_count()
         capacity = self._executor.capacity(around.promised()) if pool.needs_capacity else 0
-        if pool.waiting and self.in_trials:
-            standing = around.standing(elsewhere=capacity > 0 and not self.are_short)
+        if pool.waiting and self._executor.in_trials:
+            standing = around.standing(elsewhere=capacity > 0)
             each, others_wait = around.waits_for_each(), around.others_wait()
             own = pool.start_in_trials(
                 standing, each=each, others_wait=others_wait, all_count=all_count
@@ -354,10 +321,6 @@ class Validator:
         """Return for how many seconds all started validations have lacked resources; 0 if not."""
         return self._pool.starved_s(self._clock.monotonic())
 
-    def relieved(self) -> None:
-        """Note that something has given resources back: starvation counts from now."""
-        self._pool.relieved(self._clock.monotonic())
-
     def _take_events(self, now: float) -> None:
         for event in self._executor.poll():
             outcome = None
@@ -488,6 +451,10 @@ class Validator:
             logger.warning("The validation of %s %s; trying again.", place, failed.reason)
         if verdict.more is not None:
             logger.warning("Validations were tried again: %s.", verdict.more)
+
+    def _conclude(self, outcome: Outcome) -> None:
+        """Record how a validation ended."""
+        self._emit(ValidationEnded.of(outcome))
 
     def _look(self, now: float) -> None:
         """Check whether validations wait for resources; not every time, because that asks Ray."""
