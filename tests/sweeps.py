@@ -253,9 +253,9 @@ def sweep(
         stage_executors=stage_executors,
         clock=clock,
     )
-    if how == "paused":
-        validation.waiting.places = lambda: None
-    validation.waiting.shares = Shares(apart=how == "beside", squeezed=how == "paused")
+    if how == "paused":  # for want of what trials do not need
+        executor.__class__ = type("Apart", (executor_class,), {"need": {"validating": 1.0}})
+    validation.shares = Shares(apart=how == "beside", squeezed=how == "paused")
     if mended is not None:
         validation.restore(mended)
     heard = listen(base) if listening else Heard()

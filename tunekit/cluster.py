@@ -41,7 +41,7 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
     if per_trial is not None:
         advice = "Ask for less with tune.with_resources, or with fewer workers in scaling_config."
         say_what_is_too_much("trial", per_trial, cluster, advice, problems)
-    per_validation, waiting = validation.validator.resources, validation.waiting
+    per_validation = validation.executor.need
     advice = "Ask for less with ray_remote_kwargs."
     say_what_is_too_much("validation", per_validation, cluster, advice, problems)
     for name, stage in validation.stages.items():
@@ -49,12 +49,12 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         say_what_is_too_much(what, stage.resources, cluster, advice, problems)
     problems.raise_any()
     if not is_distributed(settings.trainable):
-        validation.validator.without_workers()
+        validation.executor.without_workers()
     if bundles is None or per_trial is None:
         return
-    waiting.have_workers = is_distributed(settings.trainable)
-    themselves = waiting.share(cluster, bundles)
-    if themselves and waiting.have_workers:
+    have_workers = is_distributed(settings.trainable)
+    themselves = validation.share(cluster, bundles, have_workers=have_workers)
+    if themselves and have_workers:
         stand(settings.trainable)
     if validation.config.where == "trial" and not themselves:
         problems.add(
@@ -63,9 +63,9 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
             "less with ray_remote_kwargs, or leave where out."
         )
         problems.raise_any()
-    shares = waiting.shares
+    shares = validation.shares
     if settings.tune_config.max_concurrent_trials:
-        waiting.shares = replace(shares, at_once=None, leaving_room=None)
+        validation.shares = replace(shares, at_once=None, leaving_room=None)
     elif themselves:
         logger.info("Trials validate their checkpoints in their processes, while they stand still.")
     elif shares.leaving_room is not None:

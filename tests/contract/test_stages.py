@@ -373,7 +373,7 @@ def test_where_only_one_thing_runs_at_a_time_trials_and_a_stage_do_not_wait_for_
     over = ran(
         tmp_path, tunekit.Stage("full", thorough, every=1), slots=1, stage_slots=0, run=False
     )
-    over.validation.waiting.shares = Shares(at_once=1, squeezed=True)
+    over.validation.shares = Shares(at_once=1, squeezed=True)
     over.sweep.run(most=50_000)
     check_journal(events_in(over.home))
     assert len(requested(over, "full")) == sum(over.lengths().values())

@@ -74,7 +74,7 @@ def on_workstation(folder, base, *, told=True, reuse=False, **options):
     ran = sweep(folder, BASES[base](), trials=4, executor_class=Shared, run=False, **options)
     ran.executor.take_turns_with(ran.sweep)
     if told:
-        ran.validation.waiting.shares = Shares(at_once=1, squeezed=True)
+        ran.validation.shares = Shares(at_once=1, squeezed=True)
     ran.executor.in_trials = False
     ran.sweep.controller._reuse_actors = reuse or options.get("on_pending") == "wait-reused"
     return ran

@@ -44,7 +44,7 @@ def on_cluster(monkeypatch, tmp_path):
             validation_config=tunekit.ValidationConfig(**{"fn": validate, **options}),
         )
         leave_room(settings_of(tuner), tuner.validation)
-        return tuner.validation.waiting.shares
+        return tuner.validation.shares
 
     return look
 
@@ -120,12 +120,12 @@ def on_one_gpu(monkeypatch, tmp_path, **options):
         validation_config=tunekit.ValidationConfig(**config),
     )
     leave_room(settings_of(tuner), tuner.validation)
-    return tuner.validation.waiting
+    return tuner.validation.shares
 
 
 def test_on_one_gpu_evaluators_get_it_from_trials_that_wait(monkeypatch, tmp_path, caplog):
-    waiting = on_one_gpu(monkeypatch, tmp_path, evaluators=1)
-    assert waiting.squeezed and waiting.places() is None
+    shares = on_one_gpu(monkeypatch, tmp_path, evaluators=1)
+    assert shares.squeezed and shares.leaving_room is None
     assert "a trial that waits for a score pauses" in caplog.text
 
 
@@ -158,4 +158,4 @@ def test_what_trials_cannot_use_is_apart(monkeypatch, tmp_path, cluster, validat
         validation_config=tunekit.ValidationConfig(fn=validate, ray_remote_kwargs=validation),
     )
     leave_room(settings_of(tuner), tuner.validation)
-    assert tuner.validation.waiting.shares.apart is beside
+    assert tuner.validation.shares.apart is beside

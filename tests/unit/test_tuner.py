@@ -239,7 +239,7 @@ def test_a_users_limit_is_limit_enough(tmp_path, monkeypatch):
         settings = make(tmp_path, tune_config=config, validation_config=elsewhere)
         validation = validation_of(settings)
         leave_room(settings, validation)
-        assert validation.waiting.places() == limit
+        assert validation.shares.leaving_room == limit
         assert settings.tune_config.max_concurrent_trials == own
     batch = ConcurrencyLimiter(OptunaSearch(), 2, batch=True)
     assert not tunekit.ValidatedSearcher(batch).set_max_concurrency(3)
@@ -602,4 +602,4 @@ def test_the_best_is_evaluated_in_full_unless_it_is_confirmed(tmp_path, said, co
         config = tunekit.ValidationConfig(yields, sequential=sequential)
         confirm = tunekit.Confirm() if confirms else None
         validation = validation_of(make(tmp_path, validation_config=config, confirm=confirm))
-        assert validation.waiting.best_in_full is in_full
+        assert validation.best_in_full is in_full

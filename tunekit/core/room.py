@@ -146,6 +146,8 @@ class Shares:
         validations: For how many validations these leave resources.
         apart: Whether there are resources for validations that no trial can use.
         squeezed: Whether a trial and a validation fit, but only one after the other.
+        have_workers: Whether trials are runs of a trainer, each of whose workers has one of their
+            bundles.
     """
 
     at_once: int | None = None
@@ -153,6 +155,14 @@ class Shares:
     validations: int = 0
     apart: bool = False
     squeezed: bool = False
+    have_workers: bool = False
+
+    def processes(self, bundles: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
+        """Return the resources of each process of a trial that has these bundles.
+
+        Those of a trial that is no run of a trainer and is spread over several are not known.
+        """
+        return bundles if len(bundles) == 1 or self.have_workers else ()
 
 
 def shares(
@@ -172,8 +182,9 @@ def shares(
             trial.
 
     Example:
-        >>> shares({"CPU": 8}, {"CPU": 1}, {"CPU": 2}, most=1)
-        Shares(at_once=8, leaving_room=6, validations=1, apart=False, squeezed=False)
+        >>> known = shares({"CPU": 8}, {"CPU": 1}, {"CPU": 2}, most=1)
+        >>> known.at_once, known.leaving_room, known.apart
+        (8, 6, False)
         >>> shares({"CPU": 2}, {"CPU": 1}, {"CPU": 1}, most=4).validations  # one has to do
         1
         >>> shares({"CPU": 8, "GPU": 1}, {"GPU": 1}, {"CPU": 1}, most=1).apart

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, assert_never
 
@@ -51,6 +52,7 @@ from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.reports import own_names, received
 from tunekit.core.resume_command import how_to_resume
+from tunekit.core.room import Shares, shares, total
 from tunekit.core.seeds import check_seed
 from tunekit.core.validation import Outcome, Status
 from tunekit.driver.deliveries import Deliveries
@@ -86,7 +88,7 @@ from tunekit.scheduling.waiting import Waiting
 from tunekit.training import VALIDATION_KEY
 from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import Executor, executor_of
-from tunekit.validating.validator import Validator, pool_of
+from tunekit.validating.validator import Validator
 
 __all__ = ["ValidationCallback"]
 
@@ -226,31 +228,14 @@ class ValidationCallback(tune.Callback):
         self._cache = cache = None if where is None else ValidationCache(where)
         #: What is known of the sweep so far.
         self.state = Engine(config.when)
-        self._draining = draining = Draining(self.clock)
+        self._draining = Draining(self.clock)
         self._stopping = StoppingCriteria(self.fail)
-        executor, pool = executor or executor_of(config, cache), pool_of(config)
-        #: Which trials wait, and what may use their places.
-        self.waiting = Waiting(
-            config,
-            self.trials,
-            self.state,
-            self._stopping,
-            pool,
-            executor,
-            self.clock,
-            draining=lambda: draining.waits,
-            confirms=lambda: self.confirm is not None,
-        )
+        #: Where validations run.
+        self.executor = executor or executor_of(config, cache)
+        #: How trials and validations share the cluster, as far as that is known.
+        self.shares = Shares()
         #: Runs the validations.
-        self.validator = Validator(
-            config,
-            executor,
-            self.clock,
-            emit=self.emit,
-            around=self.waiting,
-            pool=pool,
-            cache=cache,
-        )
+        self.validator = Validator(config, self.executor, self.clock, emit=self.emit, cache=cache)
         #: The further stages, by name.
         self.stages: dict[str, StageEvaluation] = {}
         for stage in config.stages:
@@ -260,7 +245,6 @@ class ValidationCallback(tune.Callback):
                 self.clock,
                 sweep=self.state,
                 trials=self.trials,
-                waiting=self.waiting,
                 earlier=self.validators,
                 emit=self.emit,
                 cache=cache,
@@ -293,6 +277,38 @@ class ValidationCallback(tune.Callback):
         """Return the metrics to judge by, and which values are better."""
         return self.state.required, None if self.controller is None else self.base.mode
 
+    def share(
+        self,
+        cluster: Mapping[str, float],
+        bundles: Sequence[Mapping[str, float]],
+        *,
+        have_workers: bool = False,
+    ) -> bool:
+        """Let trials and validations share a cluster.
+
+        Args:
+            cluster: What it has, by name of the resource.
+            bundles: What a trial takes, in each place.
+            have_workers: Whether trials are runs of a trainer, whose workers have a bundle each.
+
+        Returns:
+            Whether checkpoints are validated in the processes of trials that wait.
+        """
+        most, need = self.config.most_in_flight or 1, self.executor.need
+        known = shares(cluster, total(*bundles), need, most=most)
+        self.shares = replace(known, have_workers=have_workers)
+        stands = self.config.on_pending != "continue"
+        return stands and self.executor.fits_in(self.shares.processes(bundles))
+
+    @property
+    def best_in_full(self) -> bool:
+        """Return whether what may be the best score so far is evaluated in full.
+
+        Unless ``sequential`` says, it is if the winner is not confirmed in the end.
+        """
+        said = None if self.config.sequential is None else self.config.sequential.best_in_full
+        return self.confirm is None if said is None else said
+
     # Wiring ------------------------------------------------------------------------------------
 
     def attach(self, controller: Controller, state: SchedulerState) -> None:
@@ -313,11 +329,30 @@ class ValidationCallback(tune.Callback):
         )
         #: Lets it choose.
         self.next_trial = NextTrial(base, controller, emit=emit)
-        #: Brings trials to where it believes them to be.
-        self.actions = TrialActions(
-            base, controller, self.waiting, self.validator, self.clock, emit=emit
-        )
         searcher = ValidatedSearcher.within(controller)
+        #: Which trials wait, and what may use their places.
+        self.waiting = waiting = Waiting(
+            self.config,
+            self.trials,
+            self.state,
+            self._stopping,
+            self.validator.pool,
+            self.executor,
+            self.clock,
+            controller,
+            base,
+            shares=self.shares,
+            searches=searcher is not None,
+            best_in_full=self.best_in_full,
+            draining=lambda: self._draining.waits,
+        )
+        self.validator.around = waiting
+        for stage in self.stages.values():
+            stage.follow(waiting)
+        #: Brings trials to where the scheduler believes them to be.
+        self.actions = TrialActions(
+            base, controller, waiting, self.validator, self.clock, emit=emit
+        )
         #: What the scheduler and the searcher are given.
         self.deliveries = Deliveries(
             self.state,
@@ -357,8 +392,7 @@ class ValidationCallback(tune.Callback):
             if isinstance(listener, ValidatedLoggerCallback):
                 listener.attach(self.state.undecided, self.history.names.keys)
             if isinstance(listener, AtDecisions):
-                listener.attach(self.waiting.saves)
-        self.waiting.attach(controller, base, searches=searcher is not None)
+                listener.attach(waiting.saves)
         self._judge_by(*controller.take_over_metric_check(), *base.objectives)
         self._stopping.attach(controller, lambda: self.state.required | self.history.names.keys())
         controller.look_at_reports_first(_receive)
@@ -367,7 +401,7 @@ class ValidationCallback(tune.Callback):
             searcher.attach(self.validator.poll)
             self._judge_by(*searcher.objectives)
         display.attach(controller)
-        controller.heed(pending=lambda: self._end.pending, places=self.waiting.places)
+        controller.heed(pending=lambda: self._end.pending, places=waiting.places)
 
     def _judge_by(self, *more: str) -> None:
         """Note by which metrics the sweep is judged, and whether every score is used."""

@@ -37,8 +37,6 @@ class StageEvaluation(Evaluation):
         *where: As of :class:`~tunekit.validating.validator.Validator`.
         sweep: What is known of the sweep.
         trials: Its trials; others may be added.
-        waiting: Says what trials wait for, and which are to come. A stage that takes the same as a
-            trial that has not begun waits for it: what it took meanwhile would delay that.
         earlier: The validators that go first: the sweep's own, and those of earlier stages.
         **options: As of :class:`~tunekit.evaluation.evaluation.Evaluation`.
     """
@@ -49,15 +47,22 @@ class StageEvaluation(Evaluation):
         *where: Any,
         sweep: Engine,
         trials: Mapping[str, Trial],
-        waiting: Waiting,
         earlier: Sequence[Validator],
         **options: Any,
     ):
         #: What it has to validate, and what came of it.
         self.state = StageState(stage.name, stage.every, sweep)
-        source = _Sweep(stage, self.state, trials, waiting, earlier)
-        super().__init__(stage, *where, source=source, **options)
+        self._sweep = _Sweep(stage, self.state, trials, earlier)
+        super().__init__(stage, *where, source=self._sweep, **options)
         self._of = f"Stage {stage.name!r}: "
+
+    def follow(self, waiting: Waiting) -> None:
+        """Take who says what trials wait for, and which are to come; before that, none do.
+
+        A stage that takes the same as a trial that has not begun waits for it: what it took
+        meanwhile would delay that.
+        """
+        self._sweep.waiting = waiting
 
     def resume(self) -> None:
         """Run what former sessions have left, once all that happened in them is applied."""
@@ -86,17 +91,18 @@ class StageEvaluation(Evaluation):
 class _Sweep(Source):
     """A sweep as a source: what a stage owes by its events. Trials and earlier stages go first."""
 
+    waiting: Waiting
+
     def __init__(
         self,
         stage: Stage,
         state: StageState,
         trials: Mapping[str, Trial],
-        waiting: Waiting,
         earlier: Sequence[Validator],
     ):
         super().__init__()
         self._task, self._state, self._trials = stage.task_config, state, trials
-        self._waiting, self._earlier = waiting, earlier
+        self._earlier = earlier
 
     def wanted(self) -> list[Request]:
         """Return what is owed, and is not requested."""
@@ -118,15 +124,15 @@ class _Sweep(Source):
 
     def promised(self) -> Iterator[Mapping[str, float]]:
         """Yield the resources of trials and of validations of earlier stages that wait for them."""
-        yield from self._waiting.promised()
+        yield from self.waiting.promised()
         for validator in self._earlier:
             yield from validator.wanted()
         if self.waits_for_room():
-            yield from self._waiting.to_come()
+            yield from self.waiting.to_come()
 
     def waits_for_room(self) -> bool:
         """Return whether others than further stages are waited for.
 
         In the end one is started whether or not anything is free.
         """
-        return not (self._waiting.over() and self._earlier[0].idle)
+        return not (self.waiting.over() and self._earlier[0].idle)

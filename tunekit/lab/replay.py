@@ -161,8 +161,8 @@ class Machine:
             validation = ValidationCallback(config, executor=executor, clock=self._clock)
             scheduler = ValidatedScheduler(self.scheduler)
             callbacks += [policy, validation]
-            validation.waiting.share(self.room.cluster, [self.room.trial])
-            validation.waiting.pool.durations.starts.append(self.validation_start_s)
+            validation.share(self.room.cluster, [self.room.trial])
+            validation.validator.pool.durations.starts.append(self.validation_start_s)
         _machines[id(self)] = self
         try:
             with _quietly():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -28,7 +28,7 @@ from tunekit.core.pending import (
 )
 from tunekit.core.pool import Pool
 from tunekit.core.reconcile import Actual
-from tunekit.core.room import Shares, shares, total
+from tunekit.core.room import Shares
 from tunekit.core.starts import Starts
 from tunekit.core.validation import Request
 from tunekit.scheduling.base import BaseScheduler
@@ -55,8 +55,12 @@ class Waiting(Around):
         pool: The sweep's own validations.
         executor: Where they run.
         clock: The sweep's clock.
+        controller: The sweep's controller.
+        scheduling: Its scheduler.
+        shares: How trials and validations share the cluster.
+        searches: Whether a searcher hears of scores.
+        best_in_full: Whether what may be the best score so far is evaluated in full.
         draining: Returns whether only validations are left to wait for.
-        confirms: Returns whether the winner is confirmed in the end.
     """
 
     def __init__(
@@ -68,49 +72,35 @@ class Waiting(Around):
         pool: Pool,
         executor: Executor,
         clock: Clock,
+        controller: Controller,
+        scheduling: BaseScheduler,
         *,
+        shares: Shares,
+        searches: bool,
+        best_in_full: bool,
         draining: Callable[[], bool],
-        confirms: Callable[[], bool],
     ):
         self._config, self._trials, self._state = config, trials, state
         #: The validations by whose scores trials are judged.
         self.pool = pool
         self._executor, self._clock = executor, clock
-        self._stopping, self._draining = stopping, draining
-        self._confirms = confirms
-        self._controller: Controller | None = None
-        self._scheduling: BaseScheduler | None = None
-        self._searches = False
+        self._controller, self._scheduling, self.shares = controller, scheduling, shares
+        self._stopping, self._searches = stopping, searches
+        self._best_in_full, self._draining = best_in_full, draining
         # When each trial reported that has not saved since, in seconds.
         self._reported: dict[str, float] = {}
         #: How long trials take to start, and for an iteration.
         self.starts = Starts()
-        #: How they share the cluster, as far as that is known.
-        self.shares = Shares()
         #: Trials that gave way and whose scores have arrived.
         self.ready: dict[str, Trial] = {}
         #: How many places trials have given up in which no other has begun to start yet.
         self.given_up = 0
-        #: Whether trials are runs of a trainer, each of whose workers has one of their bundles.
-        self.have_workers = False
-
-    def attach(self, controller: Controller, scheduling: BaseScheduler, *, searches: bool) -> None:
-        """Take the sweep's controller and scheduler; nobody waits or lends before.
-
-        Args:
-            controller: The controller.
-            scheduling: The scheduler.
-            searches: Whether a searcher hears of scores.
-        """
-        self._controller, self._scheduling, self._searches = controller, scheduling, searches
 
     # Which scores count ------------------------------------------------------------------------
 
     def judged_by(self, *more: str) -> JudgedBy:
         """Return what the sweep is judged by, with metrics that have become known."""
-        scheduling, names = self._scheduling, self._state.required.union(more)
-        if scheduling is None:
-            return JudgedBy(names)
+        names, scheduling = self._state.required.union(more), self._scheduling
         all_count = self._searches or self._stopping.by_scores
         return JudgedBy(names, all_count, frozenset(scheduling.objectives), scheduling.mode)
 
@@ -123,34 +113,20 @@ class Waiting(Around):
         """See :class:`~tunekit.validating.validator.Around`."""
         return self._state.judged_by.all_count
 
-    @property
-    def best_in_full(self) -> bool:
-        """Return whether what may be the best score so far is evaluated in full.
-
-        Unless ``sequential`` says, it is if the winner is not confirmed in the end.
-        """
-        sequential = self._config.sequential
-        said = None if sequential is None else sequential.best_in_full
-        return not self._confirms() if said is None else said
-
     def alike(self, request: Request, name: str, interval: Interval) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
-        scheduling = self._scheduling
-        if scheduling is None:
+        if self._best_in_full and self._state.may_be_best(name, interval):
             return False
-        if self.best_in_full and self._state.may_be_best(name, interval):
-            return False
-        return self._stopping.alike(request.trial_id, name, interval) and scheduling.decides_alike(
-            request, name, interval
-        )
+        return self._stopping.alike(
+            request.trial_id, name, interval
+        ) and self._scheduling.decides_alike(request, name, interval)
 
     # Who waits ---------------------------------------------------------------------------------
 
     def waits_for(self, trial_id: str) -> Waits:
         """Return for which of its pending scores a trial waits."""
-        scheduling, trial = self._scheduling, self._trials.get(trial_id)
-        asked = self._config.on_pending
-        if asked != "auto" or trial is None or scheduling is None:
+        asked, trial = self._config.on_pending, self._trials.get(trial_id)
+        if asked != "auto" or trial is None:
             return waits_for(asked)
         return waits_for(
             asked,
@@ -158,7 +134,7 @@ class Waiting(Around):
             swaps=self.hands_over(trial, whole=True),
             short=self.validate_themselves and self.are_short,
             undecided=self.undecided(),
-            synchronous=scheduling.compares_all,
+            synchronous=self._scheduling.compares_all,
         )
 
     def decisions(self, trial_id: str) -> int:
@@ -178,35 +154,30 @@ class Waiting(Around):
 
     def undecided(self) -> bool:
         """Return whether no score decides anything, and trials validate to save starts."""
-        known = self._scheduling
-        fifo = known is not None and type(known.scheduler) is FIFOScheduler
+        fifo = type(self._scheduling.scheduler) is FIFOScheduler
         return fifo and self.validate_themselves and self.pool.durations.start_s > 0
 
     def waits(self, trial_id: str) -> Waits | None:
         """Return for which pending scores a trial waits that has reported; None if for none."""
-        delivery, scheduling = self._state.delivery, self._scheduling
-        if not delivery.waits(trial_id):
+        if not self._state.delivery.waits(trial_id):
             return None
-        waits = self.waits_for(trial_id)
-        if waits is Waits.LATE and self.squeezed and not self._can_resume(self._trials[trial_id]):
+        waits, resumes = self.waits_for(trial_id), self._controller.can_resume
+        if waits is Waits.LATE and self.squeezed and not resumes(self._trials[trial_id]):
             return None  # nothing is validated before it ends
         stands = stands_still(
             waits,
             scores=1,
             decisions=self.decisions(trial_id),
-            past_last=lambda: scheduling is not None and scheduling.past_last(trial_id),
+            past_last=lambda: self._scheduling.past_last(trial_id),
         )
         return waits if stands else None
 
     def standing(self, *, elsewhere: bool) -> Mapping[str, Trial]:
         """See :class:`~tunekit.validating.validator.Around`."""
-        scheduling = self._scheduling
-        if scheduling is None:
-            return {}
         alone = elsewhere and not self.are_short
         return {
             trial_id: stand_in.real
-            for trial_id, stand_in in scheduling.stand_ins.open.items()
+            for trial_id, stand_in in self._scheduling.stand_ins.open.items()
             if stand_in.doing is Actual.HELD
             and not self.pool.hosts(trial_id)
             and self._hosts(stand_in.real)
@@ -221,14 +192,13 @@ class Waiting(Around):
             stand_in: The trial.
             waits: For which of its pending scores it waits.
         """
-        scheduling, controller = self._scheduling, self._controller
-        assert scheduling is not None and controller is not None
+        scheduling = self._scheduling
         return while_it_waits(
             self._config.on_pending,
             waits,
             squeezed=self.squeezed,
             ready=bool(self.ready),
-            new_trials=controller.has_new_trials,
+            new_trials=self._controller.has_new_trials,
             handed_over=self._is_taken(stand_in.real),
             undecided=self.undecided(),
             decisions=self.decisions(stand_in.trial_id),
@@ -238,21 +208,6 @@ class Waiting(Around):
 
     # Who has which resources -------------------------------------------------------------------
 
-    def share(self, cluster: Mapping[str, float], bundles: Sequence[Mapping[str, float]]) -> bool:
-        """Let trials and validations share a cluster.
-
-        Args:
-            cluster: What it has, by name of the resource.
-            bundles: What a trial takes, in each place.
-
-        Returns:
-            Whether checkpoints are validated in the processes of trials that wait.
-        """
-        most, need = self._config.most_in_flight or 1, self._executor.need
-        self.shares = shares(cluster, total(*bundles), need, most=most)
-        stands = self._config.on_pending != "continue"
-        return stands and self._executor.fits_in(self.processes(bundles))
-
     @property
     def validate_themselves(self) -> bool:
         """Return whether checkpoints are validated in the processes of trials that wait."""
@@ -261,20 +216,8 @@ class Waiting(Around):
 
     def _hosts(self, trial: Trial) -> bool:
         """Return whether a validation could run in the processes of a trial that stands still."""
-        controller = self._controller
-        if controller is None or not self._executor.in_trials:
-            return False
-        return self._executor.fits_in(self.processes(controller.bundles_of(trial)))
-
-    def processes(self, bundles: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
-        """Return the resources of each process of a trial that has these bundles.
-
-        Those of a trial that is no run of a trainer and is spread over several are not known.
-        """
-        return bundles if len(bundles) == 1 or self.have_workers else ()
-
-    def _can_resume(self, trial: Trial) -> bool:
-        return self._controller is not None and self._controller.can_resume(trial)
+        bundles = self._controller.bundles_of(trial)
+        return self._executor.fits_in(self.shares.processes(bundles))
 
     @property
     def squeezed(self) -> bool:
@@ -287,19 +230,16 @@ class Waiting(Around):
         Where actors are reused, the next one runs there.
         """
         controller = self._controller
-        if controller is None or controller.reuses_actors or not self._hosts(trial):
-            return False
-        return controller.has_actor(trial)
+        return not controller.reuses_actors and self._hosts(trial) and controller.has_actor(trial)
 
     def others_wait(self) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
-        controller = self._controller
-        return controller is not None and controller.has_new_trials and self._hand_over()
+        return self._controller.has_new_trials and self._hand_over()
 
     def _is_taken(self, trial: Trial) -> bool:
         """Return whether another trial goes on in the place of one that waits now."""
         controller = self._controller
-        if controller is None or not self.hands_over(trial):
+        if not self.hands_over(trial):
             return False
         if controller.reuses_actors:
             return not is_unsaved(trial)
@@ -315,8 +255,6 @@ class Waiting(Around):
             whole: Whether it waits for a whole validation; otherwise, for what is pending now.
         """
         controller, pool = self._controller, self.pool
-        if controller is None:
-            return False
         if controller.reuses_actors:  # a function has to have asked for its checkpoint
             return controller.can_resume(trial) or not controller.is_function(trial)
         if not self.shares.apart or not controller.can_resume(trial):
@@ -328,8 +266,6 @@ class Waiting(Around):
     def _hand_over(self) -> bool:
         """Return whether trials do that as a rule."""
         controller = self._controller
-        if controller is None:
-            return False
         resumed = next(filter(controller.can_resume, self._trials.values()), None)
         if controller.reuses_actors:
             first = next(iter(self._trials.values()), None)
@@ -338,7 +274,7 @@ class Waiting(Around):
 
     def promised(self) -> Iterable[Mapping[str, float]]:
         """See :class:`~tunekit.validating.validator.Around`."""
-        return () if self._controller is None else self._controller.promised()
+        return self._controller.promised()
 
     def reported(self, trial: Trial, now: float) -> None:
         """Note that a trial has reported; it may save next."""
@@ -356,11 +292,9 @@ class Waiting(Around):
         They are if it is known which ones decide, no stopper reads each of them, and they take a
         trial's time.
         """
-        scheduling = self._scheduling
         return (
             self._config.when == "auto"
-            and scheduling is not None
-            and decides_at_times(scheduling.scheduler)
+            and decides_at_times(self._scheduling.scheduler)
             and not self._stopping.may_read(trial)
             and not (
                 self.validate_themselves
@@ -373,10 +307,7 @@ class Waiting(Around):
 
         What decides nothing is not worth an iteration's time.
         """
-        scheduling = self._scheduling
-        if scheduling is None:
-            return True
-        used = scheduling.uses(trial, report)
+        used = self._scheduling.uses(trial, report)
         if used or self._config.when != "auto":
             return used
         free = self.pool.durations.saves_are_free(self.starts.iteration_s)
@@ -384,13 +315,11 @@ class Waiting(Around):
 
     def kept(self) -> Iterator[Mapping[str, float]]:
         """See :class:`~tunekit.validating.validator.Around`."""
-        controller = self._controller
-        if controller is not None:
-            idle = (one for one in self._trials.values() if one.status in _IDLE)
-            yield from map(controller.needs_of, idle)
-            yield from self.to_come()
-            if self.shares.apart or not self._executor.in_trials:
-                yield self._executor.need  # one place is left to what decides
+        idle = (one for one in self._trials.values() if one.status in _IDLE)
+        yield from map(self._controller.needs_of, idle)
+        yield from self.to_come()
+        if self.shares.apart or not self._executor.in_trials:
+            yield self._executor.need  # one place is left to what decides
 
     def best(self, trial_id: str) -> float | None:
         """See :class:`~tunekit.validating.validator.Around`."""
@@ -403,7 +332,7 @@ class Waiting(Around):
     def to_come(self) -> list[Mapping[str, float]]:
         """Return what trials take that have not begun, as often as some could start at once."""
         controller, trial = self._controller, next(iter(self._trials.values()), None)
-        if controller is None or trial is None:
+        if trial is None:
             return []
         comes = controller.has_new_trials or controller.to_come
         return [controller.needs_of(trial)] * (_STARTED_AT_ONCE if comes else 0)
@@ -415,10 +344,10 @@ class Waiting(Around):
     @property
     def contend(self) -> bool:
         """Return whether trials take resources that validations need, too."""
-        controller, trial = self._controller, next(iter(self._trials.values()), None)
-        if controller is None or trial is None:
+        trial = next(iter(self._trials.values()), None)
+        if trial is None:
             return False
-        return not controller.needs_of(trial).keys().isdisjoint(self._executor.need)
+        return not self._controller.needs_of(trial).keys().isdisjoint(self._executor.need)
 
     def places(self) -> int | None:
         """Return how many trials may have a process at once; None: as many as get resources.

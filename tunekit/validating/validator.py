@@ -35,7 +35,7 @@ from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import Executor
 from tunekit.validating.process import Began, Estimated, Failed, Lost, Returned, received
 
-__all__ = ["Around", "Validator", "pool_of"]
+__all__ = ["Around", "Validator"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +43,6 @@ logger = logging.getLogger(__name__)
 _LOOK_INTERVAL_S = 0.5
 # How often to write down what a validation has yielded: that much is lost if the driver is killed.
 _NOTE_INTERVAL_S = 1.0
-
-
-def pool_of(config: ValidationConfig | Stage) -> Pool:
-    """Return a pool within the limits of the settings."""
-    return Pool(max_in_flight=config.most_in_flight, max_retries=config.max_retries)
 
 
 class Around:
@@ -114,8 +109,7 @@ class Validator:
         executor: Where validations run.
         clock: What to read the time from.
         emit: Called with each event, before it is acted on.
-        around: What else goes on in the sweep.
-        pool: Knows what is pending; by default, one that nobody else asks.
+        around: What else goes on in the sweep; by default nothing, as before it begins.
         cache: Where scores that were computed in full are kept.
     """
 
@@ -129,13 +123,15 @@ class Validator:
         clock: Clock,
         *,
         emit: Callable[[Event], None],
-        around: Around,
-        pool: Pool | None = None,
+        around: Around | None = None,
         cache: ValidationCache | None = None,
     ):
-        self._pool = pool or pool_of(config)
+        #: What is pending.
+        self.pool = Pool(max_in_flight=config.most_in_flight, max_retries=config.max_retries)
         self._executor, self._clock = executor, clock
-        self._emit, self._around, self._cache = emit, around, cache
+        self._emit, self._cache = emit, cache
+        #: What else goes on in the sweep.
+        self.around = around or Around()
         # The trials that the scheduler has stopped early since the last poll.
         self._rejected: list[str] = []
         # The trials whose processes have ended with a validation.
@@ -161,14 +157,10 @@ class Validator:
 
     def wanted(self) -> Iterator[dict[str, float]]:
         """Yield the resources of each validation that waits for them."""
-        for _ in range(self._pool.waiting + self._pool.queued):
+        for _ in range(self.pool.waiting + self.pool.queued):
             yield self._executor.need
 
     # Where they run -----------------------------------------------------------------------------
-
-    def without_workers(self) -> None:
-        """See :class:`~tunekit.validating.executor.Executor`."""
-        self._executor.without_workers()
 
     def lost(self) -> list[str]:
         """Return the trials whose processes have ended with a validation since the last call."""
@@ -178,10 +170,10 @@ class Validator:
     def validate_last(self, trial: Trial) -> None:
         """Validate what is left of a trial that ends in its process, which Tune ends after that."""
         if trial.trial_id not in self._rejected:
-            self._launch(self._pool.start_last(trial.trial_id), {trial.trial_id: trial})
+            self._launch(self.pool.start_last(trial.trial_id), {trial.trial_id: trial})
 
     def _start(self, now: float) -> None:
-        pool, around, all_count = self._pool, self._around, self._around.all_count()
+        pool, around, all_count = self.pool, self.around, self.around.all_count()
         capacity = self._executor.capacity(around.promised()) if pool.needs_capacity else 0
         if pool.waiting and self._executor.in_trials:
             standing = around.standing(elsewhere=capacity > 0)
@@ -221,7 +213,7 @@ class Validator:
     @property
     def idle(self) -> bool:
         """Return whether every validation has ended."""
-        return self._pool.idle
+        return self.pool.idle
 
     @property
     def quiet(self) -> bool:
@@ -229,7 +221,7 @@ class Validator:
 
         For these, nothing is kept or given back.
         """
-        return self._pool.quiet
+        return self.pool.quiet
 
     def counts(self) -> dict[str, int]:
         """Return how many validations are running, have not begun, or wait to be started.
@@ -237,19 +229,19 @@ class Validator:
         Of those that have not begun (``starting``), ``queued`` wait for resources.
         """
         return {
-            "running": self._pool.running,
-            "starting": self._pool.starting,
-            "queued": self._pool.queued,
-            "waiting": self._pool.waiting,
+            "running": self.pool.running,
+            "starting": self.pool.starting,
+            "queued": self.pool.queued,
+            "waiting": self.pool.waiting,
         }
 
     def pending(self) -> list[Request]:
         """Return every request that has not ended."""
-        return list(self._pool.pending())
+        return list(self.pool.pending())
 
     def statuses(self) -> list[Pending]:
         """Return how far each request that has not ended has come."""
-        return list(self._pool.statuses(self._clock.monotonic()))
+        return list(self.pool.statuses(self._clock.monotonic()))
 
     def awaited(self) -> Collection[Any]:
         """Return references to Ray objects; once one is ready, a :meth:`poll` is worthwhile."""
@@ -263,7 +255,7 @@ class Validator:
             self.give_up(request, _uncallable(name_of(self._fn), lacks))
             return
         self._next_poll = 0.0  # it may start now
-        for outcome in self._pool.submit(request, self._clock.monotonic()):
+        for outcome in self.pool.submit(request, self._clock.monotonic()):
             self._conclude(outcome)
 
     def reject(self, trial_id: str) -> None:
@@ -279,7 +271,7 @@ class Validator:
 
     def drop(self, trial_id: str, reason: str) -> None:
         """Give up all validations of a trial."""
-        self._cancel(*self._pool.drop(trial_id, reason, self._clock.monotonic()))
+        self._cancel(*self.pool.drop(trial_id, reason, self._clock.monotonic()))
 
     def poll(self, *, at_once: bool = False) -> None:
         """Check what has become of the validations, act on it, and start those that may run.
@@ -294,11 +286,11 @@ class Validator:
         try:
             self._next_poll = now + self._executor.poll_interval_s
             self._take_events(now)
-            if self._cancel(*self._pool.expire(now)):
+            if self._cancel(*self.pool.expire(now)):
                 self._take_events(now)  # processes of trials may have ended with them
             rejected, self._rejected = self._rejected, []
             for trial_id in rejected:
-                for outcome in self._pool.reject(trial_id, now):
+                for outcome in self.pool.reject(trial_id, now):
                     self._conclude(outcome)
             self._start(now)
             self._look(now)
@@ -307,32 +299,32 @@ class Validator:
 
     def close(self) -> None:
         """Cancel what has not ended; it stays pending until the sweep is restored."""
-        if not self._pool.idle:
+        if not self.pool.idle:
             logger.warning(
                 "Validations that had not ended: %d. They are pending, and run when the sweep is "
                 "restored.",
                 len(self.pending()),
             )
         self.free()
-        for attempt in self._pool.in_flight():
+        for attempt in self.pool.in_flight():
             self._executor.cancel(attempt)
 
     def starved_s(self) -> float:
         """Return for how many seconds all started validations have lacked resources; 0 if not."""
-        return self._pool.starved_s(self._clock.monotonic())
+        return self.pool.starved_s(self._clock.monotonic())
 
     def _take_events(self, now: float) -> None:
         for event in self._executor.poll():
             outcome = None
             if isinstance(event, Lost):
                 self._lost.append(event.trial_id)
-            elif not self._pool.flies(event.attempt_id):
+            elif not self.pool.flies(event.attempt_id):
                 continue  # nobody waits for it any more
             elif isinstance(event, Began):
                 request, number = event.attempt_id.rsplit("#", 1)
                 time, attempt = self._clock.time(), int(number)
                 self._emit(AttemptBegan(time=time, id=request, attempt=attempt))
-                self._pool.began(event.attempt_id, now)
+                self.pool.began(event.attempt_id, now)
             elif isinstance(event, Estimated):
                 outcome = self._take_estimate(event, now)
             elif isinstance(event, Returned):
@@ -340,7 +332,7 @@ class Validator:
             else:
                 self._forget(event.attempt_id)
                 self.check_ray()
-                outcome = self._pool.failed(event.attempt_id, event.reason, event.error, now)
+                outcome = self.pool.failed(event.attempt_id, event.reason, event.error, now)
                 if outcome is None:
                     self._tell_of_another_try(event)
             if outcome is not None:
@@ -350,7 +342,7 @@ class Validator:
         """Take what an attempt has yielded; end its validation if it knows enough."""
         value = received(event.value)
         wrong, judged = rejected(value, {}), {}
-        attempt = self._pool.attempt(event.attempt_id)
+        attempt = self.pool.attempt(event.attempt_id)
         evidence = self._evidence_of(attempt)
         if wrong is None:
             try:
@@ -363,14 +355,14 @@ class Validator:
                 self._note(event.attempt_id, known, now)
             if not known or not self._knows_enough(attempt.request, evidence):
                 return None
-            value, judged = evidence.score(), dict(self._around.judged())
+            value, judged = evidence.score(), dict(self.around.judged())
         self._forget(event.attempt_id)
         self._executor.stop(attempt)
-        return self._pool.returned(event.attempt_id, value, judged, now, wrong=wrong)
+        return self.pool.returned(event.attempt_id, value, judged, now, wrong=wrong)
 
     def _note(self, attempt_id: str, known: Mapping[str, Estimate], now: float) -> None:
         """Record now and then what an attempt has yielded: another one may go on from there."""
-        self._pool.estimated(attempt_id, known)
+        self.pool.estimated(attempt_id, known)
         if now >= self._next_note.setdefault(attempt_id, now + _NOTE_INTERVAL_S):
             self._next_note[attempt_id] = now + _NOTE_INTERVAL_S
             self._emit(ValidationEstimated.of(attempt_id, known, self._clock.time()))
@@ -386,12 +378,12 @@ class Validator:
 
     def _knows_enough(self, request: Request, evidence: Evidence) -> bool:
         """Return whether more examples would not change what is decided by a score."""
-        judged = sorted(self._around.judged())
+        judged = sorted(self.around.judged())
         return bool(judged) and all(
             name in evidence.sequences
             and self._sequential.is_enough(
                 evidence.examples(name),
-                partial(self._around.alike, request, name, evidence.sequences[name].interval),
+                partial(self.around.alike, request, name, evidence.sequences[name].interval),
             )
             for name in judged
         )
@@ -399,7 +391,7 @@ class Validator:
     def _take_result(self, event: Returned, now: float) -> Outcome | None:
         """Take what a validation has returned, with numbers for its estimates."""
         attempt_id, wrong = event.attempt_id, None
-        attempt, value = self._pool.attempt(attempt_id), received(event.value)
+        attempt, value = self.pool.attempt(attempt_id), received(event.value)
         if value is None and self._resumes:
             # The driver was killed after the last estimate was written down: nothing was left.
             value = attempt.request.known or None
@@ -412,12 +404,12 @@ class Validator:
             try:
                 evidence.take(value)
                 value = evidence.score()
-                self._pool.estimated(attempt_id, known)
+                self.pool.estimated(attempt_id, known)
             except ConfigError as error:
                 wrong = f"returned {error}"
         self._forget(attempt_id)
-        judged = self._around.judged()
-        outcome = self._pool.returned(attempt_id, value, judged, now, wrong=wrong)
+        judged = self.around.judged()
+        outcome = self.pool.returned(attempt_id, value, judged, now, wrong=wrong)
         if event.key is None or outcome is None or not outcome.validated:
             return outcome
         if event.cached:
@@ -458,11 +450,11 @@ class Validator:
 
     def _look(self, now: float) -> None:
         """Check whether validations wait for resources; not every time, because that asks Ray."""
-        if not self._pool.starting:
+        if not self.pool.starting:
             self._next_look = now
         elif now >= self._next_look:
             self._next_look = now + _LOOK_INTERVAL_S
-            self._pool.queue(self._executor.queued(), now)
+            self.pool.queue(self._executor.queued(), now)
 
     def _cancel(self, cancelled: list[Attempt], outcomes: list[Outcome]) -> bool:
         """End attempts, and record how their validations ended; return whether there were any."""
