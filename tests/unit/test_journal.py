@@ -12,8 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ray.tune.schedulers import FIFOScheduler
 
 from tests.journals import read
+from tunekit.config import ValidationConfig
+from tunekit.core import records
 from tunekit.core.estimates import Estimate
 from tunekit.core.events import (
     AttemptStarted,
@@ -30,6 +33,7 @@ from tunekit.core.events import (
 from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 from tunekit.errors import JournalError
+from tunekit.journal import session
 from tunekit.journal.lines import (
     VERSION,
     Journal,
@@ -446,3 +450,19 @@ def test_what_a_driver_wrote_after_it_was_taken_over_from_is_left_out(tmp_path, 
     newer.append(Waited(time=3.0, trial_id="a", seconds=1.0))
     assert [(e.n, e.trial_id) for e in events_in(tmp_path)] == [(2, "a"), (4, "a")]
     assert "Lines 3 to 3 before journal/000002.jsonl are left out" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["seed_param", "mode", "trainable", "time", "judged"])
+def test_a_setting_of_the_wrong_type_is_refused_where_it_is_read(tmp_path, name):
+    journal = journal_in(tmp_path, about={name: {"a": 1}})
+    journal.append(TrialEnded(time=1.0, trial_id="a"))
+    journal.close()
+    with pytest.raises(JournalError, match=rf"at `\$\.{name}`"):
+        record_of(LocalFolder(tmp_path))
+
+
+def test_every_setting_of_a_session_has_a_rule():
+    about = session.about(
+        1.0, config=ValidationConfig(len), scheduler=FIFOScheduler(), search_alg=None, space={}
+    )
+    assert about.keys() <= records._Head.__annotations__.keys()

@@ -97,7 +97,7 @@ class _Head(TypedDict, total=False):
     cluster: _Cluster | None
     judged: list[str]
     mode: Literal["min", "max"] | None
-    seed: str | None
+    seed_param: str | None
     validation: _Validation
     trainable: str | None
     scheduler: _Described
