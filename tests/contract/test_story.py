@@ -19,7 +19,7 @@ from tests.contract.test_kills import pbt, promotion
 from tests.kills import Killed, bury, killed_after, run_killed
 from tests.sweeps import Ran, sweep
 from tunekit.cli import commands
-from tunekit.core.events import Exploited
+from tunekit.core.events import Exploited, Reported, TrialAdded
 from tunekit.core.story import story
 from tunekit.journal.lines import events_in, record_of
 from tunekit.journal.storage import LocalFolder
@@ -69,12 +69,12 @@ def test_a_trial_that_waits_for_a_late_score_says_for_which_and_why_that_is_late
         "  +29.5 s  iteration 3 reported, checkpoint saved, validation requested",
         "The sweep was killed: nothing runs until it is resumed. As last recorded:",
         "It waits for the score of iteration 3.",
-        "  The validation of iteration 3 was requested 4 s ago, and is queued.",
+        "  The validation of iteration 3 was requested 4 s ago, and is waiting.",
     ]
     assert second[-1] == "It trains."
     assert third[-2:] == [
         "It waits for the score of iteration 2.",
-        "  The validation of iteration 2 was requested 15 s ago, and is queued.",
+        "  The validation of iteration 2 was requested 15 s ago, and is waiting.",
     ]
     assert without_times(fourth)[-5:] == [
         "score of iteration 1 delivered: STOP",
@@ -119,6 +119,42 @@ def test_a_trial_waits_or_is_paused_in_its_story_whenever_it_is(tmp_path, make, 
     ran = make(tmp_path, on_pending=on_pending, **late, **options)
     ran.sweep.run(most=50_000)
     assert seen >= {"waits", "trains"} and (make is asha or "is paused" in seen)
+
+
+@pytest.mark.parametrize("on_pending", ["auto", "continue"])
+def test_what_the_journal_does_not_record_is_not_guessed(tmp_path, on_pending):
+    seen: set[str] = set()
+
+    class Look(tune.Callback):
+        def on_step_end(self, iteration: int, trials: list, **info: Any) -> None:
+            record = record_of(LocalFolder(ran.home))
+            for trial in trials:
+                if not trial.last_result or trial.is_finished():
+                    continue
+                told = story(record.events, trial.trial_id, sessions=record.sessions)
+                waits = ran.validation.waiting.waits(trial.trial_id)
+                assert "It waits for the score of" not in told, told
+                assert not waits or "It trains on, or waits for the score of" in told, told
+                seen.add("waits" if waits else "trains")
+
+    late = {"validation_s": lambda attempt: 2.5 + attempt.request.iteration, "validation_slots": 2}
+    ran = asha(tmp_path, on_pending=on_pending, later_callbacks=(Look(),), run=False, **late)
+    ran.sweep.run(most=50_000)
+    assert seen == {"waits", "trains"}
+
+
+def test_a_trial_that_was_not_started_says_what_is_recorded_of_why():
+    added = [
+        TrialAdded(time=1.0, trial_id=trial_id, resources={"CPU": 2.0, "GPU": 0.5})
+        for trial_id in ("a", "b")
+    ]
+    reported = Reported(time=2.0, trial_id="a", report={"training_iteration": 1})
+    cluster = {"nodes": 1, "resources": {"CPU": 3.0}}
+    told = story([*added, reported], "b", sessions=[{"cluster": cluster}])
+    assert told.splitlines()[-1] == (
+        "It waits to be started (trials that have started and not ended: 1; "
+        "a trial takes 2 CPU of 3, 0.5 GPU)."
+    )
 
 
 def test_a_trial_that_was_overwritten_says_with_what_and_which_it_was(tmp_path):

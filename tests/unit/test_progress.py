@@ -81,7 +81,7 @@ def test_a_short_wait_for_resources_is_not_worth_a_word():
 def test_running_validations_are_named_first_and_the_longest_before_all():
     pending = [
         Pending(Request("a", 9), PendingStatus.WAITING, 50.0),
-        Pending(Request("b", 3), PendingStatus.QUEUED, 20.0),
+        Pending(Request("b", 3), PendingStatus.STARTING, 20.0, queued=True),
         Pending(Request("b", 2), PendingStatus.RUNNING, 4.0),
         Pending(Request("a", 8, timeout_s=600), PendingStatus.RUNNING, 30.0),
         Pending(Request("c", 1), PendingStatus.WAITING, 1.0),

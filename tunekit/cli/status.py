@@ -15,7 +15,8 @@ from tunekit.core.failures import place_of
 from tunekit.core.metrics import flatten
 from tunekit.core.ranking import Ranked
 from tunekit.core.seeds import Estimate
-from tunekit.core.timeline import UNENDED, Scored
+from tunekit.core.timeline import Scored
+from tunekit.core.validation import PENDING
 from tunekit.core.words import (
     configuration_names,
     duration,
@@ -81,7 +82,7 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
                 "for_s": max(0.0, until - (row["ran_from"] or row["requested"])),
             }
             for row in sweep.timeline.of_all_stages
-            if row["status"] in UNENDED
+            if row["status"] in PENDING
         ],
         "failures": [{name: row[name] for name in _FAILURE} for row in failures],
         "causes": [
@@ -194,7 +195,7 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
         longest = max(waiting, key=lambda row: (row["status"] == "running", row["for_s"]))
         at = place_in_words(longest["generation"], longest["iteration"])
         kinds = [row["status"] for row in waiting]
-        counts = {kind: kinds.count(kind) for kind in reversed(UNENDED) if kind in kinds}
+        counts = {kind: kinds.count(kind) for kind in reversed(PENDING) if kind in kinds}
         first = f"; the longest {longest['status']}: trial {longest['trial_id']} at {at}"
         lines.append(("waits for", f"{_kinds(counts)}{first}, {duration(longest['for_s'])}"))
     indent = " " * _LABEL
@@ -233,7 +234,10 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
     for row in shown:
         rank, config = row["rank"], flatten(row["config"])
         cells = ["" if rank is None else str(rank), row["trial_id"]]
-        cells += [_as_of(status, _status(row)), _place_short(row, "", generations)]
+        cells += [
+            "stopped" if row["stopped"] else _as_of(status, row["status"]),
+            _place_short(row, "", generations),
+        ]
         for name in scored:
             cells += [number(row[name]), _place_short(row, f"{name}_", generations)]
         rows.append(cells + [setting(config[n]) if n in config else "" for n in varied])
@@ -269,11 +273,6 @@ def _failures(causes: Sequence[Mapping[str, Any]], top: int, width: int | None) 
 def _kinds(counts: Mapping[str, int]) -> str:
     told = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items())
     return f"{sum(counts.values())}: {told}" if len(counts) > 1 else told or "none yet"
-
-
-def _status(row: Mapping[str, Any]) -> str:
-    ended_early = row["status"] == "terminated" and row["stopped"]
-    return "stopped" if ended_early else str(row["status"])
 
 
 def _as_of(status: Mapping[str, Any], kind: str) -> str:

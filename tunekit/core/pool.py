@@ -303,8 +303,8 @@ class Pool:
         for flight in self._in_flight.values():
             request, began = flight.attempt.request, flight.began
             if began is None:
-                status = PendingStatus.QUEUED if flight.queued else PendingStatus.STARTING
-                yield Pending(request, status, now - flight.waiting.since)
+                for_s = now - flight.waiting.since
+                yield Pending(request, PendingStatus.STARTING, for_s, queued=flight.queued)
             else:
                 yield Pending(request, PendingStatus.RUNNING, now - began)
         for trial in self._trials.values():

@@ -59,9 +59,8 @@ def counted(counts: Mapping[str, int], of: str = "Validations") -> str:
     """Say how many validations ended how, run, and wait.
 
     Args:
-        counts: By ``validated``, ``failed``, ``timed_out``, ``skipped``, ``running``, ``starting``
-            (not begun), ``queued`` (those of them that wait for resources) and ``waiting`` (to be
-            started).
+        counts: By ``validated``, ``failed``, ``timed_out``, ``skipped``, ``running``, ``starting``,
+            ``queued`` (how many of those that are starting) and ``waiting``.
         of: What they are called.
 
     Example:
@@ -140,7 +139,7 @@ def awaited(pending: Collection[Pending], waited_s: float) -> str:
         >>> from tunekit.core.validation import Request
         >>> awaited(
         ...     [
-        ...         Pending(Request("a_00003", 30), PendingStatus.QUEUED, 8.0),
+        ...         Pending(Request("a_00003", 30), PendingStatus.STARTING, 8.0, queued=True),
         ...         Pending(Request("a_00003", 27, timeout_s=60), PendingStatus.RUNNING, 14.0),
         ...     ],
         ...     waited_s=12,
@@ -149,13 +148,8 @@ def awaited(pending: Collection[Pending], waited_s: float) -> str:
          validate a_00003@27 (running 14 s, at most 60 s),
          validate a_00003@30 (waiting 8 s for resources)'
     """
-    order = (
-        PendingStatus.RUNNING,
-        PendingStatus.STARTING,
-        PendingStatus.QUEUED,
-        PendingStatus.WAITING,
-    )
-    first = sorted(pending, key=lambda one: (order.index(one.status), -one.for_s))
+    order = (PendingStatus.RUNNING, PendingStatus.STARTING, PendingStatus.WAITING)
+    first = sorted(pending, key=lambda one: (order.index(one.status), one.queued, -one.for_s))
     names = [_named(one) for one in first[:_MOST_NAMED]]
     if len(first) > len(names):
         names.append(f"and {len(first) - len(names)} more")
@@ -171,10 +165,10 @@ def _named(one: Pending) -> str:
     if one.status is PendingStatus.RUNNING:
         limit = "" if request.timeout_s is None else f", at most {duration(request.timeout_s)}"
         how = f"running {took}{limit}"
+    elif one.queued:
+        how = f"waiting {took} for resources"
     elif one.status is PendingStatus.STARTING:
         how = f"starting, asked for {took} ago"
-    elif one.status is PendingStatus.QUEUED:
-        how = f"waiting {took} for resources"
     else:
         how = f"waiting {took} to be started"
     return f"validate {request.trial_id}@{request.iteration} ({how})"

@@ -14,7 +14,8 @@ from tunekit.core.metrics import flatten
 from tunekit.core.names import listed, meant
 from tunekit.core.problems import Problems
 from tunekit.core.seeds import Repeat, ending_of
-from tunekit.core.timeline import UNENDED, Scored, Timeline, TrialSummary
+from tunekit.core.timeline import Scored, Timeline, TrialSummary
+from tunekit.core.validation import PENDING
 from tunekit.core.values import number
 from tunekit.core.words import short_names
 from tunekit.errors import MetricNotFoundError
@@ -203,7 +204,7 @@ def repeats_of(
         mode: ``"min"`` or ``"max"``.
         scope: What stands for a trial: ``"best"`` or ``"last"``.
     """
-    validating = {row["trial_id"] for row in timeline.validations if row["status"] in UNENDED}
+    validating = {row["trial_id"] for row in timeline.validations if row["status"] in PENDING}
     whole = whole_trials(timeline, session)
     for trial_id, story in timeline.trials.items():
         scored = timeline.score(trial_id, metric, mode if scope == "best" else None)

@@ -34,8 +34,8 @@ from tunekit.core.events import (
 )
 from tunekit.core.history import GENERATION, ITERATION
 from tunekit.core.metrics import flatten
-from tunekit.core.pending import Waits, stands_still, waits_for
-from tunekit.core.timeline import UNENDED, Timeline
+from tunekit.core.timeline import Timeline, TrialSummary
+from tunekit.core.validation import PENDING
 from tunekit.core.values import number
 from tunekit.core.words import duration, place_in_words, printable, setting
 from tunekit.core.words import number as digits
@@ -204,7 +204,11 @@ def _now(
     state: str,
     until: float,
 ) -> list[str]:
-    """Return what the trial does, by the rules that the driver follows."""
+    """Return what the trial does, as far as the journal tells.
+
+    It does not record what a trial that does not wait for every score has been told to do
+    meanwhile, nor who has which resources.
+    """
     known = session.get("validation", {})
     engine = Engine(known.get("when", 1))
     engine.apply(JudgedBy(frozenset(session.get("judged") or ())))
@@ -224,8 +228,8 @@ def _now(
     delivery, on_pending = engine.delivery, known.get("on_pending", "auto")
     pending, trial = delivery.pending(trial_id), timeline.trials.get(trial_id)
     deciding = [one for one in pending if one.used]
-    way = waits_for(on_pending)
-    waits = stands_still(way, scores=len(pending), decisions=len(deciding)) and bool(pending)
+    awaited = {"wait": pending, "continue": deciding}.get(on_pending, deciding or pending)
+    scores = ", ".join(place_in_words(*one.place) for one in awaited)
     lines = []
     if state in ("killed", "interrupted") and not delivery.over(trial_id):
         lines.append(f"The sweep was {state}: nothing runs until it is resumed. As last recorded:")
@@ -235,22 +239,22 @@ def _now(
     elif engine.record(trial_id).failed:
         what = "It has failed, and is started again if Tune's settings allow that."
     elif trial is None or trial.status == "pending" or decision is None:
-        what = "It waits to be started."
+        what = _unstarted(trial, timeline, session)
     elif decision == "STOP":
         what = "Its scheduler has stopped it."
     elif decision == "PAUSE":
-        others = sum(row["status"] in UNENDED for row in timeline.validations)
+        others = sum(row["status"] in PENDING for row in timeline.validations)
         what = "Its scheduler has paused it, and decides by the scores of other trials, too "
         what += f"(validations pending in the sweep: {others})."
-    elif waits:
-        scores = pending if way is Waits.EACH else deciding
-        what = f"It waits for the score of {', '.join(place_in_words(*s.place) for s in scores)}"
-        hedge = ', or trains on while nothing can use its slot (on_pending="auto")'
-        what += hedge * (on_pending == "auto") + "."
+    elif awaited and on_pending == "wait":
+        what = f"It waits for the score of {scores}."
+    elif awaited:
+        what = f'It trains on, or waits for the score of {scores} (on_pending="{on_pending}"); '
+        what += "which of the two is not recorded."
     else:
-        what = "It trains" + (" on up to its next decision." if deciding else ".")
+        what = "It trains."
     lines.append(what)
-    rows = {row["id"]: row for row in timeline.validations if row["status"] in UNENDED}
+    rows = {row["id"]: row for row in timeline.validations if row["status"] in PENDING}
     for one in pending:
         validation = f"  The validation of {place_in_words(*one.place)}"
         row = rows.get(one.id)
@@ -258,6 +262,19 @@ def _now(
             lines.append(f"{validation} has ended; its score is delivered in its turn.")
             continue
         ago = duration(max(0.0, until - row["requested"]))
-        how = "queued" if row["status"] == "waiting" else row["status"]
-        lines.append(f"{validation} was requested {ago} ago, and is {how}.")
+        lines.append(f"{validation} was requested {ago} ago, and is {row['status']}.")
     return lines
+
+
+def _unstarted(trial: TrialSummary | None, timeline: Timeline, session: Mapping[str, Any]) -> str:
+    """Return that a trial waits to be started, and what is recorded of why."""
+    started = sum(one.status == "running" for one in timeline.trials.values())
+    what = f"It waits to be started (trials that have started and not ended: {started}"
+    if trial is not None and trial.resources:
+        cluster = (session.get("cluster") or {}).get("resources") or {}
+        takes = ", ".join(
+            f"{amount:g} {name}" + (f" of {cluster[name]:g}" if name in cluster else "")
+            for name, amount in trial.resources.items()
+        )
+        what += f"; a trial takes {takes}"
+    return f"{what})."

@@ -32,11 +32,10 @@ from tunekit.core.events import (
 )
 from tunekit.core.history import GENERATION, ITERATION, History
 from tunekit.core.metrics import flatten, merge
-from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.validation import PENDING, Outcome, PendingStatus, Request, Status
 from tunekit.core.values import number as _number
 
 __all__ = [
-    "UNENDED",
     "VALIDATION",
     "Scored",
     "Span",
@@ -45,13 +44,10 @@ __all__ = [
     "better",
 ]
 
-#: The statuses of validations that have not ended.
-UNENDED = ("waiting", "starting", "running")
-
 #: What is known of a validation before its checkpoint is.
 VALIDATION: Mapping[str, Any] = {
     **dict.fromkeys(("id", "trial_id", "generation", "iteration", "run", "stage")),
-    "status": "waiting",
+    "status": PendingStatus.WAITING.value,
     **dict.fromkeys(("requested", "started", "ran_from", "ended")),
     "attempts": 0,
     "cached": False,
@@ -103,8 +99,8 @@ class Span:
 
     Attributes:
         trial_id: The trial.
-        kind: ``"training"``, ``"waiting"`` (the trial, for a score), ``"queued"`` (a validation) or
-            ``"validating"``.
+        kind: ``"training"``, ``"waiting"`` (the trial, for a score), ``"requested"`` (a validation,
+            until it runs) or ``"validating"``.
         begin: In seconds since the epoch.
         end: Likewise.
         generation: Of the trial.
@@ -133,7 +129,7 @@ class TrialSummary:
         status: ``"pending"``, ``"running"``, ``"terminated"`` or ``"error"``.
         generation: How often it was overwritten.
         iteration: The training iteration that it has reported last.
-        stopped: Whether the scheduler ended it.
+        stopped: Whether its scheduler ended it.
         failures: How often it has failed.
         added: When it was added, in seconds since the epoch.
         ended: When it ended, likewise; None if it has not.
@@ -154,6 +150,11 @@ class TrialSummary:
     ended: float | None = None
     trained_s: float = 0.0
     waited_s: float = 0.0
+
+    @property
+    def shown_status(self) -> str:
+        """Return its status, which is ``"stopped"`` if its scheduler ended it."""
+        return "stopped" if self.stopped else self.status
 
 
 class Timeline:
@@ -215,6 +216,8 @@ class Timeline:
         self._configs: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._by_id: dict[str, dict[str, Any]] = {}
         self._paths: dict[Place, str] = {}
+        # The trials that the scheduler has stopped, but which have not ended yet.
+        self._stopping: set[str] = set()
         # By which score the scheduler has judged each trial last.
         self._heard: dict[str, tuple[int, int]] = {}
         self._values: dict[Place, float | None] = {}
@@ -331,7 +334,7 @@ class Timeline:
     def spans(self) -> list[Span]:
         """Return what trials and validations did when, trial by trial.
 
-        A validation is queued until its last attempt begins.
+        A validation counts as requested until its last attempt runs.
         """
         found = {trial_id: list(self._spans.get(trial_id, [])) for trial_id in self.trials}
         for row in self.of_all_stages:
@@ -339,7 +342,7 @@ class Timeline:
             place = (row["generation"], row["iteration"])
             end = row["ended"] or self.last or row["requested"]
             ran_from = row["ran_from"] or end
-            own.append(Span(row["trial_id"], "queued", row["requested"], ran_from, *place))
+            own.append(Span(row["trial_id"], "requested", row["requested"], ran_from, *place))
             own.append(Span(row["trial_id"], "validating", ran_from, end, *place, row["status"]))
         spans = (span for own in found.values() for span in own)
         return [span for span in spans if span.end > span.begin or span.kind == "training"]
@@ -357,9 +360,11 @@ class Timeline:
                 self._take_request(event)
             case AttemptStarted():
                 row = self._unended(event.id)
-                row.update(status="starting", started=now, ran_from=None, attempts=event.attempt)
+                row.update(status=PendingStatus.STARTING.value, attempts=event.attempt)
+                row.update(started=now, ran_from=None)
             case AttemptBegan():
-                self._unended(event.id).update(status="running", ran_from=now)
+                row = self._unended(event.id)
+                row.update(status=PendingStatus.RUNNING.value, ran_from=now)
             case ValidationEnded():
                 self._take_outcome(event)
             case ScoreDelivered():
@@ -387,6 +392,7 @@ class Timeline:
             case TrialEnded():
                 summary = self._trial(event)
                 summary.status, summary.ended = "terminated", now
+                summary.stopped = event.trial_id in self._stopping
             case TrialFailed():
                 self._trial(event).failures += 1
             case TrialErrored():
@@ -396,6 +402,7 @@ class Timeline:
             case TrialRetried():
                 summary = self._trial(event)
                 summary.status, summary.ended, summary.stopped = "pending", None, False
+                self._stopping.discard(event.trial_id)
             case SessionClosed():
                 self.end = "finished" if event.finished else "interrupted"
             case Resumed():
@@ -449,7 +456,7 @@ class Timeline:
     def _unended(self, name: str) -> dict[str, Any]:
         """Return the row of a validation; one that nobody has if it is not known, or has ended."""
         row = self._by_id.get(name, {})
-        return row if row.get("status") in UNENDED else {}
+        return row if row.get("status") in PENDING else {}
 
     def _restored(self, session: Mapping[str, Any]) -> None:
         """Another session goes on: what ran in the one before runs no more."""
@@ -458,8 +465,8 @@ class Timeline:
         if self.last is not None and begins is not None and begins > self.last:
             self.breaks.append((self.last, begins))
         for row in self.of_all_stages:
-            if row["status"] in UNENDED:
-                row["status"], row["started"], row["ran_from"] = "waiting", None, None
+            if row["status"] in PENDING:
+                row.update(status=PendingStatus.WAITING.value, started=None, ran_from=None)
 
     def _take_outcome(self, event: ValidationEnded) -> None:
         row, now = self._unended(event.id), event.time
@@ -513,9 +520,8 @@ class Timeline:
     ) -> None:
         now, trial_id, (generation, iteration) = event.time, event.trial_id, at
         reached = self._reached.get((trial_id, generation), iteration)
-        story = self._trial(event)
-        if event.decision == "STOP" and story.ended is None:
-            story.stopped = True  # later, it ends nothing any more
+        if event.decision == "STOP" and self._trial(event).ended is None:
+            self._stopping.add(trial_id)  # later, it ends nothing any more
         value = self._values.get((trial_id, *at))
         if value is None and at in self._reports.get(trial_id, {}):
             # The sweep may be judged by what training reports.

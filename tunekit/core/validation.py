@@ -13,6 +13,7 @@ from tunekit.core.metrics import leaves
 from tunekit.core.values import number, text
 
 __all__ = [
+    "PENDING",
     "RESERVED",
     "Attempt",
     "Outcome",
@@ -171,12 +172,19 @@ class Attempt:
 
 
 class PendingStatus(str, Enum):
-    """How far a validation is that has not ended."""
+    """How far a validation is that has not ended.
 
-    WAITING = "waiting"  # to be started
-    QUEUED = "queued"  # started, and waiting for resources: none are free
-    STARTING = "starting"  # it has its resources, and its process starts
-    RUNNING = "running"
+    While it is starting, it may be *queued*: Ray has no resources for it yet. The journal does not
+    record that.
+    """
+
+    WAITING = "waiting"  #: it was requested; Ray does not have it
+    STARTING = "starting"  #: Ray has it: it is queued, or its process starts
+    RUNNING = "running"  #: its function was called
+
+
+#: What the status of a validation is that has not ended, as tables have it.
+PENDING = tuple(status.value for status in PendingStatus)
 
 
 @dataclass(frozen=True)
@@ -187,11 +195,13 @@ class Pending:
         request: What was asked for.
         status: How far it is.
         for_s: For how many seconds it has run; if it does not run, since it was asked for.
+        queued: Whether it is starting, and no resources are free for it.
     """
 
     request: Request
     status: PendingStatus
     for_s: float
+    queued: bool = False
 
 
 @dataclass(frozen=True)

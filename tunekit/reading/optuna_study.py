@@ -11,7 +11,8 @@ from tunekit.core.lineage import Exploit
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.parameters import CHOICE, INT, Parameter, choice, parameters_of
 from tunekit.core.problems import Problems
-from tunekit.core.timeline import UNENDED, Timeline, TrialSummary
+from tunekit.core.timeline import Timeline, TrialSummary
+from tunekit.core.validation import PENDING
 from tunekit.extras import extra
 
 with extra("optuna"):
@@ -86,7 +87,7 @@ def study_of(
         known = {name: getattr(exploit, name) for name in _EXPLOIT}
         told = plain({**known, "config": flatten(exploit.config)})
         overwritten.setdefault(exploit.trial_id, []).append(told)
-    validating = {row["trial_id"] for row in timeline.validations if row["status"] in UNENDED}
+    validating = {row["trial_id"] for row in timeline.validations if row["status"] in PENDING}
     for trial_id, trial in timeline.trials.items():
         scored = timeline.score(trial_id, metric, mode if scope == "best" else None)
         value = None if scored is None else scored.value(metric)

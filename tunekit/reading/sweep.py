@@ -149,12 +149,9 @@ class Sweep:
         self.metric: str | None = metric or own
         known_mode = newest.get("mode") if metric in (None, own) else None
         #: ``"min"`` or ``"max"``, if it is known.
-        self.mode: str | None = mode or (known_mode if isinstance(known_mode, str) else None)
-        known_seed = newest.get("seed_param")
+        self.mode: str | None = mode or known_mode
         #: The hyperparameter that is the random seed, if it is known.
-        self.seed_param: str | None = seed_param or (
-            known_seed if isinstance(known_seed, str) else None
-        )
+        self.seed_param: str | None = seed_param or newest.get("seed_param")
         shown = in_force(later, began_of(self.sessions))
         self._later_rows = rows_per_checkpoint(shown)
         self._confirmed = confirmation_in(shown)
@@ -238,9 +235,10 @@ class Sweep:
         - ``id``; ``trial_id``, ``generation``, ``iteration``: whose checkpoint; ``run``: how many
           times the trial had run that iteration; ``stage``: which :class:`tunekit.Stage` validated
           it, empty for the first;
-        - ``status``: ``"waiting"`` (to be started), ``"starting"`` (Ray has it: it waits for
-          resources, or its process is starting), ``"running"``, ``"validated"``, ``"failed"``,
-          ``"timed_out"`` or ``"skipped"``; for a sweep that has crashed, the status at that time;
+        - ``status``: ``"waiting"`` (Ray does not have it yet), ``"starting"`` (Ray has it: it
+          waits for resources, or its process is starting), ``"running"``, ``"validated"``,
+          ``"failed"``, ``"timed_out"`` or ``"skipped"``; for a sweep that has crashed, the status
+          at that time;
         - ``requested``, ``started``, ``ended``: when; ``started`` is when Ray got the last attempt,
           ``ran_from`` is when that attempt began to run;
         - ``attempts``: how many were started; ``cached``: whether the score was taken from a cache

@@ -14,7 +14,8 @@ import pandas as pd
 from tunekit.core.metrics import flatten
 from tunekit.core.ranking import Ranked
 from tunekit.core.seeds import Configuration
-from tunekit.core.timeline import UNENDED, VALIDATION, Timeline
+from tunekit.core.timeline import VALIDATION, Timeline
+from tunekit.core.validation import PENDING
 from tunekit.core.values import writable
 from tunekit.journal.places import Places
 
@@ -125,7 +126,7 @@ def trials(timeline: Timeline, ranked: Iterable[Ranked], places: Places) -> pd.D
     """
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in timeline.validations:
-        kind = "pending" if row["status"] in UNENDED else "not_validated"
+        kind = "pending" if row["status"] in PENDING else "not_validated"
         counts[row["trial_id"]]["validated" if row["status"] == "validated" else kind] += 1
     known = {one.trial_id: one for one in ranked}
     rows = []

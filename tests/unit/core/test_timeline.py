@@ -101,7 +101,7 @@ def of_validation(kind: str, at: float, attempt: int = 1) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("lines", "status", "queued", "ran"),
+    ("lines", "status", "waited", "ran"),
     [
         ([], "waiting", [(1.0, 9.0)], []),
         ([of_validation("started", 2.0)], "starting", [(1.0, 9.0)], []),
@@ -113,13 +113,13 @@ def of_validation(kind: str, at: float, attempt: int = 1) -> dict[str, Any]:
         ),
     ],
 )
-def test_validations_that_have_not_ended_last_until_now(lines, status, queued, ran):
+def test_validations_that_have_not_ended_last_until_now(lines, status, waited, ran):
     chronicle = told(added(), reported(1, 1.0), requested(1, 1.0), *lines, reported(2, 9.0))
     assert chronicle.validations[0]["status"] == status
-    assert (spans(chronicle, "queued"), spans(chronicle, "validating")) == (queued, ran)
+    assert (spans(chronicle, "requested"), spans(chronicle, "validating")) == (waited, ran)
 
 
-def test_a_validation_that_was_tried_again_is_queued_until_its_last_attempt():
+def test_a_validation_that_was_tried_again_waits_until_its_last_attempt():
     chronicle = told(
         added(),
         reported(1, 1.0),
@@ -130,7 +130,7 @@ def test_a_validation_that_was_tried_again_is_queued_until_its_last_attempt():
         of_validation("began", 6.0, attempt=2),
         ended(1, 9.0, 0.5),
     )
-    assert spans(chronicle, "queued") == [(1.0, 6.0)]
+    assert spans(chronicle, "requested") == [(1.0, 6.0)]
     assert spans(chronicle, "validating") == [(6.0, 9.0)]
     assert chronicle.validations[0]["ran_from"] == 6.0
 
@@ -155,7 +155,7 @@ def test_what_ran_when_the_driver_was_killed_waits_again():
     assert spans(restored, "validating") == []
     again = Timeline(events, "accuracy", sessions)
     assert again.validations[0]["status"] == "running"
-    assert spans(again, "queued") == [(1.0, 61.0)]
+    assert spans(again, "requested") == [(1.0, 61.0)]
 
 
 @pytest.mark.parametrize(
@@ -165,13 +165,22 @@ def test_a_stop_that_comes_after_the_end_has_stopped_nothing(at, stopped):
     stop = event("delivered", at, generation=0, iteration=1, decision="STOP")
     end = event("completed", 4.0, removed=False)
     lines = [added(), *validated(1, 1.0, 0.5), *sorted([stop, end], key=lambda e: e["time"])]
-    assert told(*lines).trials["a"].stopped is stopped
+    trial = told(*lines).trials["a"]
+    assert (trial.stopped, trial.status) == (stopped, "terminated")
+    assert trial.shown_status == ("stopped" if stopped else "terminated")
+
+
+@pytest.mark.parametrize("last", [event("errored", 4.0), reported(2, 4.0)])
+def test_a_trial_that_failed_or_has_not_ended_was_not_stopped(last):
+    stop = event("delivered", 3.0, generation=0, iteration=1, decision="STOP")
+    trial = told(added(), *validated(1, 1.0, 0.5), stop, last).trials["a"]
+    assert not trial.stopped and trial.shown_status == trial.status
 
 
 def test_what_waited_for_resources_did_not_run():
     started = {"event": "started", "time": 2.0, "id": "a:0:1:1", "attempt": 1}
     chronicle = told(added(), reported(1, 1.0), requested(1, 1.0), started, ended(1, 8.0, 0.5))
-    assert spans(chronicle, "queued") == [(1.0, 7.0)]
+    assert spans(chronicle, "requested") == [(1.0, 7.0)]
     assert spans(chronicle, "validating") == [(7.0, 8.0)]
 
 

@@ -39,7 +39,7 @@ _SPANS = {
     "waiting for a score": "#E69F00",
     "validating": "#009E73",
     "validating, failed": "#D55E00",
-    "validation queued": "#CFD5DA",
+    "validation requested": "#CFD5DA",
 }
 # So many powers of ten are marked on an axis.
 _POWERS = 6
@@ -201,8 +201,8 @@ def timeline_chart(spans: Sequence[Span], names: Mapping[str, str], began: float
         }
         for span in spans
     ]
-    # What is drawn later lies above: several checkpoints of a trial can be queued at once.
-    rows.sort(key=lambda row: row["kind"] != "validation queued")
+    # What is drawn later lies above: several validations of a trial can be requested at once.
+    rows.sort(key=lambda row: row["kind"] != "validation requested")
     kinds = [kind for kind in _SPANS if any(row["kind"] == kind for row in rows)]
     order = [names[trial] for trial in dict.fromkeys(span.trial_id for span in spans)]
     chart = (
@@ -228,8 +228,8 @@ def timeline_chart(spans: Sequence[Span], names: Mapping[str, str], began: float
 def _kind(span: Span) -> str:
     if span.kind == "waiting":
         return "waiting for a score"
-    if span.kind == "queued":
-        return "validation queued"
+    if span.kind == "requested":
+        return "validation requested"
     return "validating, failed" if span.note in ("failed", "timed_out") else span.kind
 
 

@@ -185,7 +185,7 @@ def timeline(sweep: Sweep, trial_ids: Sequence[str]) -> list[Span]:
     found: list[Span] = []
     newest: dict[tuple[str, str], int] = {}
     spans = [span for span in sweep.timeline.spans() if span.trial_id in wanted]
-    kinds = {"training"} if len(spans) <= _MOST_SPANS else {"training", "validating", "queued"}
+    kinds = {"training"} if len(spans) <= _MOST_SPANS else {"training", "validating", "requested"}
     for span in spans:
         where = (span.trial_id, span.kind)
         before = newest.get(where)

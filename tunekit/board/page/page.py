@@ -23,7 +23,7 @@ from tunekit.board.page.charts import (
     Findings,
     draw,
 )
-from tunekit.board.page.trials import panels, status_in_words
+from tunekit.board.page.trials import panels
 from tunekit.core.failures import kind_of
 from tunekit.core.metrics import plain
 from tunekit.core.problems import Problems
@@ -305,7 +305,6 @@ def _environment() -> jinja2.Environment:
         moment=_moment,
         json=in_script,
         raw=_raw,
-        status=status_in_words,
         mean=mean_in_words,
         compared=comparison_in_words,
         confirmed=confirmation_in_words,

@@ -12,16 +12,10 @@ from tunekit.core.ranking import Ranked
 from tunekit.journal.places import Places
 from tunekit.reading.sweep import Sweep
 
-__all__ = ["joined", "most_rows", "panels", "status_in_words"]
+__all__ = ["joined", "most_rows", "panels"]
 
 # So many rows of validations all panels have together, and each has no fewer and no more than.
 _ROWS, _FEWEST, _MOST = 5_000, 5, 200
-
-
-def status_in_words(one: Ranked) -> str:
-    """Return what became of a trial."""
-    stopped = one.story.stopped and one.story.status == "terminated"
-    return "stopped" if stopped else one.story.status
 
 
 def most_rows(trials: int) -> int:
@@ -81,7 +75,7 @@ def _panel(
             shown.append({**row, **own})
     return {
         "one": one,
-        "status": status_in_words(one),
+        "status": one.story.shown_status,
         "generation": 0 if one.best is None else one.best.generation,
         "generations": any(row["generation"] for row in shown),
         "config_json": json.dumps(plain(one.config), default=str),
