@@ -29,7 +29,7 @@ from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
 
 import tunekit
 from tunekit.core.events import ValidationEnded, ValidationRequested
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 
 OWN_S = 0.2
 PARTS = ["validations", "reports", "exploits", "sweep"]

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from harness import arguments, trial, validated
 
-from tunekit.journal.lines import Journal
+from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
 
 # How many trials report in a second of the live part; each score is another process's.

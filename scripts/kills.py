@@ -38,7 +38,7 @@ from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 import tunekit
 from tunekit.core.events import SnapshotTaken, TrialAdded
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.testing import JournalSummary, check_journal
 
 SWEEPS = ("fifo-continue", "asha-wait", "pbt-wait")

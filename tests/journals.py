@@ -11,7 +11,7 @@ import msgspec
 import pyarrow.fs
 
 from tunekit._ray.storage import storage_at
-from tunekit.journal.lines import record_of, sealed
+from tunekit.journal.journal import record_of, sealed
 from tunekit.journal.storage import Folder, folder_at
 
 

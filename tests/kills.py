@@ -17,7 +17,7 @@ from tests.restores import prepare_restore
 from tests.sweeps import Ran
 from tunekit.core.events import SnapshotTaken
 from tunekit.journal import ledger
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.journal.lock import LOCK, Driver
 from tunekit.journal.storage import LocalFolder
 

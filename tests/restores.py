@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tunekit.core.events import Event, Reported, TrialAdded, ValidationEnded
 from tunekit.errors import RestoreError
-from tunekit.journal.lines import Journal
+from tunekit.journal.journal import Journal
 from tunekit.journal.snapshots import SnapshotWriter, _archive, saved_state
 from tunekit.journal.storage import Folder, LocalFolder
 from tunekit.testing import FakeClock

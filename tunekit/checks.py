@@ -10,9 +10,9 @@ from typing import Any
 import ray
 from ray import train
 
-from tunekit.core.calls import call_of, is_built, kind_of, never_takes, signature_of
 from tunekit.core.problems import Problems, shown
 from tunekit.core.sequential import Sequential
+from tunekit.core.signatures import call_of, is_built, kind_of, never_takes, signature_of
 from tunekit.picklable import LARGE, culprit_in, pickled_size
 
 __all__ = ["AMOUNTS", "WHERE", "Limits", "check_validation", "check_where"]

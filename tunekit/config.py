@@ -11,15 +11,15 @@ from ray import train
 from tunekit._ray.storage import absolute
 from tunekit.checks import Limits, check_validation, check_where
 from tunekit.confirm import Confirm
-from tunekit.core.calls import (
+from tunekit.core.pending import ON_PENDING
+from tunekit.core.problems import Problems, shown
+from tunekit.core.sequential import Sequential
+from tunekit.core.signatures import (
     ValidationFunction,
     name_of,
     signature_of,
     still_lacks,
 )
-from tunekit.core.pending import ON_PENDING
-from tunekit.core.problems import Problems, shown
-from tunekit.core.sequential import Sequential
 from tunekit.errors import ConfigError
 from tunekit.stage import Stage, check_stages
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from ray import train
 
-from tunekit.core.calls import ValidationFunction, kind_of
 from tunekit.core.confirmation import CONFIRMED
 from tunekit.core.problems import Problems, shown
+from tunekit.core.signatures import ValidationFunction, kind_of
 
 __all__ = ["Confirm"]
 

@@ -13,7 +13,7 @@ import ray
 
 from tunekit.core.values import is_array, text
 
-__all__ = ["from_text", "is_whole", "kept", "pack", "to_text", "travels"]
+__all__ = ["from_text", "is_whole", "pack", "portable", "to_text", "travels"]
 
 
 class _WithoutReferences(cloudpickle.CloudPickler):
@@ -94,11 +94,11 @@ def travels(value: Any) -> bool:
         return False
 
 
-def kept(value: Any) -> Any:
+def portable(value: Any) -> Any:
     """Return what stands for an object in a sweep: itself if it travels, else a text.
 
     Example:
-        >>> kept({1}), kept(x for x in "abc")
+        >>> portable({1}), portable(x for x in "abc")
         ({1}, '<generator object <genexpr> at 0x...>')
     """
     return value if is_array(value) or travels(value) else text(value)

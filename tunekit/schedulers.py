@@ -15,14 +15,14 @@ from tunekit._ray.decisions import JudgingScheduler, nothing_under_way, start_on
 from tunekit.core.confidence import Interval
 from tunekit.core.decisions import DecisionRule
 from tunekit.core.problems import Problems, shown
-from tunekit.core.promotion import Promotion, Verdict, milestones
+from tunekit.core.promotion import Promotion, RungAction, milestones
 
 __all__ = ["PromotionASHA"]
 
 _DECISIONS = {
-    Verdict.GO_ON: TrialScheduler.CONTINUE,
-    Verdict.WAIT: TrialScheduler.PAUSE,
-    Verdict.END: TrialScheduler.STOP,
+    RungAction.GO_ON: TrialScheduler.CONTINUE,
+    RungAction.WAIT: TrialScheduler.PAUSE,
+    RungAction.END: TrialScheduler.STOP,
 }
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from ray import train
 
 from tunekit.checks import Limits, check_validation
-from tunekit.core.calls import ValidationFunction
 from tunekit.core.problems import Problems, shown
 from tunekit.core.sequential import Sequential
+from tunekit.core.signatures import ValidationFunction
 from tunekit.core.stages import EVERY
 from tunekit.core.validation import RESERVED
 

@@ -45,11 +45,10 @@ from tunekit._ray.tuner import (
     is_distributed,
     is_remote,
     is_trainer,
-    place_of,
+    location_of,
     settings_of,
     space_of,
 )
-from tunekit.cluster import leave_room
 from tunekit.combinations import check_space, wrong_together
 from tunekit.config import ValidationConfig, check_config, check_confirm
 from tunekit.confirm import Confirm
@@ -72,13 +71,14 @@ from tunekit.driver.callback import ValidationCallback
 from tunekit.driver.scheduler import ValidatedScheduler, base_of
 from tunekit.errors import RestoreError, SweepNotFoundError, TunekitError
 from tunekit.journal.experiments import no_sweep
-from tunekit.journal.lines import SERIES, Record, record_of
+from tunekit.journal.journal import SERIES, Record, record_of
 from tunekit.journal.lock import DriverLock
 from tunekit.journal.session import import_path
 from tunekit.journal.snapshots import SavedState, cannot_write, saved_state
 from tunekit.journal.storage import Folder, folder_at
 from tunekit.log import shown
 from tunekit.loggers import validated
+from tunekit.making_room import leave_room
 from tunekit.pickles import is_whole
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints, by_default
 from tunekit.reading.sweep import confirmed, load
@@ -552,7 +552,7 @@ def _told_how_to_go_on(settings: Settings, validation: ValidationCallback) -> It
         explained = True
         raise
     finally:
-        if not (explained or validation.places.home is None or validation.has_ended):
+        if not (explained or validation.home.folder is None or validation.has_ended):
             logger.warning(
                 "The sweep has not ended. What it has done is recorded, and what is pending is "
                 "done when you go on with it:\n%s",
@@ -561,8 +561,8 @@ def _told_how_to_go_on(settings: Settings, validation: ValidationCallback) -> It
 
 
 def _how_to_go_on(settings: Settings, validation: ValidationCallback) -> str:
-    home, own = validation.places.home, settings.run_config.storage_filesystem is not None
-    path = "PATH" if home is None else place_of(settings, home)
+    home, own = validation.home.folder, settings.run_config.storage_filesystem is not None
+    path = "PATH" if home is None else location_of(settings, home)
     return how_to_resume(path, validation.trainable, own_filesystem=own)
 
 

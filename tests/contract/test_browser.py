@@ -230,7 +230,7 @@ def test_the_ranking_is_sorted_filtered_and_exported(tab, tmp_path):
     assert seen["first"] == seen["back"][0] == ranked and seen["back"][1] == "none"
     assert seen["ascending"] == [sorted(ranked, key=rates.__getitem__), "ascending"]
     assert seen["descending"] == [sorted(ranked, key=rates.__getitem__)[::-1], "descending"]
-    ended = {one.trial_id for one in loaded.ranking() if not one.story.stopped}
+    ended = {one.trial_id for one in loaded.ranking() if not one.trial.stopped}
     wanted = [one for one in ranked if rates[one] < 0.01 and one in ended]
     assert seen["filtered"] == wanted and seen["none"] == []
     assert 0 < len(wanted) < len(ranked)

@@ -17,7 +17,7 @@ from tests.contract.test_restore import fifo, kill, restored
 from tests.sweeps import Endless, Ran, quality, sweep
 from tunekit.core.events import ValidationEnded
 from tunekit.core.validation import Attempt
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.testing import check_journal
 from tunekit.validating.cache import ValidationCache
 from tunekit.validating.context import ValidationContext

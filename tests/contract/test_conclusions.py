@@ -9,7 +9,7 @@ from ray.tune.schedulers import FIFOScheduler
 
 from tests.sweeps import SavesWhen, sweep
 from tunekit.core.events import Decided, EndDelivered
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 
 
 class PausesForGood(FIFOScheduler):

@@ -29,7 +29,7 @@ from tunekit.core.validation import Attempt
 from tunekit.evaluation import later
 from tunekit.evaluation import session as sessions
 from tunekit.evaluation.session import read_sessions
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeExecutor
 from tunekit.validating import validator

@@ -24,7 +24,7 @@ from tests.seeds import seeds
 from tests.sweeps import sweep
 from tunekit.board.page import write_page
 from tunekit.core.engine import Engine
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing.journal import JournalSummary, check_journal
 

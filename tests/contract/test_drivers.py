@@ -24,8 +24,8 @@ from tests.schedulers import CASES
 from tests.stores import Store
 from tests.sweeps import sweep
 from tunekit.core.events import Reported, SnapshotTaken
+from tunekit.journal.journal import Journal, events_in
 from tunekit.journal.ledger import Ledger
-from tunekit.journal.lines import Journal, events_in
 from tunekit.journal.lock import (
     BEAT_S,
     LOCK,
@@ -409,7 +409,7 @@ def test_a_tuner_does_not_touch_what_another_one_drives(tmp_path):
     tuner(tmp_path)
     tuner(tmp_path)  # nobody drives it
     home = tmp_path / "sweep"
-    journal = tunekit.journal.lines.Journal(LocalFolder(home))
+    journal = tunekit.journal.journal.Journal(LocalFolder(home))
     journal.append(SnapshotTaken(file="state/000000001-snapshot.zip"))
     lock(home).claim()
     before = contents_of(home)

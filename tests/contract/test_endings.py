@@ -22,7 +22,7 @@ from tests.kills import Killed, killed_after
 from tests.restores import prepare_restore
 from tests.sweeps import LENGTH, Counting, Ran, SavesWhen, sweep
 from tunekit.driver.callback import ValidationCallback
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
 from tunekit.validating.validator import Validator

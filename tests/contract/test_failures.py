@@ -17,7 +17,7 @@ from tests.restores import prepare_restore
 from tests.sweeps import LENGTH, Counting, Ran, SavesWhen, sweep
 from tunekit.core.validation import Attempt
 from tunekit.driver.callback import ValidationCallback
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeClock, FakeExecutor, check_journal
 

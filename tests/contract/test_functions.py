@@ -21,7 +21,7 @@ from tests.kills import Killed, killed_after
 from tests.restores import prepare_restore
 from tests.sweeps import Ran, sweep
 from tunekit._ray.functions import HAS_ASKED, let_tell_of_resuming
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
 

@@ -13,7 +13,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTra
 from tests.schedulers import seed_all
 from tests.sweeps import Endless, Ran, sweep
 from tunekit.core.validation import Attempt
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.testing import FakeExecutor, check_journal
 from tunekit.validating.process import Event, Failed, Lost
 

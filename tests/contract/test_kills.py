@@ -21,7 +21,7 @@ from tests.kills import run_killed
 from tests.schedulers import CASES, every_case, seed_all
 from tests.seeds import SCHEDULES, seeds
 from tests.sweeps import Endless, Ran, index_of, sweep
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.schedulers import PromotionASHA
 from tunekit.testing.journal import JournalSummary, check_journal
 

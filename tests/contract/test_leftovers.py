@@ -18,7 +18,7 @@ from tests.restores import prepare_restore
 from tests.sweeps import LENGTH, Ran, sweep
 from tunekit.core.events import CheckpointSaved, TrialAdded, ValidationRequested
 from tunekit.driver.restore import remove_left_over
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
 

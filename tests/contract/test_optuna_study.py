@@ -77,7 +77,7 @@ def test_trials_that_the_scheduler_stopped_early_are_pruned_and_those_at_the_end
     told = [TrialState.COMPLETE if n >= LENGTH else TrialState.PRUNED for n in lengths]
     assert states == told and len(set(states)) == 2
     # ASHA stops those that reach max_t, too.
-    assert all(story.stopped for story in sweep.timeline.trials.values())
+    assert all(trial.stopped for trial in sweep.timeline.trials.values())
     whole = [trial for trial in study.trials if trial.state is TrialState.COMPLETE]
     assert study.best_trial.value == max(trial.value for trial in whole)
 

@@ -7,7 +7,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 import tunekit
 from tests.sweeps import LENGTH, Endless, quality, sweep
 from tunekit.core.events import ScoreDelivered, ValidationRequested
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.testing import FakeExecutor
 
 REASON = "the scheduler has stopped its trial"

@@ -18,7 +18,7 @@ from tests.contract.test_contract import check_contract, lags
 from tests.schedulers import MODES
 from tests.sweeps import Endless, index_of, quality, sweep
 from tunekit.core.events import Decided, TrialAdded, TrialEnded
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.schedulers import PromotionASHA
 from tunekit.scheduling.base import objectives_of
 from tunekit.testing import FakeClock, LocalSweep

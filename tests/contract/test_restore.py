@@ -22,7 +22,7 @@ from tests.restores import prepare_restore
 from tests.schedulers import CASES
 from tests.sweeps import Counting, Endless, Ran, index_of, sweep
 from tunekit.core.events import TrialAdded
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeClock, check_journal
 

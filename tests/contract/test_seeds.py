@@ -24,7 +24,7 @@ import tunekit
 from tests.sweeps import LENGTH, Counting, Endless, Ran, sweep
 from tunekit.board.page import render
 from tunekit.cli import commands
-from tunekit.core.student import quantile
+from tunekit.core.t_distribution import quantile
 from tunekit.core.validation import Attempt
 
 LRS, SEEDS = (0.1, 0.2, 0.3), (0, 1, 2, 3)

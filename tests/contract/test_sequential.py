@@ -26,8 +26,8 @@ from tunekit.core.confidence import Interval
 from tunekit.core.events import ValidationEstimated
 from tunekit.core.metrics import flatten
 from tunekit.core.validation import Attempt
-from tunekit.journal.lines import events_in
-from tunekit.journal.places import Places
+from tunekit.journal.home import Home
+from tunekit.journal.journal import events_in
 from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.stand_ins import StandIns
 from tunekit.scheduling.state import dump
@@ -107,8 +107,8 @@ def decided_by_a_copy(scheduling: BaseScheduler, trial_id: str, result: dict[str
             copies.of(known[name].real).load({**known[name].state(), "change": change})
         return copies.by_id[name]
 
-    saved = dump({"base": scheduling.scheduler}, Places())
-    base = load_state(saved, Places(), stand_in=copied, filesystem=None)["base"]
+    saved = dump({"base": scheduling.scheduler}, Home())
+    base = load_state(saved, Home(), stand_in=copied, filesystem=None)["base"]
     stopped: list[str] = []
     view = StandInController(
         scheduling._controller.wrapped(),

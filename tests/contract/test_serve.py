@@ -33,7 +33,7 @@ from tunekit.board.page.charts import Findings, draw
 from tunekit.board.page.page import contents, in_script, render_panels, section, sections_of
 from tunekit.board.serve import server
 from tunekit.board.serve.app import HEADERS, Application
-from tunekit.board.serve.catalogue import Catalogue, Place
+from tunekit.board.serve.catalogue import Catalogue, Entry
 from tunekit.board.serve.live import LiveSweep
 from tunekit.cli import commands
 from tunekit.core.events import (
@@ -44,7 +44,7 @@ from tunekit.core.events import (
     ValidationRequested,
 )
 from tunekit.core.problems import Problems
-from tunekit.journal.lines import Journal
+from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeClock
 
@@ -108,8 +108,8 @@ def browser(journal, home, browsers) -> Browser:
     return opened
 
 
-def place_of(home: Path) -> Place:
-    return Place("0" * 16, home.name, pyarrow.fs.LocalFileSystem(), str(home), str(home), 0.0)
+def entry_of(home: Path) -> Entry:
+    return Entry("0" * 16, home.name, pyarrow.fs.LocalFileSystem(), str(home), str(home), 0.0)
 
 
 def key_of(home: Path) -> str:
@@ -134,7 +134,7 @@ def stepped(live: LiveSweep, clock: FakeClock) -> None:
 def test_the_live_page_is_the_report_wherever_the_journal_is_cut(make, tmp_path):
     source, copy = make(tmp_path / "source").home, tmp_path / "copy"
     clock = FakeClock()
-    live = LiveSweep(place_of(copy), NOTHING, clock)
+    live = LiveSweep(entry_of(copy), NOTHING, clock)
     for n, _ in enumerate(grown(source, copy, seed=3)):
         if n % 3 and n != 6:  # also several pieces at once
             continue
@@ -152,7 +152,7 @@ def test_the_live_page_is_the_report_wherever_the_journal_is_cut(make, tmp_path)
 
 def test_a_score_is_on_the_page_after_one_step(journal, home):
     clock = FakeClock()
-    live = LiveSweep(place_of(home), NOTHING, clock)
+    live = LiveSweep(entry_of(home), NOTHING, clock)
     live.first()
     version = live.version
     assert "Best: trial <b>b</b>" in live.parts["summary"]
@@ -170,7 +170,7 @@ def test_a_score_is_on_the_page_after_one_step(journal, home):
 
 def test_only_what_has_changed_is_sent(journal, home):
     clock = FakeClock()
-    live = LiveSweep(place_of(home), NOTHING, clock)
+    live = LiveSweep(entry_of(home), NOTHING, clock)
     stepped(live, clock)
     news = live.news(live.version)
     assert not news["more"] and not news["parts"] and not news["charts"]
@@ -190,7 +190,7 @@ def test_charts_take_no_more_than_their_share_of_the_time(journal, home, monkeyp
         return {}
 
     monkeypatch.setattr("tunekit.board.serve.live.CHARTS", {"slow": slow})
-    live = LiveSweep(place_of(home), NOTHING, clock)
+    live = LiveSweep(entry_of(home), NOTHING, clock)
     for n in range(300):
         score(journal, "a", n + 2, 0.1)
         while live.step():  # as a browser does, to which it says that there is more
@@ -204,7 +204,7 @@ def test_charts_take_no_more_than_their_share_of_the_time(journal, home, monkeyp
 
 
 def test_what_is_asked_for_twice_is_read_once(journal, home):
-    live = LiveSweep(place_of(home), NOTHING, FakeClock())
+    live = LiveSweep(entry_of(home), NOTHING, FakeClock())
     live.first()
     version = live.version
     live.first()
@@ -213,7 +213,7 @@ def test_what_is_asked_for_twice_is_read_once(journal, home):
 
 def test_a_journal_that_is_damaged_is_told_of_and_forgiven(journal, home):
     clock = FakeClock()
-    live = LiveSweep(place_of(home), NOTHING, clock)
+    live = LiveSweep(entry_of(home), NOTHING, clock)
     [file] = (home / "journal").glob("*.jsonl")
     good = file.read_bytes()
     file.write_bytes(good + b"<script>\n")
@@ -228,7 +228,7 @@ def test_a_journal_that_is_damaged_is_told_of_and_forgiven(journal, home):
 def test_a_restart_of_the_sweep_is_followed(tmp_path):
     ran = killed(tmp_path)
     clock = FakeClock()
-    live = LiveSweep(place_of(ran.home), NOTHING, clock)
+    live = LiveSweep(entry_of(ran.home), NOTHING, clock)
     stepped(live, clock)
     assert "This sweep is finished." in live.parts["summary"]
     session(ran.home, begins=False)
@@ -317,8 +317,8 @@ def test_what_has_not_changed_is_not_read_again_nor_more_than_the_newest(tmp_pat
     os.utime(ended / "journal/000001.jsonl", (1e9, 1e9))
     trial(session(tmp_path / "new"), "a", 0.25)
     new, old = Catalogue([str(tmp_path)]).outlines()
-    assert new["place"].name == "new" and new["best"]["score"] == 0.25
-    assert set(old) == {"place"} and "not read" in listed(Catalogue([str(tmp_path)]))
+    assert new["entry"].name == "new" and new["best"]["score"] == 0.25
+    assert set(old) == {"entry"} and "not read" in listed(Catalogue([str(tmp_path)]))
 
 
 def test_one_sweep_needs_no_list(journal, home, browsers):

@@ -35,7 +35,7 @@ from tunekit.core.events import (
 from tunekit.core.room import Shares
 from tunekit.core.validation import Attempt
 from tunekit.journal import ledger
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
 

@@ -28,7 +28,7 @@ from tests.journals import read
 from tests.kills import run_killed
 from tests.restores import prepare_restore
 from tests.sweeps import Endless, Ran, sweep
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
 from tunekit.testing.executor import Attempt

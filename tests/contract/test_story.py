@@ -21,7 +21,7 @@ from tests.sweeps import Ran, sweep
 from tunekit.cli import commands
 from tunekit.core.events import Exploited, Reported, TrialAdded
 from tunekit.core.story import story
-from tunekit.journal.lines import events_in, record_of
+from tunekit.journal.journal import events_in, record_of
 from tunekit.journal.storage import LocalFolder
 
 

@@ -14,7 +14,7 @@ from tests.schedulers import MODES
 from tests.sweeps import Counting, sweep
 from tunekit._ray.stand_ins import StandInController
 from tunekit.core.events import TrialErrored
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.scheduling.stand_ins import StandIns
 

@@ -24,7 +24,7 @@ from tests.sweeps import Counting, Ran, quality, sweep
 from tests.versions import Versioned, score_of, version_at
 from tunekit.core.events import Event, Exploited, ValidationEnded, ValidationRequested
 from tunekit.core.validation import Attempt
-from tunekit.journal.lines import Journal, events_in
+from tunekit.journal.journal import Journal, events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.scheduling.state import SchedulerState
 

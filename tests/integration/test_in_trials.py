@@ -19,7 +19,7 @@ from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tunekit.core.pool import Durations
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.testing import check_journal
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]

@@ -19,7 +19,7 @@ from tests.integration.s3 import S3Server
 from tests.journals import read
 from tunekit.core.events import event_of
 from tunekit.demo import digits
-from tunekit.journal.lines import events_in
+from tunekit.journal.journal import events_in
 from tunekit.testing import check_journal
 
 pytestmark = pytest.mark.ray

@@ -76,7 +76,7 @@ def test_status_tells_what_became_of_a_sweep_and_ranks_its_trials(ended):
     table = [line.split() for line in lines if re.match(r" +\d+  ", line)]
     assert [row[1] for row in table] == sorted(top, key=lambda t: -top[t])
     assert [row[4] for row in table] == [f"{top[row[1]]:.4f}" for row in table]
-    stopped = sum(story.stopped for story in tunekit.load(path).timeline.trials.values())
+    stopped = sum(trial.stopped for trial in tunekit.load(path).timeline.trials.values())
     assert stopped and sum(row[2] == "stopped" for row in table) == stopped
     assert f"{stopped} stopped by the scheduler" in result.stdout
     assert all(len(line) <= 100 for line in lines if not line.startswith("/"))

@@ -7,7 +7,7 @@ import pytest
 
 import tunekit
 from tunekit.journal.experiments import no_sweep
-from tunekit.journal.lines import Journal
+from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
 
 LOCAL = pyarrow.fs.LocalFileSystem()

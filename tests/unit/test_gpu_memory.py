@@ -12,7 +12,7 @@ from ray.tune.trainable import FunctionTrainable
 from tunekit._ray import functions, workers
 from tunekit.core.validation import Attempt, Request
 from tunekit.gpu_memory import release_unused
-from tunekit.surroundings import Surroundings
+from tunekit.process_state import ProcessState
 from tunekit.testing import FakeClock
 from tunekit.validating.executor import RayExecutor, _Actor, _Flight
 from tunekit.validating.process import Evaluator
@@ -133,20 +133,20 @@ def test_a_worker_gives_it_back_before_it_waits_for_an_assignment(cuda, monkeypa
         assert double.emptied == 1
         raise Ends
 
-    monkeypatch.setattr(workers, "Surroundings", lambda: None)
+    monkeypatch.setattr(workers, "ProcessState", lambda: None)
     monkeypatch.setattr(workers._post, "take", take)
     with pytest.raises(Ends):
         workers.serve(lambda: None, None)
 
 
 def test_the_actor_of_a_function_gives_it_back_between_two_trials(cuda, monkeypatch):
-    before, double = Surroundings(), cuda()
+    before, double = ProcessState(), cuda()
     monkeypatch.setattr(
         FunctionTrainable, "reset_config", lambda self, new_config: double.emptied == 0
     )
     monkeypatch.setattr(functions._Checkpointable, "_begin", lambda self: None)
     actor = object.__new__(functions._Checkpointable)
-    actor._surroundings, actor._anew = before, None
+    actor._process_state, actor._anew = before, None
     monkeypatch.setattr(functions, "_cell_of", lambda trainable: None)
     assert actor.reset_config({}), "only once the former function has ended"
     assert double.emptied == 1

@@ -32,7 +32,7 @@ from tunekit.core.events import (
 )
 from tunekit.errors import UnsafeFileError
 from tunekit.evaluation import session as sessions
-from tunekit.journal.lines import Journal
+from tunekit.journal.journal import Journal
 from tunekit.journal.lock import Driver
 from tunekit.journal.storage import LocalFolder, folder_at
 from tunekit.testing import FakeClock, FakeExecutor
@@ -358,7 +358,7 @@ def test_a_filesystem_below_a_local_folder_is_confined_as_well(hostile, outside)
         {"since": 1e300},
         {"heard": [1]},
         {"host": {"a": 1}},
-        {"place": None},
+        {"pid_space": None},
     ],
 )
 def test_a_lock_that_nobody_has_written_names_nobody(changed, hostile):

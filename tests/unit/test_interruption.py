@@ -16,7 +16,7 @@ import tunekit
 from tunekit._ray.interruption import ended_by_sigterm, without_advice
 from tunekit._ray.tuner import settings_of
 from tunekit.driver.callback import ValidationCallback
-from tunekit.journal.places import Places
+from tunekit.journal.home import Home
 from tunekit.journal.storage import LocalFolder
 
 
@@ -116,7 +116,7 @@ def fit(monkeypatch):
             validation, config = tuner.validation, settings_of(tuner).run_config
             home = f"{config.storage_path}/{config.name}"
             ledger = validation.ledger
-            ledger.places, ledger._folder = Places(home), LocalFolder(Path(home))
+            ledger.home, ledger._folder = Home(home), LocalFolder(Path(home))
             validation.has_ended = ended
             if error is not None:
                 raise error

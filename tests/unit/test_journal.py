@@ -16,7 +16,7 @@ from ray.tune.schedulers import FIFOScheduler
 
 from tests.journals import read
 from tunekit.config import ValidationConfig
-from tunekit.core import records
+from tunekit.core import line_checks
 from tunekit.core.estimates import Estimate
 from tunekit.core.events import (
     AttemptStarted,
@@ -34,7 +34,8 @@ from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 from tunekit.errors import JournalError
 from tunekit.journal import session
-from tunekit.journal.lines import (
+from tunekit.journal.encoding import Opaque, resolve_opaque
+from tunekit.journal.journal import (
     VERSION,
     Journal,
     JournalReader,
@@ -42,7 +43,6 @@ from tunekit.journal.lines import (
     record_of,
     sealed,
 )
-from tunekit.journal.recorded import Opaque, resolve_opaque
 from tunekit.journal.storage import LocalFolder
 
 WHERE = "./a/checkpoint_000001"
@@ -465,4 +465,4 @@ def test_every_setting_of_a_session_has_a_rule():
     about = session.about(
         1.0, config=ValidationConfig(len), scheduler=FIFOScheduler(), search_alg=None, space={}
     )
-    assert about.keys() <= records._Head.__annotations__.keys()
+    assert about.keys() <= line_checks._Head.__annotations__.keys()

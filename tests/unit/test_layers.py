@@ -23,7 +23,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 # where that is one package.
 FLOORS = [
     {"clock", "gpu_memory", "picklable", "terminal", "version"},
-    {"surroundings"},
+    {"process_state"},
     {"errors"},
     {"core", "extras"},
     {"pickles"},
@@ -37,7 +37,7 @@ FLOORS = [
     {"evaluation"},
     {"driver"},
     {"reading"},
-    {"cluster", "lab"},
+    {"lab", "making_room"},
     {"board", "tuner"},
     {"testing"},
     {"__init__"},

@@ -16,7 +16,7 @@ from tests.schedulers import CASES
 from tests.sweeps import sweep
 from tunekit._ray.controller import _files_in
 from tunekit.core.events import SnapshotTaken
-from tunekit.journal.lines import Journal, events_in, record_of
+from tunekit.journal.journal import Journal, events_in, record_of
 from tunekit.journal.snapshots import _archive
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal

@@ -20,7 +20,7 @@ from tests.restores import SEARCH, SNAPSHOT, STATE, begin
 from tests.stores import Store
 from tunekit._ray.tuner import settings_of
 from tunekit.core.events import Reported, SnapshotTaken, TrialAdded
-from tunekit.journal.lines import Journal
+from tunekit.journal.journal import Journal
 from tunekit.journal.snapshots import SETTINGS, SavedState, _archive
 from tunekit.journal.storage import LocalFolder, RemoteFolder
 

@@ -25,7 +25,7 @@ from tunekit.core.events import (
 )
 from tunekit.core.validation import Attempt, Request
 from tunekit.lab.executor import Room, VirtualExecutor
-from tunekit.lab.recorded import Recorded
+from tunekit.lab.measured import Measured
 
 LENGTH = 9
 
@@ -442,7 +442,7 @@ def test_a_machine_with_an_evaluator_is_predicted(caplog):
 
 
 def test_a_cold_validation_costs_the_start_of_its_process_and_what_it_imports():
-    recorded = Recorded(with_an_evaluator().sweep(2, evaluators=1))
+    recorded = Measured(with_an_evaluator().sweep(2, evaluators=1))
     assert recorded.validation_start_s == pytest.approx(OWN_START_S)
     assert recorded.import_s == pytest.approx(IMPORT_S)
     assert recorded.validate_s("t0", 1) == pytest.approx(0.5)
@@ -459,7 +459,7 @@ def test_a_start_counts_from_when_the_trial_could_start():
     written.end("a", 6.0)
     written.report("b", 1, 6.0 + START_S + 1)
     written.end("b", 12.0)
-    recorded = Recorded(written.sweep(1))
+    recorded = Measured(written.sweep(1))
     assert [recorded.start_s(name) for name in "ab"] == [START_S, START_S]
 
 
@@ -472,10 +472,10 @@ def test_a_process_that_another_trial_had_was_not_started():
     written.report("b", 1, 7.5, pid=1)
     written.end("b", 7.5)
     written.report("c", 1, 7.5 + START_S + 3, pid=2)
-    recorded = Recorded(written.sweep(1))
+    recorded = Measured(written.sweep(1))
     assert recorded.reuses
     assert recorded.start_s("b") == pytest.approx(START_S + 1), "the median of the others"
-    assert not Recorded(in_trials().sweep(2)).reuses
+    assert not Measured(in_trials().sweep(2)).reuses
 
 
 def test_iterations_that_were_not_recorded_take_as_long_as_the_later_ones_that_were():
@@ -486,7 +486,7 @@ def test_iterations_that_were_not_recorded_take_as_long_as_the_later_ones_that_w
     for iteration, time in ((1, 6.0), (2, 6.2), (3, 6.4)):
         written.report("a", iteration, time)
     written.report("b", 1, 6.0)
-    recorded = Recorded(written.sweep(2))
+    recorded = Measured(written.sweep(2))
     assert recorded.train_s("a", 1) == 1.0
     assert recorded.train_s("a", 9) == recorded.train_s("b", 2) == pytest.approx(0.2)
 
@@ -498,7 +498,7 @@ def test_an_iteration_takes_what_lies_between_two_reports_without_what_its_trial
     written.report("a", 1, 6.0)
     written.waited("a", 9.0, 3.0)
     written.report("a", 2, 10.5)
-    assert Recorded(written.sweep(1)).train_s("a", 2) == pytest.approx(1.5)
+    assert Measured(written.sweep(1)).train_s("a", 2) == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize(
@@ -551,10 +551,10 @@ def test_validations_have_the_places_that_they_had(caplog):
 
 
 def test_a_sweep_is_simulated_where_it_was_validated():
-    elsewhere = Recorded(in_trials().sweep(2, where="elsewhere"))
+    elsewhere = Measured(in_trials().sweep(2, where="elsewhere"))
     assert elsewhere.config.where == "elsewhere"
     assert not elsewhere.in_trials
-    assert Recorded(in_trials().sweep(2)).in_trials
+    assert Measured(in_trials().sweep(2)).in_trials
 
 
 @pytest.mark.parametrize(("where", "stands"), [("trial", True), ("auto", False)])

@@ -19,10 +19,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 import tunekit
 from tests.journals import read
 from tests.stores import Store
-from tunekit.core.events import Resumed
-from tunekit.journal import lines as journal
+from tunekit.core.events import Chosen
+from tunekit.journal import journal
+from tunekit.journal.journal import VERSION, sealed
 from tunekit.journal.ledger import Ledger
-from tunekit.journal.lines import VERSION, sealed
 from tunekit.journal.snapshots import SnapshotWriter
 from tunekit.journal.storage import (
     LocalFolder,
@@ -153,7 +153,7 @@ def test_a_sweep_in_such_a_storage_is_warned_of_at_its_start_and_written(caplog)
     assert caplog.text.count("'tmp/sweep' will not survive a kill of its driver") == 1
     assert "local or shared file system" in caplog.text and "object store" in caplog.text
     ledger.begin(anew=True, after=0, about={})
-    ledger.append(Resumed(trial_id="a", runs=False))
+    ledger.append(Chosen(trial_id="a", runs=False))
     ledger.close()
     assert [one["trial_id"] for one in read("tmp/sweep", store.filesystem)] == ["a"]
 
@@ -336,7 +336,7 @@ def test_an_archive_stays_until_the_line_that_names_its_successor_is_written(
         return wrote(descriptor, data)
 
     monkeypatch.setattr(os, "write", full)
-    record.append(Resumed(trial_id="a", runs=False))
+    record.append(Chosen(trial_id="a", runs=False))
     keeper.snapshot(Saved())
     named = [one["file"] for one in read(tmp_path) if one["event"] == "snapshot"]
     assert named == [f"state/{first}"] and first in folder.names("state")

@@ -34,7 +34,7 @@ from ray.tune.tune import _Config
 
 import tunekit
 from tunekit._ray.tuner import settings_of
-from tunekit.cluster import leave_room
+from tunekit.making_room import leave_room
 from tunekit.policies import CheckpointPolicy, FunctionCheckpoints
 
 VALIDATION = tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5})

@@ -20,10 +20,10 @@ from tunekit.core.events import CheckpointSaved, Reported, TrialAdded, Validatio
 from tunekit.core.reports import own_names, received
 from tunekit.core.validation import Outcome, Request, Status, rejected
 from tunekit.core.values import Raised, admitted, as_json, described, named, number, same, text
-from tunekit.journal.lines import Journal
-from tunekit.journal.recorded import exact, legible, read_opened, read_shown
+from tunekit.journal.encoding import exact, legible, read_opened, read_shown
+from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
-from tunekit.pickles import kept
+from tunekit.pickles import portable
 from tunekit.validating.executor import explain
 from tunekit.validating.process import Parcel, opened, outcome_of, plain
 from tunekit.validating.process import received as delivered
@@ -56,9 +56,9 @@ def handled(value, depth=0) -> None:
 @pytest.mark.parametrize("make", ODD)
 def test_what_is_admitted_can_be_handled(make):
     value = make()
-    own = admitted(value, kept)
+    own = admitted(value, portable)
     handled(own)
-    again = admitted(own, kept)
+    again = admitted(own, portable)
     assert again is own, "and is admitted as it is"
 
 
@@ -66,8 +66,8 @@ def test_what_is_admitted_can_be_handled(make):
 @given(VALUES)
 def test_anything_is_admitted(tree):
     value = made(tree)
-    handled(admitted({"it": value}, kept))
-    handled(admitted(value, kept))
+    handled(admitted({"it": value}, portable))
+    handled(admitted(value, portable))
 
 
 def test_numbers_are_numbers():
@@ -82,7 +82,7 @@ def test_numbers_are_numbers():
 
 def test_what_is_fine_is_left_alone():
     report = {"loss": 0.5, "seen": {1, 2}, "table": np.arange(3), "eval": {"n": [1, (2, "x")]}}
-    assert admitted(report, kept) is report
+    assert admitted(report, portable) is report
 
 
 def test_two_keys_of_one_name_lose_neither():
@@ -264,7 +264,7 @@ def test_a_report_is_such_that_tune_can_take_it():
         "val/acc": 2,
         "config": {(1, 2): 3},
     }
-    own = dict(received(odd, 4, kept))
+    own = dict(received(odd, 4, portable))
     moved = own.pop("reported")
     assert list(moved) == ["done", "time_this_iter_s"]
     assert own == {
@@ -275,15 +275,17 @@ def test_a_report_is_such_that_tune_can_take_it():
         "val/acc": 1,
         "config": {(1, 2): 3},
     }
-    [moved] = received({"training_iteration": 3, "timesteps_total": {"a": 1}}, 4, kept)["reported"]
+    [moved] = received({"training_iteration": 3, "timesteps_total": {"a": 1}}, 4, portable)[
+        "reported"
+    ]
     assert moved == "timesteps_total"
-    assert received({"training_iteration": "x", "loss": 1}, 4, kept) == {
+    assert received({"training_iteration": "x", "loss": 1}, 4, portable) == {
         "loss": 1,
         "reported": {"training_iteration": "x"},
         "training_iteration": 4,
     }
     fine = {"training_iteration": 1, "config": {}, "loss": 0.5, "done": False}
-    assert received(fine, 1, kept) is fine
+    assert received(fine, 1, portable) is fine
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from tunekit._ray.functions import HAS_ASKED, can_be_resumed, is_checkpointable_
 from tunekit._ray.stand_ins import Change
 from tunekit._ray.stoppers import ValidatedStopper, reads_metrics
 from tunekit.core.room import total
-from tunekit.core.starts import USUAL_S
+from tunekit.core.start_times import USUAL_S
 from tunekit.errors import NotResumedError, StopperError
 
 __all__ = [

@@ -26,9 +26,9 @@ from ray.tune.trainable import Trainable
 from ray.tune.trainable.function_trainable import FunctionTrainable, wrap_function
 from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME
 
-from tunekit.core.resuming import Resumption, asks_itself, begins_anew, saves_only_when_asked
+from tunekit.core.resumption import Resumption, asks_itself, begins_anew, saves_only_when_asked
 from tunekit.errors import NotResumedError
-from tunekit.surroundings import Surroundings
+from tunekit.process_state import ProcessState
 
 __all__ = [
     "HAS_ASKED",
@@ -132,7 +132,7 @@ class _Checkpointable(FunctionTrainable):
     _tells = False
 
     def setup(self, config: dict[str, Any]) -> None:
-        self._surroundings = Surroundings()
+        self._process_state = ProcessState()
         self._anew = _pickled(function_of(type(self)))
         super().setup(config)
         self._begin()
@@ -143,7 +143,7 @@ class _Checkpointable(FunctionTrainable):
         cell = _cell_of(type(self))
         if self._anew is not None and cell is not None:
             cell.cell_contents = cloudpickle.loads(self._anew)
-        self._surroundings.restore()  # gives back what only the former function held
+        self._process_state.restore()  # gives back what only the former function held
         self._begin()
         return True
 

@@ -38,10 +38,10 @@ from tunekit.core.history import VALIDATED_ITERATION
 from tunekit.core.metrics import flatten
 from tunekit.core.progress import other_metrics
 
-__all__ = ["Display", "Source", "reported"]
+__all__ = ["Display", "ProgressSource", "reported"]
 
 
-class Source(Protocol):
+class ProgressSource(Protocol):
     """What there is to show of a sweep's validations."""
 
     def progress(self) -> list[str]:
@@ -86,12 +86,12 @@ class _Shown:
         return str(self.trial)
 
 
-def _own_columns(source: Source) -> list[str]:
+def _own_columns(source: ProgressSource) -> list[str]:
     """The columns that are always there, in order."""
     return [*source.judged_by, VALIDATED_ITERATION]
 
 
-def _scored(source: Source, trials: Iterable[Any]) -> list[Any]:
+def _scored(source: ProgressSource, trials: Iterable[Any]) -> list[Any]:
     """The trials, with validated values only in the columns that are always there."""
     found = []
     for trial in trials:
@@ -102,7 +102,7 @@ def _scored(source: Source, trials: Iterable[Any]) -> list[Any]:
     return found
 
 
-def _tabled(source: Source, trials: Iterable[Any]) -> list[Any]:
+def _tabled(source: ProgressSource, trials: Iterable[Any]) -> list[Any]:
     """The same for a table, from which Tune drops columns in which every trial has None."""
     shown = _scored(source, trials)
     for name in _own_columns(source):
@@ -112,7 +112,7 @@ def _tabled(source: Source, trials: Iterable[Any]) -> list[Any]:
     return shown
 
 
-def _metric_columns(source: Source, trials: Sequence[Any], most: int) -> dict[str, str]:
+def _metric_columns(source: ProgressSource, trials: Sequence[Any], most: int) -> dict[str, str]:
     """The metrics to show, in order, and what their columns are called."""
     own = _own_columns(source)
     common = {name: title for name, title in DEFAULT_COLUMNS.items() if name not in own}
@@ -128,7 +128,7 @@ def _metric_columns(source: Source, trials: Sequence[Any], most: int) -> dict[st
 class _TerminalReporter(TuneTerminalReporter):
     """Tune's own, which tells of validations, too."""
 
-    source: Source
+    source: ProgressSource
     #: What the header calls the scheduler; None for what Tune would.
     scheduler: str | None = None
 
@@ -167,12 +167,12 @@ class _TerminalReporter(TuneTerminalReporter):
 
 
 class _ShowsValidations:
-    """What tunekit's reporters have that Tune's have not; :class:`Source` tells what to show.
+    """What tunekit's reporters add to those of Tune; :class:`ProgressSource` has the data.
 
     How the validations stand is in the scheduler's summary, which every reporter gets.
     """
 
-    source: Source
+    source: ProgressSource
 
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
         self._metrics_override = True
@@ -192,7 +192,7 @@ class _NotebookReporter(_ShowsValidations, JupyterNotebookReporter):
     pass
 
 
-def _reporter(source: Source, verbose: Any) -> ProgressReporter:
+def _reporter(source: ProgressSource, verbose: Any) -> ProgressReporter:
     """The reporter that Tune would make, with validations."""
     level = int(verbose)
     details = level >= Verbosity.V3_TRIAL_DETAILS.value
@@ -208,7 +208,7 @@ def _reporter(source: Source, verbose: Any) -> ProgressReporter:
 
 @contextlib.contextmanager
 def reported(
-    run_config: tune.RunConfig, source: Source, scheduler: TrialScheduler | None = None
+    run_config: tune.RunConfig, source: ProgressSource, scheduler: TrialScheduler | None = None
 ) -> Iterator[Display]:
     """Let a sweep be reported with its validations, as long as it runs.
 
@@ -242,7 +242,7 @@ class Display:
 
     def __init__(
         self,
-        source: Source,
+        source: ProgressSource,
         reporter: ProgressReporter | None = None,
         run_config: tune.RunConfig | None = None,
         scheduler: str | None = None,

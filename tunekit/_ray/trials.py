@@ -42,8 +42,8 @@ from tunekit._ray.worker_group import (
     WorkersLost,
     lasts,
 )
-from tunekit.core.assignments import abandoned
-from tunekit.core.resuming import begins_anew
+from tunekit.core.resumption import begins_anew
+from tunekit.core.worker_assignments import abandoned
 from tunekit.errors import DistributedTrialError, NotResumedError
 
 __all__ = [

@@ -26,7 +26,6 @@ from tunekit.core.parameters import CHOICE, FLOAT, INT, choice
 __all__ = [
     "Settings",
     "callbacks_in",
-    "described",
     "described_space",
     "ended_soon",
     "has_workers",
@@ -34,12 +33,13 @@ __all__ = [
     "is_distributed",
     "is_remote",
     "is_trainer",
-    "place_of",
+    "location_of",
     "repeat_index",
     "settings_of",
     "space_of",
     "stand",
     "trial_bundles",
+    "type_and_settings",
 ]
 
 
@@ -162,7 +162,7 @@ def is_remote() -> bool:
     return bool(ray.util.client.ray.is_connected())
 
 
-def place_of(settings: Settings, home: str) -> str:
+def location_of(settings: Settings, home: str) -> str:
     """Return where a sweep is kept, as the user would name it: a path, or a URI.
 
     Args:
@@ -190,7 +190,7 @@ _GRID = "/grid_search"  # how the flat names of values end that are tried one af
 _TEXTS = frozenset({"metric", "mode", "time_attr", "_metric", "_mode", "_time_attr"})
 
 
-def described(thing: Any) -> dict[str, Any]:
+def type_and_settings(thing: Any) -> dict[str, Any]:
     """The type of a scheduler or searcher, and of Ray's own ones the settings that are numbers.
 
     Only a few texts are among them, and nothing of a user's own class: it may hold secrets. What it
@@ -198,7 +198,7 @@ def described(thing: Any) -> dict[str, Any]:
 
     Example:
         >>> from ray.tune.schedulers import ASHAScheduler
-        >>> known = described(ASHAScheduler(max_t=27))
+        >>> known = type_and_settings(ASHAScheduler(max_t=27))
         >>> known["type"], known["settings"]["max_t"]
         ('AsyncHyperBandScheduler', 27)
     """

@@ -47,9 +47,9 @@ from tunekit._ray.workers import (
     serve,
     side_task,
 )
-from tunekit.core.assignments import may_return
-from tunekit.core.resuming import Resumption
+from tunekit.core.resumption import Resumption
 from tunekit.core.values import Raised
+from tunekit.core.worker_assignments import may_return
 
 __all__ = [
     "Begun",

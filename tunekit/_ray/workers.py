@@ -39,9 +39,9 @@ from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 from ray.train.v2._internal.util import construct_train_func
 
 from tunekit._ray.raised import legible_error
-from tunekit.core.assignments import Verdict, WorkerInbox
+from tunekit.core.worker_assignments import WorkerAction, WorkerInbox
 from tunekit.gpu_memory import release_unused
-from tunekit.surroundings import Surroundings
+from tunekit.process_state import ProcessState
 
 __all__ = [
     "TAG",
@@ -136,8 +136,8 @@ class _Post:
             _Leave: If it is to begin another assignment.
         """
         with self._changed:
-            self._stand(lambda: self._inbox.verdict(number, report) is not Verdict.WAIT)
-            if self._inbox.verdict(number, report) is Verdict.LEAVE:
+            self._stand(lambda: self._inbox.action(number, report) is not WorkerAction.WAIT)
+            if self._inbox.action(number, report) is WorkerAction.LEAVE:
                 raise _Leave
 
     def ended(self, number: int) -> None:
@@ -296,7 +296,7 @@ def serve(train_loop: Callable[..., Any], loop_context: Any) -> None:
         train_loop: ``train_loop_per_worker``.
         loop_context: What Ray's backend wraps it in: a function that returns a context manager.
     """
-    fresh = Surroundings()
+    fresh = ProcessState()
     try:
         while True:
             release_unused()  # the next assignment may be long in coming

@@ -14,8 +14,8 @@ from tunekit.cli.layout import WIDTH, cut, grid
 from tunekit.core.failures import place_of
 from tunekit.core.metrics import flatten
 from tunekit.core.ranking import Ranked
-from tunekit.core.seeds import Estimate
-from tunekit.core.timeline import Scored
+from tunekit.core.seeds import MeanEstimate
+from tunekit.core.timeline import ScoredCheckpoint
 from tunekit.core.validation import PENDING
 from tunekit.core.words import (
     configuration_names,
@@ -105,14 +105,14 @@ def _ranked(one: Ranked) -> dict[str, Any]:
     names = ("trial_id", "status", "stopped", "generation", "iteration")
     return {
         "rank": one.rank,
-        **{name: getattr(one.story, name) for name in names},
+        **{name: getattr(one.trial, name) for name in names},
         **_score("best", one.best, one.best_value),
         **_score("last", one.last, one.last_value),
         "config": one.config,
     }
 
 
-def _score(name: str, scored: Scored | None, value: float | None) -> dict[str, Any]:
+def _score(name: str, scored: ScoredCheckpoint | None, value: float | None) -> dict[str, Any]:
     return {
         name: value,
         f"{name}_generation": None if scored is None else scored.generation,
@@ -208,7 +208,7 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
 def _over_seeds(known: Mapping[str, Any]) -> str:
     of = {name: math.nan if known[name] is None else known[name] for name in _ESTIMATE}
     [name] = configuration_names([known["config"]])
-    return f"best mean {mean_in_words(Estimate(known['seeds'], **of))}: {name}"
+    return f"best mean {mean_in_words(MeanEstimate(known['seeds'], **of))}: {name}"
 
 
 def _times(status: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tunekit.core.names import chosen, listed, meant
+from tunekit.core.metric_names import chosen, listed, meant
 
 __all__ = [
     "NO_CHECKPOINT",

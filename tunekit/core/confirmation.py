@@ -36,12 +36,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tunekit.core import student
+from tunekit.core import t_distribution
 from tunekit.core.confidence import EVERYTHING, Interval
 from tunekit.core.events import ValidationKey
 from tunekit.core.later_validations import LaterSession, rows_of
 from tunekit.core.metrics import flatten
-from tunekit.core.timeline import Scored, Timeline, better
+from tunekit.core.timeline import ScoredCheckpoint, Timeline, better
 from tunekit.core.values import number
 
 __all__ = [
@@ -96,7 +96,7 @@ def interval_over_rounds(
     error = statistics.stdev(scores, mean) / math.sqrt(n)
     if error <= abs(1e-12 * mean):
         return (mean, mean) if n >= _EQUAL_ENOUGH else None
-    half = student.quantile(n - 1, 1 - (1 - confidence) / (max_rounds - 1)) * error
+    half = t_distribution.quantile(n - 1, 1 - (1 - confidence) / (max_rounds - 1)) * error
     return mean - half, mean + half
 
 
@@ -462,7 +462,7 @@ def is_outdated(confirmed: Confirmed, timeline: Timeline) -> bool:
     )
 
 
-def winning_score(confirmed: Confirmed, timeline: Timeline) -> Scored | None:
+def winning_score(confirmed: Confirmed, timeline: Timeline) -> ScoredCheckpoint | None:
     """Return the score of a confirmed checkpoint, unless the trial has run that again since."""
     winner = confirmed.winner
     if winner.trial_id not in timeline.trials:

@@ -34,6 +34,7 @@ from tunekit.core.events import (
     AttemptStarted,
     BudgetExpired,
     CheckpointSaved,
+    Chosen,
     Decided,
     EndDelivered,
     Event,
@@ -41,7 +42,6 @@ from tunekit.core.events import (
     OfTrial,
     Reminded,
     Reported,
-    Resumed,
     ScoreDelivered,
     SessionClosed,
     SnapshotTaken,
@@ -308,7 +308,7 @@ class Engine:
                     self._estimate(event)
             case AttemptStarted() | AttemptBegan() | BudgetExpired():
                 pass
-            case Resumed() | SnapshotTaken() | SessionClosed():
+            case Chosen() | SnapshotTaken() | SessionClosed():
                 pass
             case Hears():
                 self._undelivered[event.trial_id] = None

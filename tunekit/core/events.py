@@ -29,7 +29,7 @@ type, ``time`` is in seconds since the epoch.
 ============== ===================================================================================
 
 A new field has a default, and readers ignore fields that they do not know. A new event, or one
-whose meaning changes, needs a new version of the format, ``tunekit.journal.lines.VERSION``.
+whose meaning changes, needs a new version of the format, ``tunekit.journal.journal.VERSION``.
 
 A checkpoint is named by its path below the experiment's folder, which may be moved.
 """
@@ -52,6 +52,7 @@ __all__ = [
     "AttemptStarted",
     "BudgetExpired",
     "CheckpointSaved",
+    "Chosen",
     "Decided",
     "EndDelivered",
     "Event",
@@ -62,7 +63,6 @@ __all__ = [
     "OfValidation",
     "Reminded",
     "Reported",
-    "Resumed",
     "ScoreDelivered",
     "SessionClosed",
     "SnapshotTaken",
@@ -474,7 +474,7 @@ class Reminded(OfTrial, frozen=True, kw_only=True, tag="reminded"):
     decision: str
 
 
-class Resumed(OfTrial, frozen=True, kw_only=True, tag="chosen"):
+class Chosen(OfTrial, frozen=True, kw_only=True, tag="chosen"):
     """The scheduler resumes a trial that it had paused; ``runs``: the trial has an actor."""
 
     runs: bool
@@ -520,7 +520,7 @@ Event = (
     | ScoreDelivered
     | Decided
     | Reminded
-    | Resumed
+    | Chosen
     | BudgetExpired
     | SnapshotTaken
     | SessionClosed

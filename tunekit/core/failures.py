@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-__all__ = ["HOPELESS", "Failures", "Verdict", "gone", "kind_of", "place_of", "was_gone"]
+__all__ = ["HOPELESS", "FailureNotice", "Failures", "gone", "kind_of", "place_of", "was_gone"]
 
 #: How many failures that are alike, with no success before, leave no hope.
 HOPELESS = 3
@@ -68,7 +68,7 @@ def was_gone(reason: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FailureNotice:
     """What to do about a failure.
 
     Attributes:
@@ -116,9 +116,9 @@ class Failures:
         >>> failures = Failures(gives_up=True)
         >>> for iteration in (1, 2, 3):
         ...     failures.failed(f"a@{iteration}", "raised KeyError: 'model'")
-        Verdict(first=True, more=None, hopeless=False)
-        Verdict(first=False, more=None, hopeless=False)
-        Verdict(first=False, more=None, hopeless=True)
+        FailureNotice(first=True, more=None, hopeless=False)
+        FailureNotice(first=False, more=None, hopeless=False)
+        FailureNotice(first=False, more=None, hopeless=True)
         >>> failures.rest()
         ["2 more like that of a@1 (raised KeyError: 'model'): a@2, a@3"]
     """
@@ -131,7 +131,7 @@ class Failures:
         """Take that a validation has succeeded: there is hope from now on."""
         self._gives_up = False
 
-    def failed(self, place: str, reason: str) -> Verdict:
+    def failed(self, place: str, reason: str) -> FailureNotice:
         """Take a failure.
 
         Args:
@@ -144,12 +144,12 @@ class Failures:
         if hopeless:
             self._gives_up = False
         if kind.count == 1:
-            return Verdict(True, hopeless=hopeless)
+            return FailureNotice(True, hopeless=hopeless)
         kind.untold += 1
         if len(kind.places) < _MOST_PLACES:
             kind.places.append(place)
         told = str(kind.count).strip("0") == "1"
-        return Verdict(False, kind.tell() if told else None, hopeless)
+        return FailureNotice(False, kind.tell() if told else None, hopeless)
 
     def rest(self) -> list[str]:
         """Return what is to be told at the end of those that were only counted."""

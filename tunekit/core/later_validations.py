@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from tunekit.core.events import CheckpointSaved, Event, ValidationKey, ValidationRequested
-from tunekit.core.names import FILLED_IN, listed
+from tunekit.core.metric_names import FILLED_IN, listed
 from tunekit.core.timeline import Timeline
 from tunekit.core.validation import RESERVED
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tunekit.core.estimates import Estimate
-from tunekit.core.starts import USUAL_S
+from tunekit.core.start_times import USUAL_S
 from tunekit.core.validation import (
     Attempt,
     Outcome,

@@ -17,10 +17,10 @@ from tunekit.core.confidence import Interval
 from tunekit.core.decisions import DecisionRule, Never, Rungs
 from tunekit.core.sequential import alike_by_rank
 
-__all__ = ["Promotion", "Verdict", "milestones", "next_bracket"]
+__all__ = ["Promotion", "RungAction", "milestones", "next_bracket"]
 
 
-class Verdict(enum.Enum):
+class RungAction(enum.Enum):
     """What follows from a result of a trial."""
 
     #: It trains on to the next rung.
@@ -115,12 +115,12 @@ class Promotion:
         >>> for name, score in [("a", 0.1), ("b", 0.7), ("c", 0.4)]:
         ...     books.add(name)
         ...     print(books.reported(name, 1, score), list(books.promotable()))
-        Verdict.WAIT []
-        Verdict.WAIT []
-        Verdict.WAIT ['b']
+        RungAction.WAIT []
+        RungAction.WAIT []
+        RungAction.WAIT ['b']
         >>> books.promote("b")
         >>> list(books.promotable()), books.reported("b", 2, 0.8), books.reported("b", 3, 0.9)
-        ([], <Verdict.GO_ON: 'go on'>, <Verdict.WAIT: 'wait'>)
+        ([], <RungAction.GO_ON: 'go on'>, <RungAction.WAIT: 'wait'>)
     """
 
     def __init__(self, brackets: Sequence[Sequence[float]], max_t: float, reduction_factor: float):
@@ -157,7 +157,7 @@ class Promotion:
         self._counts[bracket] += 1
         self._level[trial_id] = -1
 
-    def reported(self, trial_id: str, time: float, score: float) -> Verdict:
+    def reported(self, trial_id: str, time: float, score: float) -> RungAction:
         """Take a result of a trial that runs.
 
         A result at or after several new rungs counts for the last of them.
@@ -168,19 +168,19 @@ class Promotion:
             score: Its score, larger is better.
         """
         if trial_id not in self._bracket:
-            return Verdict.GO_ON
+            return RungAction.GO_ON
         self.promote(trial_id)  # it runs, whoever let it
         if time >= self._max_t:
-            return Verdict.END
+            return RungAction.END
         rungs = self._brackets[self._bracket[trial_id]]
         level = bisect.bisect_right([rung.time for rung in rungs], time) - 1
         if level <= self._level[trial_id]:
-            return Verdict.GO_ON
+            return RungAction.GO_ON
         rungs[level].record(trial_id, score)
         self._level[trial_id] = level
         self._waiting.add(trial_id)
         self._promotable = None
-        return Verdict.WAIT
+        return RungAction.WAIT
 
     def promote(self, trial_id: str) -> None:
         """Let a trial that waits go on to the next rung."""
@@ -198,8 +198,8 @@ class Promotion:
             ...     verdict = books.reported("a", time, 0.5)
             ...     books.failed("a")
             ...     print(verdict)
-            Verdict.WAIT
-            Verdict.WAIT
+            RungAction.WAIT
+            RungAction.WAIT
         """
         if trial_id not in self._waiting:
             return

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from tunekit.core.metric_names import listed, meant
 from tunekit.core.metrics import flatten
-from tunekit.core.names import listed, meant
 from tunekit.core.problems import Problems
 from tunekit.core.seeds import Repeat, ending_of
-from tunekit.core.timeline import Scored, Timeline, TrialSummary
+from tunekit.core.timeline import ScoredCheckpoint, Timeline, TrialSummary
 from tunekit.core.validation import PENDING
 from tunekit.core.values import number
 from tunekit.core.words import short_names
@@ -38,7 +38,7 @@ class Ranked:
         rank: 1 for the best; None without a score.
         trial_id: The trial.
         name: Its short name, for where there is little room.
-        story: What became of it.
+        trial: What became of it.
         best: Its best validated checkpoint; None if it has none. ``best_value``: its score.
         last: Its newest validated checkpoint; ``last_value``: its score.
         config: Its hyperparameters, as of its best checkpoint.
@@ -47,10 +47,10 @@ class Ranked:
     rank: int | None
     trial_id: str
     name: str
-    story: TrialSummary
-    best: Scored | None
+    trial: TrialSummary
+    best: ScoredCheckpoint | None
     best_value: float | None
-    last: Scored | None
+    last: ScoredCheckpoint | None
     last_value: float | None
     config: Mapping[str, Any]
 
@@ -77,7 +77,7 @@ def ranking_of(timeline: Timeline, metric: str | None, mode: str | None) -> list
     """
     names = short_names(list(timeline.trials))
     found = []
-    for trial_id, story in timeline.trials.items():
+    for trial_id, trial in timeline.trials.items():
         best = None if mode is None else timeline.score(trial_id, metric, mode)
         last = timeline.score(trial_id, metric, None)
         found.append(
@@ -85,7 +85,7 @@ def ranking_of(timeline: Timeline, metric: str | None, mode: str | None) -> list
                 rank=None,
                 trial_id=trial_id,
                 name=names[trial_id],
-                story=story,
+                trial=trial,
                 best=best,
                 best_value=None if best is None else best.value(str(metric)),
                 last=last,
@@ -103,7 +103,7 @@ def ranking_of(timeline: Timeline, metric: str | None, mode: str | None) -> list
 
 def best_scored(
     timeline: Timeline, trial_ids: Iterable[str], metric: str, mode: str, scope: str = "best"
-) -> tuple[str, Scored]:
+) -> tuple[str, ScoredCheckpoint]:
     """Return which of some trials has the best checkpoint, and that checkpoint.
 
     Args:
@@ -122,7 +122,7 @@ def best_scored(
         Traceback (most recent call last):
         tunekit.errors.MetricNotFoundError: No validation has ended with 'accuracy'...
     """
-    found: list[tuple[float, str, Scored]] = []
+    found: list[tuple[float, str, ScoredCheckpoint]] = []
     for trial_id in trial_ids:
         scored = timeline.score(trial_id, metric, mode if scope == "best" else None)
         value = None if scored is None else scored.value(metric)
@@ -206,13 +206,13 @@ def repeats_of(
     """
     validating = {row["trial_id"] for row in timeline.validations if row["status"] in PENDING}
     whole = whole_trials(timeline, session)
-    for trial_id, story in timeline.trials.items():
+    for trial_id, trial in timeline.trials.items():
         scored = timeline.score(trial_id, metric, mode if scope == "best" else None)
         yield Repeat(
             trial_id,
             flatten(timeline.config_of(trial_id, None if scored is None else scored.generation)),
             None if scored is None else scored.value(metric),
-            ending_of(story, validating=trial_id in validating, whole=trial_id in whole),
+            ending_of(trial, validating=trial_id in validating, whole=trial_id in whole),
         )
 
 
@@ -250,5 +250,5 @@ def whole_trials(timeline: Timeline, session: Mapping[str, Any]) -> set[str]:
     if most is not None and isinstance(time_attr, str):
         reached = {one: timeline.reached(one, time_attr) for one in timeline.trials}
         return {one for one, time in reached.items() if time is not None and time >= most}
-    furthest = max((story.iteration for story in timeline.trials.values()), default=0)
-    return {one for one, story in timeline.trials.items() if story.iteration >= furthest}
+    furthest = max((trial.iteration for trial in timeline.trials.values()), default=0)
+    return {one for one, trial in timeline.trials.items() if trial.iteration >= furthest}

@@ -24,8 +24,8 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from tunekit.core import student
-from tunekit.core.names import listed, meant
+from tunekit.core import t_distribution
+from tunekit.core.metric_names import listed, meant
 from tunekit.core.problems import Problems, shown
 from tunekit.core.timeline import TrialSummary
 
@@ -35,7 +35,7 @@ __all__ = [
     "Comparison",
     "Configuration",
     "Ending",
-    "Estimate",
+    "MeanEstimate",
     "Repeat",
     "check_known",
     "check_seed",
@@ -104,7 +104,7 @@ class Repeat:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MeanEstimate:
     """What values over seeds say about their mean.
 
     Attributes:
@@ -141,7 +141,7 @@ class Configuration:
     repeats: tuple[Repeat, ...]
     counted: int
     seeds: int
-    estimate: Estimate | None
+    estimate: MeanEstimate | None
 
     @property
     def best(self) -> Repeat | None:
@@ -164,7 +164,7 @@ class Configuration:
         return all(one.ending is Ending.COMPLETE for one in self.repeats[: self.counted])
 
 
-def estimate_of(values: Sequence[float], *, interval: bool = True) -> Estimate:
+def estimate_of(values: Sequence[float], *, interval: bool = True) -> MeanEstimate:
     """Return the mean of values, and Student's t-interval of it.
 
     Args:
@@ -173,20 +173,20 @@ def estimate_of(values: Sequence[float], *, interval: bool = True) -> Estimate:
 
     Example:
         >>> estimate_of([1, 2, 3])
-        Estimate(n=3, mean=2.0, std=1.0, low=-0.484..., high=4.484...)
+        MeanEstimate(n=3, mean=2.0, std=1.0, low=-0.484..., high=4.484...)
         >>> estimate_of([0.9])
-        Estimate(n=1, mean=0.9, std=nan, low=nan, high=nan)
+        MeanEstimate(n=1, mean=0.9, std=nan, low=nan, high=nan)
     """
     n = len(values)
     mean = float(statistics.mean(values))
     if n < 2 or not all(map(math.isfinite, values)):
-        return Estimate(n, mean)
+        return MeanEstimate(n, mean)
     scale = max(map(abs, values)) or 1.0  # so that nothing overflows
     std = statistics.stdev(value / scale for value in values) * scale
     if not interval:
-        return Estimate(n, mean, std)
-    half = student.quantile(n - 1, CONFIDENCE) * std / math.sqrt(n)
-    return Estimate(n, mean, std, mean - half, mean + half)
+        return MeanEstimate(n, mean, std)
+    half = t_distribution.quantile(n - 1, CONFIDENCE) * std / math.sqrt(n)
+    return MeanEstimate(n, mean, std, mean - half, mean + half)
 
 
 def configurations_of(
@@ -344,7 +344,7 @@ def compare(one: Configuration, other: Configuration) -> Comparison | None:
         return Comparison(margin, p=float(margin == 0))
     share = (errors[0] / error) ** 2
     df = 1 / (share**2 / (a.n - 1) + (1 - share) ** 2 / (b.n - 1))
-    return Comparison(margin, p=student.two_sided(margin / error, df))
+    return Comparison(margin, p=t_distribution.two_sided(margin / error, df))
 
 
 # Whether there is such a hyperparameter ----------------------------------------------------------

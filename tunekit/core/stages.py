@@ -15,10 +15,10 @@ from tunekit.core.commands import Command, Keep, Notify, Release, Show
 from tunekit.core.engine import Engine, Input
 from tunekit.core.events import (
     CheckpointSaved,
+    Chosen,
     EndDelivered,
     Exploited,
     OfTrial,
-    Resumed,
     ScoreDelivered,
     TrialEnded,
     TrialErrored,
@@ -134,7 +134,7 @@ class StageState:
                     del trial.undecided[older]  # passed over
                 trial.paused = decided if event.decision == "PAUSE" else None
                 promoted = None if rejected or trial.paused else decided
-            case Resumed():
+            case Chosen():
                 promoted, trial.paused = trial.paused, None
             case TrialEnded():
                 last = trial.newest

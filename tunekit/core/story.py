@@ -12,6 +12,7 @@ from tunekit.core.events import (
     AttemptStarted,
     BudgetExpired,
     CheckpointSaved,
+    Chosen,
     Decided,
     EndDelivered,
     Event,
@@ -20,7 +21,6 @@ from tunekit.core.events import (
     OfValidation,
     Reminded,
     Reported,
-    Resumed,
     ScoreDelivered,
     SessionClosed,
     TrialAdded,
@@ -54,7 +54,7 @@ _SAYS: Mapping[type[Event], str] = {
     ScoreDelivered: "score of {at} delivered: {event.decision}",
     Reminded: "score of {at} delivered again: {event.decision}",
     Decided: "decided by another trial's score: {event.decision}",
-    Resumed: "resumed by its scheduler",
+    Chosen: "resumed by its scheduler",
     Exploited: "overwritten with {event.donor_id}'s {at}: generation {event.generation} begins",
     Waited: "has waited {event.seconds:.1f} s for scores",
     TrialFailed: "failed",
@@ -219,7 +219,7 @@ def _now(
             match event:
                 case ScoreDelivered() | Reminded() | Decided():
                     decision = event.decision
-                case Resumed():
+                case Chosen():
                     decision = "CONTINUE" if event.runs else None
                 case Reported():
                     decision = decision or "CONTINUE"

@@ -11,13 +11,13 @@ from typing import Any
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
+    Chosen,
     Decided,
     Event,
     Exploited,
     OfTrial,
     Reminded,
     Reported,
-    Resumed,
     ScoreDelivered,
     SessionClosed,
     TrialAdded,
@@ -37,7 +37,7 @@ from tunekit.core.values import number as _number
 
 __all__ = [
     "VALIDATION",
-    "Scored",
+    "ScoredCheckpoint",
     "Span",
     "Timeline",
     "TrialSummary",
@@ -73,7 +73,7 @@ def better(mode: str, one: float, other: float) -> bool:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredCheckpoint:
     """A validated checkpoint.
 
     Attributes:
@@ -225,7 +225,7 @@ class Timeline:
         self._spans: dict[str, list[Span]] = {}
         self._trained: list[float] = []
         # By trial: the best and the newest score by a metric, as far as that was asked for.
-        self._found: dict[str, dict[tuple[str, str | None], Scored | None]] = {}
+        self._found: dict[str, dict[tuple[str, str | None], ScoredCheckpoint | None]] = {}
         restored = list(sessions[1:])
         for event in events:
             while restored and event.n > restored[0]["n"]:
@@ -291,12 +291,14 @@ class Timeline:
         for row in self._history.rows(trial_id, [report for _, report in known.values()]):
             yield {**row, "reported_at": known[_place(row)][0]}
 
-    def scores(self, trial_id: str) -> list[Scored]:
+    def scores(self, trial_id: str) -> list[ScoredCheckpoint]:
         """A trial's validated checkpoints, by generation and iteration."""
         found = dict(self._history.scores(trial_id))
         for place, metrics in self._history.staged_scores(trial_id):
             found[place] = merge(found.get(place, {}), metrics)
-        return [Scored(*at, found[at], self._paths[(trial_id, *at)]) for at in sorted(found)]
+        return [
+            ScoredCheckpoint(*at, found[at], self._paths[(trial_id, *at)]) for at in sorted(found)
+        ]
 
     def reached(self, trial_id: str, time_attr: str) -> float | None:
         """Return a trial's newest value of what its reports count time by; None without any."""
@@ -304,7 +306,7 @@ class Timeline:
         newest = list(known.values())[-1][1] if known else {}
         return _number(flatten(newest).get(time_attr))
 
-    def score(self, trial_id: str, metric: str | None, mode: str | None) -> Scored | None:
+    def score(self, trial_id: str, metric: str | None, mode: str | None) -> ScoredCheckpoint | None:
         """Return a trial's best checkpoint by a metric; the first of those that are equally good.
 
         Args:
@@ -316,7 +318,7 @@ class Timeline:
             return None
         found = self._found.setdefault(trial_id, {})
         if (metric, mode) not in found:
-            picked: Scored | None = None
+            picked: ScoredCheckpoint | None = None
             value: float | None = None
             for scored in self.scores(trial_id):
                 own = scored.value(metric)
@@ -405,20 +407,20 @@ class Timeline:
                 self._stopping.discard(event.trial_id)
             case SessionClosed():
                 self.end = "finished" if event.finished else "interrupted"
-            case Resumed():
+            case Chosen():
                 self.resumed.add((event.trial_id, *self._heard.get(event.trial_id, (0, 0))))
 
     def _trial(self, event: OfTrial) -> TrialSummary:
-        story = self.trials.get(event.trial_id)
-        if story is None:
-            story = self.trials[event.trial_id] = TrialSummary(event.trial_id, added=event.time)
-        return story
+        trial = self.trials.get(event.trial_id)
+        if trial is None:
+            trial = self.trials[event.trial_id] = TrialSummary(event.trial_id, added=event.time)
+        return trial
 
     def _take_report(self, event: Reported) -> None:
-        story, report, now = self._trial(event), event.report, event.time
+        trial, report, now = self._trial(event), event.report, event.time
         trial_id, (generation, iteration) = event.trial_id, _place(report)
-        story.iteration, story.status, story.ended = iteration, "running", None
-        story.generation = generation
+        trial.iteration, trial.status, trial.ended = iteration, "running", None
+        trial.generation = generation
         self._history.reported(trial_id, iteration, generation)
         self._found.pop(trial_id, None)
         known = self._reports.setdefault(trial_id, {})
@@ -431,7 +433,7 @@ class Timeline:
         begin = min(now, max(now - took, spans[-1].end if spans else -math.inf))
         spans.append(Span(trial_id, "training", begin, now, generation, iteration))
         self._trained.append(now)
-        story.trained_s += now - begin
+        trial.trained_s += now - begin
 
     def _take_request(self, event: ValidationRequested) -> None:
         if event.id in self._by_id:  # it was pending when the driver was killed

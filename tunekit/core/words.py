@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tunekit.core.confirmation import Confirmed
-from tunekit.core.seeds import Comparison, Estimate
+from tunekit.core.seeds import Comparison, MeanEstimate
 
 __all__ = [
     "comparison_in_words",
@@ -145,13 +145,13 @@ def configuration_names(configurations: Sequence[Mapping[str, Any]]) -> list[str
     return found
 
 
-def mean_in_words(estimate: Estimate) -> str:
+def mean_in_words(estimate: MeanEstimate) -> str:
     """Return a mean over seeds, and how sure it is.
 
     Example:
-        >>> mean_in_words(Estimate(3, 0.92, 0.02, 0.87, 0.97))
+        >>> mean_in_words(MeanEstimate(3, 0.92, 0.02, 0.87, 0.97))
         '0.9200 over 3 seeds (95 % interval 0.8700 to 0.9700)'
-        >>> mean_in_words(Estimate(1, 0.92))
+        >>> mean_in_words(MeanEstimate(1, 0.92))
         '0.9200, of one seed'
     """
     if estimate.n == 1:

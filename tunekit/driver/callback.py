@@ -68,11 +68,11 @@ from tunekit.errors import (
     WiringError,
 )
 from tunekit.evaluation.stages import StageEvaluation
+from tunekit.journal.home import Home
 from tunekit.journal.ledger import Ledger
-from tunekit.journal.places import Places
 from tunekit.journal.session import about
 from tunekit.loggers import JsonLogger, ValidatedLoggerCallback, validated
-from tunekit.pickles import kept
+from tunekit.pickles import portable
 from tunekit.policies import AtDecisions
 from tunekit.results.leases import CheckpointLeases
 from tunekit.results.lineage import Lineage
@@ -203,9 +203,9 @@ class ValidationCallback(tune.Callback):
             setattr(self, name, state[name])
 
     @property
-    def places(self) -> Places:
+    def home(self) -> Home:
         """Return where the experiment is kept."""
-        return self.ledger.places
+        return self.ledger.home
 
     @property
     def history(self) -> History:
@@ -434,8 +434,8 @@ class ValidationCallback(tune.Callback):
 
     def _where(self) -> str:
         """Return where the experiment is kept, as far as it is known."""
-        if self.places.home is not None or self.controller is None:
-            return self.places.home or "PATH"
+        if self.home.folder is not None or self.controller is None:
+            return self.home.folder or "PATH"
         return str(self.controller.storage.experiment_fs_path)
 
     def adopt(self, trial: Trial) -> None:
@@ -829,7 +829,7 @@ class ValidationCallback(tune.Callback):
         """Return what Tune saves with the experiment: what does not follow from the journal."""
         self._state_taken = True
         state: dict[str, Any] = {"as_of": self.ledger.last}
-        scheduler = None if self.controller is None else self.base.state.save(self.places)
+        scheduler = None if self.controller is None else self.base.state.save(self.home)
         # One that cannot be saved is told everything again.
         return state if scheduler is None else {**state, "scheduler": scheduler}
 
@@ -841,7 +841,7 @@ class ValidationCallback(tune.Callback):
 def _receive(trial: Trial, result: dict[str, Any]) -> None:
     """Put a report into a form that Tune, loggers and the journal can take."""
     iteration = (trial.last_result or {}).get(TRAINING_ITERATION, 0) + 1
-    _become(result, received(result, iteration, kept, keep=("config", VALIDATION_KEY)))
+    _become(result, received(result, iteration, portable, keep=("config", VALIDATION_KEY)))
 
 
 def _become(result: dict[str, Any], other: Mapping[str, Any]) -> None:

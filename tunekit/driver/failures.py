@@ -11,11 +11,11 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit.config import ValidationConfig
 from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved
-from tunekit.core.calls import name_of
 from tunekit.core.engine import Engine
 from tunekit.core.failures import HOPELESS, Failures, place_of
+from tunekit.core.metric_names import chosen, listed
 from tunekit.core.metrics import flatten
-from tunekit.core.names import chosen, listed
+from tunekit.core.signatures import name_of
 from tunekit.core.validation import Outcome, Status
 from tunekit.errors import MetricNotFoundError, TunekitError, ValidationFailedError
 from tunekit.policies import CheckpointPolicy

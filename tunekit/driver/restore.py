@@ -34,13 +34,13 @@ from tunekit.core.commands import Command, Fold, Keep, Notify, Release, Show, To
 from tunekit.core.engine import Engine, Hears, Input
 from tunekit.core.events import (
     CheckpointSaved,
+    Chosen,
     Decided,
     EndDelivered,
     Event,
     Exploited,
     Reminded,
     Reported,
-    Resumed,
     ScoreDelivered,
     TrialAdded,
     TrialEnded,
@@ -58,8 +58,8 @@ from tunekit.core.validation import Outcome, Request
 from tunekit.driver.deliveries import Deliveries
 from tunekit.driver.requests import Requests
 from tunekit.evaluation.stages import StageEvaluation
+from tunekit.journal.encoding import resolve_opaque
 from tunekit.journal.ledger import Ledger
-from tunekit.journal.recorded import resolve_opaque
 from tunekit.policies import CheckpointPolicy
 from tunekit.results.leases import CheckpointLeases
 from tunekit.results.trial_files import TrialFiles
@@ -67,12 +67,12 @@ from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.state import SchedulerState
 from tunekit.scheduling.waiting import Waiting
 
-__all__ = ["Driver", "Restore", "remove_left_over"]
+__all__ = ["Restore", "SweepDriver", "remove_left_over"]
 
 logger = logging.getLogger(__name__)
 
 
-class Driver(Protocol):
+class SweepDriver(Protocol):
     """What runs a sweep."""
 
     trials: dict[str, Trial]
@@ -111,7 +111,7 @@ class Restore:
         driver: What runs the sweep.
     """
 
-    def __init__(self, driver: Driver):
+    def __init__(self, driver: SweepDriver):
         self._driver = driver
         #: What happened in former sessions, until the sweep has continued from there.
         self.past: list[Event] = []
@@ -143,7 +143,7 @@ class Restore:
         self._searcher_as_of = self.searched or self.as_of
         if saved.get("scheduler") is not None:
             self._scheduler_as_of = self.as_of
-            state.load(saved["scheduler"], ledger.places, filesystem=filesystem)
+            state.load(saved["scheduler"], ledger.home, filesystem=filesystem)
         return True
 
     # What happened, again -----------------------------------------------------------------------
@@ -266,7 +266,7 @@ class Restore:
                 _trains(stand_in)
             case Decided():
                 self._stopped.append(stand_in)
-            case Resumed():
+            case Chosen():
                 base.scheduler.choose_trial_to_run(base.view)
                 stand_in.phase = Desired.RUNNING if event.runs else Desired.PENDING
             case Reminded() if stand_in.version is not None:

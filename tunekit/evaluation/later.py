@@ -19,7 +19,6 @@ from tunekit._ray.storage import TUNER_FILE, paths_in
 from tunekit._ray.tuner import callbacks_in
 from tunekit.config import ValidationConfig
 from tunekit.confirm import Confirm
-from tunekit.core.calls import is_generator, name_of, signature_of, still_lacks, takes_seed
 from tunekit.core.confidence import Interval
 from tunekit.core.confirmation import CONFIRMED, Race
 from tunekit.core.estimates import Estimate
@@ -34,16 +33,17 @@ from tunekit.core.later_validations import (
     rows_of,
     saved_in,
 )
-from tunekit.core.names import meant
+from tunekit.core.metric_names import meant
 from tunekit.core.problems import Problems, shown
 from tunekit.core.sequential import Sequential, gathered, spread
+from tunekit.core.signatures import is_generator, name_of, signature_of, still_lacks, takes_seed
 from tunekit.core.timeline import Timeline
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.evaluation.evaluation import Source
 from tunekit.evaluation.session import Session, read_sessions
 from tunekit.journal.confined import is_inside, link_out_of
-from tunekit.journal.lines import record_of
-from tunekit.journal.places import Places
+from tunekit.journal.home import Home
+from tunekit.journal.journal import record_of
 from tunekit.journal.storage import Folder, folder_at
 from tunekit.validating.cache import ValidationCache
 from tunekit.validating.fingerprint import essence, fingerprint
@@ -268,7 +268,7 @@ class _Call:
         self.problems = Problems(call)
         self._call = call
         self._folder: Folder = folder_at(swept.filesystem, swept.path)
-        self._places = Places(swept.path)
+        self._home = Home(swept.path)
         self.record = record_of(self._folder)
         self._sessions = read_sessions(self._folder)
         #: What tells the function and its arguments from others; None if nothing does.
@@ -333,11 +333,11 @@ class _Call:
             self.problems.add(f"{called}{what}")
         if wrong:
             return []
-        swept, places = self.swept, self._places
+        swept, home = self.swept, self._home
         there: dict[str, set[str]] = {}
 
         def is_kept(one: SavedCheckpoint) -> bool:
-            path = places.path(one.path)
+            path = home.path(one.path)
             above = posixpath.dirname(path)
             if not is_inside(swept.filesystem, swept.path, path):
                 return False
@@ -347,7 +347,7 @@ class _Call:
 
         kept, gone = _chosen(which, swept, self.record.events, is_kept)
         for one in kept:
-            link = link_out_of(swept.filesystem, swept.path, places.path(one.path))
+            link = link_out_of(swept.filesystem, swept.path, home.path(one.path))
             if link is not None:
                 self.problems.add(
                     f"{link!r} in a checkpoint is a link that leads out of the experiment's "
@@ -373,8 +373,8 @@ class _Call:
                 iteration=one.key.iteration,
                 run=one.key.run,
                 generation=one.key.generation,
-                checkpoint=tune.Checkpoint(places.path(one.path), swept.filesystem),
-                path=places.path(one.path),
+                checkpoint=tune.Checkpoint(home.path(one.path), swept.filesystem),
+                path=home.path(one.path),
                 kwargs=task.fn_kwargs or {},
                 timeout_s=task.timeout_s,
                 config=swept.timeline.config_of(one.key.trial_id, one.key.generation),
@@ -404,7 +404,7 @@ class _Call:
         source.estimates = _estimates(before)
         head = {"sweep": self.swept.began, "name": self.called, "fingerprint": self.mark}
         about = head if confirm is None else {**head, "confirm": confirm}
-        session = Session(self._folder, self._places, self.config, cache)
+        session = Session(self._folder, self._home, self.config, cache)
         session.run(source, known, call=self._call, about=about)
 
 

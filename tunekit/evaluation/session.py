@@ -23,7 +23,6 @@ from tunekit._ray.interruption import ended_by_sigterm
 from tunekit._ray.tuner import is_remote
 from tunekit.clock import SystemClock
 from tunekit.config import ValidationConfig
-from tunekit.core.calls import name_of
 from tunekit.core.events import (
     Event,
     SessionClosed,
@@ -35,16 +34,17 @@ from tunekit.core.failures import HOPELESS
 from tunekit.core.later_validations import LaterSession
 from tunekit.core.problems import Problems
 from tunekit.core.progress import News, counted, starved
+from tunekit.core.signatures import name_of
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.errors import ValidationFailedError
 from tunekit.evaluation.evaluation import Evaluation, Source
-from tunekit.journal.lines import Journal, record_of
-from tunekit.journal.places import Places
+from tunekit.journal.home import Home
+from tunekit.journal.journal import Journal, record_of
 from tunekit.journal.session import about, import_path
 from tunekit.journal.storage import Folder
 from tunekit.validating.cache import ValidationCache
-from tunekit.validating.capacity import say_what_is_too_much
 from tunekit.validating.executor import Executor, executor_of
+from tunekit.validating.too_large import say_what_is_too_much
 from tunekit.validating.watch import watched
 
 __all__ = ["SERIES", "Session", "read_sessions"]
@@ -87,7 +87,7 @@ class Session:
 
     Args:
         folder: The folder that the journal is kept in.
-        places: Where that is.
+        home: Where that is.
         config: How checkpoints are validated.
         cache: Where scores are looked up, and kept.
     """
@@ -95,11 +95,11 @@ class Session:
     def __init__(
         self,
         folder: Folder,
-        places: Places,
+        home: Home,
         config: ValidationConfig,
         cache: ValidationCache | None = None,
     ):
-        self._folder, self._places, self._config = folder, places, config
+        self._folder, self._home, self._config = folder, home, config
         self._cache, self._clock = cache, SystemClock()
         self._journal: Journal
         self._requested = 0
@@ -201,7 +201,7 @@ class Session:
     def _emit(self, event: Event) -> None:
         """Record an event."""
         event = structs.replace(event, time=event.time or self._clock.time())
-        self._journal.append(relocated(event, self._places.record))
+        self._journal.append(relocated(event, self._home.record))
         if isinstance(event, ValidationRequested):
             self._requested += 1
         elif isinstance(event, ValidationEnded):

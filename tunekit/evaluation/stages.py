@@ -10,9 +10,9 @@ from typing import Any
 from ray import tune
 from ray.tune.experiment import Trial
 
-from tunekit.core.calls import name_of
 from tunekit.core.engine import Engine
 from tunekit.core.failures import HOPELESS
+from tunekit.core.signatures import name_of
 from tunekit.core.stages import StageState
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.evaluation.evaluation import Evaluation, Source

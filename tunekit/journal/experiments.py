@@ -14,7 +14,7 @@ from tunekit.journal.confined import local_path
 
 __all__ = ["Found", "no_sweep", "sweeps_below"]
 
-#: The folder that a sweep with validation has (see tunekit.journal.lines).
+#: The folder that a sweep with validation has (see tunekit.journal.journal).
 JOURNAL = "journal"
 
 # So many folders are looked into for all sweeps below one, so many levels deep.

@@ -13,9 +13,9 @@ from tunekit.clock import Clock
 from tunekit.core.events import Event, TrialAdded, relocated
 from tunekit.core.values import number
 from tunekit.errors import AlreadyRunningError
-from tunekit.journal.lines import Journal, record_of
+from tunekit.journal.home import Home
+from tunekit.journal.journal import Journal, record_of
 from tunekit.journal.lock import DriverLock
-from tunekit.journal.places import Places
 from tunekit.journal.snapshots import SnapshotWriter
 from tunekit.journal.storage import Folder, folder_at, warn_of_kills
 
@@ -47,7 +47,7 @@ class Ledger:
         self._journal: Journal | None = None
         self._keeper: SnapshotWriter | None = None
         #: Where the experiment is kept.
-        self.places = Places()
+        self.home = Home()
         self._recorded: set[str] = set()
         self._added: dict[str, tuple[Trial, Mapping[str, Any]]] = {}
 
@@ -73,7 +73,7 @@ class Ledger:
         self._lock = lock = DriverLock(filesystem, home, self._clock)
         lock.claim()
         lock.keep(self._give_way)
-        self.places, self._folder = Places(home), folder_at(filesystem, home)
+        self.home, self._folder = Home(home), folder_at(filesystem, home)
 
     def past(self) -> list[Event]:
         """Read what happened in former sessions.
@@ -86,7 +86,7 @@ class Ledger:
             return []
         events = record_of(self._folder, unpickle=True).events
         self._recorded = {event.trial_id for event in events if isinstance(event, TrialAdded)}
-        return [relocated(event, self.places.path) for event in events]
+        return [relocated(event, self.home.path) for event in events]
 
     def begin(self, *, anew: bool, after: int, about: dict[str, Any]) -> None:
         """Begin a session; ``anew``: and with it a sweep. See :class:`Journal`."""
@@ -100,7 +100,7 @@ class Ledger:
     def append(self, event: Event) -> None:
         """Write an event down."""
         if self._journal is not None:
-            self._journal.append(relocated(event, self.places.record))
+            self._journal.append(relocated(event, self.home.record))
 
     def add(self, trial: Trial) -> None:
         """Record a trial, with the stopping criterion it has now, at the next :meth:`keep`."""

@@ -75,7 +75,7 @@ class Driver(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         token: Tells this driver from all others.
         host: Its machine's name.
-        place: Where its process number means anything: a machine, or a container of it.
+        pid_space: Where its process number means anything: a machine, or a container of it.
         pid: Its process.
         born: When that process was started, in the system's own unit; 0 if that is not known.
             Numbers of processes are used again, above all in containers.
@@ -86,7 +86,7 @@ class Driver(msgspec.Struct, frozen=True, omit_defaults=True):
 
     token: str
     host: str
-    place: str
+    pid_space: str
     pid: _Pid
     born: int
     since: _Time
@@ -120,12 +120,12 @@ class Driver(msgspec.Struct, frozen=True, omit_defaults=True):
         Returns:
             0 if it counts as dead, infinity if it is certain to be alive.
         """
-        if self.place != _place():
+        if self.pid_space != _pid_space():
             return max(0.0, SILENT_S - (now - self.heard))
         return math.inf if _born(self.pid) == self.born else 0.0
 
 
-def _place() -> str:
+def _pid_space() -> str:
     """Return where process numbers mean the same as here; elsewhere than on Linux, in this one."""
     host = platform.node()
     try:
@@ -290,7 +290,7 @@ class DriverLock:
     def _take(self, held: bytes | None) -> bool:
         """Write the lock; False if another driver was faster."""
         now, pid, token = self._clock.time(), os.getpid(), secrets.token_hex(8)
-        mine = Driver(token, platform.node(), _place(), pid, _born(pid), since=now, heard=now)
+        mine = Driver(token, platform.node(), _pid_space(), pid, _born(pid), since=now, heard=now)
         if not self._file.swap(held, mine.encoded()):
             return False
         self._mine = mine
@@ -378,7 +378,7 @@ class DriverLock:
 def _told(driver: Driver, now: float) -> str:
     """Return who a driver is, for the user."""
     began = datetime.fromtimestamp(driver.since, timezone.utc)
-    own = driver.place == _place() and driver.pid == os.getpid()
+    own = driver.pid_space == _pid_space() and driver.pid == os.getpid()
     where = "this process" if own else f"process {driver.pid}"
     return (
         f"{where} on {driver.host}, since {began:%Y-%m-%d %H:%M:%S} UTC, last heard of "

@@ -14,9 +14,9 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import SearchAlgorithm
 
 from tunekit._ray.decisions import rungs_of
-from tunekit._ray.tuner import described, innermost_searcher, repeat_index
+from tunekit._ray.tuner import innermost_searcher, repeat_index, type_and_settings
 from tunekit.config import ValidationConfig
-from tunekit.core.calls import name_of
+from tunekit.core.signatures import name_of
 from tunekit.version import VERSION
 
 __all__ = ["about", "import_path", "name_of"]
@@ -79,9 +79,9 @@ def about(
         "trainable": trainable,
     }
     if scheduler is not None:
-        known["scheduler"] = {**described(scheduler), "rungs": rungs_of(scheduler)}
+        known["scheduler"] = {**type_and_settings(scheduler), "rungs": rungs_of(scheduler)}
     if search_alg is not None:
-        known["search_alg"] = described(innermost_searcher(search_alg))
+        known["search_alg"] = type_and_settings(innermost_searcher(search_alg))
     if space is not None:
         known["space"] = space
     return known

@@ -29,7 +29,7 @@ from ray.tune.experiment import Trial
 from tunekit._ray.controller import SEARCH_FILES, STATE_FILES, Controller
 from tunekit._ray.storage import TUNER_FILE
 from tunekit.clock import Clock
-from tunekit.core.endings import cut_short, has_begun, trials_ended_unrecorded
+from tunekit.core.ends_in_journal import cut_short, has_begun, trials_ended_unrecorded
 from tunekit.core.events import (
     Event,
     SnapshotTaken,
@@ -40,8 +40,8 @@ from tunekit.core.events import (
 )
 from tunekit.errors import RestoreError
 from tunekit.journal.confined import linked_file
-from tunekit.journal.lines import STATE as FOLDER
-from tunekit.journal.lines import Journal
+from tunekit.journal.journal import STATE as FOLDER
+from tunekit.journal.journal import Journal
 from tunekit.journal.storage import Folder, LocalFolder
 
 __all__ = [

@@ -17,8 +17,8 @@ from typing import Any
 
 import pandas as pd
 
+from tunekit.core.metric_names import listed, meant
 from tunekit.core.metrics import flatten
-from tunekit.core.names import listed, meant
 from tunekit.core.parameters import parameters_of
 from tunekit.core.problems import Problems
 from tunekit.core.ranking import best_scored
@@ -103,8 +103,8 @@ class SweepComparison:
             "state": summary["state"],
             **self._best(sweep),
             "trials": len(trials),
-            "stopped": sum(story.stopped for story in trials),
-            "failed": sum(story.status == "error" for story in trials),
+            "stopped": sum(trial.stopped for trial in trials),
+            "failed": sum(trial.status == "error" for trial in trials),
             "iterations": summary["iterations"],
             "validations": summary["validations"].get("validated", 0),
             "driven_s": _driven_s(sweep, sweep.timeline.last),

@@ -22,7 +22,7 @@ from tunekit.core.values import number
 from tunekit.driver.scheduler import base_of
 from tunekit.lab.curves import TRIAL, Curves
 from tunekit.lab.executor import Room
-from tunekit.lab.recorded import Recorded, not_called
+from tunekit.lab.measured import Measured, not_called
 from tunekit.lab.replay import Decision, Machine, Score
 from tunekit.policies import CheckpointPolicy, EveryIterations
 from tunekit.reading.sweep import Sweep
@@ -221,7 +221,7 @@ def simulate(
         )
     problems.raise_any()
     assert known is not None  # or it was raised
-    recorded = Recorded(curves) if isinstance(curves, Sweep) else None
+    recorded = Measured(curves) if isinstance(curves, Sweep) else None
     if validation_config is not None:
         validation = ValidationConfig.of(validation_config)
     else:
@@ -288,18 +288,18 @@ def _seconds(
 
 
 def _room(
-    recorded: Recorded | None, validation: ValidationConfig, slots: int | None, more: int
+    recorded: Measured | None, validation: ValidationConfig, slots: int | None, more: int
 ) -> Room:
     """Return what there is for trials and validations: the recorded machine, or so many slots."""
     if recorded is not None and recorded.cluster and slots is None and not more:
         return Room(recorded.cluster, recorded.trial, executor_of(validation).need)
-    slots = slots or (recorded.places if recorded is not None and recorded.cluster else _SLOTS)
+    slots = slots or (recorded.slots if recorded is not None and recorded.cluster else _SLOTS)
     # A trial takes a CPU like a validation, and a slot: there are no more of these.
     return Room({"CPU": slots + more, "slot": slots}, {"CPU": 1.0, "slot": 1.0}, {"CPU": 1.0})
 
 
 def _extrapolated(
-    machine: Machine, recorded: Recorded | None, validation: ValidationConfig
+    machine: Machine, recorded: Measured | None, validation: ValidationConfig
 ) -> Iterator[str]:
     """Yield what the record says nothing about, in words."""
     if machine.extrapolated:

@@ -10,7 +10,7 @@ from tunekit.clock import Clock, SystemClock
 from tunekit.core.later_validations import LaterSession
 from tunekit.core.pace import Pace
 from tunekit.evaluation.session import read_sessions
-from tunekit.journal.lines import JournalReader
+from tunekit.journal.journal import JournalReader
 from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.storage import folder_at
 from tunekit.reading.sweep import Sweep
@@ -40,7 +40,7 @@ class Follower:
         >>> import tempfile
         >>> from pathlib import Path
         >>> from tunekit.core.events import TrialAdded
-        >>> from tunekit.journal.lines import Journal
+        >>> from tunekit.journal.journal import Journal
         >>> from tunekit.journal.storage import LocalFolder
         >>> home = tempfile.mkdtemp()
         >>> journal = Journal(LocalFolder(Path(home)))

@@ -22,7 +22,6 @@ from ray import tune
 from tunekit._ray.storage import absolute, exists, storage_at
 from tunekit.config import ValidationConfig
 from tunekit.confirm import Confirm
-from tunekit.core.calls import ValidationFunction
 from tunekit.core.confirmation import (
     Confirmed,
     confirmation_in,
@@ -33,8 +32,8 @@ from tunekit.core.confirmation import (
 from tunekit.core.events import Event
 from tunekit.core.later_validations import LaterSession, began_of, in_force
 from tunekit.core.lineage import Ancestry
+from tunekit.core.metric_names import listed, meant
 from tunekit.core.metrics import flatten
-from tunekit.core.names import listed, meant
 from tunekit.core.problems import Problems
 from tunekit.core.ranking import (
     Ranked,
@@ -51,6 +50,7 @@ from tunekit.core.seeds import (
     checked_seed,
     configurations_of,
 )
+from tunekit.core.signatures import ValidationFunction
 from tunekit.core.story import story
 from tunekit.core.timeline import Timeline
 from tunekit.core.words import confirmation_in_words
@@ -60,9 +60,9 @@ from tunekit.evaluation.session import read_sessions
 from tunekit.extras import extra
 from tunekit.journal.confined import is_inside
 from tunekit.journal.experiments import no_sweep
-from tunekit.journal.lines import SERIES, exploits_of, record_of
+from tunekit.journal.home import Home
+from tunekit.journal.journal import SERIES, exploits_of, record_of
 from tunekit.journal.lock import Driver, driver_of
-from tunekit.journal.places import Places
 from tunekit.journal.storage import folder_at
 from tunekit.log import shown
 from tunekit.reading import tables
@@ -139,7 +139,7 @@ class Sweep:
         self.source = source
         #: How each session of the sweep was run: versions, settings, cluster.
         self.sessions = list(sessions)
-        self._places = Places(path or None)
+        self._home = Home(path or None)
         newest = self._newest_session
         judged = newest.get("judged") or []
         own = judged[0] if len(judged) == 1 else None
@@ -176,7 +176,7 @@ class Sweep:
         self._take_exploits(events)
 
     def _take_exploits(self, events: Sequence[Event]) -> None:
-        for exploit in exploits_of(events, self._places):
+        for exploit in exploits_of(events, self._home):
             self.ancestry.add(exploit)
 
     # Tables ------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Sweep:
         - ``added``, ``ended``: when;
         - ``config/...``: its hyperparameters, those of its newest generation.
         """
-        return tables.trials(self.timeline, self.ranking(), self._places)
+        return tables.trials(self.timeline, self.ranking(), self._home)
 
     @cached_property
     def reports(self) -> pd.DataFrame:
@@ -250,7 +250,7 @@ class Sweep:
         - ``checkpoint``: its path;
         - ``metrics/...``: the validated metrics.
         """
-        return tables.validations(self.timeline, self._places)
+        return tables.validations(self.timeline, self._home)
 
     @cached_property
     def later_validations(self) -> pd.DataFrame:
@@ -266,7 +266,7 @@ class Sweep:
         - ``metrics/...``: the metrics, without the prefix. In ``reports`` they are next to the
           sweep's own, as ``name/...``.
         """
-        return tables.later_validations(self._later_rows, self._places)
+        return tables.later_validations(self._later_rows, self._home)
 
     @cached_property
     def decisions(self) -> pd.DataFrame:
@@ -430,7 +430,7 @@ class Sweep:
         else:
             trial_id, winning = best_scored(self.timeline, trial_ids, metric, mode, scope)
         of = (one for one in ranked if trial_id in [own.trial_id for own in one.repeats])
-        score, path = winning.value(metric), self._places.path(winning.checkpoint)
+        score, path = winning.value(metric), self._home.path(winning.checkpoint)
         assert score is not None  # or it would not be the best
         at, checkpoint = self.filesystem, None
         if at is not None and is_inside(at, self.path, path) and exists(at, path):
@@ -644,8 +644,8 @@ class Sweep:
         """Return the hyperparameters of each generation of each trial, by flat name."""
         return [
             flatten(self.config_of(trial_id, generation))
-            for trial_id, story in self.timeline.trials.items()
-            for generation in range(story.generation + 1)
+            for trial_id, trial in self.timeline.trials.items()
+            for generation in range(trial.generation + 1)
         ]
 
     def _goal(

@@ -17,7 +17,7 @@ from tunekit.core.seeds import Configuration
 from tunekit.core.timeline import VALIDATION, Timeline
 from tunekit.core.validation import PENDING
 from tunekit.core.values import writable
-from tunekit.journal.places import Places
+from tunekit.journal.home import Home
 
 __all__ = [
     "MEANS",
@@ -116,13 +116,13 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataF
     return made
 
 
-def trials(timeline: Timeline, ranked: Iterable[Ranked], places: Places) -> pd.DataFrame:
+def trials(timeline: Timeline, ranked: Iterable[Ranked], home: Home) -> pd.DataFrame:
     """Return one row per trial, in the order in which they were added.
 
     Args:
         timeline: What became of the sweep.
         ranked: The ranking of its trials.
-        places: Where the sweep is.
+        home: Where the sweep is.
     """
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in timeline.validations:
@@ -130,15 +130,15 @@ def trials(timeline: Timeline, ranked: Iterable[Ranked], places: Places) -> pd.D
         counts[row["trial_id"]]["validated" if row["status"] == "validated" else kind] += 1
     known = {one.trial_id: one for one in ranked}
     rows = []
-    for trial_id, story in timeline.trials.items():
-        one, row = known[trial_id], {**vars(story), **dict.fromkeys(_COUNTED, 0)}
+    for trial_id, trial in timeline.trials.items():
+        one, row = known[trial_id], {**vars(trial), **dict.fromkeys(_COUNTED, 0)}
         scores = (("best", one.best, one.best_value), ("last", one.last, one.last_value))
         for name, scored, value in scores:
             if scored is not None:
                 row[name] = value
                 row[f"{name}_iteration"] = scored.iteration
                 row[f"{name}_generation"] = scored.generation
-                row[f"{name}_checkpoint"] = places.path(scored.checkpoint)
+                row[f"{name}_checkpoint"] = home.path(scored.checkpoint)
         del row["config"], row["resources"]
         config = flatten(timeline.config_of(trial_id))
         rows.append({**row, **counts[trial_id], **{f"config/{k}": v for k, v in config.items()}})
@@ -156,28 +156,28 @@ def reports(timeline: Timeline) -> pd.DataFrame:
     return made[[*LEADING, *(name for name in made.columns if name not in LEADING)]]
 
 
-def validations(timeline: Timeline, places: Places) -> pd.DataFrame:
+def validations(timeline: Timeline, home: Home) -> pd.DataFrame:
     """Return one row per validation of any stage, in the order in which they were requested."""
-    made = table(_with_metrics(timeline.of_all_stages, places), VALIDATIONS)
+    made = table(_with_metrics(timeline.of_all_stages, home), VALIDATIONS)
     return made.drop(columns="metrics", errors="ignore")
 
 
-def later_validations(rows: Iterable[Mapping[str, Any]], places: Places) -> pd.DataFrame:
+def later_validations(rows: Iterable[Mapping[str, Any]], home: Home) -> pd.DataFrame:
     """Return one row per checkpoint that was validated later.
 
     Args:
         rows: Those of :func:`tunekit.core.later_validations.rows_of`.
-        places: Where the sweep is.
+        home: Where the sweep is.
     """
-    made = table(_with_metrics(rows, places), LATER)
+    made = table(_with_metrics(rows, home), LATER)
     return made.drop(columns=["metrics", "lag_s", "lag_iterations"], errors="ignore")
 
 
-def _with_metrics(rows: Iterable[Mapping[str, Any]], places: Places) -> list[dict[str, Any]]:
+def _with_metrics(rows: Iterable[Mapping[str, Any]], home: Home) -> list[dict[str, Any]]:
     found = []
     for row in rows:
         metrics = {f"metrics/{k}": v for k, v in flatten(row["metrics"]).items()}
-        found.append({**row, "checkpoint": places.path(row["checkpoint"]), **metrics})
+        found.append({**row, "checkpoint": home.path(row["checkpoint"]), **metrics})
     return found
 
 

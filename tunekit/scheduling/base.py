@@ -42,7 +42,7 @@ from tunekit.core.lineage import Exploit
 from tunekit.core.metrics import flatten
 from tunekit.core.reconcile import Actual, Desired
 from tunekit.core.validation import Request
-from tunekit.journal.recorded import resolve_opaque
+from tunekit.journal.encoding import resolve_opaque
 from tunekit.results.leases import CheckpointLeases
 from tunekit.schedulers import PromotionASHA
 from tunekit.scheduling.state import SchedulerState

@@ -17,7 +17,7 @@ from tunekit._ray.controller import Controller
 from tunekit._ray.decisions import innermost, is_synchronous
 from tunekit._ray.stand_ins import StandIn
 from tunekit.core.engine import Hears, Input
-from tunekit.core.events import Resumed
+from tunekit.core.events import Chosen
 from tunekit.core.reconcile import Actual, Desired
 from tunekit.core.reminders import Reminders
 from tunekit.scheduling.base import BaseScheduler
@@ -87,7 +87,7 @@ class NextTrial:
 
     def _chose(self, stand_in: StandIn, *, runs: bool) -> None:
         """Record that a trial that it had paused goes on; ``runs``: the trial has an actor."""
-        self._emit(Resumed(trial_id=stand_in.trial_id, runs=runs))
+        self._emit(Chosen(trial_id=stand_in.trial_id, runs=runs))
 
     def _sees(self) -> Any:
         """Return what the base scheduler chooses from: one trial, if it only wants the first."""

@@ -13,7 +13,7 @@ from ray import tune
 from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.stand_ins import StandIn
-from tunekit.journal.places import Places
+from tunekit.journal.home import Home
 from tunekit.scheduling.stand_ins import StandIns
 
 __all__ = ["SchedulerState", "dump", "load"]
@@ -29,9 +29,9 @@ class SchedulerState:
 
     Example:
         >>> from ray.tune.schedulers import MedianStoppingRule
-        >>> saved = SchedulerState(MedianStoppingRule(grace_period=3)).save(Places("/sweep"))
+        >>> saved = SchedulerState(MedianStoppingRule(grace_period=3)).save(Home("/sweep"))
         >>> state = SchedulerState(MedianStoppingRule())
-        >>> state.load(saved, Places("/moved"), filesystem=None)
+        >>> state.load(saved, Home("/moved"), filesystem=None)
         >>> state.base.debug_string()
         'Using MedianStoppingRule: num_stopped=0.'
     """
@@ -44,11 +44,11 @@ class SchedulerState:
         self.stand_ins = StandIns()
         self._told_of_none = False
 
-    def save(self, places: Places) -> bytes | None:
+    def save(self, home: Home) -> bytes | None:
         """Return all of it, pickled; None if it cannot be.
 
         Args:
-            places: Where the experiment is kept.
+            home: Where the experiment is kept.
         """
         state = {
             "base": self.base.__dict__,
@@ -58,7 +58,7 @@ class SchedulerState:
             "offers": self.stand_ins.offers,
         }
         try:
-            return dump(state, places)
+            return dump(state, home)
         except Exception as error:  # whatever its parts raise
             if not self._told_of_none:
                 self._told_of_none = True
@@ -70,16 +70,16 @@ class SchedulerState:
                 )
             return None
 
-    def load(self, saved: bytes, places: Places, *, filesystem: Any) -> None:
+    def load(self, saved: bytes, home: Home, *, filesystem: Any) -> None:
         """Load what :meth:`save` returned, before Tune adds the trials.
 
         Args:
             saved: The pickle.
-            places: Where the experiment is kept now.
+            home: Where the experiment is kept now.
             filesystem: The filesystem of its checkpoints; None for the local one.
         """
         stand_ins = self.stand_ins
-        state = load(saved, places, stand_in=stand_ins.named, filesystem=filesystem)
+        state = load(saved, home, stand_in=stand_ins.named, filesystem=filesystem)
         self.base.__dict__.update(state["base"])
         stand_ins.offers = state["offers"]
         for trial_id, kept in state["judged"].items():
@@ -87,7 +87,7 @@ class SchedulerState:
         stand_ins.known = set(state["judged"])
 
 
-def dump(state: Mapping[str, Any], places: Places) -> bytes:
+def dump(state: Mapping[str, Any], home: Home) -> bytes:
     """Pickle a state that has stand-ins of trials, and checkpoints, anywhere inside.
 
     Stand-ins are named, the trials being Tune's, and of checkpoints it is written where they lie
@@ -95,56 +95,56 @@ def dump(state: Mapping[str, Any], places: Places) -> bytes:
 
     Args:
         state: The state.
-        places: Where the experiment lies.
+        home: Where the experiment lies.
 
     Raises:
         Exception: Whatever a part of the state raises that cannot be pickled.
 
     Example:
-        >>> dumped = dump({"at": tune.Checkpoint("/sweep/a/checkpoint_1")}, Places("/sweep"))
-        >>> load(dumped, Places("/moved"), stand_in=None, filesystem=None)["at"].path
+        >>> dumped = dump({"at": tune.Checkpoint("/sweep/a/checkpoint_1")}, Home("/sweep"))
+        >>> load(dumped, Home("/moved"), stand_in=None, filesystem=None)["at"].path
         '/moved/a/checkpoint_1'
     """
     file = io.BytesIO()
-    _Pickler(file, places).dump(state)
+    _Pickler(file, home).dump(state)
     return file.getvalue()
 
 
 def load(
-    dumped: bytes, places: Places, *, stand_in: Callable[[str], StandIn] | None, filesystem: Any
+    dumped: bytes, home: Home, *, stand_in: Callable[[str], StandIn] | None, filesystem: Any
 ) -> dict[str, Any]:
     """Return the state that :func:`dump` has pickled.
 
     Args:
         dumped: The pickle.
-        places: Where the experiment lies now.
+        home: Where the experiment lies now.
         stand_in: Returns the stand-in of a trial, by its name.
         filesystem: The filesystem of its checkpoints; None for the local one.
     """
-    state: dict[str, Any] = _Unpickler(io.BytesIO(dumped), places, stand_in, filesystem).load()
+    state: dict[str, Any] = _Unpickler(io.BytesIO(dumped), home, stand_in, filesystem).load()
     return state
 
 
 class _Pickler(cloudpickle.Pickler):
-    def __init__(self, file: io.BytesIO, places: Places):
+    def __init__(self, file: io.BytesIO, home: Home):
         super().__init__(file)
-        self._places = places
+        self._home = home
 
     def persistent_id(self, part: Any) -> tuple[str, str] | None:
         if type(part) is StandIn:
             return ("trial", part.trial_id)
         if isinstance(part, tune.Checkpoint):
-            return ("checkpoint", self._places.record(part.path))
+            return ("checkpoint", self._home.record(part.path))
         return None
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, places: Places, stand_in: Any, filesystem: Any):
+    def __init__(self, file: io.BytesIO, home: Home, stand_in: Any, filesystem: Any):
         super().__init__(file)
-        self._places, self._stand_in, self._filesystem = places, stand_in, filesystem
+        self._home, self._stand_in, self._filesystem = home, stand_in, filesystem
 
     def persistent_load(self, known: tuple[str, str]) -> Any:
         kind, name = known
         if kind == "trial":
             return self._stand_in(name)
-        return tune.Checkpoint(self._places.path(name), self._filesystem)
+        return tune.Checkpoint(self._home.path(name), self._filesystem)

@@ -29,7 +29,7 @@ from tunekit.core.pending import (
 from tunekit.core.pool import Pool
 from tunekit.core.reconcile import Actual
 from tunekit.core.room import Shares
-from tunekit.core.starts import Starts
+from tunekit.core.start_times import StartTimes
 from tunekit.core.validation import Request
 from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.stopping import StoppingCriteria
@@ -90,7 +90,7 @@ class Waiting(Around):
         # When each trial reported that has not saved since, in seconds.
         self._reported: dict[str, float] = {}
         #: How long trials take to start, and for an iteration.
-        self.starts = Starts()
+        self.starts = StartTimes()
         #: Trials that gave way and whose scores have arrived.
         self.ready: dict[str, Trial] = {}
         #: How many places trials have given up in which no other has begun to start yet.

@@ -30,8 +30,8 @@ from tunekit._ray.cluster import actor_of, generator_in, has_died, waiting_for
 from tunekit._ray.tuner import has_workers
 from tunekit.checks import AMOUNTS
 from tunekit.config import ValidationConfig
-from tunekit.core.calls import takes_resume
 from tunekit.core.room import fits, fits_in, total
+from tunekit.core.signatures import takes_resume
 from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import described
 from tunekit.stage import Stage

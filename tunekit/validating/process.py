@@ -12,8 +12,8 @@ import ray
 from ray.exceptions import RayTaskError, TaskCancelledError
 
 from tunekit._ray.raised import ends_the_process, in_worker
-from tunekit.core.calls import is_built
 from tunekit.core.metrics import distinct
+from tunekit.core.signatures import is_built
 from tunekit.core.values import (
     Raised,
     admitted,
@@ -25,8 +25,8 @@ from tunekit.core.values import (
     text,
 )
 from tunekit.gpu_memory import release_unused
-from tunekit.pickles import kept, pack
-from tunekit.surroundings import undisturbed
+from tunekit.pickles import pack, portable
+from tunekit.process_state import undisturbed
 from tunekit.validating.context import ValidationContext, telling
 
 if TYPE_CHECKING:  # most validations have no cache, and each imports this in its own process
@@ -344,8 +344,8 @@ def _parcelled(value: Any) -> Any:
 def opened(value: Any) -> Any:
     """Return what a parcel holds, or the text if it cannot be opened: a module may be missing."""
     if type(value) is not Parcel:
-        return kept(value)
-    return admitted(safely(pickle.loads, value.data, otherwise=value.shown), kept)
+        return portable(value)
+    return admitted(safely(pickle.loads, value.data, otherwise=value.shown), portable)
 
 
 def received(value: Any) -> Any:

@@ -14,11 +14,11 @@ from ray import train
 
 from tunekit._ray.compat import check_trainers
 from tunekit._ray.raised import LoopError
-from tunekit.core.calls import ValidationFunction, is_generator
 from tunekit.core.problems import Problems
+from tunekit.core.signatures import ValidationFunction, is_generator
 from tunekit.core.values import Raised, admitted
 from tunekit.extras import extra
-from tunekit.surroundings import undisturbed
+from tunekit.process_state import undisturbed
 from tunekit.validating.context import ValidationContext, telling, told_now
 from tunekit.validating.process import (
     Began,
@@ -151,7 +151,7 @@ class TrainerValidation:
             self._workers.start()
         if self._loop_ref is None:
             self._loop_ref = ray.put(self._loop)
-        call = partial(_on_each_rank, partial(_kept, self._loop_ref), config, told_now())
+        call = partial(_on_each_rank, partial(_kept_loop, self._loop_ref), config, told_now())
         found = _of_all(self._workers.beside(call, alone=False))
         if isinstance(found, Raised):
             raise LoopError(found.kind, found.message, found.trace)
@@ -263,6 +263,6 @@ def _loop_of(fn_ref: list[Any]) -> Callable[..., Any]:
 
 
 @lru_cache(maxsize=1)
-def _kept(loop_ref: Any) -> Any:
+def _kept_loop(loop_ref: Any) -> Any:
     """Return a loop that this process keeps, with whatever the loop keeps."""
     return ray.get(loop_ref)

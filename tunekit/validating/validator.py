@@ -12,7 +12,6 @@ from ray.tune.experiment import Trial
 
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
-from tunekit.core.calls import name_of, signature_of, still_lacks, takes_resume
 from tunekit.core.confidence import Interval
 from tunekit.core.estimates import Estimate
 from tunekit.core.events import (
@@ -27,6 +26,7 @@ from tunekit.core.failures import Failures, place_of
 from tunekit.core.metrics import leaves
 from tunekit.core.pool import Pool
 from tunekit.core.sequential import Evidence, Sequential, estimates_in
+from tunekit.core.signatures import name_of, signature_of, still_lacks, takes_resume
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status, rejected
 from tunekit.core.values import LeftOut
 from tunekit.errors import ConfigError

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunekit import Estimate
-from tunekit.core import student
+from tunekit.core import t_distribution
 from tunekit.core.confidence import ConfidenceSequence, Interval
 from tunekit.core.confirmation import (
     Race,
@@ -261,7 +261,7 @@ def test_a_candidate_one_of_whose_rounds_has_failed_has_no_mean():
 def test_an_interval_over_rounds_shares_the_error_between_the_looks():
     values = [0.80, 0.82, 0.86, 0.84]
     found = interval_over_rounds(values, 0.95, max_rounds=6)
-    half = student.quantile(3, 1 - 0.05 / 5) * np.std(values, ddof=1) / math.sqrt(4)
+    half = t_distribution.quantile(3, 1 - 0.05 / 5) * np.std(values, ddof=1) / math.sqrt(4)
     assert found == pytest.approx((np.mean(values) - half, np.mean(values) + half))
 
 

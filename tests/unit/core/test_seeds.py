@@ -26,7 +26,7 @@ from tunekit.core.seeds import (
     estimate_of,
     space_lacks,
 )
-from tunekit.core.student import quantile
+from tunekit.core.t_distribution import quantile
 from tunekit.core.timeline import TrialSummary
 
 scores = st.floats(-1e6, 1e6)

@@ -7,10 +7,10 @@ from tunekit.core.commands import Command, Keep, Notify, Release, Show
 from tunekit.core.engine import Engine
 from tunekit.core.events import (
     CheckpointSaved,
+    Chosen,
     EndDelivered,
     Event,
     Exploited,
-    Resumed,
     TrialEnded,
     TrialErrored,
     TrialRetried,
@@ -60,7 +60,7 @@ def test_a_trial_that_was_stopped_early_is_not_promoted_by_ending_again_after_a_
 def test_a_paused_trial_is_promoted_by_being_resumed():
     paused = [reported(1), used(1), requested(1), ended(1), delivered(1, "PAUSE")]
     assert owed("promoted", *paused) == []
-    assert owed("promoted", *paused, Resumed(trial_id="a", runs=True)) == ["a:0:1:1:full"]
+    assert owed("promoted", *paused, Chosen(trial_id="a", runs=True)) == ["a:0:1:1:full"]
 
 
 def test_what_is_owed_is_kept_until_it_has_ended_and_is_owed_once():

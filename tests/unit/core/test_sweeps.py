@@ -17,13 +17,13 @@ from tunekit.core.delivery import Completion, Scored
 from tunekit.core.engine import Engine, JudgedBy
 from tunekit.core.events import (
     CheckpointSaved,
+    Chosen,
     Decided,
     EndDelivered,
     Event,
     Exploited,
     Reminded,
     Reported,
-    Resumed,
     ScoreDelivered,
     TrialEnded,
     TrialErrored,
@@ -427,7 +427,7 @@ class Sweep(RuleBasedStateMachine):
         trial = self.data.draw(st.sampled_from(TRIALS))
         self.emit(Waited(trial_id=trial, seconds=1.0))
         self.emit(Reminded(trial_id=trial, iteration=1, decision="CONTINUE"))
-        self.emit(Resumed(trial_id=trial, runs=True))
+        self.emit(Chosen(trial_id=trial, runs=True))
 
     def the_driver_is_killed(self) -> None:
         raise Killed

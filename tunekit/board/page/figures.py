@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tunekit.core.metric_names import FILLED_IN
 from tunekit.core.metrics import flatten
-from tunekit.core.names import FILLED_IN
 from tunekit.core.ranking import Ranked
 from tunekit.core.seeds import Comparison, Configuration, compare
 from tunekit.core.timeline import Span

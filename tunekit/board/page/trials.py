@@ -9,7 +9,7 @@ from typing import Any
 from tunekit.board.page.charts import Findings
 from tunekit.core.metrics import plain
 from tunekit.core.ranking import Ranked
-from tunekit.journal.places import Places
+from tunekit.journal.home import Home
 from tunekit.reading.sweep import Sweep
 
 __all__ = ["joined", "most_rows", "panels"]
@@ -54,7 +54,7 @@ def panels(
 def _panel(
     found: Findings, one: Ranked, rows: Sequence[Mapping[str, Any]], error: str | None, most: int
 ) -> dict[str, Any]:
-    sweep, story = found.sweep, one.story
+    sweep, trial = found.sweep, one.trial
     best = None if one.best is None else (one.best.generation, one.best.iteration)
     values = {
         (scored.generation, scored.iteration): scored.value(found.metric)
@@ -75,21 +75,21 @@ def _panel(
             shown.append({**row, **own})
     return {
         "one": one,
-        "status": one.story.shown_status,
+        "status": one.trial.shown_status,
         "generation": 0 if one.best is None else one.best.generation,
         "generations": any(row["generation"] for row in shown),
         "config_json": json.dumps(plain(one.config), default=str),
         "rows": shown,
         "left_out": len(newest) - len(shown),
         "loads": None if one.best is None else _loads(sweep, one.best.checkpoint),
-        "folder": _path(sweep, f"./{story.folder}"),
+        "folder": _path(sweep, f"./{trial.folder}"),
         "error": error,
     }
 
 
 def _path(sweep: Sweep, recorded: str) -> str:
     """Return where something of the sweep's is, as another process finds it: a path, or a URI."""
-    path = Places(sweep.path or None).path(recorded)
+    path = Home(sweep.path or None).path(recorded)
     if sweep.source is not None and path.startswith(f"{sweep.path}/"):
         return joined(sweep.source, path[len(sweep.path) + 1 :])
     return path

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tunekit.board.page.page import section, shell, vega
-from tunekit.board.serve.catalogue import Catalogue, Place
+from tunekit.board.serve.catalogue import Catalogue, Entry
 from tunekit.board.serve.live import LiveSweep
 from tunekit.extras import extra
 from tunekit.version import VERSION
@@ -86,7 +86,7 @@ class Application(Starlette):
         self._token, self._cookie = token, cookie
         self._hosts = list(dict.fromkeys(host.lower() for host in hosts))
         self._any_address = any_address
-        self._places: dict[str, Place] = {}
+        self._entries: dict[str, Entry] = {}
         self._followed = lru_cache(_KEPT)(self._follow)
         routes = [
             Route("/", self._home),
@@ -155,9 +155,9 @@ class Application(Starlette):
 
     def _home(self, request: Request) -> Response:
         """The list of sweeps; if there is but one, that."""
-        self._places = self._catalogue.look()
-        if len(self._places) == 1:
-            return RedirectResponse(f"/sweeps/{next(iter(self._places))}", status_code=307)
+        self._entries = self._catalogue.look()
+        if len(self._entries) == 1:
+            return RedirectResponse(f"/sweeps/{next(iter(self._entries))}", status_code=307)
         return self._all(request)
 
     def _all(self, request: Request) -> Response:
@@ -168,11 +168,11 @@ class Application(Starlette):
     def _sweep(self, request: Request) -> Response:
         live = self._live(request)
         live.first()
-        own = f"/sweeps/{live.place.key}"
+        own = f"/sweeps/{live.entry.key}"
         known = {name: f"{own}/{name}" for name in ("news", "trial", "chart")}
         # The version first: what changes meanwhile is sent again.
         known |= {"version": live.version, "home": "/all", "vega": _VEGA}
-        return _page(live.place.name, live.parts, **known)
+        return _page(live.entry.name, live.parts, **known)
 
     def _news(self, request: Request) -> Response:
         text = json.dumps(self._live(request).news(request.query_params.get("since", "")))
@@ -195,14 +195,14 @@ class Application(Starlette):
     def _live(self, request: Request) -> LiveSweep:
         """Return what follows the sweep that the path names."""
         key = request.path_params["key"]
-        if key not in self._places:  # it may have begun since
-            self._places = self._catalogue.look()
-        if key not in self._places:
+        if key not in self._entries:  # it may have begun since
+            self._entries = self._catalogue.look()
+        if key not in self._entries:
             raise HTTPException(404, "There is no such sweep here.")
         return self._followed(key)
 
     def _follow(self, key: str) -> LiveSweep:
-        return LiveSweep(self._places[key], self._options)
+        return LiveSweep(self._entries[key], self._options)
 
 
 def _same(given: str, wanted: str) -> bool:

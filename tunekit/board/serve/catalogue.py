@@ -16,14 +16,14 @@ from tunekit.core.problems import Problems
 from tunekit.journal.experiments import no_sweep, sweeps_below
 from tunekit.reading.findings import outline
 
-__all__ = ["Catalogue", "Place"]
+__all__ = ["Catalogue", "Entry"]
 
 # Of so many sweeps, the newest ones, it is said what they do.
 _MOST_READ = 100
 
 
 @dataclass(frozen=True)
-class Place:
+class Entry:
     """Where a sweep is.
 
     Attributes:
@@ -83,13 +83,13 @@ class Catalogue:
                 problems.add(f"path={given!r} {no_sweep(filesystem, home, given)}")
         problems.raise_any()
 
-    def look(self) -> dict[str, Place]:
+    def look(self) -> dict[str, Entry]:
         """Return the sweeps that are there now, by key.
 
         Raises:
             OSError: If a storage fails. Folders that may not be read are left out.
         """
-        found: dict[str, Place] = {}
+        found: dict[str, Entry] = {}
         for filesystem, home, given in self._roots:
             for sweep in sweeps_below(filesystem, home):
                 below = sweep.path[len(home) :].strip("/")
@@ -97,7 +97,7 @@ class Catalogue:
                 key = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()[:16]
                 name = below or posixpath.basename(home) or "sweep"
                 where = (filesystem, sweep.path, source)
-                found.setdefault(key, Place(key, name, *where, sweep.changed))
+                found.setdefault(key, Entry(key, name, *where, sweep.changed))
         return found
 
     def outlines(self, **goal: str | None) -> list[dict[str, Any]]:
@@ -109,19 +109,19 @@ class Catalogue:
             goal: The metric and the mode, as for :func:`tunekit.load`.
 
         Returns:
-            As of :func:`~tunekit.reading.findings.outline`, with the ``place``. Of the older ones,
+            As of :func:`~tunekit.reading.findings.outline`, with the ``entry``. Of the older ones,
             if there are many, nothing else is known.
 
         Raises:
             OSError: As for :meth:`look`.
         """
         found: list[dict[str, Any]] = []
-        for place in sorted(self.look().values(), key=lambda place: -place.changed):
-            row = self._known.get(place.key, {})
-            if row.get("place") != place or row.get("state") == "running":
-                row = {"place": place}
+        for entry in sorted(self.look().values(), key=lambda entry: -entry.changed):
+            row = self._known.get(entry.key, {})
+            if row.get("entry") != entry or row.get("state") == "running":
+                row = {"entry": entry}
                 if len(found) < _MOST_READ:
-                    row |= outline(place.path, place.filesystem, **goal)
+                    row |= outline(entry.path, entry.filesystem, **goal)
             found.append(row)
-        self._known = {row["place"].key: row for row in found if "state" in row}
+        self._known = {row["entry"].key: row for row in found if "state" in row}
         return sorted(found, key=lambda row: row.get("state") != "running")

@@ -10,7 +10,7 @@ from typing import Any
 
 from tunekit.board.page.charts import CHARTS, Findings
 from tunekit.board.page.page import contents, in_script, render_panels, sections_of
-from tunekit.board.serve.catalogue import Place
+from tunekit.board.serve.catalogue import Entry
 from tunekit.clock import Clock, SystemClock
 from tunekit.core.pace import Pace
 from tunekit.errors import TunekitError
@@ -36,13 +36,13 @@ class LiveSweep:
     names the server's run: a browser that comes from another run gets all parts.
 
     Args:
-        place: Where the sweep is.
+        entry: Where the sweep is.
         options: The metric, mode and seed, as for :func:`tunekit.load`.
         clock: What the time is read from.
     """
 
-    def __init__(self, place: Place, options: Mapping[str, Any], clock: Clock | None = None):
-        self.place, self._clock = place, clock or SystemClock()
+    def __init__(self, entry: Entry, options: Mapping[str, Any], clock: Clock | None = None):
+        self.entry, self._clock = entry, clock or SystemClock()
         #: Why it cannot be brought up to date at the moment; empty if it can.
         self.trouble = ""
         self._name, self._number = secrets.token_hex(8), 0
@@ -50,7 +50,7 @@ class LiveSweep:
         self._parts: dict[str, tuple[int, str]] = {}
         self._charts: dict[str, tuple[int, str]] = {}
         self._follower = Follower(
-            place.filesystem, place.path, place.source, **options, clock=self._clock
+            entry.filesystem, entry.path, entry.source, **options, clock=self._clock
         )
         self._reads = Pace(1.0, _INTERVAL_S)
         self._drawn: dict[str, dict[str, Any]] = {}
@@ -114,7 +114,7 @@ class LiveSweep:
         except (OSError, TunekitError) as error:
             self.trouble = f"{type(error).__name__}: {error}"
             if not self._parts:
-                self._show({"summary": _trouble(self.place.name, self.trouble)})
+                self._show({"summary": _trouble(self.entry.name, self.trouble)})
             return False
         for name, pace in self._paces.items():
             if name in self._stale and pace.due(began):

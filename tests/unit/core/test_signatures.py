@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from tunekit.core.calls import kind_of, never_takes, signature_of, still_lacks
+from tunekit.core.signatures import kind_of, never_takes, signature_of, still_lacks
 
 
 def documented(checkpoint, train_run_name: str, epoch: int):

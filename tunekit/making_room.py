@@ -12,7 +12,7 @@ from tunekit._ray.tuner import Settings, is_distributed, stand, trial_bundles
 from tunekit.core.problems import Problems
 from tunekit.core.room import total
 from tunekit.driver.callback import ValidationCallback
-from tunekit.validating.capacity import listed, say_what_is_too_much
+from tunekit.validating.too_large import listed, say_what_is_too_much
 
 __all__ = ["leave_room"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import Enum
 
-__all__ = ["Verdict", "WorkerInbox", "abandoned", "may_return"]
+__all__ = ["WorkerAction", "WorkerInbox", "abandoned", "may_return"]
 
 
 def may_return(decided: int, ahead: int, clear: int | None = None) -> int:
@@ -37,7 +37,7 @@ def may_return(decided: int, ahead: int, clear: int | None = None) -> int:
     return furthest if clear is None else max(decided, min(furthest, clear))
 
 
-class Verdict(Enum):
+class WorkerAction(Enum):
     """What a worker does that has reported."""
 
     GO_ON = "go on"
@@ -51,12 +51,12 @@ class WorkerInbox:
     Example:
         >>> inbox = WorkerInbox()
         >>> inbox.assigned(1, upto=1)
-        >>> inbox.verdict(1, report=1), inbox.verdict(1, report=2)
-        (<Verdict.GO_ON: 'go on'>, <Verdict.WAIT: 'wait'>)
+        >>> inbox.action(1, report=1), inbox.action(1, report=2)
+        (<WorkerAction.GO_ON: 'go on'>, <WorkerAction.WAIT: 'wait'>)
         >>> inbox.allowed(1, upto=2)
         >>> inbox.assigned(2, upto=0)  # the second report may return still, the third leaves
-        >>> inbox.verdict(1, report=2), inbox.verdict(1, report=3)
-        (<Verdict.GO_ON: 'go on'>, <Verdict.LEAVE: 'leave'>)
+        >>> inbox.action(1, report=2), inbox.action(1, report=3)
+        (<WorkerAction.GO_ON: 'go on'>, <WorkerAction.LEAVE: 'leave'>)
     """
 
     def __init__(self) -> None:
@@ -77,11 +77,11 @@ class WorkerInbox:
         if number == self.newest:
             self._upto[number] = max(self._upto[number], upto)
 
-    def verdict(self, number: int, report: int) -> Verdict:
+    def action(self, number: int, report: int) -> WorkerAction:
         """Say what a worker does that has made its ``report``-th report of an assignment."""
         if report <= self._upto.get(number, 0):
-            return Verdict.GO_ON
-        return Verdict.WAIT if number == self.newest else Verdict.LEAVE
+            return WorkerAction.GO_ON
+        return WorkerAction.WAIT if number == self.newest else WorkerAction.LEAVE
 
 
 def abandoned(there: Collection[str], token: str, taken: Collection[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunekit.core.assignments import Verdict, WorkerInbox, may_return
+from tunekit.core.worker_assignments import WorkerAction, WorkerInbox, may_return
 
 # What the trial says, in order: "one more report is decided about", or "something else to do".
 MESSAGES = st.lists(st.sampled_from(["allow", "assign"]), max_size=30)
@@ -24,10 +24,10 @@ class Rank:
 
     def train(self):
         """One more report, unless it waits in one; on to the next assignment if it leaves."""
-        verdict = self.inbox.verdict(self.number, self.report) if self.report else Verdict.GO_ON
-        if self.report and verdict is Verdict.WAIT:
+        action = self.inbox.action(self.number, self.report) if self.report else WorkerAction.GO_ON
+        if self.report and action is WorkerAction.WAIT:
             return
-        if verdict is Verdict.LEAVE:
+        if action is WorkerAction.LEAVE:
             self.left_at[self.number] = self.report
             self.number, self.report = self.number + 1, 0
         if self.inbox.newest >= self.number:
@@ -65,11 +65,11 @@ def test_a_permission_that_comes_after_the_next_assignment_is_too_late():
     inbox.assigned(1, upto=1)
     inbox.assigned(2, upto=0)
     inbox.allowed(1, upto=5)
-    assert inbox.verdict(1, report=2) is Verdict.LEAVE
+    assert inbox.action(1, report=2) is WorkerAction.LEAVE
 
 
 def test_a_permission_is_never_taken_back():
     inbox = WorkerInbox()
     inbox.assigned(1, upto=2)
     inbox.allowed(1, upto=1)
-    assert inbox.verdict(1, report=2) is Verdict.GO_ON
+    assert inbox.action(1, report=2) is WorkerAction.GO_ON

@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
-__all__ = ["USUAL_S", "Starts"]
+__all__ = ["USUAL_S", "StartTimes"]
 
 #: How long a process takes to start, until that was seen: to import PyTorch takes so long.
 USUAL_S = 2.0
 
 
-class Starts:
+class StartTimes:
     """Learns how long trials take to start, and for an iteration, from the newest of them.
 
     A start is what a trial takes from getting its resources to its first report there, less an
@@ -20,7 +20,7 @@ class Starts:
     back.
 
     Example:
-        >>> starts = Starts()
+        >>> starts = StartTimes()
         >>> starts.begins("a", now=0.0), starts.begins("a", now=1.0)
         (True, False)
         >>> starts.reported("a", now=5.0)

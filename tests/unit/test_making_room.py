@@ -9,11 +9,11 @@ from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
-from tunekit import cluster
+from tunekit import making_room
 from tunekit._ray.tuner import settings_of
-from tunekit.cluster import leave_room
 from tunekit.errors import ConfigError
-from tunekit.validating import capacity
+from tunekit.making_room import leave_room
+from tunekit.validating import too_large
 
 
 def validate(checkpoint):
@@ -72,7 +72,7 @@ def test_a_validation_that_must_run_in_a_trial_has_to_fit_there(on_cluster):
 def test_a_limit_is_told_and_that_it_does_not_grow_with_the_cluster(
     on_cluster, monkeypatch, caplog, grows
 ):
-    monkeypatch.setattr(cluster, "cannot_grow", lambda: not grows)
+    monkeypatch.setattr(making_room, "cannot_grow", lambda: not grows)
     caplog.set_level("INFO")
     on_cluster(8, ASHAScheduler(), evaluators=1)
     assert "At most 3 trials train (2 CPU each) at once, to leave room" in caplog.text
@@ -90,7 +90,7 @@ def test_what_cannot_fit_at_all_is_said(on_cluster, caplog):
 def test_what_a_machine_of_its_own_lacks_is_an_error_rather_than_an_endless_wait(
     on_cluster, monkeypatch
 ):
-    monkeypatch.setattr(capacity, "cannot_grow", lambda: True)
+    monkeypatch.setattr(too_large, "cannot_grow", lambda: True)
     with pytest.raises(
         tunekit.errors.ConfigError, match="no validation could ever start"
     ) as caught:

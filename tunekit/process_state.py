@@ -16,7 +16,7 @@ from typing import Any
 
 from tunekit.gpu_memory import release_unused
 
-__all__ = ["Surroundings", "undisturbed"]
+__all__ = ["ProcessState", "undisturbed"]
 
 
 @contextmanager
@@ -47,14 +47,14 @@ def undisturbed() -> Iterator[None]:
         yield
 
 
-class Surroundings:
+class ProcessState:
     """How a process is before a trial runs in it, so that the next one finds it alike.
 
     As in a process of its own, PyTorch's random numbers begin in the same state for each, and those
     of Python and NumPy do not. The working directory is the trial's own.
 
     Example:
-        >>> before = Surroundings()
+        >>> before = ProcessState()
         >>> os.environ["LEFT_BEHIND"] = "1"
         >>> before.restore()
         >>> "LEFT_BEHIND" in os.environ

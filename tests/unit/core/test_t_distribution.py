@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunekit.core.student import quantile, two_sided
+from tunekit.core.t_distribution import quantile, two_sided
 
 # Two-sided quantiles, as tables in textbooks of statistics have them.
 TABLE = {

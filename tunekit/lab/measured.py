@@ -17,7 +17,7 @@ from tunekit.core.values import number
 from tunekit.reading.sweep import Sweep
 from tunekit.validating.executor import executor_of
 
-__all__ = ["Recorded", "not_called"]
+__all__ = ["Measured", "not_called"]
 
 # What takes longer to begin, although it has its resources, has a process of its own.
 _AT_ONCE_S = 0.3
@@ -30,7 +30,7 @@ def not_called(checkpoint: Any) -> dict[str, Any]:
     raise NotImplementedError("a simulation takes scores from the record")
 
 
-class Recorded:
+class Measured:
     """What a simulation of a recorded sweep goes by.
 
     Args:
@@ -67,7 +67,7 @@ class Recorded:
         return ValidationConfig(fn=not_called, ray_remote_kwargs=options | more, **settings)
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         """Return how many trials fitted at once; all of them if the cluster is not known."""
         known = at_once(self.cluster, self.trial) if self.cluster else None
         return known or max(1, len(self._rows))
@@ -107,7 +107,7 @@ class Recorded:
             process = row.get("hostname"), row.get(PID, len(until))
             since = self._timeline.trials[trial_id].added
             if process not in until:
-                if len(until) >= self.places:
+                if len(until) >= self.slots:
                     since = max(since, until.pop(min(until, key=lambda one: until[one])))
                 if row[TRAINING_ITERATION] == 1:
                     found[trial_id] = max(0.0, began - since)

@@ -10,7 +10,7 @@ checksum of its own line, and a session's first line says which line it follows.
 sweep's state are named by the line to come, so that they tell how long the journal must be. What is
 missing is an error, until a file says that it may be: ``journal/7-12.missing``.
 
-Values of the user's are written as :mod:`tunekit.journal.recorded` says: what JSON does not know is
+Values of the user's are written as :mod:`tunekit.journal.encoding` says: what JSON does not know is
 a pickle with a text to show, which reading does not open unless it is asked to.
 
 A journal of another version of the format, or an event that is unknown, is an error: to read on
@@ -41,12 +41,12 @@ from tunekit.core.events import (
     ValidationEstimated,
     event_of,
 )
+from tunekit.core.line_checks import MOST, check, check_head
 from tunekit.core.lineage import Exploit
-from tunekit.core.records import MOST, check, check_head
 from tunekit.core.values import NESTED, PICKLED, admitted, is_too_deep, text
 from tunekit.errors import JournalError
-from tunekit.journal.places import Places
-from tunekit.journal.recorded import MARK, exact, legible, read_opened, read_shown
+from tunekit.journal.encoding import MARK, exact, legible, read_opened, read_shown
+from tunekit.journal.home import Home
 from tunekit.journal.storage import Folder, folder_at
 
 __all__ = [
@@ -504,10 +504,10 @@ class JournalReader:
             found.events.pop()
 
 
-def exploits_of(events: Iterable[Event], places: Places) -> list[Exploit]:
+def exploits_of(events: Iterable[Event], home: Home) -> list[Exploit]:
     """Return the exploits in a journal, with the paths of their checkpoints as they are now."""
     return [
-        replace(event.exploit(), checkpoint=places.path(event.checkpoint))
+        replace(event.exploit(), checkpoint=home.path(event.checkpoint))
         for event in events
         if isinstance(event, Exploited)
     ]

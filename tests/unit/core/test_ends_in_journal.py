@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tunekit.core.endings import trials_ended_unrecorded
+from tunekit.core.ends_in_journal import trials_ended_unrecorded
 from tunekit.core.events import event_of
 
 

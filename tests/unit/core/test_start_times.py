@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from tunekit.core.starts import Starts
+from tunekit.core.start_times import StartTimes
 
 
 def test_a_start_is_what_comes_before_the_first_report_without_an_iteration():
-    starts = Starts()
+    starts = StartTimes()
     assert starts.typical_s is None
     starts.begins("a", 0.0)
     starts.begins("a", 4.0)  # seen again: it began before
@@ -16,7 +16,7 @@ def test_a_start_is_what_comes_before_the_first_report_without_an_iteration():
 
 
 def test_what_a_trial_left_undone_is_not_measured():
-    starts = Starts()
+    starts = StartTimes()
     starts.begins("a", 0.0)
     starts.ends("a")  # it failed, and starts again
     starts.begins("a", 50.0)
@@ -26,7 +26,7 @@ def test_what_a_trial_left_undone_is_not_measured():
 
 
 def test_the_newest_starts_count_and_none_is_below_zero():
-    starts = Starts()
+    starts = StartTimes()
     for n in range(20):
         starts.begins("a", 0.0)
         starts.reported("a", 10.0 if n < 15 else 2.0)
