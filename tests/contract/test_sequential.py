@@ -19,7 +19,7 @@ from tests.schedulers import CASES, seed_all
 from tests.seeds import seeds
 from tests.sweeps import Endless, quality, sweep
 from tunekit import Estimate, Sequential, load
-from tunekit._ray.stand_ins import StandIn, StandInController
+from tunekit._ray.proxies import Proxy, ProxyController
 from tunekit.board.page import write_page
 from tunekit.board.page.figures import curves
 from tunekit.core.confidence import Interval
@@ -29,7 +29,7 @@ from tunekit.core.validation import Attempt
 from tunekit.journal.home import Home
 from tunekit.journal.journal import events_in
 from tunekit.scheduling.base import BaseScheduler
-from tunekit.scheduling.stand_ins import StandIns
+from tunekit.scheduling.proxies import Proxies
 from tunekit.scheduling.state import dump
 from tunekit.scheduling.state import load as load_state
 from tunekit.testing import check_journal
@@ -99,21 +99,21 @@ def test_fewer_examples_are_evaluated(tmp_path, name):
 
 def decided_by_a_copy(scheduling: BaseScheduler, trial_id: str, result: dict[str, Any]) -> Any:
     """Return what a copy of a sweep's scheduler does with a result."""
-    known, copies = scheduling.stand_ins.by_id, StandIns()
+    known, copies = scheduling.proxies.by_id, Proxies()
 
-    def copied(name: str) -> StandIn:
+    def copied(name: str) -> Proxy:
         if name not in copies.by_id:
             change = copy.copy(known[name].change)
             copies.of(known[name].real).load({**known[name].state(), "change": change})
         return copies.by_id[name]
 
     saved = dump({"base": scheduling.scheduler}, Home())
-    base = load_state(saved, Home(), stand_in=copied, filesystem=None)["base"]
+    base = load_state(saved, Home(), proxy=copied, filesystem=None)["base"]
     stopped: list[str] = []
-    view = StandInController(
+    view = ProxyController(
         scheduling._controller.wrapped(),
         lambda trial: copied(trial.trial_id),
-        stopped=lambda stand_in: stopped.append(stand_in.trial_id),
+        stopped=lambda proxy: stopped.append(proxy.trial_id),
         idle=lambda: False,
     )
     chance = random.getstate(), np.random.get_state()
@@ -123,8 +123,8 @@ def decided_by_a_copy(scheduling: BaseScheduler, trial_id: str, result: dict[str
     random.setstate(chance[0])
     np.random.set_state(chance[1])
     changed = {
-        name: (stand_in.phase, stand_in.change.restored_from is not None)
-        for name, stand_in in copies.by_id.items()
+        name: (proxy.phase, proxy.change.restored_from is not None)
+        for name, proxy in copies.by_id.items()
     }
     return decision, sorted(stopped), changed
 

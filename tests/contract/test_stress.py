@@ -316,7 +316,7 @@ class Population:
             self.problems += check_rows(self.ran, events)
 
     def _standing(self) -> dict[str, Any]:
-        judged = self.ran.sweep.controller._scheduler_alg._stand_ins.by_id
+        judged = self.ran.sweep.controller._scheduler_alg._proxies.by_id
         return {
             str(t): (t.status, judged[t.trial_id].phase, judged[t.trial_id].doing)
             for t in self.ran.trials
@@ -492,17 +492,17 @@ def check_left(ran: Ran) -> Iterator[Problem]:
     controller = ran.sweep.controller
     scheduler = controller._scheduler_alg
     for owner, name in (
-        (scheduler._stand_ins, "offers"),
+        (scheduler._proxies, "offers"),
         (scheduler._joined.actions, "_ready"),
         (scheduler._joined.actions, "_since"),
-        (scheduler._stand_ins, "_touched"),
+        (scheduler._proxies, "_touched"),
     ):
         if left := getattr(owner, name):
             yield Problem(Wrong.STATE_LEFT, (name, left))
     if left := planned(scheduler):
         yield Problem(Wrong.STATE_LEFT, ("planned", left))
     # Of a trial that has ended there would be nothing to do at the next step, which is none.
-    still_open = scheduler._stand_ins.open.values()
+    still_open = scheduler._proxies.open.values()
     if left := [judged for judged in still_open if not judged.is_finished()]:
         yield Problem(Wrong.STATE_LEFT, ("open", left))
     if controller._cached_trial_decisions:
@@ -517,8 +517,8 @@ def check_left(ran: Ran) -> Iterator[Problem]:
 
 def planned(scheduler: Any) -> list[str]:
     """Return the trials that are to be overwritten."""
-    stand_ins = scheduler._stand_ins.by_id
-    return [trial_id for trial_id, one in stand_ins.items() if one.change.planned is not None]
+    proxies = scheduler._proxies.by_id
+    return [trial_id for trial_id, one in proxies.items() if one.change.planned is not None]
 
 
 def check_kept(ran: Ran, keep: int) -> Iterator[Problem]:
@@ -610,7 +610,7 @@ def test_where_a_trial_stands_is_never_deleted(tmp_path):
     """A clone stands at its donor's checkpoint until its own first score, and may be cloned."""
 
     def watch(ran: Ran) -> None:
-        for judged in ran.sweep.controller._scheduler_alg._stand_ins.by_id.values():
+        for judged in ran.sweep.controller._scheduler_alg._proxies.by_id.values():
             if judged.version is not None and not judged.is_finished():
                 assert Path(judged.version.checkpoint.path).exists()
 
@@ -629,7 +629,7 @@ def test_an_ended_trial_drops_the_exploit_it_was_to_make(tmp_path):
             return
         ended.append(planned(scheduler)[0])
         [trial_id] = ended
-        scheduler._joined.base.conclude(scheduler._stand_ins.by_id[trial_id].real)
+        scheduler._joined.base.conclude(scheduler._proxies.by_id[trial_id].real)
         assert trial_id not in planned(scheduler)
         coming = ran.validation.ancestry.generation(trial_id) + 1
         assert ran.validation.leases.held(("clone", trial_id, coming)) is None

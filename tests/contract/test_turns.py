@@ -12,16 +12,16 @@ from tests.kills import Killed, bury, killed_after
 from tests.restores import prepare_restore
 from tests.schedulers import MODES
 from tests.sweeps import Counting, sweep
-from tunekit._ray.stand_ins import StandInController
+from tunekit._ray.proxies import ProxyController
 from tunekit.core.events import TrialErrored
 from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
-from tunekit.scheduling.stand_ins import StandIns
+from tunekit.scheduling.proxies import Proxies
 
 
 def waiting(ran):
     """The trials that a scheduler would be offered, one after the other."""
-    turns = ran.sweep.controller.scheduler_alg._stand_ins._turns
+    turns = ran.sweep.controller.scheduler_alg._proxies._turns
     return [*turns.of("PENDING"), *turns.of("PAUSED")]
 
 
@@ -45,7 +45,7 @@ SCHEDULERS = {
 @pytest.fixture
 def chosen(monkeypatch):
     """What was chosen; the test fails where a look at all trials would have found another."""
-    seen, with_only = [], StandInController.with_only
+    seen, with_only = [], ProxyController.with_only
 
     def watched(view, trials):
         def checked():
@@ -57,7 +57,7 @@ def chosen(monkeypatch):
 
         return with_only(view, checked)
 
-    monkeypatch.setattr(StandInController, "with_only", watched)
+    monkeypatch.setattr(ProxyController, "with_only", watched)
     return seen
 
 
@@ -115,10 +115,10 @@ def test_the_first_that_waits_is_offered_in_a_restored_sweep(tmp_path, chosen, o
 
 def test_a_trial_that_has_begun_to_run_waits_no_more():
     """Nor does one that has failed, whether or not the scheduler has heard of it."""
-    stand_ins = StandIns()
+    proxies = Proxies()
     for name, status in enumerate(["RUNNING", "ERROR", "PENDING", "PENDING"]):
-        stand_ins.add(SimpleNamespace(trial_id=str(name), status=status))
-    assert [judged.trial_id for judged in stand_ins.first_in_turn()] == ["2"]
+        proxies.add(SimpleNamespace(trial_id=str(name), status=status))
+    assert [judged.trial_id for judged in proxies.first_in_turn()] == ["2"]
 
 
 def test_a_scheduler_that_chooses_in_its_own_way_sees_all_trials(tmp_path, chosen):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunekit.scheduling.stand_ins import Turns
+from tunekit.scheduling.proxies import Turns
 
 names, waits = st.sampled_from("abcdef"), st.sampled_from(["pending", "paused", None])
 

@@ -29,7 +29,7 @@ from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
 from tunekit._ray.functions import HAS_ASKED, can_be_resumed, is_checkpointable_function
-from tunekit._ray.stand_ins import Change
+from tunekit._ray.proxies import Change
 from tunekit._ray.stoppers import ValidatedStopper, reads_metrics
 from tunekit.core.room import total
 from tunekit.core.start_times import USUAL_S

@@ -30,7 +30,7 @@ from ray.tune.schedulers import (
 )
 
 from tunekit._ray.compat import TESTED
-from tunekit._ray.stand_ins import StandInController
+from tunekit._ray.proxies import ProxyController
 from tunekit.core import confidence
 from tunekit.core.decisions import Always, DecisionRule, Interval, Never, Rungs
 from tunekit.core.sequential import alike_by_rank, alike_by_value
@@ -455,7 +455,7 @@ def nothing_under_way(tune_controller: Any) -> bool:
     Args:
         tune_controller: What a scheduler was given. None of its trials runs or is about to.
     """
-    return tune_controller.idle if isinstance(tune_controller, StandInController) else True
+    return tune_controller.idle if isinstance(tune_controller, ProxyController) else True
 
 
 def start_one_by_one(tune_controller: Any) -> None:
@@ -467,7 +467,7 @@ def start_one_by_one(tune_controller: Any) -> None:
     Args:
         tune_controller: What a scheduler was given.
     """
-    if isinstance(tune_controller, StandInController):
+    if isinstance(tune_controller, ProxyController):
         tune_controller = tune_controller.wrapped
     if isinstance(tune_controller, TrialRunnerWrapper):
         tune_controller = tune_controller._tune_controller

@@ -494,7 +494,7 @@ class ValidationCallback(tune.Callback):
         fail_for_good(trial)
         self.files.add(trial)
         self.leases.watch(trial, lambda: self.unreported)
-        self.base.stand_ins.reopen(self.base.stand_ins.of(trial))
+        self.base.proxies.reopen(self.base.proxies.of(trial))
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
@@ -559,7 +559,7 @@ class ValidationCallback(tune.Callback):
         self.emit(TrialErrored(trial_id=trial.trial_id))
         for validator in self.validators:
             validator.drop(trial.trial_id, "its trial failed")
-        self.base.fail(self.base.stand_ins.of(trial))
+        self.base.fail(self.base.proxies.of(trial))
 
     def ended(self, trial: Trial, *, removed: bool = False) -> None:
         """Record that a trial has ended, which the scheduler is told after its last score.
@@ -568,14 +568,14 @@ class ValidationCallback(tune.Callback):
             trial: The trial.
             removed: Whether it ended while it was not running.
         """
-        stand_in = self.base.stand_ins.of(trial)
+        proxy = self.base.proxies.of(trial)
         if not removed:
-            self.actions.begins(stand_in)
-        self.actions.stands_no_more(stand_in)
+            self.actions.begins(proxy)
+        self.actions.stands_no_more(proxy)
         if removed:
             self.base.conclude(trial)
         else:
-            self.base.complete(stand_in)
+            self.base.complete(proxy)
         self.deliveries.complete(trial.trial_id, removed=removed)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:

@@ -28,7 +28,7 @@ from tunekit._ray.checkpoints import (
     tracked,
 )
 from tunekit._ray.controller import Controller
-from tunekit._ray.stand_ins import StandIn, Version
+from tunekit._ray.proxies import Proxy, Version
 from tunekit._ray.storage import changed_at, exists, paths_in
 from tunekit.core.commands import Command, Fold, Keep, Notify, Release, Show, Told
 from tunekit.core.engine import Engine, Hears, Input
@@ -128,7 +128,7 @@ class Restore:
         # The saved checkpoints, by trial, generation and iteration.
         self._checkpoints: dict[tuple[str, int, int], Request] = {}
         # Trials that the scheduler stopped by the decision that is replayed next.
-        self._stopped: list[StandIn] = []
+        self._stopped: list[Proxy] = []
 
     def load(self, ledger: Ledger, state: SchedulerState, filesystem: Any) -> bool:
         """Read what was written down, and give the scheduler what it had saved.
@@ -250,7 +250,7 @@ class Restore:
     def _deliver_again(self, event: ScoreDelivered | EndDelivered) -> None:
         base = self._driver.base
         if isinstance(event, ScoreDelivered):
-            _trains(base.stand_ins.by_id[event.trial_id])
+            _trains(base.proxies.by_id[event.trial_id])
         self._driver.deliveries.deliver_again(event, search=event.n > self._searcher_as_of)
         if isinstance(event, ScoreDelivered):
             # By chance, it may not have stopped now what it stopped by that result.
@@ -260,32 +260,32 @@ class Restore:
 
     def _catch_up(self, event: Event, trial: Trial, controller: Controller) -> None:
         """Let the scheduler do again what it did."""
-        base, stand_in = self._driver.base, self._driver.base.stand_ins.of(trial)
+        base, proxy = self._driver.base, self._driver.base.proxies.of(trial)
         match event:
             case Reported():
-                _trains(stand_in)
+                _trains(proxy)
             case Decided():
-                self._stopped.append(stand_in)
+                self._stopped.append(proxy)
             case Chosen():
                 base.scheduler.choose_trial_to_run(base.view)
-                stand_in.phase = Desired.RUNNING if event.runs else Desired.PENDING
-            case Reminded() if stand_in.version is not None:
-                base.remind_of(stand_in, stand_in.version, event.decision)
+                proxy.phase = Desired.RUNNING if event.runs else Desired.PENDING
+            case Reminded() if proxy.version is not None:
+                base.remind_of(proxy, proxy.version, event.decision)
                 base.take_up()
             case TrialEnded(removed=True):
-                stand_in.stands = Actual.ENDED
+                proxy.stands = Actual.ENDED
                 base.conclude(trial)
             case TrialEnded():
-                stand_in.stands = Actual.ENDED
-                if stand_in.phase is Desired.PENDING:
-                    stand_in.phase = Desired.RUNNING
-                base.complete(stand_in)
+                proxy.stands = Actual.ENDED
+                if proxy.phase is Desired.PENDING:
+                    proxy.phase = Desired.RUNNING
+                base.complete(proxy)
             case TrialFailed():
-                stand_in.stands = Actual.STARTING
+                proxy.stands = Actual.STARTING
             case TrialRetried():
-                base.restart(stand_in)
+                base.restart(proxy)
             case TrialErrored():
-                base.fail(stand_in)
+                base.fail(proxy)
             case Exploited():
                 change = base.exploit_again(trial, event.exploit(), self._donor(event))
                 if event.n > self.as_of:  # else Tune's trial is overwritten already
@@ -323,7 +323,7 @@ class Restore:
                 continue
             if driver.state.record(trial_id).failed or driver.state.delivery.completed(trial_id):
                 driver.emit(TrialRetried(trial_id=trial_id))
-                driver.base.restart(driver.base.stand_ins.of(trial))
+                driver.base.restart(driver.base.proxies.of(trial))
             for path in forget_missing(trial):
                 logger.warning("Trial %s goes on without %s, which is gone.", trial_id, path)
             skip_existing(trial)
@@ -351,32 +351,32 @@ class Restore:
     def _place(self, controller: Controller) -> None:
         """Put each trial where it stood when the sweep was interrupted."""
         driver, base, delivery = self._driver, self._driver.base, self._driver.state.delivery
-        base.stand_ins.forget_unadded()
-        for trial_id, stand_in in base.stand_ins.by_id.items():
-            stand_in.stands = None
-            if stand_in.phase is Desired.ENDED and not (
+        base.proxies.forget_unadded()
+        for trial_id, proxy in base.proxies.by_id.items():
+            proxy.stands = None
+            if proxy.phase is Desired.ENDED and not (
                 delivery.closed(trial_id) or delivery.completed(trial_id)
             ):
-                base.record_stop(stand_in)  # by chance, it was stopped this time
-            if stand_in.real.status == Trial.TERMINATED and not delivery.completed(trial_id):
+                base.record_stop(proxy)  # by chance, it was stopped this time
+            if proxy.real.status == Trial.TERMINATED and not delivery.completed(trial_id):
                 # It had made its last report, or must not continue.
-                controller.tell_search_of_end(stand_in.real, failed=False)
-                driver.ended(stand_in.real)
-            if stand_in.real.is_finished():
+                controller.tell_search_of_end(proxy.real, failed=False)
+                driver.ended(proxy.real)
+            if proxy.real.is_finished():
                 continue
-            base.stand_ins.reopen(stand_in)
-            base.stand_ins.moved(stand_in)
+            base.proxies.reopen(proxy)
+            base.proxies.moved(proxy)
             waits = driver.waiting.waits(trial_id)
-            if stand_in.phase is Desired.PAUSED or (stand_in.phase is Desired.RUNNING and waits):
-                controller.set_status(stand_in.real, Trial.PAUSED)
-            elif stand_in.phase is Desired.RUNNING:
-                stand_in.phase = Desired.PENDING  # it starts again
+            if proxy.phase is Desired.PAUSED or (proxy.phase is Desired.RUNNING and waits):
+                controller.set_status(proxy.real, Trial.PAUSED)
+            elif proxy.phase is Desired.RUNNING:
+                proxy.phase = Desired.PENDING  # it starts again
 
 
-def _trains(stand_in: StandIn) -> None:
-    stand_in.stands = Actual.TRAINING
-    if stand_in.phase is Desired.PENDING:
-        stand_in.phase = Desired.RUNNING
+def _trains(proxy: Proxy) -> None:
+    proxy.stands = Actual.TRAINING
+    if proxy.phase is Desired.PENDING:
+        proxy.phase = Desired.RUNNING
 
 
 def _note(told: dict[str, list[Told]], outcomes: Iterable[Outcome]) -> None:

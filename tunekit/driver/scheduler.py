@@ -69,7 +69,7 @@ class ValidatedScheduler(TrialScheduler):
         super().__init__()
         self.base = base
         self._state = SchedulerState(base)
-        self._stand_ins = self._state.stand_ins
+        self._proxies = self._state.proxies
         self._joined: ValidationCallback | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -138,16 +138,16 @@ class ValidatedScheduler(TrialScheduler):
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Add a trial, or one that is about to be restarted after a failure."""
-        sweep, stand_ins = self._join(tune_controller), self._stand_ins
-        again, known = trial.trial_id in stand_ins.by_id, trial.trial_id in stand_ins.known
-        stand_in = stand_ins.add(trial)
+        sweep, proxies = self._join(tune_controller), self._proxies
+        again, known = trial.trial_id in proxies.by_id, trial.trial_id in proxies.known
+        proxy = proxies.add(trial)
         if again and not known:
             sweep.emit(TrialRetried(trial_id=trial.trial_id))
-            sweep.base.restart(stand_in)
-            if stand_in.phase is Desired.PAUSED:  # it goes on when the base scheduler says so
+            sweep.base.restart(proxy)
+            if proxy.phase is Desired.PAUSED:  # it goes on when the base scheduler says so
                 Controller(tune_controller).set_status(trial, Trial.PAUSED)
         elif not known:
-            sweep.base.add(stand_in)
+            sweep.base.add(proxy)
         sweep.adopt(trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
@@ -158,13 +158,13 @@ class ValidatedScheduler(TrialScheduler):
         sweep = self._join(tune_controller)
         sweep.validator.check_ray()
         sweep.emit(TrialFailed(trial_id=trial.trial_id))
-        sweep.actions.stands_no_more(self._stand_ins.of(trial))
+        sweep.actions.stands_no_more(self._proxies.of(trial))
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Answer a trial's report; whether it is validated is known once it has saved."""
         sweep = self._join(tune_controller)
         sweep.requests.offered(trial.trial_id, result[TRAINING_ITERATION])
-        return sweep.actions.answer(self._stand_ins.of(trial), result)
+        return sweep.actions.answer(self._proxies.of(trial), result)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """Record a trial's end; the base scheduler gets it after the trial's last score."""

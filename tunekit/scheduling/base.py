@@ -31,7 +31,7 @@ from tunekit._ray.decisions import (
     rule_for,
     time_attr_of,
 )
-from tunekit._ray.stand_ins import Change, StandIn, StandInController, Version
+from tunekit._ray.proxies import Change, Proxy, ProxyController, Version
 from tunekit.core.confidence import Interval
 from tunekit.core.decisions import DecisionRule
 from tunekit.core.delivery import Scored
@@ -79,7 +79,7 @@ def objectives_of(scheduler: TrialScheduler) -> set[str]:
 class BaseScheduler:
     """Gives the user's scheduler results and ends of trials, and takes what it makes of them.
 
-    What it decides changes stand-ins only: ``tunekit.scheduling.trial_actions`` carries that out.
+    What it decides changes proxies only: ``tunekit.scheduling.trial_actions`` carries that out.
 
     Args:
         state: The scheduler, and what it knows of trials.
@@ -103,12 +103,12 @@ class BaseScheduler:
         self.scheduler = state.base
         #: The same, as it is saved.
         self.state = state
-        self.stand_ins = state.stand_ins
+        self.proxies = state.proxies
         self._controller, self._engine, self._validator = controller, engine, validator
         self._leases, self._emit = leases, emit
         #: The sweep as the scheduler sees it.
-        self.view = StandInController(
-            controller.wrapped(), self.stand_ins.of, stopped=self.stopped, idle=self._idle
+        self.view = ProxyController(
+            controller.wrapped(), self.proxies.of, stopped=self.stopped, idle=self._idle
         )
         decides = innermost(self.scheduler)
         # It takes a restarted trial for a second one, and refuses it.
@@ -160,59 +160,59 @@ class BaseScheduler:
         """Return whether it decides the same wherever in an interval a score is; if unknown, no."""
         if request.serves is None or metric not in self.objectives:
             return True
-        stand_in = self.stand_ins.by_id[request.trial_id]
-        return decides_alike(self.scheduler, stand_in, request.serves, interval)
+        proxy = self.proxies.by_id[request.trial_id]
+        return decides_alike(self.scheduler, proxy, request.serves, interval)
 
     def _rule(self, trial_id: str) -> DecisionRule:
-        return rule_for(self.scheduler, self.stand_ins.by_id[trial_id])
+        return rule_for(self.scheduler, self.proxies.by_id[trial_id])
 
     # What it is told ---------------------------------------------------------------------------
 
-    def add(self, stand_in: StandIn) -> None:
+    def add(self, proxy: Proxy) -> None:
         """Tell it of a new trial."""
-        self.scheduler.on_trial_add(self.view, stand_in)
+        self.scheduler.on_trial_add(self.view, proxy)
         self.take_up()
 
-    def restart(self, stand_in: StandIn) -> None:
+    def restart(self, proxy: Proxy) -> None:
         """Take that a trial starts again. It hears of that only if it had heard of the failure.
 
         It has seen the trial at its newest delivered score, and goes on from there: which trials it
         compares, and when, does not depend on whose machine was lost. Tune's own sweeps begin anew
         with the trial, which then joins another bracket of HyperBand's.
         """
-        stand_in.ending = False
-        if stand_in.phase is Desired.ENDED:
+        proxy.ending = False
+        if proxy.phase is Desired.ENDED:
             return
-        if stand_in.failed:
-            stand_in.failed, stand_in.phase = False, Desired.PENDING
+        if proxy.failed:
+            proxy.failed, proxy.phase = False, Desired.PENDING
             if not self._replays:
-                self.add(stand_in)
-        elif stand_in.phase is Desired.RUNNING:
-            stand_in.phase = Desired.PENDING
+                self.add(proxy)
+        elif proxy.phase is Desired.RUNNING:
+            proxy.phase = Desired.PENDING
 
-    def fail(self, stand_in: StandIn) -> None:
+    def fail(self, proxy: Proxy) -> None:
         """Tell it that a trial has failed for good: it is no longer cloned."""
-        if stand_in.phase is not Desired.ENDED:
-            stand_in.failed, stand_in.phase = True, Desired.PENDING
-            self.scheduler.on_trial_error(self.view, stand_in)
+        if proxy.phase is not Desired.ENDED:
+            proxy.failed, proxy.phase = True, Desired.PENDING
+            self.scheduler.on_trial_error(self.view, proxy)
             self.take_up()
-        self.gone(stand_in.real)
+        self.gone(proxy.real)
 
-    def complete(self, stand_in: StandIn) -> None:
+    def complete(self, proxy: Proxy) -> None:
         """Take the end of a trial; it hears of that after the trial's last score: :meth:`finish`.
 
         The trial is not overwritten any more.
         """
-        stand_in.ending = True
-        if stand_in.change.restored_from is not None:
-            self._void(stand_in)
+        proxy.ending = True
+        if proxy.change.restored_from is not None:
+            self._void(proxy)
 
     def hears(self, trial_id: str) -> bool:
         """Return whether it may get a result of the trial now, or its end.
 
         Not while it has paused the trial: Tune's schedulers get results of running trials only.
         """
-        return self.stand_ins.by_id[trial_id].phase in (Desired.RUNNING, Desired.ENDED)
+        return self.proxies.by_id[trial_id].phase in (Desired.RUNNING, Desired.ENDED)
 
     def judge(
         self,
@@ -236,25 +236,25 @@ class BaseScheduler:
             decided: What it decided before the sweep was interrupted, if it did; that decision
                 holds, because it may have been carried out.
         """
-        stand_in, request = self.stand_ins.of(trial), scored.request
+        proxy, request = self.proxies.of(trial), scored.request
         checkpoint = request.checkpoint or tune.Checkpoint(
             request.path, trial.storage.storage_filesystem
         )
-        stand_in.version = Version(
+        proxy.version = Version(
             trial_id=trial.trial_id,
             generation=request.generation,
             iteration=request.iteration,
             checkpoint=checkpoint,
             result=dict(result),
             report=scored.result,
-            config=copy.deepcopy(stand_in.config) if self._may_clone else {},
+            config=copy.deepcopy(proxy.config) if self._may_clone else {},
         )
-        self._keep(stand_in)
+        self._keep(proxy)
         decision: str = TrialScheduler.STOP
         if not stops:
-            stand_in.judging = True
-            decision = self.scheduler.on_trial_result(self.view, stand_in, result)
-            stand_in.judging = False
+            proxy.judging = True
+            decision = self.scheduler.on_trial_result(self.view, proxy, result)
+            proxy.judging = False
         if decided is not None and decision != decided:
             logger.info(
                 "Trial %s, iteration %d: %s, as was decided before the sweep was interrupted.",
@@ -264,91 +264,91 @@ class BaseScheduler:
             )
             decision = decided
         if decision == TrialScheduler.STOP:
-            self.end(stand_in)
+            self.end(proxy)
         elif decision == TrialScheduler.PAUSE:
-            stand_in.pause()
+            proxy.pause()
         self.take_up()
-        if decided == TrialScheduler.CONTINUE and stand_in.change.restored_from is not None:
-            self._void(stand_in)  # it went on as it was
+        if decided == TrialScheduler.CONTINUE and proxy.change.restored_from is not None:
+            self._void(proxy)  # it went on as it was
         return decision
 
-    def remind_of(self, stand_in: StandIn, version: Version, decided: str | None = None) -> None:
+    def remind_of(self, proxy: Proxy, version: Version, decided: str | None = None) -> None:
         """Give it a result of a paused trial again that it has seen; see ``core/reminders.py``."""
-        stand_in.phase = Desired.RUNNING
-        decision = self.scheduler.on_trial_result(self.view, stand_in, dict(version.result))
+        proxy.phase = Desired.RUNNING
+        decision = self.scheduler.on_trial_result(self.view, proxy, dict(version.result))
         decision = decided or decision
         self._emit(
             Reminded(
-                trial_id=stand_in.trial_id,
+                trial_id=proxy.trial_id,
                 generation=version.generation,
                 iteration=version.iteration,
                 decision=decision,
             )
         )
         if decision == TrialScheduler.STOP:
-            self.end(stand_in)
+            self.end(proxy)
         elif decision == TrialScheduler.PAUSE:
-            stand_in.phase = Desired.PAUSED
-        self.stand_ins.reopen(stand_in)
+            proxy.phase = Desired.PAUSED
+        self.proxies.reopen(proxy)
 
     def has_ended(self, trial: Trial) -> bool:
         """Return whether it has stopped a trial, or has been told of its end."""
-        return self.stand_ins.of(trial).phase is Desired.ENDED
+        return self.proxies.of(trial).phase is Desired.ENDED
 
     def finish(self, trial: Trial, result: Mapping[str, Any] | None) -> None:
         """Tell it of a trial's end, when it has got all of the trial's results.
 
         It gets the trial's newest validated result, unless it has stopped the trial.
         """
-        stand_in = self.stand_ins.of(trial)
+        proxy = self.proxies.of(trial)
         if not self.has_ended(trial):
             if result is None:
-                self.scheduler.on_trial_remove(self.view, stand_in)
+                self.scheduler.on_trial_remove(self.view, proxy)
             else:
-                self.scheduler.on_trial_complete(self.view, stand_in, {**result, DONE: True})
-            stand_in.phase = Desired.ENDED
+                self.scheduler.on_trial_complete(self.view, proxy, {**result, DONE: True})
+            proxy.phase = Desired.ENDED
             self.take_up()
         self.gone(trial)
 
     def conclude(self, trial: Trial) -> None:
         """End a trial at the sweep's end, whatever it was about to do with it."""
         if not self.has_ended(trial):
-            self.end(self.stand_ins.of(trial))
+            self.end(self.proxies.of(trial))
 
-    def end(self, stand_in: StandIn) -> None:
+    def end(self, proxy: Proxy) -> None:
         """End a trial by its word; it hears of the end at once, as in Tune."""
-        if stand_in.phase is Desired.RUNNING and stand_in.version is not None:
-            result = {**stand_in.version.result, DONE: True}
-            self.scheduler.on_trial_complete(self.view, stand_in, result)
+        if proxy.phase is Desired.RUNNING and proxy.version is not None:
+            result = {**proxy.version.result, DONE: True}
+            self.scheduler.on_trial_complete(self.view, proxy, result)
         else:
-            self.scheduler.on_trial_remove(self.view, stand_in)
-        self._give_up_change(stand_in)
-        stand_in.phase = Desired.ENDED
-        self.stand_ins.reopen(stand_in)
+            self.scheduler.on_trial_remove(self.view, proxy)
+        self._give_up_change(proxy)
+        proxy.phase = Desired.ENDED
+        self.proxies.reopen(proxy)
 
     def gone(self, trial: Trial) -> None:
         """Take that a trial has ended: it is no longer cloned."""
-        stand_in = self.stand_ins.of(trial)
-        self.stand_ins.leave(stand_in)
-        self.stand_ins.offers.pop(trial.trial_id, None)
-        stand_in.change = Change()
-        self._keep(stand_in, gone=True)
+        proxy = self.proxies.of(trial)
+        self.proxies.leave(proxy)
+        self.proxies.offers.pop(trial.trial_id, None)
+        proxy.change = Change()
+        self._keep(proxy, gone=True)
 
     # What it does ------------------------------------------------------------------------------
 
-    def stopped(self, stand_in: StandIn) -> None:
+    def stopped(self, proxy: Proxy) -> None:
         """End a trial that it has stopped, as Tune's ``stop_trial`` does.
 
         In a restored sweep, a trial that ran on before runs on.
         """
-        if stand_in.phase is Desired.ENDED or self.to_hear[stand_in.trial_id]:
+        if proxy.phase is Desired.ENDED or self.to_hear[proxy.trial_id]:
             return
-        self.end(stand_in)
-        self.record_stop(stand_in)
+        self.end(proxy)
+        self.record_stop(proxy)
 
-    def record_stop(self, stand_in: StandIn) -> None:
+    def record_stop(self, proxy: Proxy) -> None:
         """Record that it has stopped a trial other than by the trial's own result."""
-        self._emit(Decided(trial_id=stand_in.trial_id, decision=TrialScheduler.STOP))
+        self._emit(Decided(trial_id=proxy.trial_id, decision=TrialScheduler.STOP))
 
     def _idle(self) -> bool:
         """Return whether no trial is running or about to run, and no validation is pending.
@@ -358,57 +358,57 @@ class BaseScheduler:
         return (
             self._controller.still
             and self._validator.quiet
-            and all(stand_in.stands is None for stand_in in self.stand_ins.by_id.values())
+            and all(proxy.stands is None for proxy in self.proxies.by_id.values())
         )
 
     def take_up(self) -> None:
         """Process what it has given to trials, and got hold of."""
-        for stand_in in self.stand_ins.take_touched():
-            change = stand_in.change
+        for proxy in self.proxies.take_touched():
+            change = proxy.change
             if change.restored_from is not None:
                 if change.planned is not change.restored_from:
-                    self._plan_exploit(stand_in, change)
-            elif change.config is not None and stand_in.doing is Actual.STARTING:
-                self._controller.change(stand_in.real, change)
-                stand_in.change = Change()
-            self._keep(stand_in)
+                    self._plan_exploit(proxy, change)
+            elif change.config is not None and proxy.doing is Actual.STARTING:
+                self._controller.change(proxy.real, change)
+                proxy.change = Change()
+            self._keep(proxy)
 
-    def _plan_exploit(self, stand_in: StandIn, change: Change) -> None:
-        if stand_in.doing is Actual.ENDED:
-            self._void(stand_in)
+    def _plan_exploit(self, proxy: Proxy, change: Change) -> None:
+        if proxy.doing is Actual.ENDED:
+            self._void(proxy)
             return
         restored: Any = change.restored_from
         change.planned = restored
-        offers = self.stand_ins.offers.values()
+        offers = self.proxies.offers.values()
         same = (one for one in offers if one.checkpoint.path == restored.checkpoint.path)
         change.source = next(same, None)
-        stand_in.phase = Desired.PAUSED
+        proxy.phase = Desired.PAUSED
 
-    def _void(self, stand_in: StandIn) -> None:
+    def _void(self, proxy: Proxy) -> None:
         """Leave a trial as it was: it ended before it was overwritten."""
-        self._give_up_change(stand_in)
-        stand_in.phase = Desired.RUNNING
+        self._give_up_change(proxy)
+        proxy.phase = Desired.RUNNING
 
-    def _give_up_change(self, stand_in: StandIn) -> None:
+    def _give_up_change(self, proxy: Proxy) -> None:
         """Drop what was given to a trial: it will not take it up."""
-        stand_in.change = Change()
-        self._keep(stand_in)
+        proxy.change = Change()
+        self._keep(proxy)
 
     # What it clones ----------------------------------------------------------------------------
 
-    def _keep(self, stand_in: StandIn, *, gone: bool = False) -> None:
+    def _keep(self, proxy: Proxy, *, gone: bool = False) -> None:
         """Keep the checkpoints of a trial that it may clone, and the one to overwrite it with.
 
         Args:
-            stand_in: The trial.
+            proxy: The trial.
             gone: Whether the trial has ended or failed for good, so that it is not cloned any more.
         """
         if not self._may_clone:
             return
-        trial_id, restored = stand_in.trial_id, stand_in.change.restored_from
+        trial_id, restored = proxy.trial_id, proxy.change.restored_from
         known: dict[tuple[Any, ...], Any] = {
-            ("scored", trial_id): None if gone else stand_in.version,
-            ("offered", trial_id): self.stand_ins.offers.get(trial_id),
+            ("scored", trial_id): None if gone else proxy.version,
+            ("offered", trial_id): self.proxies.offers.get(trial_id),
             # Until it has saved something itself, it is restored from there.
             ("clone", trial_id, self._engine.ancestry.generation(trial_id) + 1): restored,
         }
@@ -420,12 +420,12 @@ class BaseScheduler:
 
     def keep_all(self) -> None:
         """Keep what the saved scheduler of a restored sweep may clone, or is about to."""
-        for trial_id, stand_in in self.stand_ins.by_id.items():
-            self._keep(stand_in, gone=self._engine.delivery.over(trial_id))
+        for trial_id, proxy in self.proxies.by_id.items():
+            self._keep(proxy, gone=self._engine.delivery.over(trial_id))
 
-    def exploit(self, stand_in: StandIn) -> Change:
+    def exploit(self, proxy: Proxy) -> Change:
         """Record that a trial is overwritten now with what it was given; return what it takes."""
-        trial, change, source = stand_in.real, stand_in.change, stand_in.change.source
+        trial, change, source = proxy.real, proxy.change, proxy.change.source
         restored: Any = change.restored_from
         old = copy.deepcopy(trial.config)
         metrics = restored.metrics if source is None else source.result
@@ -443,7 +443,7 @@ class BaseScheduler:
             donor_config=old if source is None else source.config,
             config=copy.deepcopy(old if change.config is None else dict(change.config)),
         )
-        return self._overwrite(stand_in, exploit, change)
+        return self._overwrite(proxy, exploit, change)
 
     def exploit_again(self, trial: Trial, exploit: Exploit, version: Version | None) -> Change:
         """Overwrite a trial as before the sweep was interrupted; return what it is given.
@@ -453,21 +453,21 @@ class BaseScheduler:
             exploit: What was done.
             version: The checkpoint that was cloned, if it is known from the journal.
         """
-        stand_in, planned = self.stand_ins.of(trial), self.stand_ins.of(trial).change
+        proxy, planned = self.proxies.of(trial), self.proxies.of(trial).change
         source, place = planned.source, (exploit.donor_id, exploit.donor_generation)
         if source is None or source.place[:3] != (*place, exploit.iteration):
             source = version
         known = [trial.config, planned.config, None if source is None else source.config]
         config = resolve_opaque(exploit.config, known)
-        stand_in.phase = Desired.PAUSED
-        return self._overwrite(stand_in, exploit, Change(config, planned.tag, source=source))
+        proxy.phase = Desired.PAUSED
+        return self._overwrite(proxy, exploit, Change(config, planned.tag, source=source))
 
-    def _overwrite(self, stand_in: StandIn, exploit: Exploit, change: Change) -> Change:
+    def _overwrite(self, proxy: Proxy, exploit: Exploit, change: Change) -> Change:
         self._emit(Exploited.of(exploit))
         if change.source is not None:
-            stand_in.version = change.source
-            instead = {"trial_id": stand_in.trial_id, GENERATION: exploit.generation}
+            proxy.version = change.source
+            instead = {"trial_id": proxy.trial_id, GENERATION: exploit.generation}
             change.restored_from = change.source.restorable(config=change.config, **instead)
-        stand_in.change = Change()
-        self._keep(stand_in)
+        proxy.change = Change()
+        self._keep(proxy)
         return change

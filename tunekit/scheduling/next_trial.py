@@ -15,7 +15,7 @@ from ray.tune.schedulers import (
 
 from tunekit._ray.controller import Controller
 from tunekit._ray.decisions import innermost, is_synchronous
-from tunekit._ray.stand_ins import StandIn
+from tunekit._ray.proxies import Proxy
 from tunekit.core.engine import Hears, Input
 from tunekit.core.events import Chosen
 from tunekit.core.reconcile import Actual, Desired
@@ -41,10 +41,10 @@ class NextTrial:
         *,
         emit: Callable[[Input], None],
     ):
-        self._base, self._stand_ins, self._controller = base, base.stand_ins, controller
+        self._base, self._proxies, self._controller = base, base.proxies, controller
         self._emit = emit
         # What a scheduler sees that takes the first trial.
-        self._in_turn = base.view.with_only(self._stand_ins.first_in_turn)
+        self._in_turn = base.view.with_only(self._proxies.first_in_turn)
         self._reminders = Reminders()
         decides = innermost(base.scheduler)
         self._never_pauses = type(decides) in (FIFOScheduler, AsyncHyperBandScheduler)
@@ -64,30 +64,30 @@ class NextTrial:
         It may name trials that have ended, and goes on with these: it has not heard of the end.
         """
         base = self._base
-        for _ in range(len(self._stand_ins.by_id) + 1):
-            stand_in = base.scheduler.choose_trial_to_run(self._sees())
+        for _ in range(len(self._proxies.by_id) + 1):
+            proxy = base.scheduler.choose_trial_to_run(self._sees())
             base.take_up()
-            if stand_in is None:
+            if proxy is None:
                 self._remind()
                 return None
-            if stand_in.change and stand_in.doing is not Actual.ENDED:
+            if proxy.change and proxy.doing is not Actual.ENDED:
                 return None  # it takes that up first
-            if stand_in.doing in (Actual.STARTING, Actual.PAUSED):
-                if stand_in.phase is Desired.PAUSED:
-                    self._chose(stand_in, runs=False)
-                    stand_in.phase = Desired.PENDING
-                    self._stand_ins.reopen(stand_in)
-                return stand_in.real
+            if proxy.doing in (Actual.STARTING, Actual.PAUSED):
+                if proxy.phase is Desired.PAUSED:
+                    self._chose(proxy, runs=False)
+                    proxy.phase = Desired.PENDING
+                    self._proxies.reopen(proxy)
+                return proxy.real
             # It is still running, or has ended: no need to start it.
-            self._chose(stand_in, runs=True)
-            stand_in.phase = Desired.RUNNING
-            self._stand_ins.reopen(stand_in)
-            self._emit(Hears(stand_in.trial_id))
+            self._chose(proxy, runs=True)
+            proxy.phase = Desired.RUNNING
+            self._proxies.reopen(proxy)
+            self._emit(Hears(proxy.trial_id))
         return None
 
-    def _chose(self, stand_in: StandIn, *, runs: bool) -> None:
+    def _chose(self, proxy: Proxy, *, runs: bool) -> None:
         """Record that a trial that it had paused goes on; ``runs``: the trial has an actor."""
-        self._emit(Chosen(trial_id=stand_in.trial_id, runs=runs))
+        self._emit(Chosen(trial_id=proxy.trial_id, runs=runs))
 
     def _sees(self) -> Any:
         """Return what the base scheduler chooses from: one trial, if it only wants the first."""
@@ -99,25 +99,21 @@ class NextTrial:
         if not self._waits_for_all or not self._controller.still:
             return
         left = [
-            stand_in
-            for stand_in in self._stand_ins.by_id.values()
-            if stand_in.status not in (Trial.TERMINATED, Trial.ERROR)
+            proxy
+            for proxy in self._proxies.by_id.values()
+            if proxy.status not in (Trial.TERMINATED, Trial.ERROR)
         ]
-        if any(stand_in.phase is not Desired.PAUSED for stand_in in left):
+        if any(proxy.phase is not Desired.PAUSED for proxy in left):
             return
         if not self._reminders.due({j.trial_id: j.version and j.version.place for j in left}):
             return
-        scored = [(stand_in, stand_in.version) for stand_in in left if stand_in.version is not None]
+        scored = [(proxy, proxy.version) for proxy in left if proxy.version is not None]
         # A clone stands at its donor's score; one that has its own speaks for itself.
-        own = [
-            (stand_in, version)
-            for stand_in, version in scored
-            if version.trial_id == stand_in.trial_id
-        ]
-        for stand_in, version in own or scored:
-            if stand_in.phase is Desired.PAUSED:
-                self._base.remind_of(stand_in, version)
+        own = [(proxy, version) for proxy, version in scored if version.trial_id == proxy.trial_id]
+        for proxy, version in own or scored:
+            if proxy.phase is Desired.PAUSED:
+                self._base.remind_of(proxy, version)
         self._base.take_up()
-        for stand_in in left:
-            if stand_in.phase is Desired.RUNNING:
-                self._emit(Hears(stand_in.trial_id))
+        for proxy in left:
+            if proxy.phase is Desired.RUNNING:
+                self._emit(Hears(proxy.trial_id))

@@ -12,9 +12,9 @@ import cloudpickle
 from ray import tune
 from ray.tune.schedulers import TrialScheduler
 
-from tunekit._ray.stand_ins import StandIn
+from tunekit._ray.proxies import Proxy
 from tunekit.journal.home import Home
-from tunekit.scheduling.stand_ins import StandIns
+from tunekit.scheduling.proxies import Proxies
 
 __all__ = ["SchedulerState", "dump", "load"]
 
@@ -41,7 +41,7 @@ class SchedulerState:
         #: Which values are better, as ``TuneConfig`` says; None if it does not.
         self.mode: str | None = None
         #: The trials as it sees them.
-        self.stand_ins = StandIns()
+        self.proxies = Proxies()
         self._told_of_none = False
 
     def save(self, home: Home) -> bytes | None:
@@ -52,10 +52,8 @@ class SchedulerState:
         """
         state = {
             "base": self.base.__dict__,
-            "judged": {
-                trial_id: stand_in.state() for trial_id, stand_in in self.stand_ins.by_id.items()
-            },
-            "offers": self.stand_ins.offers,
+            "judged": {trial_id: proxy.state() for trial_id, proxy in self.proxies.by_id.items()},
+            "offers": self.proxies.offers,
         }
         try:
             return dump(state, home)
@@ -78,19 +76,19 @@ class SchedulerState:
             home: Where the experiment is kept now.
             filesystem: The filesystem of its checkpoints; None for the local one.
         """
-        stand_ins = self.stand_ins
-        state = load(saved, home, stand_in=stand_ins.named, filesystem=filesystem)
+        proxies = self.proxies
+        state = load(saved, home, proxy=proxies.named, filesystem=filesystem)
         self.base.__dict__.update(state["base"])
-        stand_ins.offers = state["offers"]
+        proxies.offers = state["offers"]
         for trial_id, kept in state["judged"].items():
-            stand_ins.named(trial_id).load(kept)
-        stand_ins.known = set(state["judged"])
+            proxies.named(trial_id).load(kept)
+        proxies.known = set(state["judged"])
 
 
 def dump(state: Mapping[str, Any], home: Home) -> bytes:
-    """Pickle a state that has stand-ins of trials, and checkpoints, anywhere inside.
+    """Pickle a state that has proxies of trials, and checkpoints, anywhere inside.
 
-    Stand-ins are named, the trials being Tune's, and of checkpoints it is written where they lie
+    Proxies are named, the trials being Tune's, and of checkpoints it is written where they lie
     in the experiment, which may be moved.
 
     Args:
@@ -102,7 +100,7 @@ def dump(state: Mapping[str, Any], home: Home) -> bytes:
 
     Example:
         >>> dumped = dump({"at": tune.Checkpoint("/sweep/a/checkpoint_1")}, Home("/sweep"))
-        >>> load(dumped, Home("/moved"), stand_in=None, filesystem=None)["at"].path
+        >>> load(dumped, Home("/moved"), proxy=None, filesystem=None)["at"].path
         '/moved/a/checkpoint_1'
     """
     file = io.BytesIO()
@@ -111,17 +109,17 @@ def dump(state: Mapping[str, Any], home: Home) -> bytes:
 
 
 def load(
-    dumped: bytes, home: Home, *, stand_in: Callable[[str], StandIn] | None, filesystem: Any
+    dumped: bytes, home: Home, *, proxy: Callable[[str], Proxy] | None, filesystem: Any
 ) -> dict[str, Any]:
     """Return the state that :func:`dump` has pickled.
 
     Args:
         dumped: The pickle.
         home: Where the experiment lies now.
-        stand_in: Returns the stand-in of a trial, by its name.
+        proxy: Returns the proxy of a trial, by its name.
         filesystem: The filesystem of its checkpoints; None for the local one.
     """
-    state: dict[str, Any] = _Unpickler(io.BytesIO(dumped), home, stand_in, filesystem).load()
+    state: dict[str, Any] = _Unpickler(io.BytesIO(dumped), home, proxy, filesystem).load()
     return state
 
 
@@ -131,7 +129,7 @@ class _Pickler(cloudpickle.Pickler):
         self._home = home
 
     def persistent_id(self, part: Any) -> tuple[str, str] | None:
-        if type(part) is StandIn:
+        if type(part) is Proxy:
             return ("trial", part.trial_id)
         if isinstance(part, tune.Checkpoint):
             return ("checkpoint", self._home.record(part.path))
@@ -139,12 +137,12 @@ class _Pickler(cloudpickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, home: Home, stand_in: Any, filesystem: Any):
+    def __init__(self, file: io.BytesIO, home: Home, proxy: Any, filesystem: Any):
         super().__init__(file)
-        self._home, self._stand_in, self._filesystem = home, stand_in, filesystem
+        self._home, self._proxy, self._filesystem = home, proxy, filesystem
 
     def persistent_load(self, known: tuple[str, str]) -> Any:
         kind, name = known
         if kind == "trial":
-            return self._stand_in(name)
+            return self._proxy(name)
         return tune.Checkpoint(self._home.path(name), self._filesystem)

@@ -10,7 +10,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.controller import Controller
-from tunekit._ray.stand_ins import Change, StandIn
+from tunekit._ray.proxies import Change, Proxy
 from tunekit.clock import Clock
 from tunekit.core.advice import no_room
 from tunekit.core.engine import Hears, Input
@@ -53,7 +53,7 @@ class TrialActions:
         *,
         emit: Callable[[Input], None],
     ):
-        self._base, self._stand_ins, self._controller = base, base.stand_ins, controller
+        self._base, self._proxies, self._controller = base, base.proxies, controller
         self._waiting, self._pool, self._validator = waiting, waiting.pool, validator
         self._clock, self._emit = clock, emit
         # When a trial began to wait for a score.
@@ -63,46 +63,46 @@ class TrialActions:
 
     # At a trial's report -----------------------------------------------------------------------
 
-    def answer(self, stand_in: StandIn, result: Mapping[str, Any]) -> str:
+    def answer(self, proxy: Proxy, result: Mapping[str, Any]) -> str:
         """Answer a trial's report: only when it has saved is it known whether it is validated."""
-        self._starts.reported(stand_in.trial_id, self._clock.monotonic())
-        self.begins(stand_in)
-        self._stand_ins.reopen(stand_in)
-        if not self._may_stand_still(stand_in, result) and not stand_in.change.restored_from:
-            if stand_in.phase is Desired.ENDED:
+        self._starts.reported(proxy.trial_id, self._clock.monotonic())
+        self.begins(proxy)
+        self._proxies.reopen(proxy)
+        if not self._may_stand_still(proxy, result) and not proxy.change.restored_from:
+            if proxy.phase is Desired.ENDED:
                 return TrialScheduler.STOP
-            if stand_in.phase is Desired.PAUSED:
+            if proxy.phase is Desired.PAUSED:
                 return TrialScheduler.PAUSE
-            self._starts.trains(stand_in.trial_id, self._clock.monotonic())
+            self._starts.trains(proxy.trial_id, self._clock.monotonic())
             return TrialScheduler.CONTINUE
-        stand_in.held = True
+        proxy.held = True
         return TrialScheduler.NOOP
 
-    def _may_stand_still(self, stand_in: StandIn, result: Mapping[str, Any]) -> bool:
+    def _may_stand_still(self, proxy: Proxy, result: Mapping[str, Any]) -> bool:
         """Return whether a trial that reports may have to wait for scores.
 
         If so, it is told to wait. Whether it does depends on whether its report is saved and
         validated.
         """
-        waits = self._waiting.waits_for(stand_in.trial_id)
+        waits = self._waiting.waits_for(proxy.trial_id)
         if waits is Waits.EACH:
             return True
-        used = self._base.uses(stand_in.real, result)
-        pending = self._waiting.decisions(stand_in.trial_id)
+        used = self._base.uses(proxy.real, result)
+        pending = self._waiting.decisions(proxy.trial_id)
         return stands_still(
             waits,
             scores=1,
             decisions=pending + used,
-            past_last=lambda: not used and not self._base.decides_again(stand_in.trial_id),
+            past_last=lambda: not used and not self._base.decides_again(proxy.trial_id),
         )
 
-    def begins(self, stand_in: StandIn) -> bool:
+    def begins(self, proxy: Proxy) -> bool:
         """Note that a trial that was to run is running, or has run; return whether that is new."""
-        idle = stand_in.real.status in (Trial.PENDING, Trial.PAUSED)
-        if stand_in.phase is not Desired.PENDING or idle:
+        idle = proxy.real.status in (Trial.PENDING, Trial.PAUSED)
+        if proxy.phase is not Desired.PENDING or idle:
             return False
-        stand_in.phase = Desired.RUNNING
-        self._emit(Hears(stand_in.trial_id))
+        proxy.phase = Desired.RUNNING
+        self._emit(Hears(proxy.trial_id))
         return True
 
     # At the end of each step -------------------------------------------------------------------
@@ -113,25 +113,25 @@ class TrialActions:
         for trial in self._controller.starting() if self._waiting.shares.apart else ():
             self._starting(trial.trial_id, now)
         for trial_id in self._validator.lost():
-            one = self._stand_ins.open.get(trial_id)
+            one = self._proxies.open.get(trial_id)
             if one is not None and one.doing is Actual.HELD:
                 self._give_way(one, for_validations=True)  # it has no process any more
-        for trial_id, stand_in in list(self._stand_ins.open.items()):
-            if stand_in.phase is Desired.PENDING and self.begins(stand_in):
+        for trial_id, proxy in list(self._proxies.open.items()):
+            if proxy.phase is Desired.PENDING and self.begins(proxy):
                 self._starting(trial_id, now)  # if it was up before it was seen to start
-            doing = stand_in.doing
+            doing = proxy.doing
             if doing is Actual.SAVING:
                 continue  # all running trials may be saving, step after step
             waits = self._waiting.waits(trial_id)
             if trial_id in self._since and waits is None:
                 self._waited(trial_id)  # if it waits still, the scheduler has paused it
-            move = self._next_action(stand_in, doing, waits)
+            move = self._next_action(proxy, doing, waits)
             if move is not Action.NOTHING:
-                self._make(move, stand_in)
+                self._make(move, proxy)
             elif doing is Actual.HELD:
-                held.append(stand_in)
-            elif not self._undecided(stand_in, doing):
-                self._stand_ins.open.pop(trial_id, None)
+                held.append(proxy)
+            elif not self._undecided(proxy, doing):
+                self._proxies.open.pop(trial_id, None)
         if held:
             self._relieve_starvation(held)
 
@@ -141,73 +141,73 @@ class TrialActions:
             self._waiting.given_up = max(0, self._waiting.given_up - 1)
 
     @staticmethod
-    def _undecided(stand_in: StandIn, doing: Actual) -> bool:
+    def _undecided(proxy: Proxy, doing: Actual) -> bool:
         """Return whether a trial will need something done even if nothing more is heard of it."""
         if doing is Actual.ENDED:
             return False
         return (
-            bool(stand_in.change)
-            or stand_in.phase is Desired.ENDED
+            bool(proxy.change)
+            or proxy.phase is Desired.ENDED
             or doing in (Actual.SAVING, Actual.HELD)
-            or (doing is Actual.PAUSED and stand_in.phase is Desired.RUNNING)
+            or (doing is Actual.PAUSED and proxy.phase is Desired.RUNNING)
         )
 
-    def _next_action(self, stand_in: StandIn, doing: Actual, waits: Waits | None) -> Action:
-        validates = self._pool.hosts(stand_in.trial_id)
+    def _next_action(self, proxy: Proxy, doing: Actual, waits: Waits | None) -> Action:
+        validates = self._pool.hosts(proxy.trial_id)
         way = Way.KEEP
         if waits is not None and doing is Actual.HELD and not validates:
-            way = self._waiting.way(stand_in, waits)
+            way = self._waiting.way(proxy, waits)
         return next_action(
-            stand_in.phase,
+            proxy.phase,
             doing,
-            overwritten=stand_in.change.restored_from is not None,
-            changed=bool(stand_in.change),
+            overwritten=proxy.change.restored_from is not None,
+            changed=bool(proxy.change),
             waits=waits is not None and way is not Way.TRAIN,
             validates=validates,
             gives_way=way in (Way.SWAP, Way.RELEASE),
         )
 
-    def _make(self, move: Action, stand_in: StandIn) -> None:
-        trial, trial_id, controller = stand_in.real, stand_in.trial_id, self._controller
+    def _make(self, move: Action, proxy: Proxy) -> None:
+        trial, trial_id, controller = proxy.real, proxy.trial_id, self._controller
         if move is Action.GIVE_WAY:
             # To validations, or to another trial.
             squeezed = self._waiting.squeezed
             self._waiting.given_up += not (squeezed or controller.reuses_actors)
-            self._give_way(stand_in, for_validations=squeezed)
+            self._give_way(proxy, for_validations=squeezed)
             return
         self._waited(trial_id)
-        stand_in.held = False
+        proxy.held = False
         if move is Action.TRAIN:
-            self._stand_ins.open.pop(trial_id, None)
+            self._proxies.open.pop(trial_id, None)
             self._starts.trains(trial_id, self._clock.monotonic())
             controller.train(trial)
         elif move is Action.PAUSE:
             controller.pause(trial, save=is_unsaved(trial))
         elif move is Action.RESUME:
-            self._stand_ins.open.pop(trial_id, None)
+            self._proxies.open.pop(trial_id, None)
             self._ready[trial_id] = trial
         elif move is Action.STOP:
-            self._stand_ins.open.pop(trial_id, None)
+            self._proxies.open.pop(trial_id, None)
             controller.stop(trial)
         elif move is Action.CHANGE:
-            self._change(stand_in)
+            self._change(proxy)
 
-    def _change(self, stand_in: StandIn) -> None:
+    def _change(self, proxy: Proxy) -> None:
         """Let a trial take up what the base scheduler has given it."""
-        self._ready.pop(stand_in.trial_id, None)
-        change = stand_in.change
+        self._ready.pop(proxy.trial_id, None)
+        change = proxy.change
         if change.restored_from is not None:
-            change = self._base.exploit(stand_in)
-        stand_in.change = Change()
-        self._controller.change(stand_in.real, change)
+            change = self._base.exploit(proxy)
+        proxy.change = Change()
+        self._controller.change(proxy.real, change)
 
     # While trials wait -------------------------------------------------------------------------
 
-    def _give_way(self, stand_in: StandIn, *, for_validations: bool = False) -> None:
-        stand_in.held = False
-        self._since.setdefault(stand_in.trial_id, self._clock.monotonic())
+    def _give_way(self, proxy: Proxy, *, for_validations: bool = False) -> None:
+        proxy.held = False
+        self._since.setdefault(proxy.trial_id, self._clock.monotonic())
         # It will resume from the checkpoint that is being validated.
-        self._controller.pause(stand_in.real, save=False, for_validations=for_validations)
+        self._controller.pause(proxy.real, save=False, for_validations=for_validations)
 
     def first_ready(self) -> Trial | None:
         """Return the first trial that gave way and whose scores have arrived, if any."""
@@ -218,12 +218,12 @@ class TrialActions:
             del self._ready[trial_id]
         return None
 
-    def stands_no_more(self, stand_in: StandIn) -> None:
+    def stands_no_more(self, proxy: Proxy) -> None:
         """Note that a trial no longer waits for anything."""
-        stand_in.held = False
-        self._ready.pop(stand_in.trial_id, None)
-        self._starts.ends(stand_in.trial_id)
-        self._waited(stand_in.trial_id)
+        proxy.held = False
+        self._ready.pop(proxy.trial_id, None)
+        self._starts.ends(proxy.trial_id)
+        self._waited(proxy.trial_id)
 
     def _waited(self, trial_id: str) -> None:
         """Record for how long a trial waited for its scores, if it did."""
@@ -232,22 +232,22 @@ class TrialActions:
             seconds = round(self._clock.monotonic() - since, 4)
             self._emit(Waited(trial_id=trial_id, seconds=seconds))
 
-    def _relieve_starvation(self, held: list[StandIn]) -> None:
+    def _relieve_starvation(self, held: list[Proxy]) -> None:
         """Let a held trial give way if held trials keep every validation from starting.
 
         If all actors waited for scores that wait for the actors' resources, there would be none.
         """
         controller, pool, now = self._controller, self._pool, self._clock.monotonic()
-        for stand_in in held:
-            self._since.setdefault(stand_in.trial_id, now)
+        for proxy in held:
+            self._since.setdefault(proxy.trial_id, now)
         if pool.starved_s(now) < _STARVED_S:
             return  # their processes may take long to start
         if not self._waiting.contend:
             return
         waiting = [
-            stand_in
-            for stand_in in held
-            if stand_in.doing is Actual.HELD and self._waiting.waits(stand_in.trial_id)
+            proxy
+            for proxy in held
+            if proxy.doing is Actual.HELD and self._waiting.waits(proxy.trial_id)
         ]
         if not waiting or len(waiting) < len(controller.running):
             return

@@ -12,7 +12,7 @@ from ray.tune.schedulers import FIFOScheduler
 from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
 from tunekit._ray.decisions import decides_at_times
-from tunekit._ray.stand_ins import StandIn
+from tunekit._ray.proxies import Proxy
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.confidence import Interval
@@ -176,20 +176,20 @@ class Waiting(Around):
         """See :class:`~tunekit.validating.validator.Around`."""
         alone = elsewhere and not self.are_short
         return {
-            trial_id: stand_in.real
-            for trial_id, stand_in in self._scheduling.stand_ins.open.items()
-            if stand_in.doing is Actual.HELD
+            trial_id: proxy.real
+            for trial_id, proxy in self._scheduling.proxies.open.items()
+            if proxy.doing is Actual.HELD
             and not self.pool.hosts(trial_id)
-            and self._hosts(stand_in.real)
+            and self._hosts(proxy.real)
             and (waits := self.waits(trial_id)) is not None
-            and not (alone and self.way(stand_in, waits) is not Way.KEEP)
+            and not (alone and self.way(proxy, waits) is not Way.KEEP)
         }
 
-    def way(self, stand_in: StandIn, waits: Waits) -> Way:
+    def way(self, proxy: Proxy, waits: Waits) -> Way:
         """Return what a trial does that would wait, by what could use its place.
 
         Args:
-            stand_in: The trial.
+            proxy: The trial.
             waits: For which of its pending scores it waits.
         """
         scheduling = self._scheduling
@@ -199,11 +199,11 @@ class Waiting(Around):
             squeezed=self.squeezed,
             ready=bool(self.ready),
             new_trials=self._controller.has_new_trials,
-            handed_over=self._is_taken(stand_in.real),
+            handed_over=self._is_taken(proxy.real),
             undecided=self.undecided(),
-            decisions=self.decisions(stand_in.trial_id),
+            decisions=self.decisions(proxy.trial_id),
             synchronous=scheduling.compares_all,
-            decides_again=lambda: scheduling.decides_again(stand_in.trial_id),
+            decides_again=lambda: scheduling.decides_again(proxy.trial_id),
         )
 
     # Who has which resources -------------------------------------------------------------------

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from ray.tune.experiment import Trial
 
-from tunekit._ray.stand_ins import StandIn, Version
+from tunekit._ray.proxies import Proxy, Version
 from tunekit.core.reconcile import Desired
 
-__all__ = ["StandIns", "Turns"]
+__all__ = ["Proxies", "Turns"]
 
 
 class Turns:
@@ -37,13 +37,13 @@ class Turns:
 
     def __init__(self) -> None:
         self._came = 0
-        self._places: dict[StandIn, int] = {}
-        self._members: dict[int, StandIn] = {}
-        self._waits: dict[StandIn, str] = {}
+        self._places: dict[Proxy, int] = {}
+        self._members: dict[int, Proxy] = {}
+        self._waits: dict[Proxy, str] = {}
         # The places of those that wait for something, in order.
         self._rows: dict[str, list[int]] = {}
 
-    def add(self, one: StandIn, waits: str | None) -> None:
+    def add(self, one: Proxy, waits: str | None) -> None:
         """Put a member last in the row, even if it stood elsewhere before.
 
         Example:
@@ -59,7 +59,7 @@ class Turns:
         self._came += 1
         self.put(one, waits)
 
-    def put(self, one: StandIn, waits: str | None) -> None:
+    def put(self, one: Proxy, waits: str | None) -> None:
         """Set what a member waits for, None for nothing; who is not in the row is ignored.
 
         Example:
@@ -79,7 +79,7 @@ class Turns:
             bisect.insort(self._rows.setdefault(waits, []), place)
             self._waits[one] = waits
 
-    def of(self, waits: str) -> Iterator[StandIn]:
+    def of(self, waits: str) -> Iterator[Proxy]:
         """Yield those that wait for something, in order; nobody may be moved meanwhile.
 
         Example:
@@ -90,101 +90,101 @@ class Turns:
             yield self._members[place]
 
 
-class StandIns:
-    """Holds the stand-in of each trial, and notes what the base scheduler does to it.
+class Proxies:
+    """Holds the proxy of each trial, and notes what the base scheduler does to it.
 
     Example:
-        >>> stand_ins = StandIns()
+        >>> proxies = Proxies()
         >>> trial = Trial("train", stub=True)
-        >>> stand_in = stand_ins.add(trial)
-        >>> stand_ins.first_in_turn() == [stand_in]
+        >>> proxy = proxies.add(trial)
+        >>> proxies.first_in_turn() == [proxy]
         True
-        >>> stand_in.pause()
-        >>> stand_ins.take_touched() == [stand_in]
+        >>> proxy.pause()
+        >>> proxies.take_touched() == [proxy]
         True
     """
 
     def __init__(self) -> None:
         #: What the base scheduler has got hold of, and may clone later, by the trial that saved it.
         self.offers: dict[str, Version] = {}
-        #: The stand-ins, by trial.
-        self.by_id: dict[str, StandIn] = {}
+        #: The proxies, by trial.
+        self.by_id: dict[str, Proxy] = {}
         #: The trials that something may have to be done about.
-        self.open: dict[str, StandIn] = {}
+        self.open: dict[str, Proxy] = {}
         #: The trials that a saved scheduler knows and that Tune has not added yet.
         self.known: set[str] = set()
         # Those that the base scheduler has just done something to.
-        self._touched: dict[str, StandIn] = {}
+        self._touched: dict[str, Proxy] = {}
         # Those of the trials that it may start or resume.
         self._turns = Turns()
 
-    def of(self, trial: Trial) -> StandIn:
-        """Return a trial's stand-in."""
-        stand_in = self.by_id.get(trial.trial_id)
-        if stand_in is None:
-            stand_in = self.by_id[trial.trial_id] = StandIn(self, trial)
-        return stand_in
+    def of(self, trial: Trial) -> Proxy:
+        """Return a trial's proxy."""
+        proxy = self.by_id.get(trial.trial_id)
+        if proxy is None:
+            proxy = self.by_id[trial.trial_id] = Proxy(self, trial)
+        return proxy
 
-    def named(self, trial_id: str) -> StandIn:
-        """Return the stand-in of a trial that Tune need not have added yet."""
-        return self.by_id.setdefault(trial_id, StandIn(self))
+    def named(self, trial_id: str) -> Proxy:
+        """Return the proxy of a trial that Tune need not have added yet."""
+        return self.by_id.setdefault(trial_id, Proxy(self))
 
     def forget_unadded(self) -> None:
         """Drop those of trials that Tune has not added."""
-        for trial_id in [i for i, stand_in in self.by_id.items() if stand_in.real is None]:
+        for trial_id in [i for i, proxy in self.by_id.items() if proxy.real is None]:
             del self.by_id[trial_id]
 
-    def reopen(self, stand_in: StandIn) -> None:
+    def reopen(self, proxy: Proxy) -> None:
         """Note that something may have to be done about a trial."""
-        self.open[stand_in.trial_id] = stand_in
+        self.open[proxy.trial_id] = proxy
 
     # Whose turn it is --------------------------------------------------------------------------
 
-    def add(self, trial: Trial) -> StandIn:
-        """Return the stand-in of a trial that is about to start: it is the last of Tune's now."""
-        stand_in = self.of(trial)
-        stand_in.real, stand_in.ending = trial, False
-        self._turns.add(stand_in, _waits(stand_in))
-        self.reopen(stand_in)
+    def add(self, trial: Trial) -> Proxy:
+        """Return the proxy of a trial that is about to start: it is the last of Tune's now."""
+        proxy = self.of(trial)
+        proxy.real, proxy.ending = trial, False
+        self._turns.add(proxy, _waits(proxy))
+        self.reopen(proxy)
         self.known.discard(trial.trial_id)
-        return stand_in
+        return proxy
 
-    def leave(self, stand_in: StandIn) -> None:
+    def leave(self, proxy: Proxy) -> None:
         """Take that a trial has ended or failed for good: it is not chosen any more."""
-        self._turns.put(stand_in, None)
+        self._turns.put(proxy, None)
 
-    def first_in_turn(self) -> list[StandIn]:
+    def first_in_turn(self) -> list[Proxy]:
         """Return the first trial to start or, if there is none, the first to resume."""
         for status in (Trial.PENDING, Trial.PAUSED):
-            for stand_in in self._turns.of(status):
-                if stand_in.status == status:  # else it has begun to run in this step
-                    return [stand_in]
+            for proxy in self._turns.of(status):
+                if proxy.status == status:  # else it has begun to run in this step
+                    return [proxy]
         return []
 
     # What is done to one -----------------------------------------------------------------------
 
-    def moved(self, stand_in: StandIn) -> None:
+    def moved(self, proxy: Proxy) -> None:
         """Note what a trial waits for, after its phase has changed."""
-        self._turns.put(stand_in, _waits(stand_in))
+        self._turns.put(proxy, _waits(proxy))
 
-    def touched(self, stand_in: StandIn) -> None:
+    def touched(self, proxy: Proxy) -> None:
         """Note that the base scheduler has paused a trial, or given it something to take up."""
-        self.open[stand_in.trial_id] = self._touched[stand_in.trial_id] = stand_in
+        self.open[proxy.trial_id] = self._touched[proxy.trial_id] = proxy
 
-    def take_touched(self) -> list[StandIn]:
+    def take_touched(self) -> list[Proxy]:
         """Return, once, those that the base scheduler has done something to."""
         touched, self._touched = self._touched, {}
         return list(touched.values())
 
-    def offered(self, stand_in: StandIn) -> None:
+    def offered(self, proxy: Proxy) -> None:
         """Note that the base scheduler has got hold of a trial's checkpoint."""
-        if stand_in.version is not None:
-            self.offers[stand_in.trial_id] = stand_in.version
-            self._touched[stand_in.trial_id] = stand_in
+        if proxy.version is not None:
+            self.offers[proxy.trial_id] = proxy.version
+            self._touched[proxy.trial_id] = proxy
 
 
-def _waits(stand_in: StandIn) -> str | None:
+def _waits(proxy: Proxy) -> str | None:
     """Return the status in which a scheduler may choose a trial; None if it may not choose it."""
-    if stand_in.phase is Desired.PENDING:
+    if proxy.phase is Desired.PENDING:
         return str(Trial.PENDING)
-    return str(Trial.PAUSED) if stand_in.phase is Desired.PAUSED else None
+    return str(Trial.PAUSED) if proxy.phase is Desired.PAUSED else None

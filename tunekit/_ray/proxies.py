@@ -2,8 +2,8 @@
 
 Tune's schedulers act on trials at once and look at what they are doing now: at their status, their
 newest result and checkpoint, their configuration. A validated result is old news. So a scheduler
-gets stand-ins: trials that are where it has seen them last, and a controller on which it acts as
-ever. What it does to a stand-in is kept until the trial itself can follow.
+gets proxies: trials that are where it has seen them last, and a controller on which it acts as
+ever. What it does to a proxy is kept until the trial itself can follow.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from ray.tune.experiment import Trial
 
 from tunekit.core.reconcile import Actual, Desired
 
-__all__ = ["Change", "Scheduling", "StandIn", "StandInController", "Version"]
+__all__ = ["Change", "Proxy", "ProxyController", "Scheduling", "Version"]
 
 
 class Scheduling(Protocol):
-    """What hears of what a scheduler does to a stand-in."""
+    """What hears of what a scheduler does to a proxy."""
 
-    def moved(self, stand_in: StandIn) -> None:
+    def moved(self, proxy: Proxy) -> None:
         """Its phase is another one."""
         ...
 
-    def touched(self, stand_in: StandIn) -> None:
+    def touched(self, proxy: Proxy) -> None:
         """The scheduler has paused it, or given it something to take up."""
         ...
 
-    def offered(self, stand_in: StandIn) -> None:
+    def offered(self, proxy: Proxy) -> None:
         """The scheduler has got hold of its checkpoint, and may clone it later."""
         ...
 
@@ -110,7 +110,7 @@ class Change:
         )
 
 
-class StandIn:
+class Proxy:
     """A trial where its scheduler has seen it last: at its newest delivered score.
 
     Everything that is not said here is the trial's own.
@@ -308,31 +308,31 @@ class _Instead:
 class _JudgedCheckpoints:
     """A trial's checkpoint manager; what it is to be restored from is set on it."""
 
-    def __init__(self, stand_in: StandIn):
-        self._stand_ins = stand_in
+    def __init__(self, proxy: Proxy):
+        self._proxy = proxy
 
     @property
     def latest_checkpoint_result(self) -> _TrainingResult | None:
-        return self._stand_ins.latest_checkpoint_result
+        return self._proxy.latest_checkpoint_result
 
     @property
     def _latest_checkpoint_result(self) -> _TrainingResult | None:
-        return self._stand_ins.latest_checkpoint_result
+        return self._proxy.latest_checkpoint_result
 
     @_latest_checkpoint_result.setter
     def _latest_checkpoint_result(self, result: _TrainingResult) -> None:
-        self._stand_ins.restore_from(result)
+        self._proxy.restore_from(result)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stand_ins.real.run_metadata.checkpoint_manager, name)
+        return getattr(self._proxy.real.run_metadata.checkpoint_manager, name)
 
 
-class StandInController:
+class ProxyController:
     """Tune's controller, with every trial where its scheduler has seen it last.
 
     Args:
         wrapped: The controller as Tune gives it to schedulers.
-        stand_in: The stand-in of a trial.
+        proxy: The proxy of a trial.
         stopped: Called with a trial that the scheduler has stopped other than by a decision about
             its result.
         idle: Returns whether no trial runs or is about to, and no validation is pending.
@@ -341,22 +341,22 @@ class StandInController:
     def __init__(
         self,
         wrapped: TrialRunnerWrapper,
-        stand_in: Callable[[Trial], StandIn],
+        proxy: Callable[[Trial], Proxy],
         *,
-        stopped: Callable[[StandIn], None],
+        stopped: Callable[[Proxy], None],
         idle: Callable[[], bool],
     ):
-        self._wrapped, self._stand_ins = wrapped, stand_in
+        self._wrapped, self._proxy_of = wrapped, proxy
         self._stopped, self._idle = stopped, idle
-        self._trials: list[StandIn] = []
+        self._trials: list[Proxy] = []
         self._as_of: tuple[int, Trial | None] = (0, None)
 
-    def get_trials(self) -> list[StandIn]:
+    def get_trials(self) -> list[Proxy]:
         # Schedulers ask several times a step. A trial is added at the end, or moved there.
         trials = self._wrapped.get_trials()
         as_of = (len(trials), trials[-1] if trials else None)
         if as_of != self._as_of:
-            self._trials, self._as_of = [self._stand_ins(trial) for trial in trials], as_of
+            self._trials, self._as_of = [self._proxy_of(trial) for trial in trials], as_of
         return list(self._trials)
 
     @property
@@ -369,22 +369,22 @@ class StandInController:
         """Return whether nothing is under way that a search algorithm may wait for."""
         return self._idle()
 
-    def with_only(self, trials: Callable[[], list[StandIn]]) -> Any:
+    def with_only(self, trials: Callable[[], list[Proxy]]) -> Any:
         """The same for a scheduler that is to see some trials only."""
         return _Instead(self, get_trials=trials)
 
-    def get_live_trials(self) -> set[StandIn]:
+    def get_live_trials(self) -> set[Proxy]:
         ended = (Trial.TERMINATED, Trial.ERROR)
-        return {stand_in for stand_in in self.get_trials() if stand_in.status not in ended}
+        return {proxy for proxy in self.get_trials() if proxy.status not in ended}
 
-    def stop_trial(self, trial: StandIn) -> None:
+    def stop_trial(self, trial: Proxy) -> None:
         self._stopped(trial)
 
-    def pause_trial(self, trial: StandIn, should_checkpoint: bool = True) -> None:
+    def pause_trial(self, trial: Proxy, should_checkpoint: bool = True) -> None:
         trial.pause()
 
     def _schedule_trial_save(
-        self, trial: StandIn, result: dict[str, Any] | None = None
+        self, trial: Proxy, result: dict[str, Any] | None = None
     ) -> _FutureTrainingResult | None:
         """Hand out the checkpoint that earned the trial's newest score, rather than a new one."""
         return _Saved(trial.latest_checkpoint_result)
