@@ -1,4 +1,4 @@
-"""What fits on the cluster: trials, and validations beside them."""
+"""Makes room on the cluster for validations alongside trials, or says what is too large."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from tunekit._ray.cluster import cannot_grow
 from tunekit._ray.tuner import Settings, is_distributed, stand, trial_bundles
 from tunekit.core.problems import Problems
 from tunekit.core.room import total
+from tunekit.core.words import amounts
 from tunekit.driver.callback import ValidationCallback
-from tunekit.validating.too_large import listed, say_what_is_too_much
+from tunekit.validating.too_large import say_what_is_too_much
 
 __all__ = ["leave_room"]
 
@@ -59,7 +60,7 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
     if validation.config.where == "trial" and not themselves:
         problems.add(
             f"where='trial' needs a trial that has what a validation takes in one process: a trial "
-            f"has {listed(per_trial)}, and a validation takes {listed(per_validation)}. Ask for "
+            f"has {amounts(per_trial)}, and a validation takes {amounts(per_validation)}. Ask for "
             "less with ray_remote_kwargs, or leave where out."
         )
         problems.raise_any()
@@ -74,8 +75,8 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
             "Set TuneConfig(max_concurrent_trials=...) to change that%s.",
             shares.leaving_room,
             "trials train" if shares.leaving_room != 1 else "trial trains",
-            listed(per_trial),
-            listed(per_validation),
+            amounts(per_trial),
+            amounts(per_validation),
             "" if cannot_grow() else ", if the cluster is going to grow",
         )
     elif shares.squeezed:
@@ -83,7 +84,7 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
             "A trial (%s) and a validation (%s) do not fit beside each other on this cluster "
             "(%s): a trial that waits for a score pauses. Ask for less with ray_remote_kwargs or "
             "tune.with_resources.",
-            listed(per_trial),
-            listed(per_validation),
-            listed({name: cluster.get(name, 0.0) for name in per_validation}),
+            amounts(per_trial),
+            amounts(per_validation),
+            amounts({name: cluster.get(name, 0.0) for name in per_validation}),
         )

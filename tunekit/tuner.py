@@ -52,8 +52,8 @@ from tunekit._ray.tuner import (
 from tunekit.combinations import check_space, wrong_together
 from tunekit.config import ValidationConfig, check_config, check_confirm
 from tunekit.confirm import Confirm
+from tunekit.core.advice import how_to_resume
 from tunekit.core.problems import Problems
-from tunekit.core.resume_command import how_to_resume
 from tunekit.core.seeds import check_seed
 from tunekit.core.words import confirmation_in_words
 from tunekit.distributed import (

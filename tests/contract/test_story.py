@@ -153,7 +153,7 @@ def test_a_trial_that_was_not_started_says_what_is_recorded_of_why():
     told = story([*added, reported], "b", sessions=[{"cluster": cluster}])
     assert told.splitlines()[-1] == (
         "It waits to be started (trials that have started and not ended: 1; "
-        "a trial takes 2 CPU of 3, 0.5 GPU)."
+        "a trial takes 2 CPU, 0.5 GPU, and the cluster had 3 CPU, 0 GPU)."
     )
 
 

@@ -1,19 +1,16 @@
-"""The cluster of this process: whether it can grow, which node is where, and what waits there."""
+"""The cluster of this process: whether it can grow, and what waits there for resources."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import ray
 from ray._private import worker
 from ray._private.worker import global_worker
-from ray.core.generated.gcs_pb2 import ActorTableData
-from ray.tune.experiment import Trial
 
 from tunekit.core.room import fits, queued
 
-__all__ = ["actor_of", "cannot_grow", "generator_in", "has_died", "waiting_for"]
+__all__ = ["cannot_grow", "waiting_for"]
 
 
 def cannot_grow() -> bool:
@@ -23,31 +20,6 @@ def cannot_grow() -> bool:
     """
     node = worker._global_node
     return node is not None and bool(node.is_head())
-
-
-def has_died(actor: Any) -> bool:
-    """Return whether an actor that has been called before is known to be gone."""
-    return bool(actor._get_local_state() == ActorTableData.DEAD)
-
-
-def actor_of(trial: Trial) -> Any:
-    """Return the actor in which a trial runs; None if it has none."""
-    return trial.temporary_state.ray_actor
-
-
-def generator_in(actor: Any, name: str) -> Any:
-    """Return what runs a generator in a trial's process, as a task of its actor with this name.
-
-    It takes the generator function, whose first argument is the trainable, and the other arguments,
-    and returns the stream of what it yields.
-
-    Args:
-        actor: The trial's actor.
-        name: The task's name.
-    """
-    call = actor.__ray_call__
-    call._is_generator = True  # it returns what the function returns, which Ray does not look at
-    return call.options(num_returns="streaming", name=name).remote
 
 
 # For how long to wait for an answer; the sweep waits meanwhile.

@@ -26,7 +26,8 @@ from ray.tune.trainable import Trainable
 from ray.tune.trainable.function_trainable import FunctionTrainable, wrap_function
 from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME
 
-from tunekit.core.resumption import Resumption, asks_itself, begins_anew, saves_only_when_asked
+from tunekit.core.function_code import asks_itself, saves_only_when_asked
+from tunekit.core.resumption import Resumption, begins_anew
 from tunekit.errors import NotResumedError
 from tunekit.process_state import ProcessState
 

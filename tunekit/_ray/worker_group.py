@@ -37,7 +37,7 @@ from ray.train.v2._internal.util import ObjectRefWrapper
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util.placement_group import get_current_placement_group
 
-from tunekit._ray.cluster import generator_in
+from tunekit._ray.actors import generator_in
 from tunekit._ray.workers import (
     TAG,
     Assignment,

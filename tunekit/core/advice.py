@@ -1,7 +1,8 @@
-"""What to write so that checkpoints are validated, and trials judged."""
+"""What a user can write: so that checkpoints are validated, trials judged, a sweep resumed."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from tunekit.core.metric_names import chosen, listed, meant
 __all__ = [
     "NO_CHECKPOINT",
     "drives_a_trainer",
+    "how_to_resume",
     "no_room",
     "no_trial_has_saved",
     "unknown_metric",
@@ -123,3 +125,35 @@ def unknown_metric(
         f"reported {listed(training, missing)}. Name one of these as the metric, or return it from "
         "the validation function."
     )
+
+
+def how_to_resume(path: str, trainable: str | None, *, own_filesystem: bool = False) -> str:
+    """Return the command, and the line of Python, that go on with a sweep.
+
+    Args:
+        path: The sweep's folder, a local path or a URI.
+        trainable: Where the trainable can be imported from, ``"module:name"``, or None.
+        own_filesystem: Whether ``path`` is in a filesystem that the user passed; the command line
+            does not reach that.
+
+    Example:
+        >>> print(how_to_resume("/results/digits", "train:train_digits"))
+            tunekit resume /results/digits
+        or, in Python:
+            tunekit.Tuner.restore("/results/digits", train_digits).fit()
+        >>> print(how_to_resume("/my results/digits", None))
+            tunekit resume '/my results/digits' --trainable FILE.py:NAME
+        or, in Python:
+            tunekit.Tuner.restore("/my results/digits", trainable).fit()
+        >>> print(how_to_resume("bucket/digits", None, own_filesystem=True))
+            tunekit.Tuner.restore("bucket/digits", trainable, storage_filesystem=filesystem).fit()
+    """
+    name = "trainable" if trainable is None else trainable.rsplit(":", 1)[-1]
+    also = ", storage_filesystem=filesystem" if own_filesystem else ""
+    quoted = '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    python = f"    tunekit.Tuner.restore({quoted}, {name}{also}).fit()"
+    if own_filesystem:
+        return python
+    command = f"    tunekit resume {shlex.quote(path)}"
+    command += " --trainable FILE.py:NAME" if trainable is None else ""
+    return f"{command}\nor, in Python:\n{python}"

@@ -37,7 +37,7 @@ from tunekit.core.metrics import flatten
 from tunekit.core.timeline import Timeline, TrialSummary
 from tunekit.core.validation import PENDING
 from tunekit.core.values import number
-from tunekit.core.words import duration, place_in_words, printable, setting
+from tunekit.core.words import amounts, duration, place_in_words, printable, setting
 from tunekit.core.words import number as digits
 
 __all__ = ["story"]
@@ -271,10 +271,9 @@ def _unstarted(trial: TrialSummary | None, timeline: Timeline, session: Mapping[
     started = sum(one.status == "running" for one in timeline.trials.values())
     what = f"It waits to be started (trials that have started and not ended: {started}"
     if trial is not None and trial.resources:
+        what += f"; a trial takes {amounts(trial.resources)}"
         cluster = (session.get("cluster") or {}).get("resources") or {}
-        takes = ", ".join(
-            f"{amount:g} {name}" + (f" of {cluster[name]:g}" if name in cluster else "")
-            for name, amount in trial.resources.items()
-        )
-        what += f"; a trial takes {takes}"
+        if cluster:
+            of = {name: cluster.get(name, 0.0) for name in trial.resources}
+            what += f", and the cluster had {amounts(of)}"
     return f"{what})."

@@ -10,6 +10,7 @@ from tunekit.core.confirmation import Confirmed
 from tunekit.core.seeds import Comparison, MeanEstimate
 
 __all__ = [
+    "amounts",
     "comparison_in_words",
     "configuration_names",
     "confirmation_in_words",
@@ -86,6 +87,16 @@ def number(value: float | None, nothing: str = "") -> str:
     if value is None:
         return nothing
     return f"{value:.4f}" if value == 0 or 1e-2 <= abs(value) < 1e4 else f"{value:.3e}"
+
+
+def amounts(resources: Mapping[str, float]) -> str:
+    """Return amounts of resources in words.
+
+    Example:
+        >>> amounts({"CPU": 2.0, "GPU": 0.5}), amounts({})
+        ('2 CPU, 0.5 GPU', 'nothing')
+    """
+    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items()) or "nothing"
 
 
 def place_in_words(generation: int, iteration: int) -> str:

@@ -24,6 +24,7 @@ from tunekit._ray.progress import Display
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import ValidationConfig, check_config
 from tunekit.confirm import Confirm
+from tunekit.core.advice import how_to_resume
 from tunekit.core.commands import (
     Ask,
     Cancel,
@@ -51,7 +52,6 @@ from tunekit.core.metrics import hide
 from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.reports import own_names, received
-from tunekit.core.resume_command import how_to_resume
 from tunekit.core.room import Shares, shares, total
 from tunekit.core.seeds import check_seed
 from tunekit.core.validation import Outcome, Status

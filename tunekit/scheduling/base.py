@@ -273,7 +273,7 @@ class BaseScheduler:
         return decision
 
     def remind_of(self, proxy: Proxy, version: Version, decided: str | None = None) -> None:
-        """Give it a result of a paused trial again that it has seen; see ``core/reminders.py``."""
+        """Give it a result of a paused trial again that it has seen: see ``Reminders``."""
         proxy.phase = Desired.RUNNING
         decision = self.scheduler.on_trial_result(self.view, proxy, dict(version.result))
         decision = decided or decision

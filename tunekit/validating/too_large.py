@@ -1,4 +1,4 @@
-"""What asks for more than the cluster has."""
+"""Whether a trial or a validation asks for more than the cluster has."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from tunekit._ray.cluster import cannot_grow
 from tunekit.core.problems import Problems
+from tunekit.core.words import amounts
 
-__all__ = ["listed", "say_what_is_too_much"]
+__all__ = ["say_what_is_too_much"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ def say_what_is_too_much(
     has = {name: cluster.get(name, 0.0) for name in lacking}
     if lacking and cannot_grow():
         problems.add(
-            f"a {what} needs {listed(need)}, and this machine has {listed(has)}: no {what} could "
+            f"a {what} needs {amounts(need)}, and this machine has {amounts(has)}: no {what} could "
             f"ever start. {advice} What Ray counts is what ray.init(num_cpus=, num_gpus=, "
             "resources=) says; to use a cluster, ray.init(address=...)."
         )
@@ -42,18 +43,8 @@ def say_what_is_too_much(
             "A %s needs %s, and the cluster has %s: unless it grows, no %s will ever start, and "
             "nothing ends the wait for it. %s",
             what,
-            listed(need),
-            listed(has),
+            amounts(need),
+            amounts(has),
             what,
             advice,
         )
-
-
-def listed(resources: Mapping[str, float]) -> str:
-    """Return amounts of resources in words.
-
-    Example:
-        >>> listed({"CPU": 2.0, "GPU": 0.5}), listed({})
-        ('2 CPU, 0.5 GPU', 'nothing')
-    """
-    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items()) or "nothing"

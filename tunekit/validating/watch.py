@@ -8,15 +8,14 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import ray
 from ray.exceptions import RaySystemError
 
 from tunekit._ray.interruption import Signals, end_process, stands_in_ray
-from tunekit.core.outage import Outages
 
-__all__ = ["Address", "answers", "lost", "services", "watched"]
+__all__ = ["Address", "Outages", "answers", "lost", "services", "watched"]
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +61,55 @@ def lost(name: str, address: Address) -> RaySystemError:
     """Return the error that says that a service is gone."""
     host, port = address
     return RaySystemError(f"Ray's {name} at {host}:{port} does not answer")
+
+
+class Outages:
+    """Knows since when services do not answer, and says so once for each outage.
+
+    Args:
+        patience_s: For how many seconds a service must not answer, before that is told. It takes
+            two looks at least.
+
+    Example:
+        >>> outages = Outages(patience_s=5.0)
+        >>> [outages.looked({"GCS": answers}, now) for answers, now in [(True, 0), (False, 3)]]
+        [({}, []), ({}, [])]
+        >>> outages.looked({"GCS": False}, 9), outages.looked({"GCS": False}, 12)
+        (({'GCS': 6}, []), ({}, []))
+        >>> outages.looked({"GCS": True}, 15)
+        ({}, ['GCS'])
+    """
+
+    def __init__(self, patience_s: float):
+        self._patience_s = patience_s
+        self._since: dict[str, float] = {}
+        self._told: set[str] = set()
+
+    def looked(self, answers: Mapping[str, bool], now: float) -> tuple[dict[str, float], list[str]]:
+        """Take whether services answer; return those to tell of, and those that are back.
+
+        Args:
+            answers: Whether each service answers.
+            now: The time, in seconds.
+
+        Returns:
+            For how many seconds services have not answered of which it is to be told now; and
+            those of which that was told and that answer again.
+        """
+        gone: dict[str, float] = {}
+        back: list[str] = []
+        for name, answered in answers.items():
+            if answered:
+                self._since.pop(name, None)
+                if name in self._told:
+                    self._told.discard(name)
+                    back.append(name)
+                continue
+            silent = now - self._since.setdefault(name, now)
+            if silent >= self._patience_s and name not in self._told:
+                self._told.add(name)
+                gone[name] = silent
+        return gone, back
 
 
 @contextlib.contextmanager

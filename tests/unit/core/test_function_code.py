@@ -10,7 +10,7 @@ import pytest
 from ray import tune
 
 import tunekit
-from tunekit.core.resumption import saves_only_when_asked
+from tunekit.core.function_code import saves_only_when_asked
 
 
 def waits(config):
