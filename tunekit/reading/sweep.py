@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gc
-import math
 import os
 import posixpath
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
 from dataclasses import replace as replaced
 from functools import cached_property
 from pathlib import Path
@@ -53,7 +51,6 @@ from tunekit.core.seeds import (
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.story import story
 from tunekit.core.timeline import Timeline
-from tunekit.core.words import confirmation_in_words
 from tunekit.errors import ConfigError, MetricNotFoundError
 from tunekit.evaluation.later import Swept, confirm_winner, validate_later
 from tunekit.evaluation.session import read_sessions
@@ -67,7 +64,14 @@ from tunekit.journal.storage import folder_at
 from tunekit.log import shown
 from tunekit.reading import tables
 from tunekit.reading.best import BestCheckpoint
-from tunekit.reading.summary import count, lag_in_short, later_in_short, state_of
+from tunekit.reading.summary import (
+    best_in_short,
+    configuration_in_short,
+    confirmation_in_short,
+    later_in_short,
+    state_of,
+    summary_of,
+)
 from tunekit.results.lineage import Lineage
 
 if TYPE_CHECKING:
@@ -754,69 +758,23 @@ class Sweep:
         - ``confirmation``: the result of the confirmation, as the fields of
           :class:`tunekit.core.confirmation.Confirmed`, and ``in_words``; None without one.
         """
-        timeline, driver = self.timeline, self.driver
-        trials = list(timeline.trials.values())
-        stages = dict.fromkeys(row["stage"] for row in timeline.of_all_stages if row["stage"])
-        confirmed = self.confirmation
+        best, configuration, confirmed = None, None, self.confirmation
+        if self.metric is not None and self.mode is not None:
+            with suppress(MetricNotFoundError):
+                best = self.best()
+            configuration = self.ranked_configurations()[0] if self.has_seeds else None
         return {
             "path": self.path,
-            "state": state_of(timeline.end, driver),
-            "driver": driver
-            and {name: getattr(driver, name) for name in ("host", "pid", "since", "heard")},
-            "began": timeline.first,
-            "last": timeline.last,
             "sessions": len(self.sessions),
             "metric": self.metric,
             "mode": self.mode,
-            "trials": count(trial.status for trial in trials),
-            "validations": count(row["status"] for row in timeline.validations),
-            "stages": {
-                name: count(r["status"] for r in timeline.of_all_stages if r["stage"] == name)
-                for name in stages
-            },
             "exploits": len(self.ancestry),
-            "later": later_in_short(self._later_rows),
-            "trained_s": sum(trial.trained_s for trial in trials),
-            "trials_waited_s": sum(trial.waited_s for trial in trials),
-            "validations_ran_s": sum(row["ran_s"] or 0.0 for row in timeline.of_all_stages),
-            "iterations": timeline.iterations,
-            "iterations_after_stop": timeline.iterations_after_stop,
-            "lag_s": lag_in_short(timeline.validations),
-            "best": self._best_in_short(),
             "seed_param": self.seed_param,
-            "configuration": self._configuration_in_short(),
-            "confirmation": confirmed
-            and {**asdict(confirmed), "in_words": confirmation_in_words(confirmed)},
-        }
-
-    def _best_in_short(self) -> dict[str, Any] | None:
-        if self.metric is None or self.mode is None:
-            return None
-        try:
-            best = self.best()
-        except MetricNotFoundError:
-            return None
-        return {
-            "trial_id": best.trial_id,
-            "generation": best.generation,
-            "iteration": best.iteration,
-            "score": best.score,
-            "checkpoint": best.path,
-            "kept": best.checkpoint is not None,
-            "config": dict(best.config),
-        }
-
-    def _configuration_in_short(self) -> dict[str, Any] | None:
-        if self.metric is None or self.mode is None or not self.has_seeds:
-            return None
-        best = self.ranked_configurations()[0]
-        if best.estimate is None:
-            return None
-        estimate = {name: getattr(best.estimate, name) for name in tables.MEANS}
-        return {
-            "config": dict(best.hyperparameters),
-            "seeds": best.seeds,
-            **{name: None if math.isnan(value) else value for name, value in estimate.items()},
+            **summary_of(self.timeline, self.driver),
+            "later": later_in_short(self._later_rows),
+            "best": best and best_in_short(best),
+            "configuration": configuration and configuration_in_short(configuration),
+            "confirmation": confirmed and confirmation_in_short(confirmed),
         }
 
     def __repr__(self) -> str:
