@@ -21,6 +21,7 @@ from tunekit.core.words import (
 )
 from tunekit.reading.best import BestCheckpoint
 from tunekit.reading.findings import newest_differs
+from tunekit.reading.summary import best_in_short
 from tunekit.reading.sweep import Sweep
 
 __all__ = ["best_as_data", "best_as_text"]
@@ -40,14 +41,8 @@ def best_as_data(found: BestCheckpoint, sweep: Sweep) -> dict[str, Any]:
     return {
         "metric": found.metric,
         "mode": str(sweep.mode),
-        "score": found.score,
-        "trial_id": found.trial_id,
-        "generation": found.generation,
-        "iteration": found.iteration,
+        **best_in_short(found),
         "metrics": found.metrics,
-        "config": found.config,
-        "checkpoint": found.path,
-        "kept": found.checkpoint is not None,
         "confirmation": None if found.confirmation is None else sweep.summary()["confirmation"],
         **over_seeds,
     }

@@ -23,7 +23,7 @@ from tunekit._ray.storage import absolute
 from tunekit.cli.best import best_as_data, best_as_text
 from tunekit.cli.compare import comparison_as_data, comparison_as_text
 from tunekit.cli.evaluations import scores_as_data, scores_as_text
-from tunekit.cli.layout import width_of_output
+from tunekit.cli.layout import terminal_width, width_of_output
 from tunekit.cli.list import RESULTS, listing, listing_as_text, newest_or_given
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import importable_here, lasting, trainable_at
@@ -37,7 +37,6 @@ from tunekit.journal.lock import TAKE_OVER
 from tunekit.lab.comparison import compare as compared
 from tunekit.log import shown
 from tunekit.reading.sweep import Sweep, load
-from tunekit.terminal import terminal_width
 from tunekit.tuner import Tuner
 from tunekit.version import VERSION
 

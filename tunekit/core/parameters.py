@@ -117,13 +117,10 @@ def parameters_of(
 
 
 def _recorded(name: str, known: Mapping[str, Any]) -> Parameter | None:
-    """Return a parameter as it was recorded; None if it was not, or by a version unknown here."""
-    try:
-        choices = tuple(map(choice, known.get("choices", ())))
-        own = {key: known[key] for key in ("kind", "low", "high", "log") if key in known}
-        return Parameter(name, **own, choices=choices) if "kind" in own else None
-    except TypeError:
-        return None
+    """Return a parameter as it was recorded; None if it was not."""
+    own = {key: known[key] for key in ("kind", "low", "high", "log") if key in known}
+    choices = tuple(map(choice, known.get("choices", ())))
+    return Parameter(name, **own, choices=choices) if own else None
 
 
 def _widened(known: Parameter | None, values: Sequence[Any]) -> Parameter | None:
