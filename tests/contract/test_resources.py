@@ -92,7 +92,7 @@ def test_a_momentary_shortage_pauses_nobody(tmp_path, caplog):
     ran.executor._delay = lambda attempt: 1.5
     seen, said = statuses_and_words(ran)
     assert "PAUSED" not in seen and "is paused to make room" not in caplog.text
-    assert "Validations: 2 waiting for resources" in said
+    assert "Validations: 2 starting (2 queued for resources)" in said
 
 
 def test_one_that_has_its_resources_and_starts_is_no_shortage(tmp_path, caplog):
@@ -102,6 +102,6 @@ def test_one_that_has_its_resources_and_starts_is_no_shortage(tmp_path, caplog):
     ran.executor._delay = lambda attempt: 15.0 if attempt.request.id == second else 0.0
     second = f"{0:05x}_{1:05d}:0:1:1"
     seen, said = statuses_and_words(ran)
-    assert "Validations: 1 starting, 1 waiting for resources" in said
+    assert "Validations: 2 starting (1 queued for resources)" in said
     assert "PAUSED" not in seen and "is paused to make room" not in caplog.text
     assert ran.validation.summary()["validated"] == 2 * 9

@@ -25,9 +25,15 @@ from tunekit.core.words import duration
         ({"validated": 3}, "3 validated"),
         ({"running": 2, "waiting": 3}, "2 running, 3 waiting"),
         ({"starting": 2, "waiting": 3}, "2 starting, 3 waiting"),
-        ({"starting": 2, "queued": 2, "waiting": 3}, "5 waiting (2 for resources)"),
-        ({"starting": 3, "queued": 2, "waiting": 3}, "1 starting, 5 waiting (2 for resources)"),
-        ({"starting": 2, "queued": 2}, "2 waiting for resources"),
+        (
+            {"starting": 2, "queued": 2, "waiting": 3},
+            "2 starting (2 queued for resources), 3 waiting",
+        ),
+        (
+            {"starting": 3, "queued": 2, "waiting": 3},
+            "3 starting (2 queued for resources), 3 waiting",
+        ),
+        ({"starting": 2, "queued": 2}, "2 starting (2 queued for resources)"),
         (
             {"skipped": 4, "timed_out": 3, "failed": 2, "validated": 1},
             "1 validated, 2 failed, 3 timed out, 4 skipped",
@@ -90,7 +96,7 @@ def test_running_validations_are_named_first_and_the_longest_before_all():
         "All trials have ended; the sweep has waited 75 s for 5 validations: "
         "validate a@8 (running 30 s, at most 10 min 0 s), "
         "validate b@2 (running 4 s), "
-        "validate b@3 (waiting 20 s for resources), and 2 more"
+        "validate b@3 (queued for resources, asked for 20 s ago), and 2 more"
     )
     assert awaited(pending[:1], waited_s=2) == (
         "All trials have ended; the sweep has waited 2 s for 1 validation: "

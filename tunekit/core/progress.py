@@ -20,8 +20,7 @@ __all__ = [
     "waiting_trials",
 ]
 
-_NAMED = {"validated": "validated", "running": "running"}
-_ENDED_BADLY = {"failed": "failed", "timed_out": "timed out", "skipped": "skipped"}
+_COUNTED = ("validated", "running", "starting", "waiting", "failed", "timed_out", "skipped")
 # How many validations are named that the sweep waits for.
 _MOST_NAMED = 3
 # For how long validations may wait for resources before that is said.
@@ -67,25 +66,18 @@ def counted(counts: Mapping[str, int], of: str = "Validations") -> str:
         >>> counted({"validated": 12, "running": 2, "starting": 1, "waiting": 2, "failed": 1})
         'Validations: 12 validated, 2 running, 1 starting, 2 waiting, 1 failed'
         >>> counted({"running": 1, "starting": 2, "queued": 1, "waiting": 2})
-        'Validations: 1 running, 1 starting, 3 waiting (1 for resources)'
-        >>> counted({"starting": 1, "queued": 1, "waiting": 0})
-        'Validations: 1 waiting for resources'
+        'Validations: 1 running, 2 starting (1 queued for resources), 2 waiting'
         >>> counted({"validated": 0})
         'Validations: none yet'
         >>> counted({"validated": 3}, of="Stage full")
         'Stage full: 3 validated'
     """
-    parts = [f"{counts[name]} {word}" for name, word in _NAMED.items() if counts.get(name)]
-    queued = counts.get("queued", 0)
-    starting = counts.get("starting", 0) - queued
-    waiting = queued + counts.get("waiting", 0)
-    if starting:
-        parts.append(f"{starting} starting")
-    if waiting and waiting == queued:
-        parts.append(f"{waiting} waiting for resources")
-    elif waiting:
-        parts.append(f"{waiting} waiting" + (f" ({queued} for resources)" if queued else ""))
-    parts += [f"{counts[name]} {word}" for name, word in _ENDED_BADLY.items() if counts.get(name)]
+    queued = f" ({counts['queued']} queued for resources)" if counts.get("queued") else ""
+    parts = [
+        f"{counts[name]} {name.replace('_', ' ')}" + queued * (name == "starting")
+        for name in _COUNTED
+        if counts.get(name)
+    ]
     return f"{of}: {', '.join(parts) or 'none yet'}"
 
 
@@ -146,7 +138,7 @@ def awaited(pending: Collection[Pending], waited_s: float) -> str:
         ... )
         'All trials have ended; the sweep has waited 12 s for 2 validations:
          validate a_00003@27 (running 14 s, at most 60 s),
-         validate a_00003@30 (waiting 8 s for resources)'
+         validate a_00003@30 (queued for resources, asked for 8 s ago)'
     """
     order = (PendingStatus.RUNNING, PendingStatus.STARTING, PendingStatus.WAITING)
     first = sorted(pending, key=lambda one: (order.index(one.status), one.queued, -one.for_s))
@@ -166,7 +158,7 @@ def _named(one: Pending) -> str:
         limit = "" if request.timeout_s is None else f", at most {duration(request.timeout_s)}"
         how = f"running {took}{limit}"
     elif one.queued:
-        how = f"waiting {took} for resources"
+        how = f"queued for resources, asked for {took} ago"
     elif one.status is PendingStatus.STARTING:
         how = f"starting, asked for {took} ago"
     else:
