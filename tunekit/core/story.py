@@ -105,7 +105,8 @@ def story(
     """
     timeline = Timeline(events, sessions=sessions)
     until = now if now is not None and state in ("open", "running") else timeline.last or 0.0
-    judged = (sessions[-1].get("judged") if sessions else None) or ()
+    session = sessions[-1] if sessions else {}
+    judged = session.get("judged") or ()
     lines = _lines(events, trial_id, judged)
     began = lines[0][0] if lines else 0.0
     restored = [(number(one.get("time")) or 0.0, "the sweep was restored") for one in sessions[1:]]
@@ -118,7 +119,7 @@ def story(
     head = f"Trial {trial_id}, from {datetime.fromtimestamp(began, timezone.utc):%F %T} UTC"
     told = [head + f": {values}" * bool(values)]
     told += [f"  {at:>{width}}  {text}" for at, (_, text) in zip(times, lines, strict=True)]
-    told += _now(events, trial_id, sessions[-1] if sessions else {}, timeline, state, until)
+    told += _now(events, trial_id, session, timeline, state, until)
     return "\n".join(printable(told))
 
 

@@ -11,11 +11,9 @@ import pyarrow.fs
 from tunekit._ray.controller import STATE_FILES
 from tunekit._ray.storage import TUNER_FILE
 from tunekit.journal.confined import local_path
+from tunekit.journal.journal import SERIES
 
 __all__ = ["Found", "no_sweep", "sweeps_below"]
-
-#: The folder that a sweep with validation has (see tunekit.journal.journal).
-JOURNAL = "journal"
 
 # So many folders are looked into for all sweeps below one, so many levels deep.
 _MOST_LISTED, _DEEPEST = 5_000, 4
@@ -69,7 +67,7 @@ def sweeps_below(filesystem: pyarrow.fs.FileSystem, path: str, deep: int = _DEEP
             looked += 1
             inside = _inside(filesystem, folder)
             folders = [info.base_name for info in inside if _is_folder(filesystem, info)]
-            changed = _changed(filesystem, folder) if JOURNAL in folders else None
+            changed = _changed(filesystem, folder) if SERIES in folders else None
             if changed is not None:
                 found.append(Found(folder, changed))
             elif not _is_tunes(info.base_name for info in inside):
@@ -95,7 +93,7 @@ def _is_tunes(names: Iterable[str]) -> bool:
 
 def _changed(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:
     """Return when a sweep's journal was written last; None if the folder is no sweep's."""
-    files = _inside(filesystem, f"{folder}/{JOURNAL}")
+    files = _inside(filesystem, f"{folder}/{SERIES}")
     times = [info.mtime_ns or 0 for info in files if info.base_name.endswith(".jsonl")]
     return max(times) / 1e9 if times else None
 
@@ -122,13 +120,13 @@ def no_sweep(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") -> s
     path, given = path.rstrip("/"), given.rstrip("/")
     scheme = given[: -len(path)] if path and given.endswith(path) else ""
     if _changed(filesystem, path) is not None:
-        return f"has a folder {JOURNAL!r}, so it is a sweep that lacks a file. Put that back."
+        return f"has a folder {SERIES!r}, so it is a sweep that lacks a file. Put that back."
     above = path
     for _ in range(_LEVELS_IN_A_SWEEP):
         above = posixpath.dirname(above)
         if above.strip("/") and _changed(filesystem, above) is not None:
             return f"is a part of a sweep, not the sweep's own folder. Pass {scheme + above!r}."
-    what, around, deep = f"has no folder {JOURNAL!r}", path, _DEPTH
+    what, around, deep = f"has no folder {SERIES!r}", path, _DEPTH
     kind = filesystem.get_file_info(path).type
     if kind in (pyarrow.fs.FileType.File, pyarrow.fs.FileType.Unknown):  # the latter is a device
         return f"is a file. {_PASS}"

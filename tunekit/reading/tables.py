@@ -152,8 +152,7 @@ def reports(timeline: Timeline) -> pd.DataFrame:
         for trial_id in timeline.trials
         for row in timeline.rows(trial_id)
     ]
-    made = table(rows, LEADING)
-    return made[[*LEADING, *(name for name in made.columns if name not in LEADING)]]
+    return table(rows, LEADING)
 
 
 def validations(timeline: Timeline, home: Home) -> pd.DataFrame:
