@@ -532,7 +532,7 @@ def resume(
 
 def _written_down(sweep: Sweep) -> str:
     """Return where the sweep's trainable can be imported from, as its last session says."""
-    where = sweep.sessions[-1].get("trainable") if sweep.sessions else None
+    where = sweep.newest_session.get("trainable")
     if where is None:
         raise ConfigError(
             "tunekit resume",

@@ -202,7 +202,7 @@ class SweepComparison:
         One row per ``setting``, and a column for each sweep; None where it has no such setting.
         They are those of its newest session: scheduler, searcher, validation, cluster, versions.
         """
-        own = [_settings_of(sweep.sessions[-1]) if sweep.sessions else {} for sweep in self.sweeps]
+        own = [_settings_of(sweep.newest_session) for sweep in self.sweeps]
         return self._by_name("setting", _differing(own))
 
     @cached_property

@@ -39,7 +39,7 @@ class Measured:
 
     def __init__(self, sweep: Sweep):
         self._timeline = timeline = sweep.timeline
-        newest = sweep.sessions[-1] if sweep.sessions else {}
+        newest = sweep.newest_session
         #: What the cluster had, by name of the resource; nothing if that is not known.
         self.cluster: Mapping[str, float] = (newest.get("cluster") or {}).get("resources") or {}
         #: What a trial took.

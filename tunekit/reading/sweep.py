@@ -144,7 +144,7 @@ class Sweep:
         #: How each session of the sweep was run: versions, settings, cluster.
         self.sessions = list(sessions)
         self._home = Home(path or None)
-        newest = self._newest_session
+        newest = self.newest_session
         judged = newest.get("judged") or []
         own = judged[0] if len(judged) == 1 else None
         #: The metric that the scheduler judges by, if there is one.
@@ -370,11 +370,12 @@ class Sweep:
         seed = checked_seed(self.seed_param, self.hyperparameters(), problems)
         problems.raise_any()
         goal = {"metric": metric, "mode": mode, "scope": scope}
-        repeats = repeats_of(self.timeline, self._newest_session, **goal)
+        repeats = repeats_of(self.timeline, self.newest_session, **goal)
         return configurations_of(repeats, seed, mode)
 
     @property
-    def _newest_session(self) -> Mapping[str, Any]:
+    def newest_session(self) -> Mapping[str, Any]:
+        """Return how the newest session was run; empty if there is none."""
         return self.sessions[-1] if self.sessions else {}
 
     def hyperparameters(self) -> list[dict[str, Any]]:
@@ -628,7 +629,7 @@ class Sweep:
             metric=metric,
             mode=mode,
             scope=scope,
-            whole=whole_trials(self.timeline, self._newest_session),
+            whole=whole_trials(self.timeline, self.newest_session),
             space=self.space,
             configs=self.all_hyperparameters(),
             storage=storage,

@@ -225,7 +225,7 @@ def rungs(sweep: Sweep) -> list[dict[str, Any]]:
     One that was paused there and resumed went on. Empty for other schedulers, and if trials are in
     several brackets.
     """
-    settings = sweep.sessions[-1].get("scheduler") if sweep.sessions else None
+    settings = sweep.newest_session.get("scheduler")
     milestones = list((settings or {}).get("rungs") or [])
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for point in decided(sweep):

@@ -186,7 +186,7 @@ def contents(
         ],
         "more_causes": max(0, len(causes) - _CAUSES),
         "sessions": sweep.sessions,
-        "settings": sweep.sessions[-1] if sweep.sessions else {},
+        "settings": sweep.newest_session,
         "best": None if verdict is None else verdict.best,
         "otherwise": None if verdict is None else newest_differs(sweep, verdict.best, found.names),
         "loads": _loads(sweep),
