@@ -3,9 +3,9 @@
     python scripts/bench_inline.py                       # those whose packages are installed
     python scripts/bench_inline.py --names pytorch pytorch-fifo --repeats 5
 
-The programs are those of docs/frameworks; three more of the PyTorch one: without a scheduler, under
-population based training, and where both need the one logical GPU that there is; the README's
-example on one and on four logical CPUs; the demonstration, against validating inline at each epoch,
+The programs are those of docs/frameworks; four more of the PyTorch one: without a scheduler, under
+population based training, where both need the one logical GPU that there is, and where stock Tune
+reuses its actors, too; the README's example on one and on four logical CPUs; the demonstration, against validating inline at each epoch,
 and at those at which ASHA decides; and population based training of its digits. Each run is a
 process of its own, with a Ray of its own, from its start to its end: imports, Ray, training,
 validation. With tunekit, all settings are the defaults.
@@ -133,12 +133,14 @@ print(results.get_dataframe()[["config/lr", "training_iteration"]].to_string(ind
 
 
 def changed(program: Path, kind: str) -> str:
-    """Return the PyTorch program with another scheduler, or with a GPU that it needs."""
+    """Return the PyTorch program with another scheduler, with reuse, or with a GPU to share."""
     text = program.read_text()
     if kind == "fifo":
         return text.replace(f"        {ASHA},\n", "")
     if kind == "pbt":
         return text.replace(ASHA, PBT)
+    if kind == "reuse":
+        return text.replace(ASHA, f"{ASHA}, reuse_actors=True")
     text = text.replace("    train,\n", '    tune.with_resources(train, {"cpu": 1, "gpu": 1}),\n')
     return GPU + text.replace("fn=validate", 'fn=validate, ray_remote_kwargs={"num_gpus": 1}')
 
@@ -180,7 +182,7 @@ def programs(folder: Path) -> dict[str, tuple[Path, Path]]:
         **{f"digits-{at}": (DIGITS_INLINE.format(at=at), DIGITS) for at in ("epochs", "rungs")},
     }
     if both := found.get("pytorch"):
-        for kind in ("fifo", "pbt", "gpu"):
+        for kind in ("fifo", "pbt", "gpu", "reuse"):
             texts[f"pytorch-{kind}"] = tuple(changed(program, kind) for program in both)
     for name, (inline, ours) in texts.items():
         found[name] = folder / f"{name}-inline.py", folder / f"{name}-tunekit.py"
