@@ -5,10 +5,10 @@
 
 The programs are those of docs/frameworks; four more of the PyTorch one: without a scheduler, under
 population based training, where both need the one logical GPU that there is, and where stock Tune
-reuses its actors, too; the README's example on one and on four logical CPUs; the demonstration, against validating inline at each epoch,
-and at those at which ASHA decides; and population based training of its digits. Each run is a
-process of its own, with a Ray of its own, from its start to its end: imports, Ray, training,
-validation. With tunekit, all settings are the defaults.
+reuses its actors, too; the README's example on one and on four logical CPUs; the demonstration,
+against validating inline at each epoch, and at those at which ASHA decides; and population based
+training of its digits. Each run is a process of its own, with a Ray of its own, from its start to
+its end: imports, Ray, training, validation. With tunekit, all settings are the defaults.
 
 Printed are the medians of the seconds, their ratio, and the ratios of each pair; the same of the
 CPU seconds, which other programs on the machine disturb less, of the iterations trained, which

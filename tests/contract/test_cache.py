@@ -21,8 +21,9 @@ from tunekit.journal.journal import events_in
 from tunekit.testing import check_journal
 from tunekit.validating.cache import ValidationCache
 from tunekit.validating.context import ValidationContext
+from tunekit.validating.executor import Estimated, Returned
 from tunekit.validating.fingerprint import fingerprint
-from tunekit.validating.process import Estimated, Returned, looked_up, produced
+from tunekit.validating.process import looked_up, produced
 
 LOCAL = pyarrow.fs.LocalFileSystem()
 BATCH_OF_8 = train.ValidationTaskConfig(fn_kwargs={"batch": 8})

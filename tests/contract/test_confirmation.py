@@ -33,8 +33,8 @@ from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeExecutor
 from tunekit.validating import validator
-from tunekit.validating.executor import arguments
-from tunekit.validating.process import Event
+from tunekit.validating.executor import AttemptEvent
+from tunekit.validating.ray_executor import arguments
 
 SIZE, BATCH = 20_000, 500
 CALLS: Counter[str] = Counter()
@@ -88,7 +88,7 @@ class Interrupted(FakeExecutor):
     polls = 0
     after = 20
 
-    def poll(self) -> list[Event]:
+    def poll(self) -> list[AttemptEvent]:
         self.polls += 1
         if self.polls > self.after:
             raise KeyboardInterrupt

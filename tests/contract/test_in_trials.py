@@ -15,7 +15,7 @@ from tests.sweeps import Endless, Ran, sweep
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import events_in
 from tunekit.testing import FakeExecutor, check_journal
-from tunekit.validating.process import Event, Failed, Lost
+from tunekit.validating.executor import AttemptEvent, Failed, Lost
 
 LENGTH = 9
 
@@ -41,8 +41,8 @@ class InTrials(FakeExecutor):
         super().start(attempt, host=host)
         self.hosts[attempt.id] = host and host.trial_id
 
-    def poll(self) -> list[Event]:
-        events: list[Event] = []
+    def poll(self) -> list[AttemptEvent]:
+        events: list[AttemptEvent] = []
         for one in [one for one in self._live.values() if one.id in self.ends]:
             self.ends.discard(one.id)
             self.cancel(one)

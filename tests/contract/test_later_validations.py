@@ -32,8 +32,9 @@ from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeExecutor
 from tunekit.validating.cache import ValidationCache
 from tunekit.validating.context import ValidationContext
+from tunekit.validating.executor import AttemptEvent
 from tunekit.validating.fingerprint import fingerprint
-from tunekit.validating.process import Event, looked_up, produced
+from tunekit.validating.process import looked_up, produced
 
 CALLS: Counter[str] = Counter()
 
@@ -64,7 +65,7 @@ class Interrupted(FakeExecutor):
 
     after = 2
 
-    def poll(self) -> list[Event]:
+    def poll(self) -> list[AttemptEvent]:
         if len(self.started) > self.after:
             raise KeyboardInterrupt
         return super().poll()

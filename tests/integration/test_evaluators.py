@@ -17,8 +17,8 @@ from tests.journals import read
 from tunekit._ray.actors import has_died
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 from tunekit.validating.cache import ValidationCache
-from tunekit.validating.executor import RayExecutor, executor_of
-from tunekit.validating.process import Estimated, Failed, Returned
+from tunekit.validating.executor import Estimated, Failed, Returned
+from tunekit.validating.ray_executor import RayExecutor, executor_of
 
 pytestmark = pytest.mark.ray
 

@@ -33,7 +33,7 @@ from tests.sweeps import Counting, sweep
 from tunekit._ray.tuner import settings_of
 from tunekit.clock import SystemClock
 from tunekit.evaluation import session as sessions
-from tunekit.validating.executor import arguments
+from tunekit.validating.ray_executor import arguments
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("[!_]*.md")])

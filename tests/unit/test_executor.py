@@ -20,9 +20,10 @@ from ray.exceptions import (
 from tunekit._ray import cluster, raised
 from tunekit.core.failures import kind_of
 from tunekit.core.validation import Attempt, Request
-from tunekit.validating import executor as module
-from tunekit.validating.executor import RayExecutor
-from tunekit.validating.process import Began, Estimated, Failed, Returned, outcome_of, produced
+from tunekit.validating import ray_executor as module
+from tunekit.validating.executor import Began, Estimated, Failed, Returned
+from tunekit.validating.process import outcome_of, produced
+from tunekit.validating.ray_executor import RayExecutor
 
 
 class Stream:

@@ -16,9 +16,9 @@ from tests.unit.test_executor import ID, Stream, get
 from tunekit import ValidationConfig
 from tunekit.core.validation import Attempt, Request
 from tunekit.distributed import TrainerValidation
-from tunekit.validating import executor as module
-from tunekit.validating.executor import RayExecutor, executor_of
-from tunekit.validating.process import Began, Failed, Lost, Returned
+from tunekit.validating import ray_executor as module
+from tunekit.validating.executor import Began, Failed, Lost, Returned
+from tunekit.validating.ray_executor import RayExecutor, executor_of
 
 CPU, GPU = {"CPU": 1.0}, {"CPU": 1.0, "GPU": 1.0}
 

@@ -14,8 +14,8 @@ from tunekit.core.validation import Attempt, Request
 from tunekit.gpu_memory import release_unused
 from tunekit.process_state import ProcessState
 from tunekit.testing import FakeClock
-from tunekit.validating.executor import RayExecutor, _Actor, _Flight
 from tunekit.validating.process import Evaluator
+from tunekit.validating.ray_executor import RayExecutor, _Actor, _Flight
 
 
 class Cuda:

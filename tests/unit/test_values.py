@@ -24,9 +24,9 @@ from tunekit.journal.encoding import exact, legible, read_opened, read_shown
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
 from tunekit.pickles import portable
-from tunekit.validating.executor import explain
 from tunekit.validating.process import Parcel, opened, outcome_of, plain
 from tunekit.validating.process import received as delivered
+from tunekit.validating.ray_executor import explain
 
 MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -87,7 +87,8 @@ from tunekit.scheduling.trial_actions import TrialActions
 from tunekit.scheduling.waiting import Waiting
 from tunekit.training import VALIDATION_KEY
 from tunekit.validating.cache import ValidationCache
-from tunekit.validating.executor import Executor, executor_of
+from tunekit.validating.executor import Executor
+from tunekit.validating.ray_executor import executor_of
 from tunekit.validating.validator import Validator
 
 __all__ = ["ValidationCallback"]

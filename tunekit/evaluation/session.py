@@ -43,7 +43,8 @@ from tunekit.journal.journal import Journal, record_of
 from tunekit.journal.session import about, import_path
 from tunekit.journal.storage import Folder
 from tunekit.validating.cache import ValidationCache
-from tunekit.validating.executor import Executor, executor_of
+from tunekit.validating.executor import Executor
+from tunekit.validating.ray_executor import executor_of
 from tunekit.validating.too_large import say_what_is_too_much
 from tunekit.validating.watch import watched
 

@@ -12,8 +12,8 @@ from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.room import fits, slots, total
 from tunekit.core.validation import Attempt
-from tunekit.validating.executor import Executor, executor_of
-from tunekit.validating.process import Began, Event, Returned
+from tunekit.validating.executor import AttemptEvent, Began, Executor, Returned
+from tunekit.validating.ray_executor import executor_of
 
 __all__ = ["Room", "VirtualExecutor"]
 
@@ -160,9 +160,9 @@ class VirtualExecutor(Executor):
             self.hosted += 1
             self._begin(attempt, 0.0, hosted=True)
 
-    def poll(self) -> list[Event]:
+    def poll(self) -> list[AttemptEvent]:
         """See :class:`tunekit.validating.executor.Executor`."""
-        events: list[Event] = []
+        events: list[AttemptEvent] = []
         self._end_idle(_IDLE_S)
         self._begin_waiting()
         while self._events and self._events[0][0] <= self._clock.monotonic():

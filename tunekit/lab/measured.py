@@ -15,7 +15,7 @@ from tunekit.config import ValidationConfig
 from tunekit.core.room import at_once
 from tunekit.core.values import number
 from tunekit.reading.sweep import Sweep
-from tunekit.validating.executor import executor_of
+from tunekit.validating.ray_executor import executor_of
 
 __all__ = ["Measured", "not_called"]
 

@@ -26,7 +26,7 @@ from tunekit.lab.measured import Measured, not_called
 from tunekit.lab.replay import Decision, Machine, Score
 from tunekit.policies import CheckpointPolicy, EveryIterations
 from tunekit.reading.sweep import Sweep
-from tunekit.validating.executor import executor_of
+from tunekit.validating.ray_executor import executor_of
 
 __all__ = ["Decision", "Score", "Simulation", "not_called", "simulate"]
 

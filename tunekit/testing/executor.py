@@ -10,8 +10,7 @@ from typing import Any
 from tunekit.core.validation import Attempt
 from tunekit.core.values import described
 from tunekit.testing.clock import FakeClock
-from tunekit.validating.executor import Executor
-from tunekit.validating.process import Began, Estimated, Event, Failed, Returned
+from tunekit.validating.executor import AttemptEvent, Began, Estimated, Executor, Failed, Returned
 
 __all__ = ["FakeExecutor"]
 
@@ -87,9 +86,9 @@ class FakeExecutor(Executor):
         self._push(begins, "begin", attempt)
         self._push(begins + self._seconds(attempt), "end", attempt)
 
-    def poll(self) -> list[Event]:
+    def poll(self) -> list[AttemptEvent]:
         """See :class:`~tunekit.validating.executor.Executor`."""
-        events: list[Event] = []
+        events: list[AttemptEvent] = []
         now = self._clock.monotonic()
         due = [heapq.heappop(self._due) for _ in range(sum(at <= now for at, *_ in self._due))]
         for _, _, what, attempt in due:

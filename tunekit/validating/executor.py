@@ -1,70 +1,79 @@
-"""Where validations run: one interface, and Ray behind it."""
+"""Where validations run, as the driver sees it: attempts go in, and events of attempts come out."""
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-import ray
-from ray.exceptions import (
-    OutOfMemoryError,
-    RayActorError,
-    RayTaskError,
-    TaskCancelledError,
-    WorkerCrashedError,
-)
-from ray.tune.experiment import Trial
-from ray.util.placement_group import (
-    PlacementGroup,
-    placement_group,
-    placement_group_table,
-    remove_placement_group,
-)
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+if TYPE_CHECKING:  # each validation imports this in its own process
+    from ray.tune.experiment import Trial
 
-from tunekit._ray.actors import actor_of, generator_in, has_died
-from tunekit._ray.cluster import waiting_for
-from tunekit._ray.tuner import has_workers
-from tunekit.checks import AMOUNTS
-from tunekit.config import ValidationConfig
-from tunekit.core.room import fits, fits_in, total
-from tunekit.core.signatures import takes_resume
-from tunekit.core.validation import Attempt, Request
-from tunekit.core.values import described
-from tunekit.stage import Stage
-from tunekit.validating.cache import Lookup, ValidationCache
-from tunekit.validating.context import ValidationContext
-from tunekit.validating.fingerprint import fingerprint
-from tunekit.validating.process import (
-    Began,
-    Estimated,
-    Evaluator,
-    Event,
-    Failed,
-    Lost,
-    Returned,
-    in_task,
-    in_trial,
-)
-from tunekit.validating.trainer import in_workers
+    from tunekit.core.validation import Attempt
 
-__all__ = ["Executor", "RayExecutor", "arguments", "executor_of", "explain"]
+__all__ = ["AttemptEvent", "Began", "Estimated", "Executor", "Failed", "Lost", "Returned"]
 
-logger = logging.getLogger(__name__)
 
-# Those of tasks that actors do not have.
-_OF_TASKS = ("max_retries", "max_calls")
-# What is raised where the memory that training holds is missing; PyTorch's for GPUs.
-_MEMORY = {"MemoryError", "OutOfMemoryError"}
-# As many evaluators as there is room for.
-_ANY_NUMBER = 1_000_000
-# The seconds without work after which an evaluator ends, and after which it gives back GPU memory
-# that it does not use: not between two attempts that follow each other.
-_IDLE_S, _RELEASE_AFTER_S = 30.0, 1.0
+@dataclass(frozen=True)
+class Began:
+    """An attempt has got its resources and runs."""
+
+    attempt_id: str
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """An attempt's function has yielded what it knows so far."""
+
+    attempt_id: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class Returned:
+    """An attempt's function has returned a value.
+
+    Attributes:
+        key: The name that the score has in the cache; None without a cache.
+        cached: Whether it was there, and the function was not called.
+    """
+
+    attempt_id: str
+    value: Any
+    key: str | None = field(default=None, repr=False)
+    cached: bool = field(default=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An attempt's function has raised, or its process is gone.
+
+    Attributes:
+        error: The traceback.
+        kind: The name of the exception's class, if the function has raised one.
+        lost: Whether workers of the trial in which it ran have ended with it.
+    """
+
+    attempt_id: str
+    reason: str
+    error: str | None = None
+    kind: str = field(default="", repr=False)
+    lost: bool = field(default=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The process of a trial has ended with an attempt that ran in it.
+
+    Attributes:
+        trial_id: The trial.
+    """
+
+    trial_id: str
+
+
+#: What comes of an attempt, in order.
+AttemptEvent = Began | Estimated | Returned | Failed | Lost
 
 
 class Executor:
@@ -103,7 +112,7 @@ class Executor:
         """
         raise NotImplementedError
 
-    def poll(self) -> list[Event]:
+    def poll(self) -> list[AttemptEvent]:
         """Return what has happened since the last call, in order."""
         raise NotImplementedError
 
@@ -143,441 +152,3 @@ class Executor:
 
     def close(self) -> None:
         """Give back what it holds: nothing more will run."""
-
-
-@dataclass(eq=False)
-class _Actor:
-    """An evaluator, and what it is doing."""
-
-    handle: Any
-    #: Where it and its workers are placed; None: wherever there is room.
-    group: PlacementGroup | None
-    #: Whether its process has started.
-    up: bool = False
-    flight: _Flight | None = None
-    calls: int = 0
-    idle_since: float = 0.0
-    #: Whether it has given back the GPU memory that it does not use since its newest attempt.
-    released: bool = True
-
-
-@dataclass(eq=False)
-class _Flight:
-    """An attempt that was started, and where it runs."""
-
-    attempt: Attempt
-    #: The trial in whose process it runs, and the actor that this is.
-    host: Trial | None = None
-    process: Any = None
-    actor: _Actor | None = None
-    stream: Any = None
-    begun: bool = False
-    #: Whether it has yielded enough, and ends.
-    stopping: bool = False
-
-
-class RayExecutor(Executor):
-    """Runs attempts as streaming generators of Ray's, whose first item says that they have begun.
-
-    Without ``evaluators``, each is a task, started from the driver and placed outside any placement
-    group (unless ``ray_remote_kwargs`` says otherwise), so that neither the driver's nor a trial's
-    can capture it. If its trial stands still, it can run in the trial's own process instead, in
-    which nothing has to be started or imported, and which is then as before (``undisturbed``). Not
-    so what an option asks of its process, and nothing once a trial's process has ended with an
-    attempt in it, or had too little memory for one. A trial with several workers runs it in these
-    (``in_workers``): a function on rank 0, and what has ``bundles`` on all of them, if there are as
-    many.
-
-    What has ``bundles`` runs on evaluators elsewhere: only a placement group that the driver owns
-    can keep the workers' resources for it, and give them back whatever happens.
-
-    With ``evaluators``, it runs on an actor that builds the function once. Actors start when there
-    is something to do. One that dies is replaced when it is needed, and so is one whose attempt has
-    failed: whatever went wrong in its process, such as an error of CUDA, must not fail the next.
-    One that has had nothing to do for a second returns the GPU memory that it does not use, and
-    after a while it gives its resources back.
-
-    Args:
-        fn: ``fn(checkpoint, **kwargs) -> dict``; with ``evaluators``, also a class (or a
-            ``functools.partial`` of one) whose instances are called so. If it has ``bundles``,
-            which a call takes in addition, an actor is placed together with them, and told so
-            (``placed``).
-        ray_remote_kwargs: Options of the task or actor. Each takes one CPU unless they say
-            otherwise. ``max_calls`` is also the number of attempts after which an actor is
-            replaced; 0 for never.
-        evaluators: How many actors there may be; None for tasks.
-        elsewhere: Whether no attempt may run in the process of a trial.
-        lookup: Returns where a request's score is looked for before the function is called; None:
-            nowhere.
-        idle_s: The seconds without work after which an actor ends.
-        monotonic: Returns the time, in seconds.
-    """
-
-    poll_interval_s = 0.02
-
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        ray_remote_kwargs: Mapping[str, Any],
-        *,
-        evaluators: int | None = None,
-        elsewhere: bool = False,
-        lookup: Callable[[Request], Lookup | None] = lambda request: None,
-        idle_s: float = _IDLE_S,
-        monotonic: Callable[[], float] = time.monotonic,
-    ):
-        self._fn, self._lookup = fn, lookup
-        self._idle_s, self._monotonic = idle_s, monotonic
-        options = {"max_retries": 0, **ray_remote_kwargs}
-        self._placed = "placement_group" in options or "scheduling_strategy" in options
-        if "placement_group" not in options:
-            options.setdefault("scheduling_strategy", "DEFAULT")
-        self._name = options.pop("name", None)
-        self._bundles = [dict(bundle) for bundle in getattr(fn, "bundles", [])]
-        #: See :class:`Executor`.
-        self.in_trials = (
-            not elsewhere
-            and evaluators is None
-            and options.keys() <= AMOUNTS
-            and getattr(fn, "fits_trials", True)
-        )
-        if evaluators is None and self._bundles:
-            evaluators = _ANY_NUMBER
-        self._most = evaluators
-        self._max_calls = 0 if evaluators is None else options.get("max_calls", 0)
-        if evaluators is not None:
-            options = {name: one for name, one in options.items() if name not in _OF_TASKS}
-            options.setdefault("num_cpus", 1)
-        self._options = options
-        amounts = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus") or 0}
-        amounts["memory"] = options.get("memory") or 0
-        self._own = total({**amounts, **(options.get("resources") or {})})
-        # The core of a trial that stands still is free, whatever the trial has asked for.
-        self._asked = {
-            name: amount
-            for name, amount in self._own.items()
-            if name != "CPU" or "num_cpus" in ray_remote_kwargs
-        }
-        self._need = total(self._own, *self._bundles)
-        self._remote: Any = None
-        self._fn_ref: Any = None
-        self._flights: dict[str, _Flight] = {}
-        self._actors: list[_Actor] = []
-        self._events: list[Event] = []
-        #: Whether one has ended with a score in the process of a trial.
-        self._proven = False
-
-    @property
-    def need(self) -> dict[str, float]:
-        """See :class:`Executor`."""
-        return dict(self._need)
-
-    def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
-        """See :class:`Executor`."""
-        return self.in_trials and fits_in(self._bundles or self._asked, place)
-
-    def without_workers(self) -> None:
-        """See :class:`Executor`."""
-        if self._bundles:
-            self.in_trials = False
-
-    # What runs ---------------------------------------------------------------------------------
-
-    def start(self, attempt: Attempt, *, host: Trial | None = None) -> None:
-        """See :class:`Executor`."""
-        flight = _Flight(attempt)
-        try:
-            flight.stream = self._begin(flight, host)
-        except Exception as error:  # it cannot be pickled, for example
-            reason = described(error).reason.removeprefix("raised ")
-            self._events.append(Failed(attempt.id, f"could not be started: {reason}"))
-            self._leave(flight)
-            return
-        self._flights[attempt.id] = flight
-
-    def _begin(self, flight: _Flight, host: Trial | None) -> Any:
-        """Start an attempt where it belongs; return the stream of what comes from it."""
-        attempt, request = flight.attempt, flight.attempt.request
-        if self._remote is None:
-            self._fn_ref = ray.put(self._fn)
-            if self._most is None:
-                self._remote = ray.remote(num_returns="streaming", **self._options)(in_task)
-            else:
-                self._remote = ray.remote(**self._options)(Evaluator)
-        told = ValidationContext(
-            request.trial_id,
-            dict(request.config),
-            request.iteration,
-            request.generation,
-            attempt.number,
-            request.stage,
-        )
-        name = self._name or f"validate {request.trial_id}@{request.iteration}"
-        # In a list, the function is only fetched after the task has said that it has begun.
-        kwargs, lookup = arguments(self._fn, request), self._lookup(request)
-        given = attempt.id, [self._fn_ref], request.checkpoint, kwargs, told, lookup
-        process = None if host is None else actor_of(host)
-        if host is not None and process is not None:
-            flight.host, flight.process = host, process
-            run = partial(in_workers, alone=not self._bundles) if has_workers(host) else in_trial
-            return generator_in(process, name)(run, *given)
-        if self._most is not None:
-            actor = flight.actor = self._idle_actor() or self._build()
-            actor.flight, actor.calls = flight, actor.calls + 1
-            call = actor.handle.evaluate.options(name=name, num_returns="streaming")
-            return call.remote(*given)
-        return self._remote.options(name=name).remote(*given)
-
-    def poll(self) -> list[Event]:
-        """See :class:`Executor`."""
-        events, self._events = self._events, []
-        while self._flights:
-            streams = {flight.stream: flight for flight in self._flights.values()}
-            ready, _ = ray.wait(list(streams), num_returns=len(streams), timeout=0)
-            if not ready:
-                break
-            for stream in ready:
-                events.extend(self._advance(streams[stream]))
-        self._end_idle()
-        return events
-
-    def _advance(self, flight: _Flight) -> Iterator[Event]:
-        """Yield the next thing that comes from an attempt."""
-        event: Event
-        host, as_told = flight.host, False
-        try:
-            event = ray.get(next(flight.stream))
-        except Exception as error:  # anything that a task can end with, including Ray's own errors
-            event = Failed(flight.attempt.id, *explain(error))
-            as_told = flight.stopping and isinstance(error, (StopIteration, TaskCancelledError))
-            lives_on = isinstance(error, (StopIteration, RayTaskError, TaskCancelledError))
-            if host is not None and not lives_on:
-                yield self._lost(flight, event.reason)
-        if isinstance(event, Began):
-            flight.begun = True
-            if flight.actor is not None:
-                flight.actor.up = True
-        elif not isinstance(event, Estimated):
-            self._land(flight, failed=isinstance(event, Failed) and not as_told)
-            if host is not None:
-                self._learn(flight, host, event)
-        if not flight.stopping:
-            yield event
-
-    def _learn(self, flight: _Flight, host: Trial, event: Event) -> None:
-        """Learn from how an attempt has ended in a trial whether others are to run in trials."""
-        if isinstance(event, Returned):
-            self._proven = True
-        elif not isinstance(event, Failed):
-            return
-        elif event.lost:
-            what = f"ended the workers of trial {host.trial_id} ({event.reason}), which goes on "
-            self._stay_out(flight, what + "from its newest checkpoint")
-        elif event.kind in _MEMORY:
-            self._stay_out(flight, f"{event.reason}, in the process of {host.trial_id}")
-        elif not (self._proven or self._bundles) and has_workers(host):
-            # A library that training uses may still take the process for one of several.
-            what = f"{event.reason}, in a worker of trial {host.trial_id}, where none had returned"
-            self._stay_out(flight, what)
-
-    def awaited(self) -> Collection[Any]:
-        """See :class:`Executor`."""
-        return [flight.stream for flight in self._flights.values()]
-
-    def cancel(self, attempt: Attempt) -> None:
-        """See :class:`Executor`."""
-        flight = self._flights.get(attempt.id)
-        if flight is None:
-            return
-        self._land(flight, failed=True)
-        if flight.host is not None:
-            ray.kill(flight.process)
-            self._events.append(self._lost(flight, "it had to be ended"))
-        elif flight.actor is None:
-            ray.cancel(flight.stream, force=True)
-
-    def stop(self, attempt: Attempt) -> None:
-        """See :class:`Executor`."""
-        flight = self._flights.get(attempt.id)
-        if flight is not None:
-            ray.cancel(flight.stream, force=False)
-            flight.stopping = True
-            if flight.actor is None:
-                self._land(flight)
-
-    def _land(self, flight: _Flight, *, failed: bool = False) -> None:
-        """Take that an attempt has ended, in whatever way."""
-        self._flights.pop(flight.attempt.id, None)
-        self._leave(flight, failed=failed)
-
-    def _leave(self, flight: _Flight, *, failed: bool = False) -> None:
-        """Let others have the place of an attempt."""
-        actor = flight.actor
-        if actor is None or actor.flight is not flight:
-            return  # or the next one is waiting for the actor
-        actor.flight, actor.idle_since, actor.released = None, self._monotonic(), False
-        if failed or actor.calls == self._max_calls:
-            self._end(actor)
-
-    def _lost(self, flight: _Flight, why: str) -> Lost:
-        """Take that the process of a trial has ended with an attempt in it."""
-        assert flight.host is not None
-        trial_id = flight.host.trial_id
-        self._stay_out(
-            flight,
-            f"ended the process of trial {trial_id} ({why}), which goes on from its newest "
-            "checkpoint if it has not ended",
-        )
-        return Lost(trial_id)
-
-    def _stay_out(self, flight: _Flight, what: str) -> None:
-        """Run nothing in the processes of trials any more; say so once."""
-        if self.in_trials:
-            self.in_trials = False
-            logger.warning(
-                "The validation of %s@%s %s. From now on, validations run in processes of their "
-                "own.",
-                flight.attempt.request.trial_id,
-                flight.attempt.request.iteration,
-                what,
-            )
-
-    # What there is room for --------------------------------------------------------------------
-
-    def _new(self) -> list[_Flight]:
-        """Return what may wait for resources of its own: its process has not started."""
-        flights = self._flights.values()
-        return [
-            one for one in flights if not (one.begun or one.host or (one.actor and one.actor.up))
-        ]
-
-    def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
-        """See :class:`Executor`."""
-        if self._need:
-            room = fits(ray.available_resources(), promised, self._need) - len(self._new())
-        else:  # it still runs on a core
-            room = int(ray.cluster_resources().get("CPU", 1)) - len(self._flights)
-        if self._most is None:
-            return room
-        idle = sum(actor.flight is None for actor in self._actors)
-        return idle + max(0, min(room, self._most - len(self._actors)))
-
-    def queued(self) -> int:
-        """See :class:`Executor`."""
-        groups = [one.actor.group if one.actor else None for one in self._new()]
-        waiting = sum(group is not None and not _is_ready(group) for group in groups)
-        anywhere = groups.count(None)
-        return waiting + (min(anywhere, waiting_for(self._own)) if anywhere else 0)
-
-    def spare(self, keep: int) -> None:
-        """See :class:`Executor`."""
-        idle = [actor for actor in self._actors if actor.flight is None]
-        for actor in idle[: max(0, len(self._actors) - keep)]:
-            self._end(actor)
-
-    def close(self) -> None:
-        """See :class:`Executor`."""
-        self.in_trials = False
-        for actor in list(self._actors):
-            self._end(actor)
-
-    # Evaluators --------------------------------------------------------------------------------
-
-    def _idle_actor(self) -> _Actor | None:
-        """Return an evaluator that has nothing to do, or will soon; None if there has to be one."""
-        for actor in list(self._actors):  # no attempt is lost with one that has died meanwhile
-            if actor.flight is None and has_died(actor.handle):
-                self._end(actor)
-        known = sorted(self._actors, key=lambda actor: actor.up, reverse=True)
-        idle = next((actor for actor in known if actor.flight is None), None)
-        if idle is None and len(known) >= (self._most or 0):
-            idle = next((one for one in known if one.flight and one.flight.stopping), None)
-        return idle
-
-    def _build(self) -> _Actor:
-        """Start one more evaluator."""
-        remote, group = self._remote, None
-        if not self._placed and self._bundles:
-            group = placement_group([one for one in (dict(self._own), *self._bundles) if one])
-            strategy = PlacementGroupSchedulingStrategy(
-                group, placement_group_bundle_index=0, placement_group_capture_child_tasks=False
-            )
-            remote = remote.options(scheduling_strategy=strategy)
-        try:
-            handle = remote.remote(int(bool(self._own)) if self._bundles else None)
-        except Exception:
-            if group is not None:
-                remove_placement_group(group)
-            raise
-        actor = _Actor(handle, group)
-        self._actors.append(actor)
-        return actor
-
-    def _end(self, actor: _Actor) -> None:
-        """End an evaluator."""
-        if actor in self._actors:
-            self._actors.remove(actor)
-            ray.kill(actor.handle)
-            if actor.group is not None:
-                remove_placement_group(actor.group)
-
-    def _end_idle(self) -> None:
-        now = self._monotonic()
-        for actor in list(self._actors):
-            idle_s = 0.0 if actor.flight else now - actor.idle_since
-            if idle_s >= self._idle_s:
-                self._end(actor)
-            elif idle_s >= _RELEASE_AFTER_S and not actor.released:
-                actor.released = True
-                actor.handle.release.remote()
-
-
-def _is_ready(group: PlacementGroup) -> bool:
-    """Return whether a placement group has its resources."""
-    return bool(placement_group_table(group).get("state") == "CREATED")
-
-
-def arguments(fn: Callable[..., Any], request: Request) -> dict[str, Any]:
-    """Return the keyword arguments of a validation.
-
-    A function that takes ``resume`` gets what an earlier attempt has yielded, by the flat names of
-    the metrics; an empty dict if there was none.
-
-    Example:
-        >>> def validate(checkpoint, resume): ...
-        >>> arguments(validate, Request("a", 1))
-        {'resume': {}}
-    """
-    kwargs = dict(request.kwargs)
-    if takes_resume(fn):
-        kwargs.setdefault("resume", dict(request.known))
-    return kwargs
-
-
-def explain(error: Exception) -> tuple[str, str | None]:
-    """Return one line that says what happened, and the traceback, if there is one."""
-    if isinstance(error, StopIteration):
-        return "ended without a result", None
-    if isinstance(error, RayTaskError):
-        cause = getattr(error, "cause", error)
-        return described(cause).reason, described(error).message
-    trace = described(error).message
-    if isinstance(error, OutOfMemoryError):
-        return "its process was killed for running out of memory", trace
-    if isinstance(error, (WorkerCrashedError, RayActorError)):
-        return "its process died", trace
-    if isinstance(error, TaskCancelledError):
-        return "it was cancelled from outside", trace
-    return f"was lost: {type(error).__name__}", trace
-
-
-def executor_of(config: ValidationConfig | Stage, cache: ValidationCache | None = None) -> Executor:
-    """Return where a stage's validations run, and look for scores in the cache first."""
-    own = None if cache is None else fingerprint(config.fn)
-    return RayExecutor(
-        config.fn,
-        config.ray_remote_kwargs,
-        evaluators=config.evaluators,
-        elsewhere=getattr(config, "where", None) == "elsewhere",
-        lookup=lambda request: None if cache is None else cache.lookup(own, request.kwargs),
-    )

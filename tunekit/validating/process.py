@@ -1,11 +1,11 @@
-"""What runs in the process of a validation, and the events that it tells the driver."""
+"""What runs in the process of a validation, and tells the driver how it fares."""
 
 from __future__ import annotations
 
 import inspect
 import pickle
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -28,19 +28,14 @@ from tunekit.gpu_memory import release_unused
 from tunekit.pickles import pack, portable
 from tunekit.process_state import undisturbed
 from tunekit.validating.context import ValidationContext, telling
+from tunekit.validating.executor import AttemptEvent, Began, Estimated, Failed, Returned
 
 if TYPE_CHECKING:  # most validations have no cache, and each imports this in its own process
     from tunekit.validating.cache import Lookup
 
 __all__ = [
-    "Began",
-    "Estimated",
     "Evaluator",
-    "Event",
-    "Failed",
-    "Lost",
     "Parcel",
-    "Returned",
     "in_task",
     "in_trial",
     "is_cancelled",
@@ -53,67 +48,6 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Began:
-    """An attempt has got its resources and runs."""
-
-    attempt_id: str
-
-
-@dataclass(frozen=True)
-class Estimated:
-    """An attempt's function has yielded what it knows so far."""
-
-    attempt_id: str
-    value: Any
-
-
-@dataclass(frozen=True)
-class Returned:
-    """An attempt's function has returned a value.
-
-    Attributes:
-        key: The name that the score has in the cache; None without a cache.
-        cached: Whether it was there, and the function was not called.
-    """
-
-    attempt_id: str
-    value: Any
-    key: str | None = field(default=None, repr=False)
-    cached: bool = field(default=False, repr=False)
-
-
-@dataclass(frozen=True)
-class Failed:
-    """An attempt's function has raised, or its process is gone.
-
-    Attributes:
-        error: The traceback.
-        kind: The name of the exception's class, if the function has raised one.
-        lost: Whether workers of the trial in which it ran have ended with it.
-    """
-
-    attempt_id: str
-    reason: str
-    error: str | None = None
-    kind: str = field(default="", repr=False)
-    lost: bool = field(default=False, repr=False)
-
-
-@dataclass(frozen=True)
-class Lost:
-    """The process of a trial has ended with an attempt that ran in it.
-
-    Attributes:
-        trial_id: The trial.
-    """
-
-    trial_id: str
-
-
-Event = Began | Estimated | Returned | Failed | Lost
-
-
 # Where it runs ---------------------------------------------------------------------------------
 
 
@@ -124,7 +58,7 @@ def in_task(
     kwargs: dict[str, Any],
     told: ValidationContext,
     lookup: Lookup | None,
-) -> Iterator[Event]:
+) -> Iterator[AttemptEvent]:
     """Validate, and yield what happens; the function is fetched after it has begun.
 
     Args:
@@ -137,14 +71,14 @@ def in_task(
     """
     yield Began(attempt_id)
 
-    def run() -> Iterator[Event]:
+    def run() -> Iterator[AttemptEvent]:
         return produced(attempt_id, lambda: ray.get(fn_ref[0])(checkpoint, **kwargs))
 
     with telling(told):
         yield from looked_up(attempt_id, lookup, checkpoint, told, run)
 
 
-def in_trial(trainable: Any, *given: Any) -> Iterator[Event]:
+def in_trial(trainable: Any, *given: Any) -> Iterator[AttemptEvent]:
     """Validate in the process of a trial that stands still, as in a task."""
     with undisturbed():
         yield from in_task(*given)
@@ -170,7 +104,7 @@ class Evaluator:
         kwargs: dict[str, Any],
         told: ValidationContext,
         lookup: Lookup | None,
-    ) -> Iterator[Event]:
+    ) -> Iterator[AttemptEvent]:
         """Do as :func:`in_task` does."""
         yield Began(attempt_id)
         failed = outcome_of(lambda: self._build(fn_ref)) if self._evaluate is None else None
@@ -179,7 +113,7 @@ class Evaluator:
             yield Failed(attempt_id, why, failed.trace)
             return
 
-        def run() -> Iterator[Event]:
+        def run() -> Iterator[AttemptEvent]:
             return produced(attempt_id, lambda: self._evaluate(checkpoint, **kwargs))
 
         with telling(told):
@@ -206,8 +140,8 @@ def looked_up(
     lookup: Lookup | None,
     checkpoint: Any,
     told: ValidationContext,
-    run: Callable[[], Iterator[Event]],
-) -> Iterator[Event]:
+    run: Callable[[], Iterator[AttemptEvent]],
+) -> Iterator[AttemptEvent]:
     """Yield what a validation yields, unless its score is in the cache: then yield that.
 
     Args:

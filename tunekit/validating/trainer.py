@@ -20,18 +20,8 @@ from tunekit.core.values import Raised, admitted
 from tunekit.extras import extra
 from tunekit.process_state import undisturbed
 from tunekit.validating.context import ValidationContext, telling, told_now
-from tunekit.validating.process import (
-    Began,
-    Estimated,
-    Event,
-    Failed,
-    Returned,
-    looked_up,
-    opened,
-    outcome_of,
-    plain,
-    produced,
-)
+from tunekit.validating.executor import AttemptEvent, Began, Estimated, Failed, Returned
+from tunekit.validating.process import looked_up, opened, outcome_of, plain, produced
 
 if TYPE_CHECKING:
     from tunekit._ray.worker_group import TrialWorkerGroup
@@ -183,7 +173,7 @@ def in_workers(
     lookup: Lookup | None,
     *,
     alone: bool,
-) -> Iterator[Event]:
+) -> Iterator[AttemptEvent]:
     """Validate in the workers of a trial that stands still: a task of the trial's own process.
 
     Args:
@@ -193,7 +183,7 @@ def in_workers(
     """
     from tunekit._ray.worker_group import WorkersLost
 
-    def run() -> Iterator[Event]:
+    def run() -> Iterator[AttemptEvent]:
         if alone:
             call = partial(_on_rank_0, attempt_id, fn_ref, checkpoint, kwargs, told)
             yield from (event for _, event in trial.beside(call, alone=True) if event is not None)
@@ -232,7 +222,7 @@ def _on_rank_0(
     checkpoint: Any,
     kwargs: dict[str, Any],
     told: ValidationContext,
-) -> Generator[Event, None, Event | None]:
+) -> Generator[AttemptEvent, None, AttemptEvent | None]:
     """Validate in this worker alone; return the last event, if there is one."""
     with undisturbed(), telling(told):
         for event in produced(attempt_id, lambda: ray.get(fn_ref[0])(checkpoint, **kwargs)):

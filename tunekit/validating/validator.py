@@ -32,8 +32,8 @@ from tunekit.core.values import LeftOut
 from tunekit.errors import ConfigError
 from tunekit.stage import Stage
 from tunekit.validating.cache import ValidationCache
-from tunekit.validating.executor import Executor
-from tunekit.validating.process import Began, Estimated, Failed, Lost, Returned, received
+from tunekit.validating.executor import Began, Estimated, Executor, Failed, Lost, Returned
+from tunekit.validating.process import received
 
 __all__ = ["Around", "Validator"]
 
