@@ -16,8 +16,8 @@ from tests.journals import read
 from tests.kills import Killed, bury, killed_after
 from tests.restores import prepare_restore
 from tests.sweeps import LENGTH, Ran, sweep
+from tunekit._ray.checkpoints import remove_left_over
 from tunekit.core.events import CheckpointSaved, TrialAdded, ValidationRequested
-from tunekit.driver.restore import remove_left_over
 from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
@@ -91,7 +91,7 @@ def test_a_restore_that_is_killed_while_it_removes_is_gone_on_with(tmp_path, mon
         (Path(path) / "half").unlink()  # it was half way
         raise Killed
 
-    monkeypatch.setattr("tunekit.driver.restore.delete_checkpoint", dies)
+    monkeypatch.setattr("tunekit._ray.checkpoints.delete_checkpoint", dies)
     with pytest.raises(Killed):
         restored(tmp_path)
     bury(tmp_path / "sweep")
@@ -108,7 +108,7 @@ def test_a_storage_that_does_not_let_go_ends_no_sweep(tmp_path, monkeypatch, cap
     def refuse(filesystem: Any, path: str) -> None:
         raise PermissionError("is read-only")
 
-    monkeypatch.setattr("tunekit.driver.restore.delete_checkpoint", refuse)
+    monkeypatch.setattr("tunekit._ray.checkpoints.delete_checkpoint", refuse)
     ran = restored(tmp_path)
     assert cut_off.is_dir() and "stays there: is read-only" in caplog.text
     assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
@@ -121,8 +121,8 @@ class Trial:
 
     def __init__(self, filesystem: pyarrow.fs.FileSystem, folder: str, tracked: str):
         self.storage = SimpleNamespace(storage_filesystem=filesystem, trial_fs_path=folder)
-        result = SimpleNamespace(checkpoint=SimpleNamespace(path=f"{folder}/{tracked}"))
-        manager = SimpleNamespace(_latest_checkpoint_result=result, _checkpoint_results=[])
+        latest = SimpleNamespace(checkpoint=SimpleNamespace(path=f"{folder}/{tracked}"), metrics={})
+        manager = SimpleNamespace(latest_checkpoint_result=latest, _checkpoint_results=[])
         self.run_metadata = SimpleNamespace(checkpoint_manager=manager)
 
     def is_finished(self) -> bool:

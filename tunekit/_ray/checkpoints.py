@@ -1,4 +1,7 @@
-"""Which checkpoints of a trial are kept: Tune's checkpoint manager, with leases."""
+"""Deletes checkpoints: those that Tune's manager has too many of, and what is left of uploads.
+
+When one may be deleted is said in ``core/retention.py``.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import contextlib
 import copy
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,23 +21,32 @@ from ray.tune import CheckpointConfig
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 
+from tunekit._ray.storage import changed_at, exists, paths_in
+from tunekit.core.events import (
+    CheckpointSaved,
+    Event,
+    Exploited,
+    TrialAdded,
+    ValidationRequested,
+)
 from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.reports import received
-from tunekit.core.retention import Kept, rank, surplus
+from tunekit.core.retention import Kept, left_over, rank, surplus
 from tunekit.core.values import number
 from tunekit.pickles import portable
 
 __all__ = [
     "LeasingCheckpointManager",
-    "delete_checkpoint",
     "forget_missing",
     "latest_checkpoint",
+    "remove_left_over",
     "saved_results",
     "set_checkpoint_config",
     "skip_existing",
     "take_saved",
-    "tracked",
 ]
+
+logger = logging.getLogger(__name__)
 
 
 def latest_checkpoint(trial: Trial) -> tuple[Any, dict[str, Any]] | None:
@@ -54,9 +66,8 @@ def skip_existing(trial: Trial) -> None:
     A process that was killed may have left a part of one, which Tune does not know.
     """
     storage = trial.storage
-    selector = pyarrow.fs.FileSelector(storage.trial_fs_path, allow_not_found=True)
-    names = (info.base_name for info in storage.storage_filesystem.get_file_info(selector))
-    found = [int(n.rsplit("_", 1)[1]) for n in names if re.fullmatch(r"checkpoint_\d{6,}", n)]
+    there = paths_in(storage.storage_filesystem, storage.trial_fs_path)
+    found = [int(m[1]) for path in there if (m := re.search(r"/checkpoint_(\d{6,})$", path))]
     storage.current_checkpoint_index = max([storage.current_checkpoint_index, *found])
     trial.invalidate_json_state()
 
@@ -68,15 +79,8 @@ def saved_results(trial: Trial) -> list[tuple[Any, dict[str, Any]]]:
     return sorted(found, key=lambda one: one[1].get(TRAINING_ITERATION, 0))
 
 
-def tracked(trial: Trial) -> set[str]:
-    """Return where the checkpoints lie that Tune knows of a trial, also one it was cloned from."""
-    latest = trial.run_metadata.checkpoint_manager._latest_checkpoint_result
-    paths = {checkpoint.path for checkpoint, _ in saved_results(trial)}
-    return paths | (set() if latest is None else {latest.checkpoint.path})
-
-
 def delete_checkpoint(filesystem: pyarrow.fs.FileSystem, path: str) -> None:
-    """Delete a checkpoint's folder, if it is there.
+    """Delete a checkpoint's folder, if it is there: the state of a restored sweep may be older.
 
     Raises:
         OSError: If the storage does not let it go.
@@ -85,29 +89,60 @@ def delete_checkpoint(filesystem: pyarrow.fs.FileSystem, path: str) -> None:
         _delete_fs_path(fs=filesystem, fs_path=path)
 
 
+def remove_left_over(trials: Iterable[Trial], events: Iterable[Event]) -> None:
+    """Remove what is in trials' folders of checkpoints that nothing refers to.
+
+    A checkpoint stays if the journal names it, whatever for, or Tune's saved state does, of
+    whatever trial; and so does what was last written before its trial was added, or nobody knows
+    when: that is not of this sweep. It can be killed, and called again, at any time.
+
+    Args:
+        trials: All trials of a restored sweep. Looked into are the folders of those that go on.
+        events: The sweep's journal.
+    """
+    trials, known = list(trials), set[str]()
+    added: dict[str, float] = {}
+    for trial in trials:
+        known.update(checkpoint.path for checkpoint, _ in saved_results(trial))
+        latest = latest_checkpoint(trial)  # which may be another trial's
+        known.update([] if latest is None else [latest[0].path])
+    for event in events:
+        match event:
+            case TrialAdded():
+                added[event.trial_id] = event.time
+            case CheckpointSaved() | ValidationRequested() | Exploited():
+                known.add(event.checkpoint)
+    for trial in trials:
+        if trial.trial_id in added and not trial.is_finished():
+            _remove_in(trial, known, since=added[trial.trial_id])
+
+
+def _remove_in(trial: Trial, known: set[str], since: float) -> None:
+    filesystem, folder = trial.storage.storage_filesystem, trial.storage.trial_fs_path
+    try:
+        for path in left_over(paths_in(filesystem, folder), known):
+            written = changed_at(filesystem, path)
+            if written is not None and written >= since:
+                delete_checkpoint(filesystem, path)
+                logger.info("%s was removed: an upload that a killed process began.", path)
+    except OSError as error:
+        logger.warning("What a killed process left in %s stays there: %s", folder, error)
+
+
 def forget_missing(trial: Trial) -> list[str]:
     """Forget the checkpoints of a trial that storage lacks; return where they lay.
 
     The trial goes on from the newest that is left.
     """
     manager = trial.run_metadata.checkpoint_manager
-    there: dict[str, bool] = {}
-
-    def lies(result: _TrainingResult | None) -> bool:
-        if result is None:
-            return False
-        path = result.checkpoint.path
-        if path not in there:
-            info = result.checkpoint.filesystem.get_file_info(path)
-            there[path] = info.type != pyarrow.fs.FileType.NotFound
-        return there[path]
-
-    latest = manager._latest_checkpoint_result
-    manager._checkpoint_results = [r for r in manager._checkpoint_results if lies(r)]
-    if latest is not None and not lies(latest):
-        left = sorted(manager._checkpoint_results, key=lambda result: result.checkpoint.path)
-        manager._latest_checkpoint_result = left[-1] if left else None
-    missing = sorted(path for path, is_there in there.items() if not is_there)
+    latest, known = manager._latest_checkpoint_result, manager._checkpoint_results
+    checkpoints = [one.checkpoint for one in [*known, *([] if latest is None else [latest])]]
+    filesystems = {one.path: one.filesystem for one in checkpoints}
+    missing = sorted(path for path, where in filesystems.items() if not exists(where, path))
+    manager._checkpoint_results = left = [r for r in known if r.checkpoint.path not in missing]
+    if latest is not None and latest.checkpoint.path in missing:
+        newest = max(left, key=lambda result: result.checkpoint.path, default=None)
+        manager._latest_checkpoint_result = newest
     if missing:
         trial.run_metadata.invalidate_cache()
     return missing
@@ -120,9 +155,6 @@ def set_checkpoint_config(trial: Trial, *, frequency: int, at_end: bool) -> None
     config.checkpoint_frequency = frequency
     config.checkpoint_at_end = at_end
     manager._checkpoint_config = config
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -215,7 +247,6 @@ class LeasingCheckpointManager(_CheckpointManager):
             if result.checkpoint.path == path:
                 result.metrics = merge(hide(result.metrics, flatten(metrics)), metrics)
         self._note(entry, metrics)
-        self.prune()
 
     def add(self, path: str, metrics: Mapping[str, Any]) -> None:
         """Lay metrics over those of the checkpoint at ``path`` by which it is not ranked."""
@@ -233,7 +264,11 @@ class LeasingCheckpointManager(_CheckpointManager):
             result.metrics = hide(result.metrics, [name for name in names if name not in own])
 
     def prune(self) -> None:
-        """Sort by score, and delete what is neither among the best nor needed."""
+        """Sort by score, and delete what is neither among the best nor needed.
+
+        To be called after a checkpoint was saved, and is in the journal; after one was scored; and
+        when one is not needed any more.
+        """
         config, results = self._checkpoint_config, self._checkpoint_results
         attribute = config.checkpoint_score_attribute
         if attribute is None and config.num_to_keep is None:
@@ -260,9 +295,7 @@ class LeasingCheckpointManager(_CheckpointManager):
         """Delete what is not kept; what the storage does not let go now, it may next time."""
         for path, checkpoint in list(self._to_delete.items()):
             try:
-                _delete_fs_path(fs=checkpoint.filesystem, fs_path=path)
-            except FileNotFoundError:  # a restored state may be older
-                pass
+                delete_checkpoint(checkpoint.filesystem, path)
             except OSError as error:
                 logger.warning("%s could not be deleted, and is tried again: %s", path, error)
                 return

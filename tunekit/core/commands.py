@@ -8,7 +8,7 @@ restore that must not do again what was done drops them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tunekit.core.validation import Outcome, Request
@@ -19,18 +19,12 @@ __all__ = [
     "Command",
     "Deliver",
     "Fold",
-    "Holder",
-    "Keep",
     "NoteFailure",
     "Notify",
-    "Release",
     "Show",
     "Told",
     "Validate",
 ]
-
-#: Who keeps a checkpoint: what for, and the name of that.
-Holder: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -58,28 +52,6 @@ class Cancel:
     """End the validations of a trial that the scheduler has stopped early."""
 
     trial_id: str
-
-
-@dataclass(frozen=True)
-class Keep:
-    """Keep a checkpoint for somebody, instead of what was kept for them.
-
-    Attributes:
-        holder: Who needs it.
-        path: The checkpoint.
-        trial_id: The trial that saved it, and deletes it when nobody needs it.
-    """
-
-    holder: Holder
-    path: str
-    trial_id: str = field(compare=False)
-
-
-@dataclass(frozen=True)
-class Release:
-    """Let a checkpoint be deleted as far as somebody is concerned."""
-
-    holder: Holder
 
 
 @dataclass(frozen=True)
@@ -130,6 +102,4 @@ class Deliver:
     trial_id: str
 
 
-Command: TypeAlias = (
-    Ask | Validate | Cancel | Keep | Release | Fold | Show | NoteFailure | Notify | Deliver
-)
+Command: TypeAlias = Ask | Validate | Cancel | Fold | Show | NoteFailure | Notify | Deliver

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from tunekit.core.backlog import Backlog
 from tunekit.core.commands import (
     Ask,
     Cancel,
     Command,
     Deliver,
     Fold,
-    Holder,
-    Keep,
     NoteFailure,
     Notify,
-    Release,
     Validate,
 )
 from tunekit.core.confidence import Interval
@@ -59,6 +56,7 @@ from tunekit.core.events import (
 from tunekit.core.history import GENERATION, ITERATION, History
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten, hide, merge
+from tunekit.core.retention import Leases, for_clone, for_validation
 from tunekit.core.validation import Outcome, Request, Selection, Status
 from tunekit.core.values import number
 
@@ -79,7 +77,6 @@ class TrialRecord:
         saved: The generation, iteration and run of its newest checkpoint.
         clone: The checkpoint that it was overwritten with, until it has saved one of its own.
         failed: Whether it has failed, and has not been started again.
-        pending: The names of its validations that have not ended.
         unlogged: Outcomes that loggers may not have before older ones, in order.
         ended: Those that have ended and whose scores the scheduler has not heard of.
         spare: The newest score that decided nothing.
@@ -92,7 +89,6 @@ class TrialRecord:
     saved: tuple[int, int, int] | None = None
     clone: str | None = None
     failed: bool = False
-    pending: set[str] = field(default_factory=set)
     unlogged: list[Outcome] = field(default_factory=list)
     ended: list[Request] = field(default_factory=list)
     spare: Outcome | None = None
@@ -174,7 +170,7 @@ class Engine:
         >>> ask.request.path
         'a/c1'
         >>> [type(one).__name__ for one in engine.handle(ValidationRequested(**named))]
-        ['Keep', 'Validate']
+        ['Validate']
         >>> ended = ValidationEnded(id="a:0:1:1", status="validated", metrics={"score": 0.5})
         >>> [type(one).__name__ for one in engine.handle(ended)]
         ['Fold', 'Notify', 'Deliver']
@@ -195,9 +191,10 @@ class Engine:
         #: The trials that the scheduler stopped early, in order.
         self.rejected: dict[str, None] = {}
         self._selection = Selection(when)
-        self._owed: dict[str, Request] = {}
-        #: The requests that have not ended, by name, in order.
-        self.unfinished: dict[str, Request] = {}
+        #: Which checkpoints are needed, also by further stages and by the scheduler.
+        self.leases = Leases()
+        #: The validations that the scheduler decides by.
+        self.backlog = Backlog(self.leases)
         #: What loggers get once it is known which metrics are validation's, in order.
         self.postponed: list[Outcome] = []
         # The trials to deliver something of, once existing scores can be judged by.
@@ -209,12 +206,6 @@ class Engine:
         self._from_before: frozenset[str] = frozenset()
         # What follows from the event that is being applied.
         self._commands: list[Command] = []
-        # Who has been given a checkpoint to keep, and has not released it.
-        self._kept: dict[Holder, str] = {}
-        #: How many validations ended in each way.
-        self.counts: Counter[Status] = Counter()
-        #: Seconds that validations ran, added up.
-        self.ran_s = 0.0
         #: Seconds that trials waited for scores, added up.
         self.waited_s = 0.0
         #: The least and the greatest score so far, by the metrics to judge by.
@@ -238,14 +229,13 @@ class Engine:
     def reconcile(self) -> list[Command]:
         """Return what a restored sweep has still to do about the events that were applied.
 
-        What to keep and to release was carried out with each event. What loggers were given is
-        known to them.
+        What loggers were given is known to them.
         """
         self.postponed = []
-        self._from_before = frozenset(self._owed)
+        self._from_before = frozenset(self.backlog.owed)
         return [
-            *(Validate(request, again=True) for request in self.unfinished.values()),
-            *(Ask(request) for request in self._owed.values()),
+            *(Validate(request, again=True) for request in self.backlog.unfinished.values()),
+            *(Ask(request) for request in self.backlog.owed.values()),
             *map(Cancel, self.rejected),
         ]
 
@@ -293,19 +283,18 @@ class Engine:
                 self.record(event.trial_id).failed = False
                 self.delivery.forget(event.trial_id)
             case Exploited():
-                path, clone = event.checkpoint, ("clone", event.trial_id)
+                trial_id, generation, path = event.trial_id, event.generation, event.checkpoint
                 self.ancestry.add(event.exploit())
-                self._lease((*clone, event.generation), path, event.donor_id)
-                self._release((*clone, event.generation - 1))
-                self.delivery.overwritten(event.trial_id, event.generation, event.iteration)
-                self.record(event.trial_id).clone = path
+                self.leases.take(for_clone(trial_id, generation), path, event.donor_id)
+                self.leases.release(for_clone(trial_id, generation - 1))
+                self.delivery.overwritten(trial_id, generation, event.iteration)
+                self.record(trial_id).clone = path
             case Waited():
                 self.waited_s += event.seconds
             case TrialAdded():
                 self.record(event.trial_id)
             case ValidationEstimated():
-                if event.id in self.unfinished:
-                    self._estimate(event)
+                self.backlog.estimate(event)
             case AttemptStarted() | AttemptBegan() | BudgetExpired():
                 pass
             case Chosen() | SnapshotTaken() | SessionClosed():
@@ -332,7 +321,7 @@ class Engine:
             self.trials[one].ended = held
             for request in ended:
                 if request not in held:
-                    self._release(("validation", request.id))
+                    self.backlog.let_go(request)
         if known:
             self._unsettled.clear()
 
@@ -350,18 +339,11 @@ class Engine:
         self.has_saved = True
         record.saved, record.clone = (*event.place, event.run), None
         # From now on the trial restarts from its own checkpoints.
-        self._release(("clone", trial_id, event.generation))
+        self.leases.release(for_clone(trial_id, event.generation))
         if self._selection.wants(trial_id, event.iteration, event.wish, used=event.used):
-            request = self._owed[event.id] = self.request_of(event)
+            request = self.request_of(event)
+            self.backlog.owe(request)
             self._commands.append(Ask(request))
-
-    def _lease(self, holder: Holder, path: str, trial_id: str) -> None:
-        self._kept[holder] = path
-        self._commands.append(Keep(holder, path, trial_id))
-
-    def _release(self, holder: Holder) -> None:
-        self._kept.pop(holder, None)
-        self._commands.append(Release(holder))
 
     def request_of(self, event: CheckpointSaved) -> Request:
         """Return the request that would validate a checkpoint."""
@@ -385,14 +367,10 @@ class Engine:
         )
 
     def _request(self, event: ValidationRequested) -> None:
-        request = self._owed.pop(event.id, None)
+        request = self.backlog.request(event.id)
         if request is None:  # a further stage's, or it was pending before, or its line is lost
             return
-        self.unfinished[event.id] = request
-        again = event.id in self._from_before
-        self._lease(("validation", event.id), request.path, event.trial_id)
-        self._commands.append(Validate(request, again=again))
-        self.record(event.trial_id).pending.add(event.id)
+        self._commands.append(Validate(request, again=event.id in self._from_before))
         if request.optional:  # nobody waits for it
             return
         self.history.requested(event.id)
@@ -408,12 +386,12 @@ class Engine:
             return
         generation, iteration, run = record.saved
         key = f"{trial_id}:{generation}:{iteration}:{run}"
-        owed = self._owed.get(key)
-        if owed is not None and owed.optional:
-            self._owed[key] = replace(owed, optional=False)
-        request = self.unfinished.get(key)
+        owed, unfinished = self.backlog.owed, self.backlog.unfinished
+        if key in owed:
+            owed[key] = replace(owed[key], optional=False)
+        request = unfinished.get(key)
         if request is not None and request.optional:
-            self.unfinished[key] = request = replace(request, optional=False)
+            unfinished[key] = request = replace(request, optional=False)
             self.history.requested(key)
             self.delivery.requested(request)
             self._commands.append(Validate(request))
@@ -422,23 +400,16 @@ class Engine:
             self.delivery.requested(outcome.request)
             self.delivery.ended(outcome)
 
-    def _estimate(self, event: ValidationEstimated) -> None:
-        request = self.unfinished[event.id]
-        self.unfinished[event.id] = replace(request, known=event.estimates)
-
     def _end(self, event: ValidationEnded) -> None:
-        request = self.unfinished.pop(event.id, None)
-        if request is None:
+        outcome = self.backlog.end(event)
+        if outcome is None:
             return
-        record = self.record(event.trial_id)
-        record.pending.discard(event.id)
-        outcome = event.outcome(request)
-        self.counts[outcome.status] += 1
-        self.ran_s += outcome.ran_s
-        record.ended.append(request)
+        request = outcome.request
+        self.record(request.trial_id).ended.append(request)
         self._take_score(outcome)
         if self.history.counts(outcome):
             self._commands.append(Fold(outcome))
+            self.leases.touch(request.trial_id)
         if not outcome.validated and not (outcome.status is Status.SKIPPED and request.optional):
             self._commands.append(NoteFailure(outcome))
         self._notify(outcome)
@@ -475,7 +446,7 @@ class Engine:
         """
         record = self.record(outcome.request.trial_id)
         bisect.insort(record.unlogged, outcome, key=lambda one: one.request.place)
-        pending = [self.unfinished[one] for one in record.pending if one in self.unfinished]
+        pending = self.backlog.pending(outcome.request.trial_id)
         waits = [one.place for one in pending if not one.optional]
         due = [one for one in record.unlogged if not waits or one.request.place < min(waits)]
         del record.unlogged[: len(due)]
@@ -552,16 +523,12 @@ class Engine:
             >>> list(Engine().broken())
             []
         """
-        known = {one for record in self.trials.values() for one in record.pending}
-        for key in self.unfinished.keys() ^ known:
-            pending = key in self.unfinished
-            yield f"{key} is {'' if pending else 'not '}pending, and its trial differs"
-        for key in self._owed.keys() & self.unfinished.keys():
-            yield f"{key} is requested, and owed a request"
-        needed = dict(self.unfinished)
-        for record in self.trials.values():
-            needed |= {one.id: one for one in record.ended}
-        for key, request in needed.items():
-            if self._kept.get(("validation", key)) != request.path:
-                yield f"the checkpoint of {key} may be deleted, though it is needed"
+        yield from self.backlog.broken()
+        for trial_id, record in self.trials.items():
+            needed = {for_validation(one.id): one.path for one in record.ended}
+            if record.clone is not None:
+                needed[for_clone(trial_id, self.ancestry.generation(trial_id))] = record.clone
+            for holder, path in needed.items():
+                if self.leases.held(holder) != path:
+                    yield f"{path} may be deleted, though it is needed: {holder}"
         yield from self.delivery.broken()

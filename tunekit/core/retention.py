@@ -1,13 +1,70 @@
-"""Which checkpoints of a trial are kept, for whom, and which may be deleted."""
+"""When a checkpoint may be deleted: who needs it, and which of the others are too many.
+
+A checkpoint that anybody needs has a lease in ``Engine.leases``, in the name of a holder:
+
+============================  =================================  =================================
+holder                        takes it                           releases it
+============================  =================================  =================================
+:func:`for_validation`        ``core/backlog.py``, as soon as    ``core/engine.py``, once the score
+                              a validation is owed               is delivered or never will be;
+                                                                 ``core/stages.py``, at its end
+:func:`for_clone`             ``scheduling/base.py``, when a     ``core/engine.py``, once the trial
+                              trial is to be overwritten with    has saved a checkpoint of its own;
+                              it; ``core/engine.py``, when it    ``scheduling/base.py``, if it is
+                              is                                 not overwritten after all
+:func:`for_scored`,           ``scheduling/base.py``, when the   ``scheduling/base.py``, when the
+:func:`for_offered`           scheduler gets its score, or       scheduler gets a newer one, or the
+                              looks at it: it may clone it       trial is gone
+============================  =================================  =================================
+
+There are two deletions, both in ``_ray/checkpoints.py``. At the end of each step, the driver prunes
+the trials of :meth:`Leases.take_touched`: a checkpoint that is :func:`surplus` goes. A restore
+removes what killed processes have left of uploads: :func:`left_over`.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-__all__ = ["Kept", "Leases", "left_over", "rank", "surplus"]
+__all__ = [
+    "Holder",
+    "Kept",
+    "Leases",
+    "for_clone",
+    "for_offered",
+    "for_scored",
+    "for_validation",
+    "left_over",
+    "rank",
+    "surplus",
+]
+
+#: Who needs a checkpoint: what for, and the name of that.
+Holder: TypeAlias = tuple[str, ...]
+
+
+def for_validation(request_id: str) -> Holder:
+    """Return the holder for a validation, from when it is owed until nobody waits for its score."""
+    return ("validation", request_id)
+
+
+def for_clone(trial_id: str, generation: int) -> Holder:
+    """Return the holder for what a generation of a trial begins with, until it saves its own."""
+    return ("clone", trial_id, str(generation))
+
+
+def for_scored(trial_id: str) -> Holder:
+    """Return the holder for a trial's checkpoint whose score the scheduler has received last."""
+    return ("scored", trial_id)
+
+
+def for_offered(trial_id: str) -> Holder:
+    """Return the holder for a trial's checkpoint that the scheduler has looked at last."""
+    return ("offered", trial_id)
 
 
 @dataclass(frozen=True)
@@ -65,49 +122,70 @@ def surplus(checkpoints: Sequence[Kept], num_to_keep: int | None, *, by_score: b
 
 
 class Leases:
-    """Checkpoints that somebody still needs: a validation, a scheduler, a clone.
+    """The checkpoints that somebody needs, and the trials some of whose may be deleted now.
 
-    A holder has one lease at a time; taking another gives the first one back. Several holders may
-    have a lease on the same checkpoint, which is free when the last one has given it back.
+    A holder has one lease at a time; taking another releases the first one. Several holders may
+    have a lease on the same checkpoint, which is free when the last one has released it.
 
     Example:
         >>> leases = Leases()
-        >>> leases.take("validation 1", "trial_a/checkpoint_3")
-        >>> leases.take("clone b", "trial_a/checkpoint_3")
-        >>> leases.release("validation 1")
-        >>> "trial_a/checkpoint_3" in leases
-        True
-        >>> leases.release("clone b")
-        'trial_a/checkpoint_3'
+        >>> leases.take(for_validation("a:0:3:1"), "a/checkpoint_3", "a")
+        >>> leases.take(for_clone("b", 1), "a/checkpoint_3")
+        >>> leases.release(for_validation("a:0:3:1"))
+        >>> list(leases), leases.take_touched()
+        (['a/checkpoint_3'], [])
+        >>> leases.release(for_clone("b", 1))
+        >>> list(leases), leases.take_touched()
+        ([], ['a'])
     """
 
     def __init__(self) -> None:
-        self._paths: dict[Hashable, str] = {}
-        self._holders: dict[str, set[Hashable]] = {}
+        self._paths: dict[Holder, str] = {}
+        self._holders: dict[str, set[Holder]] = {}
+        # The trials that have saved them, and delete them when nobody needs them.
+        self._owners: dict[str, str] = {}
+        self._touched: dict[str, None] = {}
 
-    def take(self, holder: Hashable, path: str) -> str | None:
-        """Keep ``path`` for ``holder``; return the path that became free by that, if any."""
+    def take(self, holder: Holder, path: str, trial_id: str | None = None) -> None:
+        """Keep a checkpoint for a holder, instead of what was kept for it.
+
+        Args:
+            holder: Who needs it.
+            path: The checkpoint.
+            trial_id: The trial that saved it; None if another holder has said so.
+        """
+        if trial_id is not None:
+            self._owners[path] = trial_id
         if self._paths.get(holder) == path:
-            return None
-        freed = self.release(holder)
+            return
+        self.release(holder)
         self._paths[holder] = path
         self._holders.setdefault(path, set()).add(holder)
-        return freed
 
-    def release(self, holder: Hashable) -> str | None:
-        """Give back what ``holder`` has; return its path if nobody else needs it."""
+    def release(self, holder: Holder) -> None:
+        """Release what is kept for a holder, if anything."""
         path = self._paths.pop(holder, None)
         if path is None:
-            return None
+            return
         holders = self._holders[path]
         holders.discard(holder)
-        if holders:
-            return None
-        del self._holders[path]
-        return path
+        if not holders:
+            del self._holders[path]
+            owner = self._owners.pop(path, None)
+            if owner is not None:
+                self.touch(owner)
 
-    def held(self, holder: Hashable) -> str | None:
-        """The path that is kept for ``holder``, if any."""
+    def touch(self, trial_id: str) -> None:
+        """Note that a trial may have a checkpoint to delete: it has more, or other scores."""
+        self._touched[trial_id] = None
+
+    def take_touched(self) -> list[str]:
+        """Return the trials that may have checkpoints to delete, each once."""
+        touched, self._touched = self._touched, {}
+        return list(touched)
+
+    def held(self, holder: Holder) -> str | None:
+        """Return the path that is kept for a holder, if any."""
         return self._paths.get(holder)
 
     def __contains__(self, path: object) -> bool:

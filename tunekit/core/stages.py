@@ -8,10 +8,10 @@ that ended. The engine never asked for those, and ignores them.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from tunekit.core.commands import Command, Keep, Notify, Release, Show
+from tunekit.core.backlog import Backlog
+from tunekit.core.commands import Command, Notify, Show
 from tunekit.core.engine import Engine, Input
 from tunekit.core.events import (
     CheckpointSaved,
@@ -26,7 +26,7 @@ from tunekit.core.events import (
     ValidationEstimated,
     ValidationRequested,
 )
-from tunekit.core.validation import Request, Status
+from tunekit.core.validation import Request
 
 __all__ = ["EVERY", "StageState"]
 
@@ -71,8 +71,8 @@ class StageState:
         ...     saved = CheckpointSaved(trial_id="a", id=f"a:0:{n}:1", iteration=n, checkpoint="c")
         ...     for one in (sweep, stage):
         ...         commands = one.apply(saved)
-        >>> commands, list(stage.owed)
-        ([Keep(holder=('validation', 'a:0:2:1:full'), path='c', trial_id='a')], ['a:0:2:1:full'])
+        >>> list(stage.backlog.owed)
+        ['a:0:2:1:full']
     """
 
     def __init__(self, name: str, every: int | str, sweep: Engine):
@@ -80,37 +80,22 @@ class StageState:
         self._trials: dict[str, _Saved] = {}
         # The names of all that was ever owed.
         self._known: set[str] = set()
-        #: What is to be requested, by name, in order.
-        self.owed: dict[str, Request] = {}
-        #: The requests that have not ended, by name, in order.
-        self.unfinished: dict[str, Request] = {}
-        #: How many of both there are of each trial.
-        self.pending: Counter[str] = Counter()
-        #: How many validations ended in each way.
-        self.counts: Counter[Status] = Counter()
-        #: Seconds that they ran, added up.
-        self.ran_s = 0.0
+        #: Its validations.
+        self.backlog = Backlog(sweep.leases)
 
     def apply(self, event: Input) -> list[Command]:
-        """Apply an event that the sweep has; return which checkpoints to keep, and what to show.
-
-        What is to be kept has to be carried out before the sweep's own commands, which may release
-        the same checkpoint.
-        """
+        """Apply an event that the sweep has; return what to show."""
         match event:
             case ValidationRequested():
-                if event.id in self.owed:
-                    self.unfinished[event.id] = self.owed.pop(event.id)
+                self.backlog.request(event.id)
             case ValidationEstimated():
-                if event.id in self.unfinished:
-                    request = self.unfinished[event.id]
-                    self.unfinished[event.id] = replace(request, known=event.estimates)
+                self.backlog.estimate(event)
             case ValidationEnded():
                 return self._end(event)
             case TrialErrored() | Exploited():
-                return self._abandon(event)
+                self._abandon(event.trial_id)
             case OfTrial():
-                return self._owe(self._due(event))
+                self._owe(self._due(event))
         return []
 
     def _due(self, event: OfTrial) -> Request | None:
@@ -142,36 +127,23 @@ class StageState:
                 promoted = None if rejected else trial.newest
         return {"promoted": promoted, "last": last}.get(str(self._every))
 
-    def _owe(self, request: Request | None) -> list[Command]:
+    def _owe(self, request: Request | None) -> None:
         """Take what is to be validated, each once."""
-        if request is None or request.id in self._known:
-            return []
-        self._known.add(request.id)
-        self.owed[request.id] = request
-        self.pending[request.trial_id] += 1
-        return [Keep(("validation", request.id), request.path, request.trial_id)]
+        if request is not None and request.id not in self._known:
+            self._known.add(request.id)
+            self.backlog.owe(request)
 
-    def _abandon(self, event: TrialErrored | Exploited) -> list[Command]:
+    def _abandon(self, trial_id: str) -> None:
         """Drop a trial's weights: it failed, or goes on with others, as its own were worse."""
-        trial = self._trials.setdefault(event.trial_id, _Saved())
+        trial = self._trials.setdefault(trial_id, _Saved())
         trial.undecided.clear()
         trial.newest = trial.paused = None
-        own = [one for one in self.owed.values() if one.trial_id == event.trial_id]
-        for request in own:
-            del self.owed[request.id]
-        return [self._let_go(request) for request in own]
-
-    def _let_go(self, request: Request) -> Command:
-        self.pending[request.trial_id] -= 1
-        return Release(("validation", request.id))
+        self.backlog.drop_owed(trial_id)
 
     def _end(self, event: ValidationEnded) -> list[Command]:
-        request = self.unfinished.pop(event.id, None)
-        if request is None:
+        outcome = self.backlog.end(event)
+        if outcome is None:
             return []
-        outcome = event.outcome(request)
-        self.counts[outcome.status] += 1
-        self.ran_s += outcome.ran_s
+        self.backlog.let_go(outcome.request)
         counts = self._sweep.history.staged(outcome)
-        shown: list[Command] = [Show(outcome), Notify(outcome)] if counts else []
-        return [*shown, self._let_go(request)]
+        return [Show(outcome), Notify(outcome)] if counts else []

@@ -19,6 +19,7 @@ from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 
+from tunekit._ray.checkpoints import LeasingCheckpointManager
 from tunekit._ray.controller import Controller, fail_for_good
 from tunekit._ray.progress import Display
 from tunekit.clock import Clock, SystemClock
@@ -31,10 +32,8 @@ from tunekit.core.commands import (
     Command,
     Deliver,
     Fold,
-    Keep,
     NoteFailure,
     Notify,
-    Release,
     Show,
     Validate,
 )
@@ -74,7 +73,6 @@ from tunekit.journal.session import about
 from tunekit.loggers import JsonLogger, ValidatedLoggerCallback, validated
 from tunekit.pickles import portable
 from tunekit.policies import AtDecisions
-from tunekit.results.leases import CheckpointLeases
 from tunekit.results.lineage import Lineage
 from tunekit.results.tensorboard import TensorBoardLogger
 from tunekit.results.trial_files import TrialFiles
@@ -322,12 +320,8 @@ class ValidationCallback(tune.Callback):
         self.controller, emit = controller, self.emit
         if self.keeps_apart:
             controller.keep_apart()
-        #: Which checkpoints are needed.
-        self.leases = CheckpointLeases(controller.changed)
         #: The user's scheduler.
-        self.base = base = BaseScheduler(
-            state, controller, self.state, self.validator, self.leases, emit
-        )
+        self.base = base = BaseScheduler(state, controller, self.state, self.validator, emit)
         #: Lets it choose.
         self.next_trial = NextTrial(base, controller, emit=emit)
         searcher = ValidatedSearcher.within(controller)
@@ -367,7 +361,7 @@ class ValidationCallback(tune.Callback):
         )
         #: What was reported and saved, and has to be validated.
         self.requests = Requests(
-            self.config, self.state, self.trials, self.validator, self.leases, base, self.waiting
+            self.config, self.state, self.trials, self.validator, base, self.waiting
         )
         #: Shows scores in Tune's trials, and writes their files.
         self.files = TrialFiles(
@@ -444,7 +438,7 @@ class ValidationCallback(tune.Callback):
         self.trials[trial.trial_id] = trial
         if self.controller is not None:
             self.controller.bring_home(trial)
-        self.leases.watch(trial, lambda: self.unreported)
+        self._watch(trial)
         self._stopping.restore(trial, self._restore.past)
         self.ledger.add(trial)
         self._stopping.take_over(trial, self.state.required)
@@ -480,6 +474,7 @@ class ValidationCallback(tune.Callback):
         if self._end.conclude_restored(list(self.trials.values())):
             self._raise_error()
             self._end.note()
+        self._delete_surplus()
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -494,7 +489,7 @@ class ValidationCallback(tune.Callback):
             )
         fail_for_good(trial)
         self.files.add(trial)
-        self.leases.watch(trial, lambda: self.unreported)
+        self._watch(trial)
         self.base.proxies.reopen(self.base.proxies.of(trial))
 
     def on_trial_result(
@@ -514,7 +509,7 @@ class ValidationCallback(tune.Callback):
         saved = self.requests.saved(trial)
         if saved is not None:
             self.emit(saved)
-        self.leases.prune(trial)
+        self.state.leases.touch(trial.trial_id)
 
     # Steps and the end -------------------------------------------------------------------------
 
@@ -533,10 +528,27 @@ class ValidationCallback(tune.Callback):
         self._end.step(trials)
         self._raise_error()
         self._end.note()
+        self._delete_surplus()
         controller.wake_on([one for v in self.validators for one in v.awaited()])
         self.waiting.spare()
         if controller.awaits_nothing and not self.validator.idle:
             self._pause()
+
+    def _watch(self, trial: Trial) -> None:
+        """Let a trial's checkpoints be kept as long as somebody needs them."""
+        LeasingCheckpointManager.install(trial, self.state.leases, lambda: self.unreported)
+
+    def _delete_surplus(self) -> None:
+        """Delete the checkpoints that nobody needs and that are too many, of trials of this step.
+
+        Once the step is over: whoever is to have a lease on one has it by then.
+        """
+        for trial_id in self.state.leases.take_touched():
+            trial = self.trials.get(trial_id)  # not a donor that a restored experiment has lost
+            manager = None if trial is None else LeasingCheckpointManager.of(trial)
+            if trial is not None and manager is not None and self.controller is not None:
+                manager.prune()
+                self.controller.changed(trial)
 
     def _pause(self) -> None:
         """Sleep a little: Tune would take its next step at once, and find nothing new."""
@@ -642,8 +654,7 @@ class ValidationCallback(tune.Callback):
     def apply(self, event: Input) -> list[Command]:
         """Apply an event; return what follows from it.
 
-        What further stages keep comes first: the sweep may release it. With ``TUNEKIT_CHECK=1``, it
-        raises if a rule is broken.
+        With ``TUNEKIT_CHECK=1``, it raises if a rule is broken.
         """
         commands = self.state.handle(event)
         of_stages = [one for stage in self.stages.values() for one in stage.state.apply(event)]
@@ -664,13 +675,6 @@ class ValidationCallback(tune.Callback):
                 self.requests.validate(command.request, again=command.again)
             case Cancel():
                 self.validator.reject(command.trial_id)
-            case Keep():
-                owner = self.trials.get(command.trial_id)
-                if owner is not None:  # a donor that the restored experiment no longer has
-                    self.leases.own(command.path, owner)
-                self.leases.take(command.holder, command.path)
-            case Release():
-                self.leases.release(command.holder)
             case Fold():
                 self._take_over_new_criteria()
                 self.files.scored(self.trials[command.outcome.request.trial_id], command.outcome)
@@ -729,7 +733,7 @@ class ValidationCallback(tune.Callback):
             {'validated': 0, 'failed': 0, 'timed_out': 0, 'skipped': 0, 'running': 0,
              'starting': 0, 'queued': 0, 'waiting': 0}
         """
-        ended = {status.value: self.state.counts[status] for status in Status}
+        ended = {status.value: self.state.backlog.counts[status] for status in Status}
         return {**ended, **self.validator.counts()}
 
     def show_on(self, display: Display) -> None:
@@ -784,8 +788,8 @@ class ValidationCallback(tune.Callback):
             {'validations_ran_s': 0.0, 'trials_waited_s': 0.0, 'drained_s': 0.0}
         """
         return {
-            "validations_ran_s": self.state.ran_s
-            + sum(stage.state.ran_s for stage in self.stages.values()),
+            "validations_ran_s": self.state.backlog.ran_s
+            + sum(stage.state.backlog.ran_s for stage in self.stages.values()),
             "trials_waited_s": self.state.waited_s,
             "drained_s": self._draining.took_s,
         }

@@ -21,7 +21,6 @@ from tunekit.core.history import GENERATION
 from tunekit.core.reports import own_names
 from tunekit.core.validation import Request
 from tunekit.core.values import same
-from tunekit.results.leases import CheckpointLeases
 from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.waiting import Waiting
 from tunekit.training import VALIDATION_KEY, ValidationOverride, override_of
@@ -40,7 +39,6 @@ class Requests:
         state: The state of the sweep.
         trials: Its trials; others may be added.
         validator: Runs the validations.
-        leases: Which checkpoints are needed.
         base: The scheduler, which uses some scores.
         waiting: Says whether a trial's scores that decide nothing are optional.
     """
@@ -51,13 +49,11 @@ class Requests:
         state: Engine,
         trials: Mapping[str, Trial],
         validator: Validator,
-        leases: CheckpointLeases,
         base: BaseScheduler,
         waiting: Waiting,
     ):
         self._config, self._state, self._trials = config, state, trials
-        self._validator, self._leases = validator, leases
-        self._base, self._waiting = base, waiting
+        self._validator, self._base, self._waiting = validator, base, waiting
         # What each trial's newest report says of its own validation, and of which iteration it is.
         self._overrides: dict[str, tuple[int, ValidationOverride]] = {}
         # The newest iteration of each trial that Tune has asked the scheduler about.
@@ -92,10 +88,8 @@ class Requests:
             return None  # nothing was saved: it is still what the trial was restored from
         newest[1].pop(VALIDATION_KEY, None)  # Tune keeps it with the checkpoint
         saved = self._saved(trial, *newest)
-        if record.saved == (*saved.place, saved.run):
-            self._leases.own(saved.checkpoint, trial)
-            return None  # the same state, saved again
-        return saved
+        same_again = record.saved == (*saved.place, saved.run)
+        return None if same_again else saved
 
     def saved_unrecorded(self, trial: Trial, known: set[str]) -> Iterator[Event]:
         """Yield the events of what a trial has saved and the journal lacks, whose end was lost.

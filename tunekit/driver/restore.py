@@ -21,16 +21,15 @@ from ray.tune.result import DONE
 
 from tunekit._ray.checkpoints import (
     LeasingCheckpointManager,
-    delete_checkpoint,
     forget_missing,
+    remove_left_over,
     skip_existing,
     take_saved,
-    tracked,
 )
 from tunekit._ray.controller import Controller
 from tunekit._ray.proxies import Proxy, Version
-from tunekit._ray.storage import changed_at, exists, paths_in
-from tunekit.core.commands import Command, Fold, Keep, Notify, Release, Show, Told
+from tunekit._ray.storage import exists
+from tunekit.core.commands import Command, Fold, Notify, Show, Told
 from tunekit.core.engine import Engine, Hears, Input
 from tunekit.core.events import (
     CheckpointSaved,
@@ -42,18 +41,15 @@ from tunekit.core.events import (
     Reminded,
     Reported,
     ScoreDelivered,
-    TrialAdded,
     TrialEnded,
     TrialErrored,
     TrialFailed,
     TrialRetried,
-    ValidationRequested,
 )
 from tunekit.core.history import GENERATION
 from tunekit.core.lineage import configs_of
 from tunekit.core.metrics import flatten, hide
 from tunekit.core.reconcile import Actual, Desired
-from tunekit.core.retention import left_over
 from tunekit.core.validation import Outcome, Request
 from tunekit.driver.deliveries import Deliveries
 from tunekit.driver.requests import Requests
@@ -61,13 +57,12 @@ from tunekit.evaluation.stages import StageEvaluation
 from tunekit.journal.encoding import resolve_opaque
 from tunekit.journal.ledger import Ledger
 from tunekit.policies import CheckpointPolicy
-from tunekit.results.leases import CheckpointLeases
 from tunekit.results.trial_files import TrialFiles
 from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.state import SchedulerState
 from tunekit.scheduling.waiting import Waiting
 
-__all__ = ["Restore", "SweepDriver", "remove_left_over"]
+__all__ = ["Restore", "SweepDriver"]
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +74,6 @@ class SweepDriver(Protocol):
     listeners: list[Any]
     state: Engine
     ledger: Ledger
-    leases: CheckpointLeases
     waiting: Waiting
     base: BaseScheduler
     deliveries: Deliveries
@@ -158,14 +152,14 @@ class Restore:
         self.past = with_configs(self.past, driver.trials)
         told: dict[str, list[Told]] = {trial_id: [] for trial_id in driver.trials}
         base.to_hear.update(e.trial_id for e in self.past if isinstance(e, ScoreDelivered))
-        self.replays = driver.leases.deletes_nothing = True
+        self.replays = True
         known = [event for event in self.past if event.n <= self._scheduler_as_of]
         for event in known:
             self._tell(event, controller, told)
         base.keep_all()
         for event in self.past[len(known) :]:
             self._tell(event, controller, told, to_scheduler=True)
-        self.replays = driver.leases.deletes_nothing = False
+        self.replays = False
         _note(told, driver.state.postponed)
         if len(self.past) > len(known):
             count = len(self.past) - len(known)
@@ -195,8 +189,6 @@ class Restore:
             self._deliver_again(event)
         for command in driver.apply(event):
             match command:
-                case Keep() | Release():
-                    driver.perform(command)
                 case Show() if event.n > self.as_of:
                     driver.perform(command)
                 case Fold():
@@ -211,6 +203,8 @@ class Restore:
             self._checkpoints[(trial.trial_id, *event.place)] = driver.state.request_of(event)
         if event.n > self.as_of:
             self._bring_forward(event, trial, controller)
+        else:
+            driver.state.leases.take_touched()  # Tune's trial knows what was deleted then
         if event.n > self._searcher_as_of and isinstance(event, (TrialEnded, TrialErrored)):
             controller.tell_search_of_end(trial, failed=isinstance(event, TrialErrored))
         if to_scheduler:
@@ -327,7 +321,7 @@ class Restore:
             for path in forget_missing(trial):
                 logger.warning("Trial %s goes on without %s, which is gone.", trial_id, path)
             skip_existing(trial)
-            driver.leases.prune(trial)
+            driver.state.leases.touch(trial_id)
         past, self.past = self.past, []
         # Only now that the trials skip the names of what is removed.
         remove_left_over(trials.values(), past)
@@ -416,40 +410,3 @@ def with_configs(events: Sequence[Event], trials: Mapping[str, Trial]) -> list[E
         return event
 
     return [complete(event) for event in events]
-
-
-def remove_left_over(trials: Iterable[Trial], events: Iterable[Event]) -> None:
-    """Remove what is in trials' folders of checkpoints that nothing refers to.
-
-    A checkpoint stays if the journal names it, whatever for, or Tune's saved state does, of
-    whatever trial; and so does what was last written before its trial was added, or nobody knows
-    when: that is not of this sweep. It can be killed, and called again, at any time.
-
-    Args:
-        trials: All trials of a restored sweep. Looked into are the folders of those that go on.
-        events: The sweep's journal.
-    """
-    trials = list(trials)
-    added: dict[str, float] = {}
-    known = {path for trial in trials for path in tracked(trial)}
-    for event in events:
-        match event:
-            case TrialAdded():
-                added[event.trial_id] = event.time
-            case CheckpointSaved() | ValidationRequested() | Exploited():
-                known.add(event.checkpoint)
-    for trial in trials:
-        if trial.trial_id in added and not trial.is_finished():
-            _remove_in(trial, known, since=added[trial.trial_id])
-
-
-def _remove_in(trial: Trial, known: set[str], since: float) -> None:
-    filesystem, folder = trial.storage.storage_filesystem, trial.storage.trial_fs_path
-    try:
-        for path in left_over(paths_in(filesystem, folder), known):
-            written = changed_at(filesystem, path)
-            if written is not None and written >= since:
-                delete_checkpoint(filesystem, path)
-                logger.info("%s was removed: an upload that a killed process began.", path)
-    except OSError as error:
-        logger.warning("What a killed process left in %s stays there: %s", folder, error)

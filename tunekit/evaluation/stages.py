@@ -66,13 +66,14 @@ class StageEvaluation(Evaluation):
 
     def resume(self) -> None:
         """Run what former sessions have left, once all that happened in them is applied."""
-        if self.state.counts[Status.VALIDATED]:
+        if self.state.backlog.counts[Status.VALIDATED]:
             self.succeeded()
         self.ask(again=True)
 
     def summary(self) -> dict[str, int]:
         """Return how many validations ended in each way, run, start, or wait to be started."""
-        return {**{status.value: self.state.counts[status] for status in Status}, **self.counts()}
+        ended = {status.value: self.state.backlog.counts[status] for status in Status}
+        return {**ended, **self.counts()}
 
     def given_up(self, outcome: Outcome) -> None:
         """Log that the stage is given up: the sweep does not end by that."""
@@ -106,11 +107,11 @@ class _Sweep(Source):
 
     def wanted(self) -> list[Request]:
         """Return what is owed, and is not requested."""
-        return [self._callable(request) for request in self._state.owed.values()]
+        return [self._callable(request) for request in self._state.backlog.owed.values()]
 
     def unfinished(self) -> list[Request]:
         """Return what was requested, and has not ended."""
-        return [self._callable(request) for request in self._state.unfinished.values()]
+        return [self._callable(request) for request in self._state.backlog.unfinished.values()]
 
     def _callable(self, request: Request) -> Request:
         """Return a request with the arguments of its stage: what a report says is for the first."""

@@ -58,7 +58,8 @@ class TrialFiles:
         changed: Callable[[Trial], None],
         finalized: Callable[[Trial], None],
     ):
-        self._state, self._stages = state, stages
+        self._state = state
+        self._backlogs = [state.backlog, *(stage.backlog for stage in stages)]
         self._changed, self._finalized = changed, finalized
         self._history = state.history
         self._reported: dict[str, Trial] = {}
@@ -126,8 +127,8 @@ class TrialFiles:
             self._names = names
             self._open.update(self._final)
         for trial_id, trial in list(self._open.items()):
-            pending = self._state.record(trial_id).pending
-            if not trial.is_finished() or pending or any(s.pending[trial_id] for s in self._stages):
+            pending = any(backlog.pending(trial_id) for backlog in self._backlogs)
+            if pending or not trial.is_finished():
                 continue
             del self._open[trial_id]
             again = trial_id in self._final

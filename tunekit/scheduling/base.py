@@ -41,9 +41,9 @@ from tunekit.core.history import GENERATION
 from tunekit.core.lineage import Exploit
 from tunekit.core.metrics import flatten
 from tunekit.core.reconcile import Actual, Desired
+from tunekit.core.retention import Holder, for_clone, for_offered, for_scored
 from tunekit.core.validation import Request
 from tunekit.journal.encoding import resolve_opaque
-from tunekit.results.leases import CheckpointLeases
 from tunekit.schedulers import PromotionASHA
 from tunekit.scheduling.state import SchedulerState
 from tunekit.validating.validator import Validator
@@ -86,7 +86,6 @@ class BaseScheduler:
         controller: The sweep's controller.
         engine: The state of the sweep.
         validator: Runs the validations.
-        leases: Which checkpoints are needed.
         emit: Takes each event, before anything comes of it.
     """
 
@@ -96,7 +95,6 @@ class BaseScheduler:
         controller: Controller,
         engine: Engine,
         validator: Validator,
-        leases: CheckpointLeases,
         emit: Callable[[Event], None],
     ):
         #: The user's scheduler.
@@ -105,7 +103,7 @@ class BaseScheduler:
         self.state = state
         self.proxies = state.proxies
         self._controller, self._engine, self._validator = controller, engine, validator
-        self._leases, self._emit = leases, emit
+        self._emit = emit
         #: The sweep as the scheduler sees it.
         self.view = ProxyController(
             controller.wrapped(), self.proxies.of, stopped=self.stopped, idle=self._idle
@@ -406,17 +404,18 @@ class BaseScheduler:
         if not self._may_clone:
             return
         trial_id, restored = proxy.trial_id, proxy.change.restored_from
-        known: dict[tuple[Any, ...], Any] = {
-            ("scored", trial_id): None if gone else proxy.version,
-            ("offered", trial_id): self.proxies.offers.get(trial_id),
+        needed: dict[Holder, Any] = {
+            for_scored(trial_id): None if gone else proxy.version,
+            for_offered(trial_id): self.proxies.offers.get(trial_id),
             # Until it has saved something itself, it is restored from there.
-            ("clone", trial_id, self._engine.ancestry.generation(trial_id) + 1): restored,
+            for_clone(trial_id, self._engine.ancestry.generation(trial_id) + 1): restored,
         }
-        for holder, one in known.items():
+        for holder, one in needed.items():
             if one is None:
-                self._leases.release(holder)
+                self._engine.leases.release(holder)
             else:
-                self._leases.take(holder, one.checkpoint.path)
+                owner = one.trial_id if isinstance(one, Version) else None
+                self._engine.leases.take(holder, one.checkpoint.path, owner)
 
     def keep_all(self) -> None:
         """Keep what the saved scheduler of a restored sweep may clone, or is about to."""

@@ -14,11 +14,8 @@ from tunekit.core.commands import (
     Command,
     Deliver,
     Fold,
-    Holder,
-    Keep,
     NoteFailure,
     Notify,
-    Release,
     Validate,
 )
 from tunekit.core.delivery import Completion, Scored
@@ -46,6 +43,7 @@ from tunekit.core.events import (
     ValidationRequested,
     Waited,
 )
+from tunekit.core.retention import for_clone, for_validation
 from tunekit.core.validation import Request, Status
 
 
@@ -132,18 +130,18 @@ def test_a_checkpoint_is_owed_a_validation_if_it_is_chosen():
     assert [request.iteration for request in asked(state.handle(saved(2)))] == [2]
 
 
-def test_a_request_is_handed_out_with_its_checkpoint_kept_and_pending_until_it_ends():
+def test_a_checkpoint_is_kept_as_soon_as_it_is_owed_a_validation_and_pending_until_that_ends():
     state = after(reported(1), saved(1))
-    keep, validate = state.handle(requested(1))
-    assert keep == Keep(("validation", "a:0:1:1"), "/sweep/c1", "a")
-    assert validate == Validate(state.unfinished["a:0:1:1"])
+    assert state.leases.held(for_validation("a:0:1:1")) == "/sweep/c1"
+    assert state.handle(requested(1)) == [Validate(state.backlog.unfinished["a:0:1:1"])]
     assert state.handle(requested(1)) == [], "once"
-    assert state.record("a").pending == {"a:0:1:1"} and state.delivery.waits("a")
+    assert [one.id for one in state.backlog.pending("a")] == ["a:0:1:1"]
+    assert state.delivery.waits("a")
     state.apply(ended(1))
-    assert not state.unfinished and not state.record("a").pending
-    assert state.counts[Status.VALIDATED] == 1 and state.ran_s == 2.0
+    assert not state.backlog.unfinished and not state.backlog.pending("a")
+    assert state.backlog.counts[Status.VALIDATED] == 1 and state.backlog.ran_s == 2.0
     state.apply(ended(1))
-    assert state.counts[Status.VALIDATED] == 1, "each ends once"
+    assert state.backlog.counts[Status.VALIDATED] == 1, "each ends once"
 
 
 @pytest.mark.parametrize(
@@ -186,16 +184,12 @@ def test_an_exploit_begins_a_generation_with_a_checkpoint_until_the_trial_saves_
     assert state.ancestry.generation("a") == 1 and due(state) is None
     assert state.record("a").clone == "/sweep/b/c"
     state.apply(reported(5, 1))
-    release, ask = state.handle(saved(5, generation=1))
-    assert release == Release(("clone", "a", 1)) and ask.request.config == {"lr": 2}
-    assert state.record("a").clone is None
-
-
-def test_an_exploit_keeps_the_checkpoint_that_was_cloned_before_it_releases_the_last_one():
-    assert after(*one(1)).handle(exploited(1, 4)) == [
-        Keep(("clone", "a", 1), "/sweep/b/c", "b"),
-        Release(("clone", "a", 0)),
-        Release(("validation", "a:0:1:1")),
+    assert state.leases.held(for_clone("a", 1)) == "/sweep/b/c"
+    [request] = asked(state.handle(saved(5, generation=1)))
+    assert request.config == {"lr": 2} and state.record("a").clone is None
+    assert state.leases.held(for_clone("a", 1)) is None and state.leases.take_touched() == [
+        "a",
+        "b",
     ]
 
 
@@ -230,7 +224,7 @@ def test_a_score_is_folded_and_logged_before_it_is_delivered_and_a_failure_noted
     assert [type(one) for one in state.handle(ended(1))] == [Fold, Notify, Deliver]
     state = after(*one(1)[:-1])
     followed = [type(one) for one in state.handle(ended(1, None))]
-    assert followed == [NoteFailure, Deliver, Release], "nobody waits for it"
+    assert followed == [NoteFailure, Deliver] and not state.leases, "nobody waits for it"
 
 
 def test_what_is_due_is_delivered_in_order_once_it_is_known_which_names_are_validations():
@@ -250,9 +244,10 @@ def told_to_deliver(commands: Iterable[Command]) -> list[str]:
 
 @pytest.mark.parametrize("event", [delivered(1), PassedOver("a", (0, 1)), exploited(1, 1)])
 def test_a_checkpoint_is_kept_until_its_score_is_delivered_or_never_will_be(event):
-    state = after(*one(1))
-    assert released(state.handle(reported(2))) == []
-    assert ("validation", "a:0:1:1") in released(state.handle(event))
+    state = after(*one(1), reported(2))
+    assert "/sweep/c1" in state.leases and state.leases.take_touched() == ["a"], "it has a score"
+    state.handle(event)
+    assert "/sweep/c1" not in state.leases and state.leases.take_touched() == ["a"]
     assert list(state.broken()) == [] and not state.delivery.waits("a")
 
 
@@ -260,12 +255,11 @@ def test_nothing_is_left_behind_until_it_is_known_which_names_are_validations():
     asked = [*one(1)[:-1], *one(2)[:-1], *one(3)[:-1]]
     loss = ValidationEnded(id="a:0:2:1", status="validated", metrics={"loss": 0.5})
     state = after(*asked, loss)
-    assert released(state.handle(ended(1, None))) == [] and state.delivery.waits("a")
-    assert released(state.handle(ended(3))) == [("validation", "a:0:1:1")]
-
-
-def released(commands: Iterable[Command]) -> list[Holder]:
-    return [one.holder for one in commands if isinstance(one, Release)]
+    state.apply(ended(1, None))
+    assert list(state.leases) == ["/sweep/c1", "/sweep/c2", "/sweep/c3"]
+    assert state.delivery.waits("a")
+    state.apply(ended(3))
+    assert list(state.leases) == ["/sweep/c2", "/sweep/c3"]
 
 
 def test_validations_of_a_trial_that_was_stopped_early_are_cancelled():
@@ -295,7 +289,7 @@ def test_a_wait_counts():
 def test_the_others_change_nothing_that_is_due(event):
     state = after(reported(1), saved(1), requested(1))
     state.apply(event)
-    assert list(state.unfinished) == ["a:0:1:1"] and due(state) is None
+    assert list(state.backlog.unfinished) == ["a:0:1:1"] and due(state) is None
     state.apply(ended(1))
     assert due(state) == 0.5
 
@@ -305,8 +299,9 @@ def test_a_restored_sweep_does_what_was_asked_for_or_is_owed_and_has_not_ended()
     state = after(*events, ended(1), reported(3), saved(3))
     validate, ask = state.reconcile()
     assert isinstance(ask, Ask) and ask.request.iteration == 3
-    assert validate == Validate(state.unfinished["a:0:2:1"], again=True)
-    assert state.handle(requested(3))[-1] == Validate(state.unfinished["a:0:3:1"], again=True)
+    unfinished = state.backlog.unfinished
+    assert validate == Validate(unfinished["a:0:2:1"], again=True)
+    assert state.handle(requested(3)) == [Validate(unfinished["a:0:3:1"], again=True)]
     state.apply(Decided(trial_id="a", decision="STOP"))
     assert state.reconcile()[-1] == Cancel("a")
 

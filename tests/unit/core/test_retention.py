@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunekit.core.retention import Kept, rank, surplus
+from tunekit.core.retention import Kept, Leases, for_clone, for_scored, rank, surplus
 
 
 def left(checkpoints, num_to_keep, *, by_score=True):
@@ -43,3 +43,23 @@ def test_what_is_leased_or_newest_stays_and_the_rest_is_within_the_limit(drawn, 
     assert not checkpoints or checkpoints[-1] in kept
     assert len(kept) <= k + sum(c.leased for c in checkpoints) + 1
     assert len(kept) >= min(k, len(checkpoints))
+
+
+def test_a_holder_that_takes_another_checkpoint_releases_the_first_one():
+    leases, scored = Leases(), for_scored("a")
+    leases.take(scored, "x", "a")
+    leases.take(scored, "x", "a")
+    assert leases.take_touched() == [], "the same one again changes nothing"
+    leases.take(scored, "y", "a")
+    assert (list(leases), leases.held(scored), leases.take_touched()) == (["y"], "y", ["a"])
+
+
+def test_what_is_free_is_the_concern_of_the_trial_that_saved_it():
+    leases = Leases()
+    leases.take(for_clone("b", 1), "x")
+    leases.take(for_scored("a"), "x", "a")
+    leases.release(for_scored("a"))
+    leases.release(for_scored("c"))
+    assert "x" in leases and leases.take_touched() == []
+    leases.release(for_clone("b", 1))
+    assert "x" not in leases and leases.take_touched() == ["a"]

@@ -130,8 +130,8 @@ def test_a_restored_validation_knows_what_it_had_yielded():
     event = ValidationEstimated.of("a:0:1:1#2", known, 7.0)
     assert (event.id, event.attempt, event.time) == ("a:0:1:1", 2, 7.0)
     state.apply(event)
-    assert state.unfinished["a:0:1:1"].known == known
-    assert state.reconcile() == [Validate(state.unfinished["a:0:1:1"], again=True)]
+    request = state.backlog.unfinished["a:0:1:1"]
+    assert request.known == known and state.reconcile() == [Validate(request, again=True)]
 
 
 @pytest.mark.parametrize(

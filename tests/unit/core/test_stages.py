@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.core.test_engine import delivered, ended, named, reported, requested, saved
-from tunekit.core.commands import Command, Keep, Notify, Release, Show
+from tunekit.core.commands import Command, Notify, Show
 from tunekit.core.engine import Engine
 from tunekit.core.events import (
     CheckpointSaved,
@@ -17,6 +17,7 @@ from tunekit.core.events import (
     ValidationEnded,
     ValidationRequested,
 )
+from tunekit.core.retention import for_validation
 from tunekit.core.stages import StageState
 from tunekit.core.validation import Status
 
@@ -27,6 +28,7 @@ def after(every: int | str, *events: Event) -> tuple[StageState, list[Command]]:
     for event in events:
         sweep.apply(event)
         commands = stage.apply(event)
+        assert list(stage.backlog.broken()) == []
     return stage, commands
 
 
@@ -35,7 +37,7 @@ def used(iteration: int) -> CheckpointSaved:
 
 
 def owed(every: int | str, *events: Event) -> list[str]:
-    return list(after(every, *events)[0].owed)
+    return list(after(every, *events)[0].backlog.owed)
 
 
 def test_a_trial_that_saves_only_as_it_ends_has_a_last_checkpoint():
@@ -48,7 +50,7 @@ def test_what_is_validated_where_there_is_room_is_no_less_due_in_a_stage():
     """Else it would take the room of trials that wait."""
     optional = CheckpointSaved(**named(1), checkpoint="c", optional=True)
     stage, _ = after(1, reported(1), optional)
-    assert [request.optional for request in stage.owed.values()] == [False]
+    assert [request.optional for request in stage.backlog.owed.values()] == [False]
 
 
 def test_a_trial_that_was_stopped_early_is_not_promoted_by_ending_again_after_a_restore():
@@ -64,24 +66,27 @@ def test_a_paused_trial_is_promoted_by_being_resumed():
 
 
 def test_what_is_owed_is_kept_until_it_has_ended_and_is_owed_once():
-    holder = ("validation", "a:0:1:1:full")
-    events: list[Event] = [reported(1), saved(1)]
+    name, events = "a:0:1:1:full", [reported(1), saved(1)]
+    for requests in (False, True):
+        backlog = after(1, *events)[0].backlog
+        assert [one.id for one in backlog.pending("a")] == [name]
+        assert list(backlog.unfinished) == [name] * requests
+        assert list(backlog.owed) == [name] * (not requests)
+        events.append(ValidationRequested(id=name, trial_id="a"))
+    events[-1:] = [ValidationEnded(id=name, status="validated", metrics={"f1": 0.5})]
     stage, commands = after(1, *events)
-    assert commands == [Keep(holder, "/sweep/c1", "a")] and stage.pending["a"] == 1
-    events.append(ValidationRequested.of(stage.owed["a:0:1:1:full"]))
-    stage, commands = after(1, *events)
-    assert (commands, list(stage.owed), list(stage.unfinished)) == ([], [], ["a:0:1:1:full"])
-    events.append(ValidationEnded(id="a:0:1:1:full", status="validated", metrics={"f1": 0.5}))
-    stage, commands = after(1, *events)
-    shown = [type(command) for command in commands[:-1]]
-    assert shown == [Show, Notify] and commands[-1] == Release(holder)
-    assert stage.counts == {Status.VALIDATED: 1} and not stage.pending["a"]
-    assert owed(1, *events, saved(1)) == []
+    assert [type(command) for command in commands] == [Show, Notify]
+    assert stage.backlog.counts == {Status.VALIDATED: 1} and not stage.backlog.pending("a")
+    assert kept(stage, name) is None and owed(1, *events, saved(1)) == []
+
+
+def kept(stage: StageState, name: str) -> str | None:
+    return stage._sweep.leases.held(for_validation(name))
 
 
 def test_what_is_owed_of_weights_that_are_gone_is_dropped_and_what_was_requested_is_not():
     events = [reported(1), saved(1), reported(2), saved(2)]
-    first = after(1, *events)[0].owed["a:0:1:1:full"]
+    first = after(1, *events)[0].backlog.owed["a:0:1:1:full"]
     exploited = Exploited(
         trial_id="a",
         generation=1,
@@ -92,6 +97,6 @@ def test_what_is_owed_of_weights_that_are_gone_is_dropped_and_what_was_requested
         checkpoint="b/c1",
     )
     for end in (exploited, TrialErrored(trial_id="a")):
-        stage, commands = after(1, *events, ValidationRequested.of(first), end)
-        assert commands == [Release(("validation", "a:0:2:1:full"))]
-        assert (list(stage.owed), list(stage.unfinished)) == ([], ["a:0:1:1:full"])
+        stage, _ = after(1, *events, ValidationRequested.of(first), end)
+        assert (stage.backlog.owed, list(stage.backlog.unfinished)) == ({}, ["a:0:1:1:full"])
+        assert kept(stage, "a:0:2:1:full") is None and kept(stage, "a:0:1:1:full") == "/sweep/c1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hypothesis import settings
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.seeds import SCHEDULES
-from tunekit.core.commands import Ask, Command, Deliver, Keep, Notify, Release, Validate
+from tunekit.core.commands import Ask, Command, Deliver, Notify, Validate
 from tunekit.core.delivery import Completion, Scored
 from tunekit.core.engine import Engine, JudgedBy
 from tunekit.core.events import (
@@ -34,6 +34,7 @@ from tunekit.core.events import (
     ValidationRequested,
     Waited,
 )
+from tunekit.core.retention import for_clone, for_validation
 from tunekit.core.stages import StageState
 from tunekit.core.validation import Request
 
@@ -94,7 +95,6 @@ class Sweep(RuleBasedStateMachine):
         self.when, self.all_count, self.stages = when, all_count, stages
         self.lines: list[Event] = []
         self.lines_left = 0
-        self.kept: dict[Hashable, str] = {}
         self.iteration = dict.fromkeys(TRIALS, 0)
         self.checkpoints: dict[str, str] = {}
         self.used: dict[str, bool] = {}
@@ -121,6 +121,8 @@ class Sweep(RuleBasedStateMachine):
         commands = self.engine.handle(event)
         of_stages = [command for stage in self.following for command in stage.apply(event)]
         assert list(self.engine.broken()) == [], event
+        for stage in self.following:
+            assert list(stage.backlog.broken()) == [], event
         self.lines_left -= 1
         if self.lines_left == 0:
             raise Killed
@@ -132,8 +134,8 @@ class Sweep(RuleBasedStateMachine):
 
     def ask_for_stages(self) -> None:
         for stage in self.following:
-            for request in list(stage.owed.values()):
-                if request.id in stage.owed:  # the line before has not asked for all
+            for request in list(stage.backlog.owed.values()):
+                if request.id in stage.backlog.owed:  # the line before has not asked for all
                     self.emit(ValidationRequested.of(request))
 
     def perform(self, command: Command) -> None:
@@ -141,11 +143,9 @@ class Sweep(RuleBasedStateMachine):
             case Ask(request):
                 self.ask(request)
             case Validate(request):
-                assert request.id in self.engine.unfinished and request.id not in self.scores
-            case Keep(holder, path):
-                self.kept[holder] = path
-            case Release(holder):
-                self.kept.pop(holder, None)
+                assert (
+                    request.id in self.engine.backlog.unfinished and request.id not in self.scores
+                )
             case Notify(outcome):
                 stage = outcome.request.stage
                 self.notified[outcome.request.trial_id, stage].append(outcome.request.id)
@@ -176,13 +176,11 @@ class Sweep(RuleBasedStateMachine):
         """Take the lines into another engine, which then knows what this one knew."""
         before = self.engine, self.following
         self.begin_session()
-        self.kept, self.lines_left = {}, 0
+        self.lines_left = 0
         for event in self.lines:
-            commands = self.engine.handle(event)
-            of_stages = [command for stage in self.following for command in stage.apply(event)]
-            for command in [*of_stages, *commands]:
-                if isinstance(command, Keep | Release):
-                    self.perform(command)
+            self.engine.apply(event)
+            for stage in self.following:
+                stage.apply(event)
         assert known(self.engine, self.following) == known(*before)
         self.ask_for_stages()
         for trial in TRIALS:
@@ -253,14 +251,15 @@ class Sweep(RuleBasedStateMachine):
     def what_is_needed_is_kept(self) -> None:
         engine = getattr(self, "engine", None)
         for stage in getattr(self, "following", ()):
-            assert not stage.owed, "nobody has asked for it"
+            assert not stage.backlog.owed, "nobody has asked for it"
         for name, request in {} if engine is None else self.unfinished().items():
-            assert self.kept[("validation", name)] == request.path
+            assert engine.leases.held(for_validation(name)) == request.path
             assert name not in self.scores, "both pending and ended"
         for trial in TRIALS if engine is not None else ():
             record, generation = engine.record(trial), engine.ancestry.generation(trial)
             if record.clone is not None:
-                assert self.kept[("clone", trial, generation)] == record.clone
+                assert engine.leases.held(for_clone(trial, generation)) == record.clone
+            assert engine.hesitates() or engine.delivery.due(trial) is None, "it was not delivered"
 
     @invariant()
     def loggers_hear_of_each_once_in_order(self) -> None:
@@ -283,16 +282,14 @@ class Sweep(RuleBasedStateMachine):
             self.validated(next(iter(unfinished)), 0.5)
         for trial in TRIALS:
             assert self.engine.delivery.over(trial) and not self.engine.delivery.waits(trial)
-            record, generation = self.engine.record(trial), self.engine.ancestry.generation(trial)
-            if record.clone is not None:
-                del self.kept[("clone", trial, generation)]
-        assert self.kept == {}
+        clones = {self.engine.record(trial).clone for trial in TRIALS}
+        assert set(self.engine.leases) == clones - {None}
 
     # What happens --------------------------------------------------------------------------------
 
     def unfinished(self) -> dict[str, Request]:
-        everything = [self.engine.unfinished, *(stage.unfinished for stage in self.following)]
-        return {name: one for part in everything for name, one in part.items()}
+        everything = [one.backlog for one in (self.engine, *self.following)]
+        return {name: one for part in everything for name, one in part.unfinished.items()}
 
     def runs(self, trial: str) -> bool:
         return not self.engine.delivery.completed(trial) and not self.engine.record(trial).failed

@@ -1,0 +1,96 @@
+"""Validations of one kind: what is owed, what was requested and has not ended, and the totals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tunekit.core.events import ValidationEnded, ValidationEstimated
+from tunekit.core.retention import Leases, for_validation
+from tunekit.core.validation import Outcome, Request, Status
+
+__all__ = ["Backlog"]
+
+
+class Backlog:
+    """The validations that a scheduler decides by, or those of a further stage.
+
+    Args:
+        leases: Keeps the checkpoint of each, from when it is owed until :meth:`let_go`.
+
+    Example:
+        >>> backlog = Backlog(leases := Leases())
+        >>> backlog.owe(Request("a", 1, path="a/c1"))
+        >>> backlog.request("a:0:1:1").path, list(backlog.unfinished), list(leases)
+        ('a/c1', ['a:0:1:1'], ['a/c1'])
+    """
+
+    def __init__(self, leases: Leases):
+        self._leases = leases
+        #: What is to be requested, by name, in order.
+        self.owed: dict[str, Request] = {}
+        #: The requests that have not ended, by name, in order.
+        self.unfinished: dict[str, Request] = {}
+        # The names of both, by trial.
+        self._of_trial: dict[str, dict[str, None]] = {}
+        #: How many validations ended in each way.
+        self.counts: Counter[Status] = Counter()
+        #: Seconds that validations ran, added up.
+        self.ran_s = 0.0
+
+    def owe(self, request: Request) -> None:
+        """Take what is to be requested, and keep its checkpoint."""
+        self.owed[request.id] = request
+        self._of_trial.setdefault(request.trial_id, {})[request.id] = None
+        self._leases.take(for_validation(request.id), request.path, request.trial_id)
+
+    def request(self, name: str) -> Request | None:
+        """Note that a validation is requested; return the request, None if it was not owed."""
+        request = self.owed.pop(name, None)
+        if request is not None:
+            self.unfinished[name] = request
+        return request
+
+    def estimate(self, event: ValidationEstimated) -> None:
+        """Note what a validation has yielded so far."""
+        request = self.unfinished.get(event.id)
+        if request is not None:
+            self.unfinished[event.id] = replace(request, known=event.estimates)
+
+    def end(self, event: ValidationEnded) -> Outcome | None:
+        """Note how a validation ended; return that, None if it was not requested."""
+        request = self.unfinished.pop(event.id, None)
+        if request is None:
+            return None
+        del self._of_trial[request.trial_id][request.id]
+        outcome = event.outcome(request)
+        self.counts[outcome.status] += 1
+        self.ran_s += outcome.ran_s
+        return outcome
+
+    def drop_owed(self, trial_id: str) -> None:
+        """Drop what is owed of a trial, and has not been requested."""
+        for name in [one for one in self._of_trial.get(trial_id, ()) if one in self.owed]:
+            del self._of_trial[trial_id][name]
+            self.let_go(self.owed.pop(name))
+
+    def let_go(self, request: Request) -> None:
+        """Release the checkpoint of a validation, whose score nobody waits for."""
+        self._leases.release(for_validation(request.id))
+
+    def pending(self, trial_id: str) -> list[Request]:
+        """Return what is owed or unfinished of a trial."""
+        names = self._of_trial.get(trial_id, ())
+        return [self.owed.get(name) or self.unfinished[name] for name in names]
+
+    def broken(self) -> Iterator[str]:
+        """Yield what is wrong; see :meth:`tunekit.core.engine.Engine.broken`."""
+        known = {name for names in self._of_trial.values() for name in names}
+        for key in known ^ (self.owed.keys() | self.unfinished.keys()):
+            yield f"{key} is {'not ' if key in known else ''}pending, and its trial differs"
+        for key in self.owed.keys() & self.unfinished.keys():
+            yield f"{key} is requested, and owed a request"
+        for key, request in (self.owed | self.unfinished).items():
+            if self._leases.held(for_validation(key)) != request.path:
+                yield f"the checkpoint of {key} may be deleted, though it is needed"
