@@ -9,7 +9,7 @@ import contextlib
 import copy
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,8 +159,9 @@ def set_checkpoint_config(trial: Trial, *, frequency: int, at_end: bool) -> None
 
 @dataclass
 class _Entry:
-    """What is known of one checkpoint, besides what Tune keeps of it."""
+    """One checkpoint, and what is known of it besides what Tune keeps."""
 
+    result: _TrainingResult
     order: int
     reported: float | None  # the score attribute, as training reported it
     validated: float | None = None
@@ -183,7 +184,7 @@ class LeasingCheckpointManager(_CheckpointManager):
     def __init__(
         self,
         checkpoint_config: CheckpointConfig,
-        leased: Collection[str],
+        leased: Container[str],
         validated_names: Callable[[], Collection[str]],
     ):
         super().__init__(checkpoint_config)
@@ -199,7 +200,7 @@ class LeasingCheckpointManager(_CheckpointManager):
     def install(
         cls,
         trial: Trial,
-        leased: Collection[str],
+        leased: Container[str],
         validated_names: Callable[[], Collection[str]],
     ) -> None:
         """Put one in the place of the trial's manager, with everything that it knows."""
@@ -232,36 +233,23 @@ class LeasingCheckpointManager(_CheckpointManager):
             self._checkpoint_results.append(checkpoint_result)
             self._take(checkpoint_result)
 
-    def mark(self, path: str, metrics: Mapping[str, Any]) -> None:
-        """Know that the checkpoint at ``path``, of a restored trial, was validated."""
-        entry = self._entries.get(path)
-        if entry is not None:
-            self._note(entry, metrics)
-
     def score(self, path: str, metrics: Mapping[str, Any]) -> None:
-        """Lay validated metrics over those of the checkpoint at ``path``."""
-        entry = self._entries.get(path)
-        if entry is None:
-            return
-        for result in self._checkpoint_results:
-            if result.checkpoint.path == path:
-                result.metrics = merge(hide(result.metrics, flatten(metrics)), metrics)
-        self._note(entry, metrics)
+        """Lay validated metrics over those of the checkpoint at ``path``, and rank it by them."""
+        if path in self._entries:
+            entry, own = self._entries[path], flatten(metrics)
+            entry.result.metrics = merge(hide(entry.result.metrics, own), metrics)
+            entry.validated, entry.own = self._number(metrics), frozenset(own)
 
     def add(self, path: str, metrics: Mapping[str, Any]) -> None:
         """Lay metrics over those of the checkpoint at ``path`` by which it is not ranked."""
-        for result in self._checkpoint_results:
-            if result.checkpoint.path == path:
-                result.metrics = merge(result.metrics, metrics)
-
-    def _note(self, entry: _Entry, metrics: Mapping[str, Any]) -> None:
-        entry.validated, entry.own = self._number(metrics), frozenset(flatten(metrics))
+        if path in self._entries:
+            result = self._entries[path].result
+            result.metrics = merge(result.metrics, metrics)
 
     def hide(self, names: Collection[str]) -> None:
         """Take training's values under validated names out of the checkpoints' metrics."""
-        for result in self._checkpoint_results:
-            own = self._entries[result.checkpoint.path].own
-            result.metrics = hide(result.metrics, [name for name in names if name not in own])
+        for entry in self._entries.values():
+            entry.result.metrics = hide(entry.result.metrics, set(names) - entry.own)
 
     def prune(self) -> None:
         """Sort by score, and delete what is neither among the best nor needed.
@@ -275,11 +263,10 @@ class LeasingCheckpointManager(_CheckpointManager):
             return
         only_validated = attribute in self._validated_names()
         kept = []
-        for result in results:
-            entry = self._entries[result.checkpoint.path]
+        for path in (result.checkpoint.path for result in results):
+            entry = self._entries[path]
             score = entry.validated if only_validated else entry.reported
-            leased = result.checkpoint.path in self._leased
-            kept.append(Kept(order=entry.order, score=score, leased=leased))
+            kept.append(Kept(entry.order, score, leased=path in self._leased))
         by_score = attribute is not None
         doomed = set(surplus(kept, config.num_to_keep, by_score=by_score))
         self._checkpoint_results = [
@@ -302,8 +289,8 @@ class LeasingCheckpointManager(_CheckpointManager):
             del self._to_delete[path]
 
     def _take(self, result: _TrainingResult) -> None:
-        own = self._number(result.metrics)
-        self._entries[result.checkpoint.path] = _Entry(self._next_order, own)
+        reported = self._number(result.metrics)
+        self._entries[result.checkpoint.path] = _Entry(result, self._next_order, reported)
         self._next_order += 1
 
     def _number(self, metrics: Mapping[str, Any]) -> float | None:

@@ -194,10 +194,6 @@ class Leases:
     def __iter__(self) -> Iterator[str]:
         return iter(self._holders)
 
-    def __len__(self) -> int:
-        """Return how many checkpoints are kept."""
-        return len(self._holders)
-
 
 # How Tune names a checkpoint, and how the workers of a distributed trial do.
 _NAMES = re.compile(r"checkpoint_(\d{6,}|\d{4}-\d\d-\d\d_.+-[0-9a-f]{8})")

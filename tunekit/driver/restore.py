@@ -189,10 +189,12 @@ class Restore:
             self._deliver_again(event)
         for command in driver.apply(event):
             match command:
-                case Show() if event.n > self.as_of:
+                case Show() | Fold() if event.n > self.as_of:
                     driver.perform(command)
-                case Fold():
-                    self._fold(command, new=event.n > self.as_of)
+                case Fold(outcome):  # it is in what Tune saved, but for the rank of its checkpoint
+                    manager = LeasingCheckpointManager.of(driver.trials[outcome.request.trial_id])
+                    if manager is not None:
+                        manager.score(outcome.request.path, outcome.metrics)
                 case Notify():
                     _note(told, [command.outcome])
         if trial is None:
@@ -209,15 +211,6 @@ class Restore:
             controller.tell_search_of_end(trial, failed=isinstance(event, TrialErrored))
         if to_scheduler:
             self._catch_up(event, trial, controller)
-
-    def _fold(self, command: Fold, *, new: bool) -> None:
-        """Show a score in Tune's trial, and in the rank of its checkpoint."""
-        request, metrics = command.outcome.request, command.outcome.metrics
-        manager = LeasingCheckpointManager.of(self._driver.trials[request.trial_id])
-        if new:
-            self._driver.perform(command)
-        elif manager is not None:
-            manager.mark(request.path, metrics)
 
     def _bring_forward(self, event: Event, trial: Trial, controller: Controller) -> None:
         """Bring Tune's trial to where it was."""

@@ -224,7 +224,7 @@ def test_a_score_is_folded_and_logged_before_it_is_delivered_and_a_failure_noted
     assert [type(one) for one in state.handle(ended(1))] == [Fold, Notify, Deliver]
     state = after(*one(1)[:-1])
     followed = [type(one) for one in state.handle(ended(1, None))]
-    assert followed == [NoteFailure, Deliver] and not state.leases, "nobody waits for it"
+    assert followed == [NoteFailure, Deliver] and not list(state.leases), "nobody waits for it"
 
 
 def test_what_is_due_is_delivered_in_order_once_it_is_known_which_names_are_validations():
