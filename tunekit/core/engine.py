@@ -513,6 +513,14 @@ class Engine:
         """Return a validated result; what validation produces is never taken from training."""
         return merge(hide(report, self.history.names), metrics)
 
+    def undelivered(self) -> Iterator[str]:
+        """Yield the trials of which something is due, once existing scores can be judged by.
+
+        When the commands of each event are carried out, the scheduler can hear of none of them.
+        """
+        if not self.hesitates():
+            yield from (one for one in self.trials if self.delivery.due(one) is not None)
+
     def broken(self) -> Iterator[str]:
         """Yield what must never be so, in words; nothing as long as the rules hold.
 

@@ -474,7 +474,7 @@ class ValidationCallback(tune.Callback):
         if self._end.conclude_restored(list(self.trials.values())):
             self._raise_error()
             self._end.note()
-        self._delete_surplus()
+        self._delete_surplus(controller)
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -528,7 +528,10 @@ class ValidationCallback(tune.Callback):
         self._end.step(trials)
         self._raise_error()
         self._end.note()
-        self._delete_surplus()
+        if os.environ.get(CHECK):
+            left = filter(self.base.hears, self.state.undelivered())
+            self._refuse([f"what is due of trial {one} was not delivered" for one in left], "now")
+        self._delete_surplus(controller)
         controller.wake_on([one for v in self.validators for one in v.awaited()])
         self.waiting.spare()
         if controller.awaits_nothing and not self.validator.idle:
@@ -538,7 +541,7 @@ class ValidationCallback(tune.Callback):
         """Let a trial's checkpoints be kept as long as somebody needs them."""
         LeasingCheckpointManager.install(trial, self.state.leases, lambda: self.unreported)
 
-    def _delete_surplus(self) -> None:
+    def _delete_surplus(self, controller: Controller) -> None:
         """Delete the checkpoints that nobody needs and that are too many, of trials of this step.
 
         Once the step is over: whoever is to have a lease on one has it by then.
@@ -546,9 +549,9 @@ class ValidationCallback(tune.Callback):
         for trial_id in self.state.leases.take_touched():
             trial = self.trials.get(trial_id)  # not a donor that a restored experiment has lost
             manager = None if trial is None else LeasingCheckpointManager.of(trial)
-            if trial is not None and manager is not None and self.controller is not None:
+            if trial is not None and manager is not None:
                 manager.prune()
-                self.controller.changed(trial)
+                controller.changed(trial)
 
     def _pause(self) -> None:
         """Sleep a little: Tune would take its next step at once, and find nothing new."""
@@ -658,13 +661,18 @@ class ValidationCallback(tune.Callback):
         """
         commands = self.state.handle(event)
         of_stages = [one for stage in self.stages.values() for one in stage.state.apply(event)]
-        broken = list(self.state.broken()) if os.environ.get(CHECK) else []
+        if os.environ.get(CHECK):
+            stages = [one for stage in self.stages.values() for one in stage.state.backlog.broken()]
+            self._refuse([*self.state.broken(), *stages], f"after {event!r}")
+        return of_stages + commands
+
+    @staticmethod
+    def _refuse(broken: list[str], when: str) -> None:
         if broken:
             raise AssertionError(
-                f"{'; '.join(broken)}: so it is after {event!r}. That is a fault of tunekit's, not "
-                "of yours. Please report it, with the journal."
+                f"{'; '.join(broken)}: so it is {when}. That is a fault of tunekit's, not of "
+                "yours. Please report it, with the journal."
             )
-        return of_stages + commands
 
     def perform(self, command: Command) -> None:
         """Carry out what follows from an event."""
