@@ -516,7 +516,8 @@ class Engine:
     def undelivered(self) -> Iterator[str]:
         """Yield the trials of which something is due, once existing scores can be judged by.
 
-        When the commands of each event are carried out, the scheduler can hear of none of them.
+        Once all commands are carried out, those are trials of which the scheduler does not hear,
+        such as one that it has paused.
         """
         if not self.hesitates():
             yield from (one for one in self.trials if self.delivery.due(one) is not None)

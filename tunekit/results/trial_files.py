@@ -127,8 +127,7 @@ class TrialFiles:
             self._names = names
             self._open.update(self._final)
         for trial_id, trial in list(self._open.items()):
-            pending = any(backlog.pending(trial_id) for backlog in self._backlogs)
-            if pending or not trial.is_finished():
+            if not trial.is_finished() or any(one.pending(trial_id) for one in self._backlogs):
                 continue
             del self._open[trial_id]
             again = trial_id in self._final
