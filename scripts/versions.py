@@ -49,7 +49,7 @@ SELECTED = (
     "tests/unit/test_config.py",
     "tests/unit/test_controller.py",
     "tests/unit/test_journal.py",
-    "tests/unit/test_ray_decisions.py",
+    "tests/unit/test_ray_decision_points.py",
     "tests/unit/test_restore.py",
     "tests/unit/test_tuner.py",
     "tests/contract/test_pbt.py",

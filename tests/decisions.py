@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tunekit.core.decisions import DecisionRule
+from tunekit.core.decision_points import DecisionRule
 from tunekit.core.engine import Engine
 from tunekit.core.events import (
     CheckpointSaved,

@@ -78,7 +78,7 @@ class Endless(Counting):
 
 @dataclass
 class Heard:
-    """What a base scheduler was told, and what it said.
+    """What a scheduler was told, and what it said.
 
     ``results`` has (trial, iteration, score, decision), ``generations`` that of each result.
     """

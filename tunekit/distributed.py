@@ -102,8 +102,8 @@ def check_scheduler(scheduler: Any, problems: Problems) -> None:
     if innermost(scheduler) is not scheduler:
         problems.add(
             f"{type(scheduler).__name__} changes the resources of trials, and those of a trainer "
-            "are its workers'. Pass its base scheduler, and search for the number of workers with "
-            "param_space={'scaling_config': {'num_workers': tune.choice([1, 2])}}."
+            "are its workers'. Pass the scheduler inside, and search for the number of workers "
+            "with param_space={'scaling_config': {'num_workers': tune.choice([1, 2])}}."
         )
 
 

@@ -13,7 +13,7 @@ from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.decisions import JudgingScheduler, nothing_under_way, start_one_by_one
 from tunekit.core.confidence import Interval
-from tunekit.core.decisions import DecisionRule
+from tunekit.core.decision_points import DecisionRule
 from tunekit.core.problems import Problems, shown
 from tunekit.core.promotion import Promotion, RungAction, milestones
 

@@ -68,7 +68,7 @@ from tunekit.distributed import (
     validation_config_of,
 )
 from tunekit.driver.callback import ValidationCallback
-from tunekit.driver.scheduler import ValidatedScheduler, base_of
+from tunekit.driver.scheduler import ValidatedScheduler, unwrapped
 from tunekit.errors import RestoreError, SweepNotFoundError, TunekitError
 from tunekit.journal.experiments import no_sweep
 from tunekit.journal.journal import SERIES, Record, record_of
@@ -223,13 +223,13 @@ class Tuner(tune.Tuner):
         run_config = _checked_run_config(run_config, problems)
         fix = "Pass tunekit.EveryIterations(n), for example."
         policy = problems.optional("checkpoint_policy", checkpoint_policy, CheckpointPolicy, fix)
-        base, search_alg = base_of(tune_config.scheduler), tune_config.search_alg
+        scheduler, search_alg = unwrapped(tune_config.scheduler), tune_config.search_alg
         if distributed:
             check_saving(policy, run_config, problems)
-            check_scheduler(base, problems)
+            check_scheduler(scheduler, problems)
         if config is not None:
             wrong_together(
-                base,
+                scheduler,
                 on_pending=config.on_pending,
                 reuse_actors=bool(tune_config.reuse_actors),
                 search_alg=search_alg,
@@ -246,7 +246,7 @@ class Tuner(tune.Tuner):
             tune_config.reuse_actors = tune_config.reuse_actors or reuse_processes
         trainable = checkpointable_class(trainable)
         if config is not None and not distributed:
-            hands_over = reuse_processes and _hands_over(trainable, config, base)
+            hands_over = reuse_processes and _hands_over(trainable, config, scheduler)
             tune_config.reuse_actors = tune_config.reuse_actors or hands_over
             policy = policy or by_default(trainable, run_config, config.when)
         callbacks = list(run_config.callbacks or [])
@@ -484,9 +484,8 @@ class Tuner(tune.Tuner):
             let_tell_of_resuming(settings.trainable)
             if is_distributed(settings.trainable):
                 around.enter_context(ended_soon())
-            scheduler = settings.tune_config.scheduler
-            base = scheduler.base if isinstance(scheduler, ValidatedScheduler) else None
-            display = around.enter_context(reported(settings.run_config, validation, base))
+            scheduler = unwrapped(settings.tune_config.scheduler)
+            display = around.enter_context(reported(settings.run_config, validation, scheduler))
             validation.show_on(display)
             around.enter_context(without_advice())
             if not is_remote():

@@ -87,7 +87,7 @@ def test_asha_that_trains_on_stops_at_the_same_rungs(tmp_path):
         )
         check_contract(few)
         assert set(heard_rungs(few).values()) <= {1, 3, 9, 27, 81}
-        [bracket] = few.sweep.controller._scheduler_alg.base._brackets
+        [bracket] = few.sweep.controller._scheduler_alg.scheduler._brackets
         for milestone, scores in bracket._rungs:
             for trial in few.trials:
                 score = few.validated()[index_of(trial)].get(milestone)

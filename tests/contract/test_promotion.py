@@ -20,7 +20,7 @@ from tests.sweeps import Endless, index_of, quality, sweep
 from tunekit.core.events import Decided, TrialAdded, TrialEnded
 from tunekit.journal.journal import events_in
 from tunekit.schedulers import PromotionASHA
-from tunekit.scheduling.base import objectives_of
+from tunekit.scheduling.user_scheduler import objectives_of
 from tunekit.testing import FakeClock, LocalSweep
 
 pytestmark = pytest.mark.sampled(2)

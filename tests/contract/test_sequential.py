@@ -28,10 +28,10 @@ from tunekit.core.metrics import flatten
 from tunekit.core.validation import Attempt
 from tunekit.journal.home import Home
 from tunekit.journal.journal import events_in
-from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.proxies import Proxies
 from tunekit.scheduling.state import dump
 from tunekit.scheduling.state import load as load_state
+from tunekit.scheduling.user_scheduler import UserScheduler
 from tunekit.testing import check_journal
 
 pytestmark = pytest.mark.sampled(2)
@@ -97,7 +97,7 @@ def test_fewer_examples_are_evaluated(tmp_path, name):
     assert min(used) >= Sequential().min_examples
 
 
-def decided_by_a_copy(scheduling: BaseScheduler, trial_id: str, result: dict[str, Any]) -> Any:
+def decided_by_a_copy(scheduling: UserScheduler, trial_id: str, result: dict[str, Any]) -> Any:
     """Return what a copy of a sweep's scheduler does with a result."""
     known, copies = scheduling.proxies.by_id, Proxies()
 
@@ -133,7 +133,7 @@ def decided_by_a_copy(scheduling: BaseScheduler, trial_id: str, result: dict[str
 def test_copies_of_the_scheduler_decide_alike_wherever_its_rule_says_so(
     tmp_path, monkeypatch, name
 ):
-    rule, said = BaseScheduler.decides_alike, []
+    rule, said = UserScheduler.decides_alike, []
 
     def checked(scheduling: Any, request: Any, metric: str, interval: Interval) -> bool:
         alike = rule(scheduling, request, metric, interval)
@@ -148,7 +148,7 @@ def test_copies_of_the_scheduler_decide_alike_wherever_its_rule_says_so(
             assert not alike or all(one == first for one in others), (request.id, interval)
         return alike
 
-    monkeypatch.setattr(BaseScheduler, "decides_alike", checked)
+    monkeypatch.setattr(UserScheduler, "decides_alike", checked)
     ran(tmp_path, name, exact)
     if name not in ("fifo", "pbt-replay"):
         assert any(said)

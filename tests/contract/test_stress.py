@@ -630,7 +630,7 @@ def test_an_ended_trial_drops_the_exploit_it_was_to_make(tmp_path):
             return
         ended.append(planned(scheduler)[0])
         [trial_id] = ended
-        scheduler._joined.base.conclude(scheduler._proxies.by_id[trial_id].real)
+        scheduler._joined.user_scheduler.conclude(scheduler._proxies.by_id[trial_id].real)
         assert trial_id not in planned(scheduler)
         coming = ran.validation.ancestry.generation(trial_id) + 1
         assert ran.validation.state.leases.held(for_clone(trial_id, coming)) is None

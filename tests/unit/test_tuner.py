@@ -178,7 +178,7 @@ def test_the_users_objects_are_wrapped_and_not_changed(tmp_path):
     config = tune.TuneConfig(scheduler=scheduler, search_alg=search)
     settings = make(tmp_path, tune_config=config, run_config=mine, validation_config=VALIDATION)
     assert config.scheduler is scheduler and config.search_alg is search and callbacks == []
-    assert settings.tune_config.scheduler.base is scheduler
+    assert settings.tune_config.scheduler.scheduler is scheduler
     assert settings.tune_config.search_alg.searcher is search
 
 
@@ -192,9 +192,9 @@ def test_a_scheduler_is_wrapped_once(tmp_path):
         tune_config=tune.TuneConfig(scheduler="async_hyperband"),
         validation_config=VALIDATION,
     )
-    assert isinstance(by_name.tune_config.scheduler.base, ASHAScheduler)
+    assert isinstance(by_name.tune_config.scheduler.scheduler, ASHAScheduler)
     default = make(tmp_path, validation_config=VALIDATION)
-    assert isinstance(default.tune_config.scheduler.base, FIFOScheduler)
+    assert isinstance(default.tune_config.scheduler.scheduler, FIFOScheduler)
 
 
 def test_a_searcher_is_wrapped_once_wherever_it_is(tmp_path):
@@ -278,9 +278,9 @@ def test_wrapping_twice_is_refused():
         tunekit.ValidatedSearcher(tunekit.ValidatedSearcher(OptunaSearch()))
     with pytest.raises(tunekit.errors.ConfigError, match="inside of it"):
         tunekit.ValidatedSearcher(ConcurrencyLimiter(OptunaSearch(), 2))
-    with pytest.raises(tunekit.errors.ConfigError, match="base=3"):
+    with pytest.raises(tunekit.errors.ConfigError, match="scheduler=3"):
         tunekit.ValidatedScheduler(3)
-    with pytest.raises(tunekit.errors.ConfigError, match="base='x'"):
+    with pytest.raises(tunekit.errors.ConfigError, match="searcher='x'"):
         tunekit.ValidatedSearcher("x")
     with pytest.raises(tunekit.errors.ConfigError, match="config=3"):
         tunekit.ValidationCallback(3)

@@ -32,7 +32,7 @@ from ray.tune.schedulers import (
 from tunekit._ray.compat import TESTED
 from tunekit._ray.proxies import ProxyController
 from tunekit.core import confidence
-from tunekit.core.decisions import Always, DecisionRule, Interval, Never, Rungs
+from tunekit.core.decision_points import Always, DecisionRule, Interval, Never, Rungs
 from tunekit.core.sequential import alike_by_rank, alike_by_value
 from tunekit.core.values import number
 from tunekit.errors import UnsupportedRayError
@@ -88,7 +88,7 @@ def rule_for(base: TrialScheduler, trial: Trial) -> DecisionRule:
     come into another bracket. tunekit's own schedulers say it themselves. Any other that is not
     exactly one of Tune's, a subclass too, uses every score as far as anyone knows. For a trial that
     is not in the books of one that is, which has ended or was not added, nothing is decided:
-    :class:`~tunekit.core.decisions.Never`.
+    :class:`~tunekit.core.decision_points.Never`.
 
     Args:
         base: The scheduler.
@@ -296,7 +296,7 @@ def decides_alike(
         base: The scheduler.
         trial: The trial, or what stands for it.
         at: What the score serves in the scheduler's books: see
-            :class:`~tunekit.core.decisions.DecisionRule`.
+            :class:`~tunekit.core.decision_points.DecisionRule`.
         interval: Where its score is.
 
     Returns:

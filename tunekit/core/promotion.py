@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tunekit.core.confidence import Interval
-from tunekit.core.decisions import DecisionRule, Never, Rungs
+from tunekit.core.decision_points import DecisionRule, Never, Rungs
 from tunekit.core.sequential import alike_by_rank
 
 __all__ = ["Promotion", "RungAction", "milestones", "next_bracket"]

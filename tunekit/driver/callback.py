@@ -76,12 +76,12 @@ from tunekit.policies import AtDecisions
 from tunekit.results.lineage import Lineage
 from tunekit.results.tensorboard import TensorBoardLogger
 from tunekit.results.trial_files import TrialFiles
-from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.next_trial import NextTrial
 from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.scheduling.state import SchedulerState
 from tunekit.scheduling.stopping import StoppingCriteria
 from tunekit.scheduling.trial_actions import TrialActions
+from tunekit.scheduling.user_scheduler import UserScheduler
 from tunekit.scheduling.waiting import Waiting
 from tunekit.training import VALIDATION_KEY
 from tunekit.validating.cache import ValidationCache
@@ -274,7 +274,7 @@ class ValidationCallback(tune.Callback):
 
     def _goal(self) -> tuple[frozenset[str], str | None]:
         """Return the metrics to judge by, and which values are better."""
-        return self.state.required, None if self.controller is None else self.base.mode
+        return self.state.required, None if self.controller is None else self.user_scheduler.mode
 
     def share(
         self,
@@ -321,9 +321,11 @@ class ValidationCallback(tune.Callback):
         if self.keeps_apart:
             controller.keep_apart()
         #: The user's scheduler.
-        self.base = base = BaseScheduler(state, controller, self.state, self.validator, emit)
+        self.user_scheduler = user_scheduler = UserScheduler(
+            state, controller, self.state, self.validator, emit
+        )
         #: Lets it choose.
-        self.next_trial = NextTrial(base, controller, emit=emit)
+        self.next_trial = NextTrial(user_scheduler, controller, emit=emit)
         searcher = ValidatedSearcher.within(controller)
         #: Which trials wait, and what may use their places.
         self.waiting = waiting = Waiting(
@@ -335,7 +337,7 @@ class ValidationCallback(tune.Callback):
             self.executor,
             self.clock,
             controller,
-            base,
+            user_scheduler,
             shares=self.shares,
             searches=searcher is not None,
             best_in_full=self.best_in_full,
@@ -346,13 +348,13 @@ class ValidationCallback(tune.Callback):
             stage.follow(waiting)
         #: Brings trials to where the scheduler believes them to be.
         self.actions = TrialActions(
-            base, controller, waiting, self.validator, self.clock, emit=emit
+            user_scheduler, controller, waiting, self.validator, self.clock, emit=emit
         )
         #: What the scheduler and the searcher are given.
         self.deliveries = Deliveries(
             self.state,
             self.trials,
-            base,
+            user_scheduler,
             self.next_trial,
             searcher,
             self._stopping,
@@ -361,7 +363,7 @@ class ValidationCallback(tune.Callback):
         )
         #: What was reported and saved, and has to be validated.
         self.requests = Requests(
-            self.config, self.state, self.trials, self.validator, base, self.waiting
+            self.config, self.state, self.trials, self.validator, user_scheduler, self.waiting
         )
         #: Shows scores in Tune's trials, and writes their files.
         self.files = TrialFiles(
@@ -388,7 +390,7 @@ class ValidationCallback(tune.Callback):
                 listener.attach(self.state.undecided, self.history.names.keys)
             if isinstance(listener, AtDecisions):
                 listener.attach(waiting.saves)
-        self._judge_by(*controller.take_over_metric_check(), *base.objectives)
+        self._judge_by(*controller.take_over_metric_check(), *user_scheduler.objectives)
         self._stopping.attach(controller, lambda: self.state.required | self.history.names.keys())
         controller.look_at_reports_first(_receive)
         self._open_experiment(controller, state)
@@ -490,7 +492,7 @@ class ValidationCallback(tune.Callback):
         fail_for_good(trial)
         self.files.add(trial)
         self._watch(trial)
-        self.base.proxies.reopen(self.base.proxies.of(trial))
+        self.user_scheduler.proxies.reopen(self.user_scheduler.proxies.of(trial))
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
@@ -575,7 +577,7 @@ class ValidationCallback(tune.Callback):
         self.emit(TrialErrored(trial_id=trial.trial_id))
         for validator in self.validators:
             validator.drop(trial.trial_id, "its trial failed")
-        self.base.fail(self.base.proxies.of(trial))
+        self.user_scheduler.fail(self.user_scheduler.proxies.of(trial))
 
     def ended(self, trial: Trial, *, removed: bool = False) -> None:
         """Record that a trial has ended, which the scheduler is told after its last score.
@@ -584,14 +586,14 @@ class ValidationCallback(tune.Callback):
             trial: The trial.
             removed: Whether it ended while it was not running.
         """
-        proxy = self.base.proxies.of(trial)
+        proxy = self.user_scheduler.proxies.of(trial)
         if not removed:
             self.actions.begins(proxy)
         self.actions.stands_no_more(proxy)
         if removed:
-            self.base.conclude(trial)
+            self.user_scheduler.conclude(trial)
         else:
-            self.base.complete(proxy)
+            self.user_scheduler.complete(proxy)
         self.deliveries.complete(trial.trial_id, removed=removed)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
@@ -826,8 +828,8 @@ class ValidationCallback(tune.Callback):
             config=self.config,
             seed_param=self.seed_param,
             judged=self.state.required,
-            mode=self.base.mode,
-            scheduler=state.base,
+            mode=self.user_scheduler.mode,
+            scheduler=state.scheduler,
             search_alg=controller.search_alg,
             trainable=self.trainable,
             space=self.searched,
@@ -842,7 +844,7 @@ class ValidationCallback(tune.Callback):
         """Return what Tune saves with the experiment: what does not follow from the journal."""
         self._state_taken = True
         state: dict[str, Any] = {"as_of": self.ledger.last}
-        scheduler = None if self.controller is None else self.base.state.save(self.home)
+        scheduler = None if self.controller is None else self.user_scheduler.state.save(self.home)
         # One that cannot be saved is told everything again.
         return state if scheduler is None else {**state, "scheduler": scheduler}
 

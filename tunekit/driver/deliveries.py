@@ -17,10 +17,10 @@ from tunekit.core.engine import Engine, Input, PassedOver
 from tunekit.core.events import EndDelivered, ScoreDelivered, TrialEnded
 from tunekit.core.metrics import flatten
 from tunekit.errors import MetricNotFoundError, TunekitError
-from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.next_trial import NextTrial
 from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.scheduling.stopping import StoppingCriteria
+from tunekit.scheduling.user_scheduler import UserScheduler
 
 __all__ = ["Deliveries"]
 
@@ -33,7 +33,7 @@ class Deliveries:
     Args:
         state: The state of the sweep.
         trials: Its trials; others may be added.
-        base: The scheduler that gets scores.
+        user_scheduler: The scheduler that gets scores.
         next_trial: Lets it choose the next trial.
         searcher: The searcher that gets scores, if one does.
         criteria: The stopping criteria that read validated metrics.
@@ -45,7 +45,7 @@ class Deliveries:
         self,
         state: Engine,
         trials: Mapping[str, Trial],
-        base: BaseScheduler,
+        user_scheduler: UserScheduler,
         next_trial: NextTrial,
         searcher: ValidatedSearcher | None,
         criteria: StoppingCriteria,
@@ -54,14 +54,14 @@ class Deliveries:
         fail: Callable[[TunekitError], None],
     ):
         self._state, self._trials = state, trials
-        self._base, self._next_trial = base, next_trial
+        self._user_scheduler, self._next_trial = user_scheduler, next_trial
         self.searcher, self._criteria = searcher, criteria
         self._emit, self._fail = emit, fail
 
     def deliver(self, trial_id: str) -> None:
         """Give the scheduler and the searcher what they may see of a trial now."""
         trial = self._trials[trial_id]
-        while self._base.hears(trial_id):
+        while self._user_scheduler.hears(trial_id):
             due = self._state.delivery.due(trial_id)
             if due is None:
                 break
@@ -110,10 +110,10 @@ class Deliveries:
         """
         trial_id, names = trial.trial_id, self._state.history.names
         stops = self._criteria.reached(trial_id, result, names, again=decided is not None)
-        decision = self._base.judge(trial, result, scored, stops=stops, decided=decided)
+        decision = self._user_scheduler.judge(trial, result, scored, stops=stops, decided=decided)
         finished = False
         if decision == TrialScheduler.STOP:  # else it was rejected
-            finished = stops or exhausts(self._base.scheduler, result)
+            finished = stops or exhausts(self._user_scheduler.scheduler, result)
         elif search and self.searcher is not None:
             self.searcher.receive(trial_id, result)
         return ScoreDelivered.of(scored.request, decision=decision, finished=finished)
@@ -127,10 +127,10 @@ class Deliveries:
     ) -> None:
         """Tell the scheduler of a trial's end, and the searcher if it has not heard of it."""
         result = None if end.result is None else flatten(end.result)
-        if result is not None and not self._base.has_ended(trial):
+        if result is not None and not self._user_scheduler.has_ended(trial):
             names = self._state.history.names  # stoppers look across trials
             self._criteria.reached(trial.trial_id, result, names, again=again)
-        self._base.finish(trial, result)
+        self._user_scheduler.finish(trial, result)
         if search and self.searcher is not None:
             self.searcher.finish(trial.trial_id, result)
 
@@ -160,7 +160,7 @@ class Deliveries:
                 self._next_trial.advance()  # it may end what it has paused
         for trial in ended:
             if not delivery.over(trial.trial_id):
-                self._base.conclude(trial)
+                self._user_scheduler.conclude(trial)
                 self._deliver_end(trial, delivery.end(trial.trial_id))
 
     def _can_be_judged(self, scored: Scored, result: Mapping[str, Any]) -> bool:

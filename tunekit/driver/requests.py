@@ -21,7 +21,7 @@ from tunekit.core.history import GENERATION
 from tunekit.core.reports import own_names
 from tunekit.core.validation import Request
 from tunekit.core.values import same
-from tunekit.scheduling.base import BaseScheduler
+from tunekit.scheduling.user_scheduler import UserScheduler
 from tunekit.scheduling.waiting import Waiting
 from tunekit.training import VALIDATION_KEY, ValidationOverride, override_of
 from tunekit.validating.validator import Validator
@@ -39,7 +39,7 @@ class Requests:
         state: The state of the sweep.
         trials: Its trials; others may be added.
         validator: Runs the validations.
-        base: The scheduler, which uses some scores.
+        user_scheduler: The scheduler, which uses some scores.
         waiting: Says whether a trial's scores that decide nothing are optional.
     """
 
@@ -49,11 +49,11 @@ class Requests:
         state: Engine,
         trials: Mapping[str, Trial],
         validator: Validator,
-        base: BaseScheduler,
+        user_scheduler: UserScheduler,
         waiting: Waiting,
     ):
         self._config, self._state, self._trials = config, state, trials
-        self._validator, self._base, self._waiting = validator, base, waiting
+        self._validator, self._user_scheduler, self._waiting = validator, user_scheduler, waiting
         # What each trial's newest report says of its own validation, and of which iteration it is.
         self._overrides: dict[str, tuple[int, ValidationOverride]] = {}
         # The newest iteration of each trial that Tune has asked the scheduler about.
@@ -78,7 +78,7 @@ class Requests:
         trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
         report[GENERATION] = self._state.ancestry.generation(trial_id)
         offered = self._offered.get(trial_id) == step
-        serves = self._base.serves(trial, report)
+        serves = self._user_scheduler.serves(trial, report)
         return Reported(trial_id=trial_id, report=report, offered=offered, serves=serves)
 
     def saved(self, trial: Trial) -> CheckpointSaved | None:

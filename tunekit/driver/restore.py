@@ -58,8 +58,8 @@ from tunekit.journal.encoding import resolve_opaque
 from tunekit.journal.ledger import Ledger
 from tunekit.policies import CheckpointPolicy
 from tunekit.results.trial_files import TrialFiles
-from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.state import SchedulerState
+from tunekit.scheduling.user_scheduler import UserScheduler
 from tunekit.scheduling.waiting import Waiting
 
 __all__ = ["Restore", "SweepDriver"]
@@ -75,7 +75,7 @@ class SweepDriver(Protocol):
     state: Engine
     ledger: Ledger
     waiting: Waiting
-    base: BaseScheduler
+    user_scheduler: UserScheduler
     deliveries: Deliveries
     requests: Requests
     stages: dict[str, StageEvaluation]
@@ -148,15 +148,18 @@ class Restore:
         Returns:
             What loggers were told of each trial before the sweep was interrupted.
         """
-        driver, base = self._driver, self._driver.base
+        driver = self._driver
+        user_scheduler = driver.user_scheduler
         self.past = with_configs(self.past, driver.trials)
         told: dict[str, list[Told]] = {trial_id: [] for trial_id in driver.trials}
-        base.to_hear.update(e.trial_id for e in self.past if isinstance(e, ScoreDelivered))
+        user_scheduler.to_hear.update(
+            e.trial_id for e in self.past if isinstance(e, ScoreDelivered)
+        )
         self.replays = True
         known = [event for event in self.past if event.n <= self._scheduler_as_of]
         for event in known:
             self._tell(event, controller, told)
-        base.keep_all()
+        user_scheduler.keep_all()
         for event in self.past[len(known) :]:
             self._tell(event, controller, told, to_scheduler=True)
         self.replays = False
@@ -182,7 +185,7 @@ class Restore:
         driver, trial_id = self._driver, getattr(event, "trial_id", None)
         trial = None if trial_id is None else driver.trials.get(trial_id)
         if isinstance(event, ScoreDelivered):
-            driver.base.to_hear[event.trial_id] -= 1
+            driver.user_scheduler.to_hear[event.trial_id] -= 1
         if trial_id is not None and trial is None:
             return
         if to_scheduler and isinstance(event, (ScoreDelivered, EndDelivered)):
@@ -235,46 +238,47 @@ class Restore:
     # What the scheduler and the searcher are told ------------------------------------------------
 
     def _deliver_again(self, event: ScoreDelivered | EndDelivered) -> None:
-        base = self._driver.base
+        user_scheduler = self._driver.user_scheduler
         if isinstance(event, ScoreDelivered):
-            _trains(base.proxies.by_id[event.trial_id])
+            _trains(user_scheduler.proxies.by_id[event.trial_id])
         self._driver.deliveries.deliver_again(event, search=event.n > self._searcher_as_of)
         if isinstance(event, ScoreDelivered):
             # By chance, it may not have stopped now what it stopped by that result.
             stopped, self._stopped = self._stopped, []
             for other in stopped:
-                base.stopped(other)
+                user_scheduler.stopped(other)
 
     def _catch_up(self, event: Event, trial: Trial, controller: Controller) -> None:
         """Let the scheduler do again what it did."""
-        base, proxy = self._driver.base, self._driver.base.proxies.of(trial)
+        user_scheduler = self._driver.user_scheduler
+        proxy = user_scheduler.proxies.of(trial)
         match event:
             case Reported():
                 _trains(proxy)
             case Decided():
                 self._stopped.append(proxy)
             case Chosen():
-                base.scheduler.choose_trial_to_run(base.view)
+                user_scheduler.scheduler.choose_trial_to_run(user_scheduler.view)
                 proxy.phase = Desired.RUNNING if event.runs else Desired.PENDING
             case Reminded() if proxy.version is not None:
-                base.remind_of(proxy, proxy.version, event.decision)
-                base.take_up()
+                user_scheduler.remind_of(proxy, proxy.version, event.decision)
+                user_scheduler.take_up()
             case TrialEnded(removed=True):
                 proxy.stands = Actual.ENDED
-                base.conclude(trial)
+                user_scheduler.conclude(trial)
             case TrialEnded():
                 proxy.stands = Actual.ENDED
                 if proxy.phase is Desired.PENDING:
                     proxy.phase = Desired.RUNNING
-                base.complete(proxy)
+                user_scheduler.complete(proxy)
             case TrialFailed():
                 proxy.stands = Actual.STARTING
             case TrialRetried():
-                base.restart(proxy)
+                user_scheduler.restart(proxy)
             case TrialErrored():
-                base.fail(proxy)
+                user_scheduler.fail(proxy)
             case Exploited():
-                change = base.exploit_again(trial, event.exploit(), self._donor(event))
+                change = user_scheduler.exploit_again(trial, event.exploit(), self._donor(event))
                 if event.n > self.as_of:  # else Tune's trial is overwritten already
                     controller.change(trial, change)
 
@@ -310,7 +314,7 @@ class Restore:
                 continue
             if driver.state.record(trial_id).failed or driver.state.delivery.completed(trial_id):
                 driver.emit(TrialRetried(trial_id=trial_id))
-                driver.base.restart(driver.base.proxies.of(trial))
+                driver.user_scheduler.restart(driver.user_scheduler.proxies.of(trial))
             for path in forget_missing(trial):
                 logger.warning("Trial %s goes on without %s, which is gone.", trial_id, path)
             skip_existing(trial)
@@ -337,22 +341,23 @@ class Restore:
 
     def _place(self, controller: Controller) -> None:
         """Put each trial where it stood when the sweep was interrupted."""
-        driver, base, delivery = self._driver, self._driver.base, self._driver.state.delivery
-        base.proxies.forget_unadded()
-        for trial_id, proxy in base.proxies.by_id.items():
+        driver, delivery = self._driver, self._driver.state.delivery
+        user_scheduler = driver.user_scheduler
+        user_scheduler.proxies.forget_unadded()
+        for trial_id, proxy in user_scheduler.proxies.by_id.items():
             proxy.stands = None
             if proxy.phase is Desired.ENDED and not (
                 delivery.closed(trial_id) or delivery.completed(trial_id)
             ):
-                base.record_stop(proxy)  # by chance, it was stopped this time
+                user_scheduler.record_stop(proxy)  # by chance, it was stopped this time
             if proxy.real.status == Trial.TERMINATED and not delivery.completed(trial_id):
                 # It had made its last report, or must not continue.
                 controller.tell_search_of_end(proxy.real, failed=False)
                 driver.ended(proxy.real)
             if proxy.real.is_finished():
                 continue
-            base.proxies.reopen(proxy)
-            base.proxies.moved(proxy)
+            user_scheduler.proxies.reopen(proxy)
+            user_scheduler.proxies.moved(proxy)
             waits = driver.waiting.waits(trial_id)
             if proxy.phase is Desired.PAUSED or (proxy.phase is Desired.RUNNING and waits):
                 controller.set_status(proxy.real, Trial.PAUSED)

@@ -18,23 +18,23 @@ from tunekit.driver.callback import ValidationCallback
 from tunekit.errors import WiringError
 from tunekit.scheduling.state import SchedulerState
 
-__all__ = ["ValidatedScheduler", "base_of"]
+__all__ = ["ValidatedScheduler", "unwrapped"]
 
 
-def base_of(scheduler: Any) -> Any:
+def unwrapped(scheduler: Any) -> Any:
     """Return the scheduler inside a :class:`ValidatedScheduler`; any other is returned as is."""
-    return scheduler.base if isinstance(scheduler, ValidatedScheduler) else scheduler
+    return scheduler.scheduler if isinstance(scheduler, ValidatedScheduler) else scheduler
 
 
 class ValidatedScheduler(TrialScheduler):
     """Show validated results only, in iteration order, to an unmodified Tune scheduler.
 
-    A report reaches the base scheduler, merged with its score, once its checkpoint is validated:
+    A report reaches your scheduler, merged with its score, once its checkpoint is validated:
     each once, older iterations of a trial before newer ones, and the trial's end after its last
     score. A report without a validated checkpoint never does. ``ValidationConfig(on_pending=...)``
     sets what the trial does meanwhile.
 
-    For the base scheduler, each trial is where its newest score was earned: the scheduler pauses,
+    For your scheduler, each trial is where its newest score was earned: the scheduler pauses,
     stops and resumes it there, and clones it from there. So population based training clones
     exactly the checkpoint that it has ranked, with the hyperparameters that led to it, however far
     the donor has trained since.
@@ -44,41 +44,41 @@ class ValidatedScheduler(TrialScheduler):
     ``RunConfig(stop=...)`` that read such a metric get validated results, too.
 
     Args:
-        base: The scheduler; it is not changed.
+        scheduler: The scheduler; it is not changed.
 
     Raises:
-        tunekit.errors.ConfigError: If ``base`` is not a scheduler, or is already wrapped.
+        tunekit.errors.ConfigError: If ``scheduler`` is not a scheduler, or is already wrapped.
 
     Example:
         >>> from ray.tune.schedulers import ASHAScheduler
         >>> scheduler = ValidatedScheduler(ASHAScheduler(max_t=27, grace_period=1))
     """
 
-    def __init__(self, base: TrialScheduler):
+    def __init__(self, scheduler: TrialScheduler):
         problems = Problems("ValidatedScheduler")
-        if isinstance(base, ValidatedScheduler):
-            problems.add("base is a ValidatedScheduler already. Pass the scheduler itself.")
+        if isinstance(scheduler, ValidatedScheduler):
+            problems.add("scheduler is a ValidatedScheduler already. Pass the scheduler inside.")
         elif problems.instance(
-            "base", base, TrialScheduler, "Pass a scheduler of ray.tune.schedulers."
-        ) and isinstance(innermost(base), ValidatedScheduler):
+            "scheduler", scheduler, TrialScheduler, "Pass a scheduler of ray.tune.schedulers."
+        ) and isinstance(innermost(scheduler), ValidatedScheduler):
             problems.add(
-                "base has a ValidatedScheduler inside. Wrap the outer one only: "
+                "scheduler has a ValidatedScheduler inside. Wrap the outer one only: "
                 "ValidatedScheduler(ResourceChangingScheduler(scheduler))."
             )
         problems.raise_any()
         super().__init__()
-        self.base = base
-        self._state = SchedulerState(base)
+        self.scheduler = scheduler
+        self._state = SchedulerState(scheduler)
         self._proxies = self._state.proxies
         self._joined: ValidationCallback | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the base scheduler as it was given; what has happened is saved by itself."""
-        return {"base": self.base, "mode": self._state.mode}
+        """Return your scheduler as it was given; what has happened is saved by itself."""
+        return {"scheduler": self.scheduler, "mode": self._state.mode}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the base scheduler; the rest begins anew."""
-        ValidatedScheduler.__init__(self, state["base"])
+        """Restore your scheduler; the rest begins anew."""
+        ValidatedScheduler.__init__(self, state["scheduler"])
         self._state.mode = state["mode"]
 
     def _join(self, tune_controller: Any) -> ValidationCallback:
@@ -101,7 +101,7 @@ class ValidatedScheduler(TrialScheduler):
             )
         problems = Problems("ValidatedScheduler")
         wrong_together(
-            self.base,
+            self.scheduler,
             on_pending=callbacks[0].config.on_pending,
             reuse_actors=controller.reuses_actors,
             search_alg=controller.search_alg,
@@ -123,13 +123,13 @@ class ValidatedScheduler(TrialScheduler):
         return False
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Hand ``TuneConfig``'s metric and mode to the base scheduler."""
+        """Hand ``TuneConfig``'s metric and mode to your scheduler."""
         self._state.mode = mode or self._state.mode
-        return bool(self.base.set_search_properties(metric, mode, **spec))
+        return bool(self.scheduler.set_search_properties(metric, mode, **spec))
 
     def debug_string(self) -> str:
-        """Return the base scheduler's summary, and that of the validations."""
-        text = self.base.debug_string()
+        """Return your scheduler's summary, and that of the validations."""
+        text = self.scheduler.debug_string()
         if self._joined is None:
             return text
         return "\n".join([text, *self._joined.progress()])
@@ -143,17 +143,17 @@ class ValidatedScheduler(TrialScheduler):
         proxy = proxies.add(trial)
         if again and not known:
             sweep.emit(TrialRetried(trial_id=trial.trial_id))
-            sweep.base.restart(proxy)
-            if proxy.phase is Desired.PAUSED:  # it goes on when the base scheduler says so
+            sweep.user_scheduler.restart(proxy)
+            if proxy.phase is Desired.PAUSED:  # it goes on when your scheduler says so
                 Controller(tune_controller).set_status(trial, Trial.PAUSED)
         elif not known:
-            sweep.base.add(proxy)
+            sweep.user_scheduler.add(proxy)
         sweep.adopt(trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Record that a trial failed: it is restarted, or it has failed for good.
 
-        The base scheduler gets the latter only.
+        Your scheduler gets the latter only.
         """
         sweep = self._join(tune_controller)
         sweep.validator.check_ray()
@@ -167,7 +167,7 @@ class ValidatedScheduler(TrialScheduler):
         return sweep.actions.answer(self._proxies.of(trial), result)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """Record a trial's end; the base scheduler gets it after the trial's last score."""
+        """Record a trial's end; your scheduler gets it after the trial's last score."""
         self._join(tune_controller).ended(trial)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
@@ -175,7 +175,7 @@ class ValidatedScheduler(TrialScheduler):
         self._join(tune_controller).ended(trial, removed=True)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Return the next trial to start: those that waited for a score first, then the base's."""
+        """Return the next trial to start: first those that waited for a score."""
         sweep = self._join(tune_controller)
         ready = sweep.actions.first_ready() or sweep.next_trial.choose()
         controller = sweep.controller

@@ -19,7 +19,7 @@ from tunekit.config import ValidationConfig
 from tunekit.core.problems import Problems
 from tunekit.core.room import slots as slots_of
 from tunekit.core.values import number
-from tunekit.driver.scheduler import base_of
+from tunekit.driver.scheduler import unwrapped
 from tunekit.lab.curves import TRIAL, Curves
 from tunekit.lab.executor import Room
 from tunekit.lab.measured import Measured, not_called
@@ -235,7 +235,7 @@ def simulate(
         known,
         metric=str(metric),
         mode=str(mode),
-        scheduler=copy.deepcopy(base_of(scheduler) or FIFOScheduler()),
+        scheduler=copy.deepcopy(unwrapped(scheduler) or FIFOScheduler()),
         train_s=_seconds(known, train_s, None if recorded is None else recorded.train_s),
         validate_s=_seconds(known, validate_s, None if recorded is None else recorded.validate_s),
         room=_room(recorded, validation, slots, validation_slots),

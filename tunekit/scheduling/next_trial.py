@@ -1,4 +1,4 @@
-"""Which trial the base scheduler starts or resumes next."""
+"""Which trial the user's scheduler starts or resumes next."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tunekit._ray.proxies import Proxy
 from tunekit.core.engine import Hears, Input
 from tunekit.core.events import Chosen
 from tunekit.core.reconcile import Actual, Desired
-from tunekit.scheduling.base import BaseScheduler
+from tunekit.scheduling.user_scheduler import UserScheduler
 
 __all__ = ["NextTrial", "Reminders"]
 
@@ -28,27 +28,28 @@ _MOST = 2
 
 
 class NextTrial:
-    """Lets the base scheduler choose, and reminds it of what it waits for in vain.
+    """Lets the user's scheduler choose, and reminds it of what it waits for in vain.
 
     Args:
-        base: The base scheduler.
+        user_scheduler: The user's scheduler.
         controller: The sweep's controller.
         emit: Takes what happens, before anything comes of it.
     """
 
     def __init__(
         self,
-        base: BaseScheduler,
+        user_scheduler: UserScheduler,
         controller: Controller,
         *,
         emit: Callable[[Input], None],
     ):
-        self._base, self._proxies, self._controller = base, base.proxies, controller
+        self._user_scheduler, self._controller = user_scheduler, controller
+        self._proxies = user_scheduler.proxies
         self._emit = emit
         # What a scheduler sees that takes the first trial.
-        self._in_turn = base.view.with_only(self._proxies.first_in_turn)
+        self._in_turn = user_scheduler.view.with_only(self._proxies.first_in_turn)
         self._reminders = Reminders()
-        decides = innermost(base.scheduler)
+        decides = innermost(user_scheduler.scheduler)
         self._never_pauses = type(decides) in (FIFOScheduler, AsyncHyperBandScheduler)
         self._waits_for_all = is_synchronous(decides) or (
             isinstance(decides, HyperBandScheduler) and not isinstance(decides, HyperBandForBOHB)
@@ -61,14 +62,14 @@ class NextTrial:
         return self.advance()
 
     def advance(self) -> Trial | None:
-        """Ask the base scheduler until it names a trial that can be started, or none.
+        """Ask the user's scheduler until it names a trial that can be started, or none.
 
         It may name trials that have ended, and goes on with these: it has not heard of the end.
         """
-        base = self._base
+        user_scheduler = self._user_scheduler
         for _ in range(len(self._proxies.by_id) + 1):
-            proxy = base.scheduler.choose_trial_to_run(self._sees())
-            base.take_up()
+            proxy = user_scheduler.scheduler.choose_trial_to_run(self._sees())
+            user_scheduler.take_up()
             if proxy is None:
                 self._remind()
                 return None
@@ -92,9 +93,11 @@ class NextTrial:
         self._emit(Chosen(trial_id=proxy.trial_id, runs=runs))
 
     def _sees(self) -> Any:
-        """Return what the base scheduler chooses from: one trial, if it only wants the first."""
-        chooses = getattr(self._base.scheduler.choose_trial_to_run, "__func__", None)
-        return self._in_turn if chooses is FIFOScheduler.choose_trial_to_run else self._base.view
+        """Return what the user's scheduler chooses from: one trial, if it only wants the first."""
+        user_scheduler = self._user_scheduler
+        chooses = getattr(user_scheduler.scheduler.choose_trial_to_run, "__func__", None)
+        in_turn = chooses is FIFOScheduler.choose_trial_to_run
+        return self._in_turn if in_turn else user_scheduler.view
 
     def _remind(self) -> None:
         """Make a scheduler that waits for an ended trial look again."""
@@ -114,8 +117,8 @@ class NextTrial:
         own = [(proxy, version) for proxy, version in scored if version.trial_id == proxy.trial_id]
         for proxy, version in own or scored:
             if proxy.phase is Desired.PAUSED:
-                self._base.remind_of(proxy, version)
-        self._base.take_up()
+                self._user_scheduler.remind_of(proxy, version)
+        self._user_scheduler.take_up()
         for proxy in left:
             if proxy.phase is Desired.RUNNING:
                 self._emit(Hears(proxy.trial_id))

@@ -1,4 +1,4 @@
-"""The trials of a sweep as its base scheduler sees them, and which of them to look at next."""
+"""The trials of a sweep as the user's scheduler sees them, and which of them to look at next."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Turns:
 
 
 class Proxies:
-    """Holds the proxy of each trial, and notes what the base scheduler does to it.
+    """Holds the proxy of each trial, and notes what the user's scheduler does to it.
 
     Example:
         >>> proxies = Proxies()
@@ -105,7 +105,7 @@ class Proxies:
     """
 
     def __init__(self) -> None:
-        #: What the base scheduler has got hold of, and may clone later, by the trial that saved it.
+        #: What the user's scheduler has looked at and may clone later, by the trial that saved it.
         self.offers: dict[str, Version] = {}
         #: The proxies, by trial.
         self.by_id: dict[str, Proxy] = {}
@@ -113,7 +113,7 @@ class Proxies:
         self.open: dict[str, Proxy] = {}
         #: The trials that a saved scheduler knows and that Tune has not added yet.
         self.known: set[str] = set()
-        # Those that the base scheduler has just done something to.
+        # Those that the user's scheduler has just done something to.
         self._touched: dict[str, Proxy] = {}
         # Those of the trials that it may start or resume.
         self._turns = Turns()
@@ -168,16 +168,16 @@ class Proxies:
         self._turns.put(proxy, _waits(proxy))
 
     def touched(self, proxy: Proxy) -> None:
-        """Note that the base scheduler has paused a trial, or given it something to take up."""
+        """Note that the user's scheduler has paused a trial, or given it something to take up."""
         self.open[proxy.trial_id] = self._touched[proxy.trial_id] = proxy
 
     def take_touched(self) -> list[Proxy]:
-        """Return, once, those that the base scheduler has done something to."""
+        """Return, once, those that the user's scheduler has done something to."""
         touched, self._touched = self._touched, {}
         return list(touched.values())
 
     def offered(self, proxy: Proxy) -> None:
-        """Note that the base scheduler has got hold of a trial's checkpoint."""
+        """Note that the user's scheduler has got hold of a trial's checkpoint."""
         if proxy.version is not None:
             self.offers[proxy.trial_id] = proxy.version
             self._touched[proxy.trial_id] = proxy

@@ -29,10 +29,10 @@ class ValidatedSearcher(Searcher):
     ``Repeater``, which averages scores.
 
     Args:
-        base: The searcher; it is not changed.
+        searcher: The searcher; it is not changed.
 
     Raises:
-        tunekit.errors.ConfigError: If ``base`` is not a searcher, is already wrapped, or is a
+        tunekit.errors.ConfigError: If ``searcher`` is not a searcher, is already wrapped, or is a
             ``ConcurrencyLimiter`` without ``batch=True``.
 
     Example:
@@ -40,22 +40,22 @@ class ValidatedSearcher(Searcher):
         >>> searcher = ValidatedSearcher(OptunaSearch(metric="accuracy", mode="max"))
     """
 
-    def __init__(self, base: Searcher):
+    def __init__(self, searcher: Searcher):
         problems = Problems("ValidatedSearcher")
-        if isinstance(base, ValidatedSearcher):
-            problems.add("base is a ValidatedSearcher already. Pass the searcher itself.")
-        elif isinstance(base, ConcurrencyLimiter) and not base.batch:
+        if isinstance(searcher, ValidatedSearcher):
+            problems.add("searcher is a ValidatedSearcher already. Pass the searcher inside.")
+        elif isinstance(searcher, ConcurrencyLimiter) and not searcher.batch:
             problems.add(
-                "base is a ConcurrencyLimiter, which would count a trial until its last score. "
+                "searcher is a ConcurrencyLimiter, which would count a trial until its last score. "
                 "Wrap the searcher inside of it: "
                 "ConcurrencyLimiter(ValidatedSearcher(searcher), max_concurrent)."
             )
         else:
-            problems.instance("base", base, Searcher, "Pass a searcher of ray.tune.search.")
+            problems.instance("searcher", searcher, Searcher, "Pass a searcher of ray.tune.search.")
         problems.raise_any()
         super().__init__()
         # Tune looks for a searcher within a searcher under this name.
-        self.searcher = base
+        self.searcher = searcher
         self._refresh: Callable[[], None] | None = None
         self._completed: set[str] = set()
         self._final: dict[str, Mapping[str, Any] | None] = {}
@@ -80,11 +80,11 @@ class ValidatedSearcher(Searcher):
 
     @property
     def objectives(self) -> set[str]:
-        """Return the metrics that the base searcher learns from."""
-        base = self.searcher
-        while isinstance(getattr(base, "searcher", None), Searcher):
-            base = base.searcher  # what wraps it may have a copy from before it was set
-        metric = base.metric
+        """Return the metrics that your searcher learns from."""
+        innermost = self.searcher
+        while isinstance(getattr(innermost, "searcher", None), Searcher):
+            innermost = innermost.searcher  # what wraps it may have a copy from before it was set
+        metric = innermost.metric
         names = metric if isinstance(metric, list) else [metric]
         return {name for name in names if isinstance(name, str) and name != DEFAULT_METRIC}
 
@@ -97,23 +97,23 @@ class ValidatedSearcher(Searcher):
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
-        """Hand ``TuneConfig``'s metric and mode, and the search space, to the base searcher."""
+        """Hand ``TuneConfig``'s metric and mode, and the search space, to your searcher."""
         return bool(self.searcher.set_search_properties(metric, mode, config, **spec))
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
-        """Hand the limit to a base searcher that has one of its own; a batch stays as it is."""
+        """Hand the limit to a searcher that has one of its own; a batch stays as it is."""
         if isinstance(self.searcher, ConcurrencyLimiter):
             return False
         return bool(self.searcher.set_max_concurrency(max_concurrent))
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """Ask the base searcher for a configuration, after telling it everything that is known."""
+        """Ask your searcher for a configuration, after telling it everything that is known."""
         if self._refresh is not None:
             self._refresh()
         return self.searcher.suggest(trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Ignore a report: it is not validated, so it is not for the base searcher."""
+        """Ignore a report: it is not validated, so it is not for your searcher."""
         if self._refresh is None:
             raise WiringError(
                 "ValidatedSearcher was given to a sweep without a ValidatedScheduler. Pass "
@@ -124,7 +124,7 @@ class ValidatedSearcher(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Record a trial's end; the base searcher gets it after the trial's last score."""
+        """Record a trial's end; your searcher gets it after the trial's last score."""
         if error:
             self._final.pop(trial_id, None)
             self.searcher.on_trial_complete(trial_id, result=None, error=True)
@@ -133,23 +133,23 @@ class ValidatedSearcher(Searcher):
         self._complete_if_both(trial_id)
 
     def on_pause(self, trial_id: str) -> None:
-        """Forward a pause to a base searcher that handles pauses (BOHB)."""
+        """Forward a pause to a searcher that handles pauses (BOHB)."""
         if hasattr(self.searcher, "on_pause"):
             self.searcher.on_pause(trial_id)
 
     def on_unpause(self, trial_id: str) -> None:
-        """Forward a resumption to a base searcher that handles pauses (BOHB)."""
+        """Forward a resumption to a searcher that handles pauses (BOHB)."""
         if hasattr(self.searcher, "on_unpause"):
             self.searcher.on_unpause(trial_id)
 
     def add_evaluated_point(self, *args: Any, **kwargs: Any) -> None:
-        """Hand a point that was evaluated elsewhere to the base searcher."""
+        """Hand a point that was evaluated elsewhere to your searcher."""
         self.searcher.add_evaluated_point(*args, **kwargs)
 
     # What the validations tell -----------------------------------------------------------------
 
     def receive(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Give the base searcher a validated result."""
+        """Give your searcher a validated result."""
         self.searcher.on_trial_result(trial_id, {**result, DONE: False})
 
     def finish(self, trial_id: str, result: Mapping[str, Any] | None) -> None:
@@ -171,17 +171,17 @@ class ValidatedSearcher(Searcher):
     # Saving ------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return what Tune saves in addition to the base searcher's own state."""
+        """Return what Tune saves in addition to your searcher's own state."""
         return {"completed": set(self._completed), "final": dict(self._final)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Load what Tune restores in addition to the base searcher's own state."""
+        """Load what Tune restores in addition to your searcher's own state."""
         self._completed, self._final = set(state["completed"]), dict(state["final"])
 
     def save(self, checkpoint_path: str) -> None:
-        """Save the base searcher."""
+        """Save your searcher."""
         self.searcher.save(checkpoint_path)
 
     def restore(self, checkpoint_path: str) -> None:
-        """Restore the base searcher."""
+        """Restore your searcher."""
         self.searcher.restore(checkpoint_path)

@@ -25,19 +25,19 @@ class SchedulerState:
     """Holds what is saved of a scheduler: the scheduler itself, and what it knows of trials.
 
     Args:
-        base: The user's scheduler.
+        scheduler: The user's scheduler.
 
     Example:
         >>> from ray.tune.schedulers import MedianStoppingRule
         >>> saved = SchedulerState(MedianStoppingRule(grace_period=3)).save(Home("/sweep"))
         >>> state = SchedulerState(MedianStoppingRule())
         >>> state.load(saved, Home("/moved"), filesystem=None)
-        >>> state.base.debug_string()
+        >>> state.scheduler.debug_string()
         'Using MedianStoppingRule: num_stopped=0.'
     """
 
-    def __init__(self, base: TrialScheduler):
-        self.base = base
+    def __init__(self, scheduler: TrialScheduler):
+        self.scheduler = scheduler
         #: Which values are better, as ``TuneConfig`` says; None if it does not.
         self.mode: str | None = None
         #: The trials as it sees them.
@@ -51,7 +51,7 @@ class SchedulerState:
             home: Where the experiment is kept.
         """
         state = {
-            "base": self.base.__dict__,
+            "scheduler": self.scheduler.__dict__,
             "judged": {trial_id: proxy.state() for trial_id, proxy in self.proxies.by_id.items()},
             "offers": self.proxies.offers,
         }
@@ -63,7 +63,7 @@ class SchedulerState:
                 logger.warning(
                     "%s cannot be saved with the experiment (%s): a restored sweep starts with a "
                     "new one, and shows it all results again.",
-                    type(self.base).__name__,
+                    type(self.scheduler).__name__,
                     error,
                 )
             return None
@@ -78,7 +78,7 @@ class SchedulerState:
         """
         proxies = self.proxies
         state = load(saved, home, proxy=proxies.named, filesystem=filesystem)
-        self.base.__dict__.update(state["base"])
+        self.scheduler.__dict__.update(state["scheduler"])
         proxies.offers = state["offers"]
         for trial_id, kept in state["judged"].items():
             proxies.named(trial_id).load(kept)

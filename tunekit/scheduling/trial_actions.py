@@ -1,4 +1,4 @@
-"""What is done about trials: they wait for scores, train on, or follow the base scheduler."""
+"""What is done about trials: they wait for scores, train on, or follow the user's scheduler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tunekit.core.engine import Hears, Input
 from tunekit.core.events import Waited
 from tunekit.core.pending import Waits, Way, stands_still, when_starved
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
-from tunekit.scheduling.base import BaseScheduler
+from tunekit.scheduling.user_scheduler import UserScheduler
 from tunekit.scheduling.waiting import Waiting, is_unsaved
 from tunekit.validating.validator import Validator
 
@@ -30,12 +30,12 @@ _STARVED_S = 2.0
 
 
 class TrialActions:
-    """Brings each trial to where the base scheduler believes it to be, as soon as it can follow.
+    """Brings each trial to where the user's scheduler believes it to be, as soon as it can follow.
 
     ``core/reconcile.py`` has the rule, and ``core/pending.py`` what a trial does that waits.
 
     Args:
-        base: The base scheduler.
+        user_scheduler: The user's scheduler.
         controller: The sweep's controller.
         waiting: Which trials wait, and for what.
         validator: Runs the validations.
@@ -45,7 +45,7 @@ class TrialActions:
 
     def __init__(
         self,
-        base: BaseScheduler,
+        user_scheduler: UserScheduler,
         controller: Controller,
         waiting: Waiting,
         validator: Validator,
@@ -53,7 +53,8 @@ class TrialActions:
         *,
         emit: Callable[[Input], None],
     ):
-        self._base, self._proxies, self._controller = base, base.proxies, controller
+        self._user_scheduler, self._controller = user_scheduler, controller
+        self._proxies = user_scheduler.proxies
         self._waiting, self._pool, self._validator = waiting, waiting.pool, validator
         self._clock, self._emit = clock, emit
         # When a trial began to wait for a score.
@@ -87,13 +88,13 @@ class TrialActions:
         waits = self._waiting.waits_for(proxy.trial_id)
         if waits is Waits.EACH:
             return True
-        used = self._base.uses(proxy.real, result)
+        used = self._user_scheduler.uses(proxy.real, result)
         pending = self._waiting.decisions(proxy.trial_id)
         return stands_still(
             waits,
             scores=1,
             decisions=pending + used,
-            past_last=lambda: not used and not self._base.decides_again(proxy.trial_id),
+            past_last=lambda: not used and not self._user_scheduler.decides_again(proxy.trial_id),
         )
 
     def begins(self, proxy: Proxy) -> bool:
@@ -193,11 +194,11 @@ class TrialActions:
             self._change(proxy)
 
     def _change(self, proxy: Proxy) -> None:
-        """Let a trial take up what the base scheduler has given it."""
+        """Let a trial take up what the user's scheduler has given it."""
         self._ready.pop(proxy.trial_id, None)
         change = proxy.change
         if change.restored_from is not None:
-            change = self._base.exploit(proxy)
+            change = self._user_scheduler.exploit(proxy)
         proxy.change = Change()
         self._controller.change(proxy.real, change)
 

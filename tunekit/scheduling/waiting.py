@@ -31,8 +31,8 @@ from tunekit.core.reconcile import Actual
 from tunekit.core.room import Shares
 from tunekit.core.start_times import StartTimes
 from tunekit.core.validation import Request
-from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.stopping import StoppingCriteria
+from tunekit.scheduling.user_scheduler import UserScheduler
 from tunekit.validating.executor import Executor
 from tunekit.validating.validator import Around
 
@@ -73,7 +73,7 @@ class Waiting(Around):
         executor: Executor,
         clock: Clock,
         controller: Controller,
-        scheduling: BaseScheduler,
+        scheduling: UserScheduler,
         *,
         shares: Shares,
         searches: bool,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tunekit.core.decisions import Never, Rungs
+from tunekit.core.decision_points import Never, Rungs
 from tunekit.core.promotion import Promotion, RungAction, milestones, next_bracket
 
 scores = st.lists(st.integers(0, 9), min_size=1, max_size=30)

@@ -33,7 +33,7 @@ from ray.tune.schedulers.pb2 import PB2
 from tests.decisions import Decisions
 from tunekit._ray.decisions import rule_for, time_attr_of
 from tunekit._ray.decisions import rungs_of as promotion_rungs
-from tunekit.core.decisions import Always, Interval, Never, Rungs
+from tunekit.core.decision_points import Always, Interval, Never, Rungs
 from tunekit.core.promotion import milestones
 from tunekit.errors import UnsupportedRayError
 from tunekit.schedulers import PromotionASHA

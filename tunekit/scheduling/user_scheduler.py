@@ -33,7 +33,7 @@ from tunekit._ray.decisions import (
 )
 from tunekit._ray.proxies import Change, Proxy, ProxyController, Version
 from tunekit.core.confidence import Interval
-from tunekit.core.decisions import DecisionRule
+from tunekit.core.decision_points import DecisionRule
 from tunekit.core.delivery import Scored
 from tunekit.core.engine import Engine
 from tunekit.core.events import Decided, Event, Exploited, Reminded
@@ -48,7 +48,7 @@ from tunekit.schedulers import PromotionASHA
 from tunekit.scheduling.state import SchedulerState
 from tunekit.validating.validator import Validator
 
-__all__ = ["BaseScheduler", "objectives_of"]
+__all__ = ["UserScheduler", "objectives_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def objectives_of(scheduler: TrialScheduler) -> set[str]:
     return {metric} if isinstance(metric, str) and metric != DEFAULT_METRIC else set()
 
 
-class BaseScheduler:
+class UserScheduler:
     """Gives the user's scheduler results and ends of trials, and takes what it makes of them.
 
     What it decides changes proxies only: ``tunekit.scheduling.trial_actions`` carries that out.
@@ -98,7 +98,7 @@ class BaseScheduler:
         emit: Callable[[Event], None],
     ):
         #: The user's scheduler.
-        self.scheduler = state.base
+        self.scheduler = state.scheduler
         #: The same, as it is saved.
         self.state = state
         self.proxies = state.proxies

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.decisions import Decisions
-from tunekit.core.decisions import Always, Interval, Never, Rungs
+from tunekit.core.decision_points import Always, Interval, Never, Rungs
 
 
 def due(rule, times, decisions=None, trial="a", start=1) -> list[float]:
