@@ -7,23 +7,15 @@ from typing import Any
 from ray import tune
 from ray.tune.schedulers import (
     HyperBandForBOHB,
-    HyperBandScheduler,
     PopulationBasedTraining,
+    ResourceChangingScheduler,
 )
 
-from tunekit._ray.decisions import innermost, is_synchronous
+from tunekit._ray.scheduler_kinds import innermost, traits_of
 from tunekit.core.problems import Problems
 from tunekit.core.seeds import space_lacks
-from tunekit.schedulers import PromotionASHA
 
-__all__ = ["check_space", "pauses", "wrong_together"]
-
-
-def pauses(scheduler: Any) -> bool:
-    """Return whether a scheduler pauses trials, so that more of them live than run at once."""
-    return isinstance(
-        innermost(scheduler), (HyperBandScheduler, PopulationBasedTraining, PromotionASHA)
-    )
+__all__ = ["check_space", "wrong_together"]
 
 
 def wrong_together(
@@ -43,7 +35,7 @@ def wrong_together(
     if isinstance(search_alg, str) and search_alg in ("random", "variant_generator"):
         search_alg = None
     if isinstance(decides, PopulationBasedTraining):
-        if is_synchronous(decides) and on_pending == "continue":
+        if traits_of(decides).synchronous and on_pending == "continue":
             problems.add(
                 f"{name}(synch=True) compares all trials at the same iteration, and "
                 "on_pending='continue' lets them train on. Use on_pending='wait', or synch=False."
@@ -59,7 +51,7 @@ def wrong_together(
             "be told. Pass TuneConfig(search_alg=ray.tune.search.bohb.TuneBOHB()), or use "
             "HyperBandScheduler."
         )
-    if decides is not scheduler and reuse_actors:
+    if isinstance(scheduler, ResourceChangingScheduler) and reuse_actors:
         problems.add(
             "ResourceChangingScheduler starts trials anew to change their resources, and "
             "reuse_actors=True keeps them. Set TuneConfig(reuse_actors=False)."

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray import train, tune
+from ray.tune.schedulers import ResourceChangingScheduler
 
 from tunekit._ray.compat import check_trainers
-from tunekit._ray.decisions import innermost
 from tunekit.config import ValidationConfig
 from tunekit.core.problems import Problems
 from tunekit.training import VALIDATION_KEY
@@ -99,7 +99,7 @@ def _check_scaling(name: str, scaling: Any, problems: Problems) -> None:
 
 def check_scheduler(scheduler: Any, problems: Problems) -> None:
     """Add what a scheduler cannot do with the trials of a trainer."""
-    if innermost(scheduler) is not scheduler:
+    if isinstance(scheduler, ResourceChangingScheduler):
         problems.add(
             f"{type(scheduler).__name__} changes the resources of trials, and those of a trainer "
             "are its workers'. Pass the scheduler inside, and search for the number of workers "

@@ -1,4 +1,7 @@
-"""Schedulers in addition to Tune's own; they also work with a plain ``ray.tune.Tuner``."""
+"""Schedulers in addition to Tune's own; they also work with a plain ``ray.tune.Tuner``.
+
+To add one, derive from :class:`SchedulerBase`, which says what tunekit needs to know of it.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,18 @@ from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
-from tunekit._ray.decisions import JudgingScheduler, nothing_under_way, start_one_by_one
+from tunekit._ray.scheduler_base import (
+    SchedulerBase,
+    Traits,
+    nothing_under_way,
+    start_one_by_one,
+)
 from tunekit.core.confidence import Interval
 from tunekit.core.decision_points import DecisionRule
 from tunekit.core.problems import Problems, shown
 from tunekit.core.promotion import Promotion, RungAction, milestones
 
-__all__ = ["PromotionASHA"]
+__all__ = ["PromotionASHA", "SchedulerBase", "Traits"]
 
 _DECISIONS = {
     RungAction.GO_ON: TrialScheduler.CONTINUE,
@@ -26,7 +34,7 @@ _DECISIONS = {
 }
 
 
-class PromotionASHA(JudgingScheduler):
+class PromotionASHA(SchedulerBase):
     """Pause every trial at its rung, and promote the best: asynchronous successive halving.
 
     This is ASHA as its paper describes it (Li et al., 2018, https://arxiv.org/abs/1810.05934,
@@ -83,6 +91,8 @@ class PromotionASHA(JudgingScheduler):
           - mode='least' is not one of 'min', 'max'. Use one of these.
           - grace_period=2 is above max_t=1. Pass max_t or less.
     """
+
+    traits = Traits(at_times=True, clones=False)
 
     def __init__(
         self,

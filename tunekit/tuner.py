@@ -16,7 +16,12 @@ from typing import Any
 import pyarrow.fs
 from ray import train, tune
 from ray.tune.logger import JsonLoggerCallback, LoggerCallback, TBXLoggerCallback
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
+from ray.tune.schedulers import (
+    FIFOScheduler,
+    ResourceChangingScheduler,
+    TrialScheduler,
+    create_scheduler,
+)
 from ray.tune.search import (
     BasicVariantGenerator,
     ConcurrencyLimiter,
@@ -27,7 +32,6 @@ from ray.tune.search import (
 )
 
 from tunekit._ray.controller import STATE_FILES
-from tunekit._ray.decisions import innermost
 from tunekit._ray.functions import (
     can_be_reset,
     checkpointable_class,
@@ -722,7 +726,7 @@ def _unknown(name: str, value: str, error: Exception) -> str:
 
 def _hands_over(trainable: Any, config: ValidationConfig, scheduler: Any) -> bool:
     """Return whether actors of trials that wait for scores are handed over to other trials."""
-    if config.on_pending == "continue" or innermost(scheduler) is not scheduler:
+    if config.on_pending == "continue" or isinstance(scheduler, ResourceChangingScheduler):
         return False  # one that changes resources restarts trials
     return can_be_reset(trainable)
 

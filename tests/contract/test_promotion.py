@@ -20,7 +20,6 @@ from tests.sweeps import Endless, index_of, quality, sweep
 from tunekit.core.events import Decided, TrialAdded, TrialEnded
 from tunekit.journal.journal import events_in
 from tunekit.schedulers import PromotionASHA
-from tunekit.scheduling.user_scheduler import objectives_of
 from tunekit.testing import FakeClock, LocalSweep
 
 pytestmark = pytest.mark.sampled(2)
@@ -351,7 +350,6 @@ def test_it_takes_another_time_and_the_metric_of_the_scheduler_round_it():
     outer = ResourceChangingScheduler(within)
     assert outer.set_search_properties("accuracy", "max")
     assert (outer.metric, within.mode) == ("accuracy", "max")
-    assert objectives_of(outer) == {"accuracy"}
     assert within.rungs() == []
 
 

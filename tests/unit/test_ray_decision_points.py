@@ -31,12 +31,13 @@ from ray.tune.schedulers import (
 from ray.tune.schedulers.pb2 import PB2
 
 from tests.decisions import Decisions
-from tunekit._ray.decisions import rule_for, time_attr_of
-from tunekit._ray.decisions import rungs_of as promotion_rungs
+from tunekit._ray.decision_points import rule_for, time_attr_of
+from tunekit._ray.decision_points import rungs_of as promotion_rungs
+from tunekit._ray.scheduler_kinds import traits_of
 from tunekit.core.decision_points import Always, Interval, Never, Rungs
 from tunekit.core.promotion import milestones
 from tunekit.errors import UnsupportedRayError
-from tunekit.schedulers import PromotionASHA
+from tunekit.schedulers import PromotionASHA, Traits
 
 CONTINUE, PAUSE, STOP = TrialScheduler.CONTINUE, TrialScheduler.PAUSE, TrialScheduler.STOP
 
@@ -638,3 +639,45 @@ def test_books_that_are_kept_in_another_way_are_refused_by_name():
     del base._trial_info
     with pytest.raises(UnsupportedRayError, match=r"AsyncHyperBandScheduler of Ray .* _trial_info"):
         rule_for(base, FakeTrial("a"))
+
+
+class OwnPBT(PopulationBasedTraining):
+    pass
+
+
+class OwnHyperBand(HyperBandScheduler):
+    pass
+
+
+class OwnPromotion(PromotionASHA):
+    def on_trial_result(self, tune_controller, trial, result):
+        return CONTINUE
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "traits"),
+    [
+        (FIFOScheduler(), Traits(clones=False, pauses=False)),
+        (MedianStoppingRule(), Traits(clones=False)),
+        (ASHAScheduler(), Traits(at_times=True, clones=False, pauses=False)),
+        (ResourceChangingScheduler(ASHAScheduler()), traits_of(ASHAScheduler())),
+        (Own(), Traits()),
+        (HyperBandScheduler(), Traits(at_times=True, clones=False, waits_for_all=True)),
+        (OwnHyperBand(), Traits(waits_for_all=True)),
+        (HyperBandForBOHB(), Traits(at_times=True, clones=False)),
+        (PromotionASHA(), Traits(at_times=True, clones=False)),
+        (OwnPromotion(), Traits()),
+        (pbt(), Traits(at_times=True)),
+        (pbt(PB2), Traits(at_times=True)),
+        (pbt(synch=True), Traits(at_times=True, waits_for_all=True, synchronous=True)),
+        (pbt(PB2, synch=True), Traits(at_times=True, waits_for_all=True, synchronous=True)),
+        (pbt(OwnPBT, synch=True), Traits(waits_for_all=True, synchronous=True)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_kind_each_scheduler_is(scheduler, traits):
+    assert traits_of(scheduler) == traits
+
+
+def test_a_replay_refuses_a_trial_that_comes_again(tmp_path):
+    assert traits_of(replay(tmp_path, [3])) == Traits(at_times=True, replays=True)

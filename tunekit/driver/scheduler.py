@@ -9,7 +9,7 @@ from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.controller import Controller
-from tunekit._ray.decisions import innermost
+from tunekit._ray.scheduler_kinds import innermost
 from tunekit.combinations import wrong_together
 from tunekit.core.events import TrialFailed, TrialRetried
 from tunekit.core.problems import Problems

@@ -17,7 +17,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import DONE, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
-from tunekit._ray.decisions import exhausts, rule_for
+from tunekit._ray.decision_points import exhausts, rule_for
 from tunekit._ray.local import LocalSweep
 from tunekit.clock import VirtualClock
 from tunekit.config import ValidationConfig

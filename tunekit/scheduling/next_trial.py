@@ -6,15 +6,9 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import (
-    AsyncHyperBandScheduler,
-    FIFOScheduler,
-    HyperBandForBOHB,
-    HyperBandScheduler,
-)
+from ray.tune.schedulers import FIFOScheduler
 
 from tunekit._ray.controller import Controller
-from tunekit._ray.decisions import innermost, is_synchronous
 from tunekit._ray.proxies import Proxy
 from tunekit.core.engine import Hears, Input
 from tunekit.core.events import Chosen
@@ -49,15 +43,10 @@ class NextTrial:
         # What a scheduler sees that takes the first trial.
         self._in_turn = user_scheduler.view.with_only(self._proxies.first_in_turn)
         self._reminders = Reminders()
-        decides = innermost(user_scheduler.scheduler)
-        self._never_pauses = type(decides) in (FIFOScheduler, AsyncHyperBandScheduler)
-        self._waits_for_all = is_synchronous(decides) or (
-            isinstance(decides, HyperBandScheduler) and not isinstance(decides, HyperBandForBOHB)
-        )
 
     def choose(self) -> Trial | None:
         """Return the trial to start or to resume next, if any."""
-        if self._never_pauses and self._controller.all_run:
+        if self._controller.all_run and not self._user_scheduler.traits.pauses:
             return None  # it would look through all trials
         return self.advance()
 
@@ -101,7 +90,7 @@ class NextTrial:
 
     def _remind(self) -> None:
         """Make a scheduler that waits for an ended trial look again."""
-        if not self._waits_for_all or not self._controller.still:
+        if not self._user_scheduler.traits.waits_for_all or not self._controller.still:
             return
         left = [
             proxy

@@ -12,26 +12,13 @@ from typing import Any
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC, DONE, TRAINING_ITERATION
-from ray.tune.schedulers import (
-    AsyncHyperBandScheduler,
-    FIFOScheduler,
-    HyperBandForBOHB,
-    HyperBandScheduler,
-    MedianStoppingRule,
-    PopulationBasedTrainingReplay,
-    TrialScheduler,
-)
+from ray.tune.schedulers import TrialScheduler
 
+from tunekit._ray.alike import decides_alike
 from tunekit._ray.controller import Controller
-from tunekit._ray.decisions import (
-    decides_alike,
-    innermost,
-    is_synchronous,
-    mode_of,
-    rule_for,
-    time_attr_of,
-)
+from tunekit._ray.decision_points import rule_for, time_attr_of
 from tunekit._ray.proxies import Change, Proxy, ProxyController, Version
+from tunekit._ray.scheduler_kinds import mode_of, traits_of
 from tunekit.core.confidence import Interval
 from tunekit.core.decision_points import DecisionRule
 from tunekit.core.delivery import Scored
@@ -44,36 +31,12 @@ from tunekit.core.reconcile import Actual, Desired
 from tunekit.core.retention import Holder, for_clone, for_offered, for_scored
 from tunekit.core.validation import Request
 from tunekit.journal.encoding import resolve_opaque
-from tunekit.schedulers import PromotionASHA
 from tunekit.scheduling.state import SchedulerState
 from tunekit.validating.validator import Validator
 
-__all__ = ["UserScheduler", "objectives_of"]
+__all__ = ["UserScheduler"]
 
 logger = logging.getLogger(__name__)
-
-# Schedulers that clone no checkpoints.
-_CLONE_NOTHING = (
-    FIFOScheduler,
-    AsyncHyperBandScheduler,
-    HyperBandScheduler,
-    HyperBandForBOHB,
-    MedianStoppingRule,
-    PromotionASHA,
-)
-
-
-def objectives_of(scheduler: TrialScheduler) -> set[str]:
-    """Return the metric that a scheduler judges by, if any.
-
-    Example:
-        >>> objectives_of(AsyncHyperBandScheduler(metric="accuracy", mode="max"))
-        {'accuracy'}
-        >>> objectives_of(FIFOScheduler())
-        set()
-    """
-    metric = scheduler.metric
-    return {metric} if isinstance(metric, str) and metric != DEFAULT_METRIC else set()
 
 
 class UserScheduler:
@@ -108,22 +71,16 @@ class UserScheduler:
         self.view = ProxyController(
             controller.wrapped(), self.proxies.of, stopped=self.stopped, idle=self._idle
         )
-        decides = innermost(self.scheduler)
-        # It takes a restarted trial for a second one, and refuses it.
-        self._replays = isinstance(decides, PopulationBasedTrainingReplay)
-        self._may_clone = type(decides) not in _CLONE_NOTHING
+        #: What kind it is.
+        self.traits = traits_of(self.scheduler)
         #: In a restore, how many results of each trial the scheduler is still to be given again.
         self.to_hear: Counter[str] = Counter()
 
     @property
-    def compares_all(self) -> bool:
-        """Return whether it compares all trials at the same time: synchronous PBT."""
-        return is_synchronous(innermost(self.scheduler))
-
-    @property
     def objectives(self) -> set[str]:
         """Return the metric that it ranks trials by, if any."""
-        return objectives_of(self.scheduler)
+        metric = self.scheduler.metric
+        return {metric} if isinstance(metric, str) and metric != DEFAULT_METRIC else set()
 
     @property
     def mode(self) -> str | None:
@@ -183,7 +140,7 @@ class UserScheduler:
             return
         if proxy.failed:
             proxy.failed, proxy.phase = False, Desired.PENDING
-            if not self._replays:
+            if not self.traits.replays:
                 self.add(proxy)
         elif proxy.phase is Desired.RUNNING:
             proxy.phase = Desired.PENDING
@@ -245,7 +202,7 @@ class UserScheduler:
             checkpoint=checkpoint,
             result=dict(result),
             report=scored.result,
-            config=copy.deepcopy(proxy.config) if self._may_clone else {},
+            config=copy.deepcopy(proxy.config) if self.traits.clones else {},
         )
         self._keep(proxy)
         decision: str = TrialScheduler.STOP
@@ -401,7 +358,7 @@ class UserScheduler:
             proxy: The trial.
             gone: Whether the trial has ended or failed for good, so that it is not cloned any more.
         """
-        if not self._may_clone:
+        if not self.traits.clones:
             return
         trial_id, restored = proxy.trial_id, proxy.change.restored_from
         needed: dict[Holder, Any] = {

@@ -11,7 +11,6 @@ from ray.tune.schedulers import FIFOScheduler
 
 from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
-from tunekit._ray.decisions import decides_at_times
 from tunekit._ray.proxies import Proxy
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
@@ -134,7 +133,7 @@ class Waiting(Around):
             swaps=self.hands_over(trial, whole=True),
             short=self.validate_themselves and self.are_short,
             undecided=self.undecided(),
-            synchronous=self._scheduling.compares_all,
+            synchronous=self._scheduling.traits.synchronous,
         )
 
     def decisions(self, trial_id: str) -> int:
@@ -202,7 +201,7 @@ class Waiting(Around):
             handed_over=self._is_taken(proxy.real),
             undecided=self.undecided(),
             decisions=self.decisions(proxy.trial_id),
-            synchronous=scheduling.compares_all,
+            synchronous=scheduling.traits.synchronous,
             decides_again=lambda: scheduling.decides_again(proxy.trial_id),
         )
 
@@ -294,7 +293,7 @@ class Waiting(Around):
         """
         return (
             self._config.when == "auto"
-            and decides_at_times(self._scheduling.scheduler)
+            and self._scheduling.traits.at_times
             and not self._stopping.may_read(trial)
             and not (
                 self.validate_themselves
