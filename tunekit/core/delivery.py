@@ -209,7 +209,7 @@ class Delivery:
         line = self._known(trial_id)
         return [line.requests[iteration] for iteration in line.order]
 
-    def decisions(self, trial_id: str) -> int:
+    def pending_decisions(self, trial_id: str) -> int:
         """Return how many of the trial's pending scores the scheduler will decide by."""
         return sum(request.used for request in self.pending(trial_id))
 

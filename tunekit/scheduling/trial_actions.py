@@ -89,7 +89,7 @@ class TrialActions:
         if waits is Waits.EACH:
             return True
         used = self._user_scheduler.uses(proxy.real, result)
-        pending = self._waiting.decisions(proxy.trial_id)
+        pending = self._waiting.pending_decisions(proxy.trial_id)
         return stands_still(
             waits,
             scores=1,

@@ -136,9 +136,9 @@ class Waiting(Around):
             synchronous=self._scheduling.traits.synchronous,
         )
 
-    def decisions(self, trial_id: str) -> int:
+    def pending_decisions(self, trial_id: str) -> int:
         """Return how many pending scores of a trial the scheduler will decide by."""
-        return self._state.delivery.decisions(trial_id)
+        return self._state.delivery.pending_decisions(trial_id)
 
     def waits_for_each(self) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
@@ -166,7 +166,7 @@ class Waiting(Around):
         stands = stands_still(
             waits,
             scores=1,
-            decisions=self.decisions(trial_id),
+            decisions=self.pending_decisions(trial_id),
             past_last=lambda: self._scheduling.past_last(trial_id),
         )
         return waits if stands else None
@@ -200,7 +200,7 @@ class Waiting(Around):
             new_trials=self._controller.has_new_trials,
             handed_over=self._is_taken(proxy.real),
             undecided=self.undecided(),
-            decisions=self.decisions(proxy.trial_id),
+            decisions=self.pending_decisions(proxy.trial_id),
             synchronous=scheduling.traits.synchronous,
             decides_again=lambda: scheduling.decides_again(proxy.trial_id),
         )
