@@ -21,8 +21,8 @@ from tunekit.scheduling.proxies import Proxies
 
 def waiting(ran):
     """The trials that a scheduler would be offered, one after the other."""
-    turns = ran.sweep.controller.scheduler_alg._proxies._turns
-    return [*turns.of("PENDING"), *turns.of("PAUSED")]
+    rows = ran.sweep.controller.scheduler_alg._proxies._rows
+    return [proxy for row in rows.values() for proxy in row.values()]
 
 
 class Failing(Counting):

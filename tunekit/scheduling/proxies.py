@@ -2,92 +2,14 @@
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterator
+import itertools
 
 from ray.tune.experiment import Trial
 
 from tunekit._ray.proxies import Proxy, Version
 from tunekit.core.reconcile import Desired
 
-__all__ = ["Proxies", "Turns"]
-
-
-class Turns:
-    """Keeps track of those that wait in a row, so that nobody has to look through the whole row.
-
-    Members are in the order in which they came. A member may wait for one thing or another, or for
-    nothing.
-
-    Example:
-        >>> turns = Turns()
-        >>> for name in "abc":
-        ...     turns.add(name, "pending")
-        >>> turns.put("a", None)
-        >>> turns.put("b", "paused")
-        >>> list(turns.of("pending")), list(turns.of("paused"))
-        (['c'], ['b'])
-        >>> turns.put("a", "pending")  # it has kept its place
-        >>> list(turns.of("pending"))
-        ['a', 'c']
-        >>> turns.add("a", "pending")  # and now comes last
-        >>> list(turns.of("pending"))
-        ['c', 'a']
-    """
-
-    def __init__(self) -> None:
-        self._came = 0
-        self._places: dict[Proxy, int] = {}
-        self._members: dict[int, Proxy] = {}
-        self._waits: dict[Proxy, str] = {}
-        # The places of those that wait for something, in order.
-        self._rows: dict[str, list[int]] = {}
-
-    def add(self, one: Proxy, waits: str | None) -> None:
-        """Put a member last in the row, even if it stood elsewhere before.
-
-        Example:
-            >>> turns = Turns()
-            >>> turns.add("a", "pending")
-            >>> list(turns.of("pending"))
-            ['a']
-        """
-        self.put(one, None)
-        self._members.pop(self._places.get(one, -1), None)
-        self._places[one] = self._came
-        self._members[self._came] = one
-        self._came += 1
-        self.put(one, waits)
-
-    def put(self, one: Proxy, waits: str | None) -> None:
-        """Set what a member waits for, None for nothing; who is not in the row is ignored.
-
-        Example:
-            >>> turns = Turns()
-            >>> turns.put("a", "pending")
-            >>> list(turns.of("pending"))
-            []
-        """
-        place, before = self._places.get(one), self._waits.get(one)
-        if place is None or before == waits:
-            return
-        if before is not None:
-            row = self._rows[before]
-            del row[bisect.bisect_left(row, place)]
-            del self._waits[one]
-        if waits is not None:
-            bisect.insort(self._rows.setdefault(waits, []), place)
-            self._waits[one] = waits
-
-    def of(self, waits: str) -> Iterator[Proxy]:
-        """Yield those that wait for something, in order; nobody may be moved meanwhile.
-
-        Example:
-            >>> list(Turns().of("pending"))
-            []
-        """
-        for place in self._rows.get(waits, ()):
-            yield self._members[place]
+__all__ = ["Proxies"]
 
 
 class Proxies:
@@ -115,8 +37,10 @@ class Proxies:
         self.known: set[str] = set()
         # Those that the user's scheduler has just done something to.
         self._touched: dict[str, Proxy] = {}
-        # Those of the trials that it may start or resume.
-        self._turns = Turns()
+        # The trials that it may start or resume, by their places in Tune's list of trials.
+        self._rows: dict[Desired, dict[int, Proxy]] = {Desired.PENDING: {}, Desired.PAUSED: {}}
+        self._places: dict[Proxy, int] = {}
+        self._next_place = itertools.count()
 
     def of(self, trial: Trial) -> Proxy:
         """Return a trial's proxy."""
@@ -144,28 +68,36 @@ class Proxies:
         """Return the proxy of a trial that is about to start: it is the last of Tune's now."""
         proxy = self.of(trial)
         proxy.real, proxy.ending = trial, False
-        self._turns.add(proxy, _waits(proxy))
+        self.leave(proxy)
+        self._places[proxy] = next(self._next_place)
+        self.moved(proxy)
         self.reopen(proxy)
         self.known.discard(trial.trial_id)
         return proxy
 
     def leave(self, proxy: Proxy) -> None:
         """Take that a trial has ended or failed for good: it is not chosen any more."""
-        self._turns.put(proxy, None)
+        place = self._places.get(proxy, -1)
+        for row in self._rows.values():
+            row.pop(place, None)
 
     def first_in_turn(self) -> list[Proxy]:
         """Return the first trial to start or, if there is none, the first to resume."""
-        for status in (Trial.PENDING, Trial.PAUSED):
-            for proxy in self._turns.of(status):
-                if proxy.status == status:  # else it has begun to run in this step
-                    return [proxy]
+        for phase, status in (Desired.PENDING, Trial.PENDING), (Desired.PAUSED, Trial.PAUSED):
+            row = self._rows[phase]
+            for place in sorted(row):
+                if row[place].status == status:  # else it has begun to run in this step
+                    return [row[place]]
         return []
 
     # What is done to one -----------------------------------------------------------------------
 
     def moved(self, proxy: Proxy) -> None:
         """Note what a trial waits for, after its phase has changed."""
-        self._turns.put(proxy, _waits(proxy))
+        self.leave(proxy)
+        place = self._places.get(proxy)
+        if place is not None and proxy.phase in self._rows:
+            self._rows[proxy.phase][place] = proxy
 
     def touched(self, proxy: Proxy) -> None:
         """Note that the user's scheduler has paused a trial, or given it something to take up."""
@@ -181,10 +113,3 @@ class Proxies:
         if proxy.version is not None:
             self.offers[proxy.trial_id] = proxy.version
             self._touched[proxy.trial_id] = proxy
-
-
-def _waits(proxy: Proxy) -> str | None:
-    """Return the status in which a scheduler may choose a trial; None if it may not choose it."""
-    if proxy.phase is Desired.PENDING:
-        return str(Trial.PENDING)
-    return str(Trial.PAUSED) if proxy.phase is Desired.PAUSED else None
