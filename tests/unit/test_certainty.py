@@ -14,7 +14,7 @@ from ray.tune.schedulers import (
     ResourceChangingScheduler,
 )
 
-from tunekit._ray.alike import decides_alike
+from tunekit._ray.scheduler_kinds import decides_alike
 from tunekit.core.confidence import Interval
 
 

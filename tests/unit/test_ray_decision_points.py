@@ -31,9 +31,8 @@ from ray.tune.schedulers import (
 from ray.tune.schedulers.pb2 import PB2
 
 from tests.decisions import Decisions
-from tunekit._ray.decision_points import rule_for, time_attr_of
-from tunekit._ray.decision_points import rungs_of as promotion_rungs
-from tunekit._ray.scheduler_kinds import traits_of
+from tunekit._ray.scheduler_kinds import rule_for, time_attr_of, traits_of
+from tunekit._ray.scheduler_kinds import rungs_of as promotion_rungs
 from tunekit.core.decision_points import Always, Interval, Never, Rungs
 from tunekit.core.promotion import milestones
 from tunekit.errors import UnsupportedRayError

@@ -1,66 +1,25 @@
-"""Whether the user's scheduler decides the same wherever in an interval a score is."""
+"""Whether Tune's schedulers decide the same wherever in an interval a score is.
+
+In the interval, larger is better. The scores that a scheduler has of other trials are exact.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
 from typing import Any
 
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import (
-    AsyncHyperBandScheduler,
-    FIFOScheduler,
-    HyperBandForBOHB,
-    HyperBandScheduler,
-    MedianStoppingRule,
-    PopulationBasedTraining,
-    PopulationBasedTrainingReplay,
-    TrialScheduler,
-)
 
-from tunekit._ray.scheduler_base import SchedulerBase
-from tunekit._ray.scheduler_kinds import innermost, its, kind_of
+from tunekit._ray.compat import its
 from tunekit.core.confidence import Interval
 from tunekit.core.sequential import alike_by_rank, alike_by_value
 
-__all__ = ["decides_alike"]
+__all__ = ["asha", "hyperband", "median", "pbt"]
 
 
-def decides_alike(scheduler: TrialScheduler, trial: Trial, at: float, interval: Interval) -> bool:
-    """Return whether a scheduler decides the same wherever in an interval a trial's score is.
-
-    This is read from the scheduler's internal state. The scores that it has of other trials are
-    taken for what they are.
-
-    Args:
-        scheduler: The scheduler.
-        trial: The trial, or what stands for it.
-        at: What the score serves in the scheduler's internal state: see
-            :class:`~tunekit.core.decision_points.DecisionRule`.
-        interval: Where its score is.
-
-    Returns:
-        False, too, if the scheduler is not exactly one that is known.
-
-    Raises:
-        tunekit.errors.UnsupportedRayError: If the scheduler of this Ray keeps another.
-
-    Example:
-        >>> from ray.tune.schedulers import FIFOScheduler
-        >>> decides_alike(FIFOScheduler(), None, 1, Interval(0.1, 0.9))
-        True
-    """
-    decides = innermost(scheduler)
-    mode = getattr(decides, "_mode", None)
-    better = interval if mode == "max" else Interval(-interval.high, -interval.low)
-    if isinstance(decides, SchedulerBase):
-        return decides.knows_its_rule and decides.decides_alike(trial, at, better)
-    rule = _RULES.get(kind_of(decides))
-    return rule is not None and rule(decides, trial, at, better)
-
-
-def _asha(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
+def asha(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
+    """Return whether the score is on one side of the rung's cutoff, and the next trials' too."""
     bracket = its(scheduler, "_trial_info").get(trial.trial_id)
     if bracket is None or (its(scheduler, "_stop_last_trials") and at >= its(scheduler, "_max_t")):
         return True
@@ -75,7 +34,8 @@ def _asha(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
     return alike_by_value(interval, [float(cutoff), *beside])
 
 
-def _hyperband(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
+def hyperband(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
+    """Return whether the trial survives the halving of its bracket, or not."""
     bracket, _band = its(scheduler, "_trial_info").get(trial, (None, None))
     live = {} if bracket is None else its(bracket, "_live_trials")
     if trial not in live:
@@ -89,7 +49,8 @@ def _hyperband(scheduler: Any, trial: Trial, at: float, interval: Interval) -> b
     return alike_by_rank(interval, known, [rank], missing=len(others) - len(known))
 
 
-def _pbt(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
+def pbt(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
+    """Return whether the trial is of the best, of the worst, or of neither."""
     states = its(scheduler, "_trial_state").items()
     others = [state for one, state in states if one is not trial and not one.is_finished()]
     missing = 0
@@ -106,7 +67,8 @@ def _pbt(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
     return alike_by_rank(interval, known, [most, count - most], missing)
 
 
-def _median(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
+def median(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
+    """Return whether the score is on one side of the median."""
     if at < its(scheduler, "_grace_period") or trial in its(scheduler, "_stopped_trials"):
         return True
     others = (one for one in scheduler._trials_beyond_time(at) if one is not trial)
@@ -120,14 +82,3 @@ def _median(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool
     if own and (max(own) >= median if mode == "max" else min(own) <= median):
         return True  # its best score is good enough, whatever this one is
     return alike_by_value(interval, [median])
-
-
-_RULES: dict[type, Callable[[Any, Trial, float, Interval], bool]] = {
-    FIFOScheduler: lambda *_: True,
-    AsyncHyperBandScheduler: _asha,
-    HyperBandScheduler: _hyperband,
-    HyperBandForBOHB: _hyperband,
-    MedianStoppingRule: _median,
-    PopulationBasedTraining: _pbt,
-    PopulationBasedTrainingReplay: lambda *_: True,
-}

@@ -7,13 +7,14 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import ray
 from ray._private.worker import global_worker
 
 from tunekit.errors import UnsupportedRayError
 
-__all__ = ["OLDEST", "TESTED", "check", "check_trainers", "in_worker", "lacks", "missing"]
+__all__ = ["OLDEST", "TESTED", "check", "check_trainers", "in_worker", "its", "lacks", "missing"]
 
 logger = logging.getLogger(__name__)
 
@@ -227,3 +228,14 @@ def _advice() -> str:
 
 def _command() -> str:
     return f"pip install 'ray[tune,train,data]=={TESTED}'"
+
+
+def its(thing: Any, name: str) -> Any:
+    """Return a private attribute that only objects have, so that it is not checked at import."""
+    try:
+        return getattr(thing, name)
+    except AttributeError:
+        raise UnsupportedRayError(
+            f"A {type(thing).__name__} of Ray {ray.__version__} has no {name}, which tells when "
+            f"the scheduler decides; {_advice()}. Or validate by count: ValidationConfig(when=1)."
+        ) from None

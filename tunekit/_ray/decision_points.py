@@ -1,131 +1,19 @@
-"""At which reports the user's scheduler decides, as its internal state says."""
+"""At which reports Tune's schedulers decide, as their internal state says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray.tune.experiment import Trial
-from ray.tune.result import TRAINING_ITERATION
-from ray.tune.schedulers import (
-    AsyncHyperBandScheduler,
-    FIFOScheduler,
-    HyperBandForBOHB,
-    HyperBandScheduler,
-    MedianStoppingRule,
-    PopulationBasedTraining,
-    PopulationBasedTrainingReplay,
-    TrialScheduler,
-)
 
-from tunekit._ray.scheduler_base import SchedulerBase
-from tunekit._ray.scheduler_kinds import innermost, its, kind_of
-from tunekit.core.decision_points import Always, DecisionRule, Interval, Never, Rungs
-from tunekit.core.values import number
+from tunekit._ray.compat import its
+from tunekit.core.decision_points import DecisionRule, Interval, Never, Rungs
 
-__all__ = ["exhausts", "rule_for", "rungs_of", "time_attr_of"]
-
-# Those that say by which time of a report they decide.
-_TIMED = (
-    *(AsyncHyperBandScheduler, HyperBandScheduler, HyperBandForBOHB),
-    *(PopulationBasedTraining, MedianStoppingRule),
-)
-# Where those keep the time at which they stop each trial that do.
-_ENDS = {
-    AsyncHyperBandScheduler: "_max_t",
-    HyperBandScheduler: "_max_t_attr",
-    HyperBandForBOHB: "_max_t_attr",
-}
+__all__ = ["asha", "hyperband", "pbt", "replay"]
 
 
-def rule_for(scheduler: TrialScheduler, trial: Trial) -> DecisionRule:
-    """Return when the scheduler uses a score of the trial, by its current state.
-
-    Ask again for each report: it shows what the scheduler has used so far, and a trial may move to
-    another bracket. A scheduler that is neither one of tunekit's own nor exactly one of Tune's may
-    use every score. For a trial that a known one does not have, because it has ended or was not
-    added, nothing is decided: :class:`~tunekit.core.decision_points.Never`.
-
-    Args:
-        scheduler: The scheduler.
-        trial: The trial, or what stood for it when it was added to the scheduler.
-
-    Raises:
-        tunekit.errors.UnsupportedRayError: If the scheduler of this Ray keeps another.
-
-    Example:
-        >>> from ray.tune.schedulers import FIFOScheduler, MedianStoppingRule
-        >>> rule_for(FIFOScheduler(), None), rule_for(MedianStoppingRule(), None)
-        (Never(), Always())
-    """
-    decides = innermost(scheduler)
-    if isinstance(decides, SchedulerBase):
-        return decides.rule(trial) if decides.knows_its_rule else Always()
-    rule = _RULES.get(kind_of(decides))
-    return Always() if rule is None else rule(decides, trial)
-
-
-def time_attr_of(scheduler: TrialScheduler) -> str:
-    """Return the name, in a report, of the time that the rule of the scheduler goes by.
-
-    Example:
-        >>> from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
-        >>> time_attr_of(ASHAScheduler(time_attr="epoch")), time_attr_of(FIFOScheduler())
-        ('epoch', 'training_iteration')
-    """
-    decides = innermost(scheduler)
-    if isinstance(decides, SchedulerBase):
-        return decides.time_attr
-    return str(its(decides, "_time_attr") if kind_of(decides) in _TIMED else TRAINING_ITERATION)
-
-
-def exhausts(scheduler: TrialScheduler, result: Mapping[str, Any]) -> bool:
-    """Return whether a result is at the end of what the scheduler lets any trial have.
-
-    A trial that it stops there has finished; one that it stops earlier it has rejected.
-
-    Args:
-        scheduler: The scheduler.
-        result: The result, flat.
-
-    Example:
-        >>> from ray.tune.schedulers import ASHAScheduler
-        >>> asha = ASHAScheduler(max_t=9, time_attr="training_iteration")
-        >>> exhausts(asha, {"training_iteration": 3}), exhausts(asha, {"training_iteration": 9})
-        (False, True)
-    """
-    decides = innermost(scheduler)
-    reached = number(result.get(time_attr_of(decides)))
-    if isinstance(decides, SchedulerBase):
-        return reached is not None and reached >= decides.max_t
-    name = _ENDS.get(kind_of(decides))
-    return name is not None and reached is not None and reached >= its(decides, name)
-
-
-def rungs_of(scheduler: TrialScheduler) -> list[int]:
-    """Return the iterations at which ASHA compares trials, if they are the same for all trials.
-
-    Empty for other schedulers, and if it counts something else than iterations.
-
-    Example:
-        >>> from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
-        >>> asha = ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3,
-        ...                      time_attr="training_iteration")
-        >>> rungs_of(asha), rungs_of(FIFOScheduler())
-        ([1, 3, 9, 27], [])
-    """
-    decides = innermost(scheduler)
-    if isinstance(decides, SchedulerBase):
-        return decides.rungs()
-    if type(decides) is not AsyncHyperBandScheduler:
-        return []
-    brackets = its(decides, "_brackets")
-    if len(brackets) != 1 or time_attr_of(decides) != TRAINING_ITERATION:
-        return []
-    return sorted(int(milestone) for milestone, _ in its(brackets[0], "_rungs"))
-
-
-def _asha(scheduler: TrialScheduler, trial: Trial) -> DecisionRule:
+def asha(scheduler: Any, trial: Trial) -> DecisionRule:
+    """Return the rungs of the trial's bracket."""
     bracket = its(scheduler, "_trial_info").get(trial.trial_id)
     if bracket is None:
         return Never()
@@ -139,7 +27,8 @@ def _asha(scheduler: TrialScheduler, trial: Trial) -> DecisionRule:
     return Rungs(tuple(sorted(times)), served, each)
 
 
-def _hyperband(scheduler: TrialScheduler, trial: Trial) -> DecisionRule:
+def hyperband(scheduler: Any, trial: Trial) -> DecisionRule:
+    """Return the times at which the trial's bracket is halved."""
     bracket, _band = its(scheduler, "_trial_info").get(trial, (None, None))
     if bracket is None or trial not in its(bracket, "_live_trials"):
         return Never()
@@ -164,7 +53,8 @@ def _hyperband(scheduler: TrialScheduler, trial: Trial) -> DecisionRule:
     return Rungs(tuple(sorted(set(times))), served)
 
 
-def _pbt(scheduler: TrialScheduler, trial: Trial) -> DecisionRule:
+def pbt(scheduler: Any, trial: Trial) -> DecisionRule:
+    """Return the interval of perturbations, since the last one."""
     state = its(scheduler, "_trial_state").get(trial)
     if state is None:
         return Never()
@@ -179,7 +69,8 @@ def _pbt(scheduler: TrialScheduler, trial: Trial) -> DecisionRule:
     )
 
 
-def _replay(scheduler: TrialScheduler, trial: Trial) -> DecisionRule:
+def replay(scheduler: Any, trial: Trial) -> DecisionRule:
+    """Return the times at which the policy changes something."""
     if trial != its(scheduler, "_trial"):
         return Never()
     times: list[int] = []
@@ -188,13 +79,3 @@ def _replay(scheduler: TrialScheduler, trial: Trial) -> DecisionRule:
         times.append(max(change_at, times[-1] + 1) if times else change_at)
     changes = its(scheduler, "_num_perturbations")
     return Rungs(tuple(times), frozenset(times[:changes]), each=True)
-
-
-_RULES: dict[type, Callable[[Any, Trial], DecisionRule]] = {
-    FIFOScheduler: lambda scheduler, trial: Never(),
-    AsyncHyperBandScheduler: _asha,
-    HyperBandScheduler: _hyperband,
-    HyperBandForBOHB: _hyperband,
-    PopulationBasedTraining: _pbt,
-    PopulationBasedTrainingReplay: _replay,
-}

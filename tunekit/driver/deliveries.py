@@ -10,7 +10,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import DONE
 from ray.tune.schedulers import TrialScheduler
 
-from tunekit._ray.decision_points import exhausts
+from tunekit._ray.scheduler_kinds import exhausts
 from tunekit.core.advice import unknown_metric
 from tunekit.core.delivery import Completion, Scored
 from tunekit.core.engine import Engine, Input, PassedOver

@@ -13,7 +13,7 @@ import ray
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import SearchAlgorithm
 
-from tunekit._ray.decision_points import rungs_of
+from tunekit._ray.scheduler_kinds import rungs_of
 from tunekit._ray.tuner import innermost_searcher, repeat_index, type_and_settings
 from tunekit.config import ValidationConfig
 from tunekit.core.signatures import name_of

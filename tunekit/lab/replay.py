@@ -17,8 +17,8 @@ from ray.tune.experiment import Trial
 from ray.tune.result import DONE, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
-from tunekit._ray.decision_points import exhausts, rule_for
 from tunekit._ray.local import LocalSweep
+from tunekit._ray.scheduler_kinds import exhausts, rule_for
 from tunekit.clock import VirtualClock
 from tunekit.config import ValidationConfig
 from tunekit.core.validation import Attempt, Status

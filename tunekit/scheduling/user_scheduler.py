@@ -14,11 +14,9 @@ from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC, DONE, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
-from tunekit._ray.alike import decides_alike
 from tunekit._ray.controller import Controller
-from tunekit._ray.decision_points import rule_for, time_attr_of
 from tunekit._ray.proxies import Change, Proxy, ProxyController, Version
-from tunekit._ray.scheduler_kinds import mode_of, traits_of
+from tunekit._ray.scheduler_kinds import decides_alike, mode_of, rule_for, time_attr_of, traits_of
 from tunekit.core.confidence import Interval
 from tunekit.core.decision_points import DecisionRule
 from tunekit.core.delivery import Scored
