@@ -177,7 +177,7 @@ class Proxy:
     def load(self, state: Mapping[str, Any]) -> None:
         """Take up what :meth:`state` returned."""
         self.phase, self.change, self.version = state["phase"], state["change"], state["version"]
-        self.failed = state.get("failed", False)
+        self.failed = state["failed"]
 
     # What a scheduler reads --------------------------------------------------------------------
 
@@ -346,28 +346,18 @@ class ProxyController:
         stopped: Callable[[Proxy], None],
         idle: Callable[[], bool],
     ):
-        self._wrapped, self._proxy_of = wrapped, proxy
-        self._stopped, self._idle = stopped, idle
+        self.wrapped, self._proxy_of = wrapped, proxy
+        self._stopped, self.idle = stopped, idle
         self._trials: list[Proxy] = []
         self._as_of: tuple[int, Trial | None] = (0, None)
 
     def get_trials(self) -> list[Proxy]:
         # Schedulers ask several times a step. A trial is added at the end, or moved there.
-        trials = self._wrapped.get_trials()
+        trials = self.wrapped.get_trials()
         as_of = (len(trials), trials[-1] if trials else None)
         if as_of != self._as_of:
             self._trials, self._as_of = [self._proxy_of(trial) for trial in trials], as_of
         return list(self._trials)
-
-    @property
-    def wrapped(self) -> TrialRunnerWrapper:
-        """Return the controller as Tune gives it to schedulers."""
-        return self._wrapped
-
-    @property
-    def idle(self) -> bool:
-        """Return whether nothing is under way that a search algorithm may wait for."""
-        return self._idle()
 
     def with_only(self, trials: Callable[[], list[Proxy]]) -> Any:
         """The same for a scheduler that is to see some trials only."""
@@ -390,4 +380,4 @@ class ProxyController:
         return _Saved(trial.latest_checkpoint_result)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._wrapped, name)
+        return getattr(self.wrapped, name)

@@ -131,7 +131,7 @@ def nothing_under_way(tune_controller: Any) -> bool:
     Args:
         tune_controller: What a scheduler was given. None of its trials runs or is about to.
     """
-    return tune_controller.idle if isinstance(tune_controller, ProxyController) else True
+    return tune_controller.idle() if isinstance(tune_controller, ProxyController) else True
 
 
 def start_one_by_one(tune_controller: Any) -> None:

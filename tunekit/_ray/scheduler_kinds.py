@@ -179,8 +179,8 @@ def decides_alike(scheduler: TrialScheduler, trial: Trial, at: float, interval: 
         True
     """
     decides = innermost(scheduler)
-    mode = getattr(decides, "_mode", None)
-    better = interval if mode == "max" else Interval(-interval.high, -interval.low)
+    largest = mode_of(decides) == "max"
+    better = interval if largest else Interval(-interval.high, -interval.low)
     if isinstance(decides, SchedulerBase):
         return decides.knows_its_rule and decides.decides_alike(trial, at, better)
     return kind_of(decides).alike(decides, trial, at, better)

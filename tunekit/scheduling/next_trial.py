@@ -9,7 +9,6 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
 from tunekit._ray.controller import Controller
-from tunekit._ray.proxies import Proxy
 from tunekit.core.engine import Hears, Input
 from tunekit.core.events import Chosen
 from tunekit.core.reconcile import Actual, Desired
@@ -66,20 +65,16 @@ class NextTrial:
                 return None  # it takes that up first
             if proxy.doing in (Actual.STARTING, Actual.PAUSED):
                 if proxy.phase is Desired.PAUSED:
-                    self._chose(proxy, runs=False)
+                    self._emit(Chosen(trial_id=proxy.trial_id, runs=False))
                     proxy.phase = Desired.PENDING
                     self._proxies.reopen(proxy)
                 return proxy.real
             # It is still running, or has ended: no need to start it.
-            self._chose(proxy, runs=True)
+            self._emit(Chosen(trial_id=proxy.trial_id, runs=True))
             proxy.phase = Desired.RUNNING
             self._proxies.reopen(proxy)
             self._emit(Hears(proxy.trial_id))
         return None
-
-    def _chose(self, proxy: Proxy, *, runs: bool) -> None:
-        """Record that a trial that it had paused goes on; ``runs``: the trial has an actor."""
-        self._emit(Chosen(trial_id=proxy.trial_id, runs=runs))
 
     def _sees(self) -> Any:
         """Return what the user's scheduler chooses from: one trial, if it only wants the first."""
@@ -103,7 +98,7 @@ class NextTrial:
             return
         scored = [(proxy, proxy.version) for proxy in left if proxy.version is not None]
         # A clone stands at its donor's score; one that has its own speaks for itself.
-        own = [(proxy, version) for proxy, version in scored if version.trial_id == proxy.trial_id]
+        own = [(one, version) for one, version in scored if version.trial_id == one.trial_id]
         for proxy, version in own or scored:
             if proxy.phase is Desired.PAUSED:
                 self._user_scheduler.remind_of(proxy, version)
