@@ -139,15 +139,16 @@ class ValidatedScheduler(TrialScheduler):
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Add a trial, or one that is about to be restarted after a failure."""
         sweep, proxies = self._join(tune_controller), self._proxies
-        again, known = trial.trial_id in proxies.by_id, trial.trial_id in proxies.known
+        before = proxies.by_id.get(trial.trial_id)
+        restored = before is not None and before.real is None  # its saved scheduler knows it
         proxy = proxies.add(trial)
-        if again and not known:
+        if before is None:
+            sweep.user_scheduler.add(proxy)
+        elif not restored:
             sweep.emit(TrialRetried(trial_id=trial.trial_id))
             sweep.user_scheduler.restart(proxy)
             if proxy.phase is Desired.PAUSED:  # it goes on when your scheduler says so
                 Controller(tune_controller).set_status(trial, Trial.PAUSED)
-        elif not known:
-            sweep.user_scheduler.add(proxy)
         sweep.adopt(trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:

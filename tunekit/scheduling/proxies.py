@@ -33,8 +33,6 @@ class Proxies:
         self.by_id: dict[str, Proxy] = {}
         #: The trials that something may have to be done about.
         self.open: dict[str, Proxy] = {}
-        #: The trials that a saved scheduler knows and that Tune has not added yet.
-        self.known: set[str] = set()
         # Those that the user's scheduler has just done something to.
         self._touched: dict[str, Proxy] = {}
         # The trials that it may start or resume, by their places in Tune's list of trials.
@@ -72,7 +70,6 @@ class Proxies:
         self._places[proxy] = next(self._next_place)
         self.moved(proxy)
         self.reopen(proxy)
-        self.known.discard(trial.trial_id)
         return proxy
 
     def leave(self, proxy: Proxy) -> None:

@@ -82,7 +82,6 @@ class SchedulerState:
         proxies.offers = state["offers"]
         for trial_id, kept in state["judged"].items():
             proxies.named(trial_id).load(kept)
-        proxies.known = set(state["judged"])
 
 
 def dump(state: Mapping[str, Any], home: Home) -> bytes:
