@@ -2,20 +2,14 @@
 
 A checkpoint that anybody needs has a lease in ``Engine.leases``, in the name of a holder:
 
-============================  =================================  =================================
-holder                        takes it                           releases it
-============================  =================================  =================================
-:func:`for_validation`        ``core/backlog.py``, as soon as    ``core/engine.py``, once the score
-                              a validation is owed               is delivered or never will be;
-                                                                 ``core/stages.py``, at its end
-:func:`for_clone`             ``scheduling/base.py``, when a     ``core/engine.py``, once the trial
-                              trial is to be overwritten with    has saved a checkpoint of its own;
-                              it; ``core/engine.py``, when it    ``scheduling/base.py``, if it is
-                              is                                 not overwritten after all
-:func:`for_scored`,           ``scheduling/base.py``, when the   ``scheduling/base.py``, when the
-:func:`for_offered`           scheduler gets its score, or       scheduler gets a newer one, or the
-                              looks at it: it may clone it       trial is gone
-============================  =================================  =================================
+- :func:`for_validation`: ``core/backlog.py`` takes it as soon as a validation is owed. The engine
+  releases it once the score is delivered or never will be; a further stage, at its end.
+- :func:`for_clone`: ``scheduling/user_scheduler.py`` takes it when a trial is to be overwritten
+  with the checkpoint, and releases it if that is not done after all; the engine takes it when it
+  is done, and releases it once the trial has saved a checkpoint of its own.
+- :func:`for_scored`, :func:`for_offered`: ``scheduling/user_scheduler.py`` takes it when the
+  scheduler gets its score, or looks at it, as it may clone it, and releases it when the scheduler
+  gets a newer one, or the trial is gone.
 
 There are two deletions, both in ``_ray/checkpoints.py``. At the end of each step, the driver prunes
 the trials of :meth:`Leases.take_touched`: a checkpoint that is :func:`surplus` goes. A restore

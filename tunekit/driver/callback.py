@@ -531,7 +531,7 @@ class ValidationCallback(tune.Callback):
         self._raise_error()
         self._end.note()
         if os.environ.get(CHECK):
-            left = filter(self.base.hears, self.state.undelivered())
+            left = filter(self.user_scheduler.hears, self.state.undelivered())
             self._refuse([f"what is due of trial {one} was not delivered" for one in left], "now")
         self._delete_surplus(controller)
         controller.wake_on([one for v in self.validators for one in v.awaited()])
