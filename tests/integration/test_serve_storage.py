@@ -31,9 +31,9 @@ def test_a_sweep_in_an_object_store_is_found_and_followed(s3, tmp_path):
     trial(journal, "a", 0.5, lr=0.1)
     assert folder.settle(60)
     catalogue = Catalogue([s3.uri("bucket/sweeps")])
-    [place] = catalogue.look().values()
+    [entry] = catalogue.look().values()
     clock = FakeClock()
-    live = LiveSweep(place, NOTHING, clock)
+    live = LiveSweep(entry, NOTHING, clock)
     stepped(live, clock)
     assert "Best: trial <b>a</b>" in live.parts["summary"] and live.trouble == ""
     trial(journal, "b", 0.9, lr=0.2)
@@ -47,7 +47,7 @@ def test_a_sweep_in_an_object_store_is_found_and_followed(s3, tmp_path):
     stepped(live, clock)
     assert "<code>c</code>" in str(live.panel("c")) and live.trouble == ""
     [row] = catalogue.outlines(metric="accuracy", mode="max")
-    assert row["place"].name == "digits" and row["best"]["score"] == 0.95
+    assert row["entry"].name == "digits" and row["best"]["score"] == 0.95
     for one in (folder, again):
         one.close()
     # What is on this machine is served beside it.

@@ -26,8 +26,7 @@ class Traits:
     """What kind of scheduler it is. What is said by default is right for any, if not the best.
 
     Attributes:
-        at_times: It decides by some scores, and :func:`tunekit._ray.scheduler_kinds.rule_for` says
-            by which.
+        at_times: It decides by some scores, and its ``rule`` says by which.
         clones: It may overwrite a trial with the checkpoint of another one.
         pauses: It may pause trials, or start them in another order than they were made in.
         waits_for_all: It resumes the trials of a round when it gets the last one's result; one that

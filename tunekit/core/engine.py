@@ -166,7 +166,7 @@ class Engine:
         >>> named = {"trial_id": "a", "id": "a:0:1:1", "iteration": 1}
         >>> engine.handle(Reported(trial_id="a", report={"training_iteration": 1}, offered=True))
         []
-        >>> [_, ask] = engine.handle(CheckpointSaved(**named, checkpoint="a/c1"))
+        >>> [ask] = engine.handle(CheckpointSaved(**named, checkpoint="a/c1"))
         >>> ask.request.path
         'a/c1'
         >>> [type(one).__name__ for one in engine.handle(ValidationRequested(**named))]
