@@ -36,7 +36,9 @@ class Tune:
             remove_actor=self.cancelled.append,
             num_pending_actors=1,
         )
-        self._actor_cache = SimpleNamespace(decrease_max=lambda resources: None)
+        self._actor_cache = SimpleNamespace(
+            decrease_max=lambda resources: None, num_cached_objects=0
+        )
         self.search_alg, self._max_pending_trials = BasicVariantGenerator(), 8
         self._pending_trials, self.asked = set(), []
         self._resources_to_pending_trials = defaultdict(set)
@@ -171,6 +173,11 @@ def test_no_more_trials_have_a_process_than_may(heeding, places, may_wait):
     tune, says = heeding
     tune._trial_to_actor = {"a": "started", "b": "started", "c": "c"}
     says.places = places
+    tune._maybe_add_actors()
+    assert (tune.may_wait, tune._max_pending_trials) == (may_wait, 8)
+    # Another one goes on in a process that is kept.
+    tune._trial_to_actor.pop("a")
+    tune._actor_cache.num_cached_objects = 1
     tune._maybe_add_actors()
     assert (tune.may_wait, tune._max_pending_trials) == (may_wait, 8)
 

@@ -11,6 +11,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, PopulationBasedTraining
 
 import tunekit
+from tunekit._ray.local import _LocalActors
 from tunekit.clock import VirtualClock
 from tunekit.core.events import (
     AttemptBegan,
@@ -275,6 +276,26 @@ def test_each_trial_after_the_first_goes_on_in_the_process_of_one_that_has_ended
         start_s=5,
     )
     assert ran.makespan_s == pytest.approx(5 + 3 * LENGTH, abs=0.5)
+
+
+def test_a_trial_that_goes_on_in_a_kept_process_does_not_start_another(monkeypatch):
+    starts, start = [], _LocalActors._start
+
+    def starting(actors, actor, *known):
+        starts.append(actor)
+        return start(actors, actor, *known)
+
+    monkeypatch.setattr(_LocalActors, "_start", starting)
+    tunekit.lab.simulate(
+        table(trials=5),
+        tune_config=judged(asha(), reuse_actors=True),
+        **only_decisions(evaluators=1),
+        train_s=1,
+        validate_s=2,
+        slots=2,
+        start_s=2,
+    )
+    assert len(starts) == 1, "the other slot is for validations"
 
 
 def test_a_validation_starts_a_process_where_it_takes_longer_than_a_trial_may_stand_still():

@@ -258,13 +258,17 @@ class Controller:
 
     @property
     def is_full(self) -> bool:
-        """Return whether no more trials may have a process now."""
-        return self._left() == 0
+        """Return whether no more trials may have a process now, nor one that is kept."""
+        return self._left() == 0 and not self._tune._actor_cache.num_cached_objects
 
     def _left(self) -> int | None:
-        """Return how many more trials may have a process; None: as many as get resources."""
-        most = self._places()
-        return None if most is None else max(0, most - len(self._tune._trial_to_actor))
+        """Return how many more processes there may be for trials; None: as many as get resources.
+
+        One that another trial has left counts: the next one goes on there.
+        """
+        most, tune = self._places(), self._tune
+        processes = len(tune._trial_to_actor) + tune._actor_cache.num_cached_objects
+        return None if most is None else max(0, most - processes)
 
     def heed(self, *, pending: Callable[[], bool], places: Callable[[], int | None]) -> None:
         """Let Tune heed what is not a trial, from now on.
