@@ -471,8 +471,9 @@ def test_a_cold_validation_costs_the_start_of_its_process_and_what_it_imports():
     assert recorded.validate_s("t0", 9) == pytest.approx(0.5)
 
 
-def test_a_start_counts_from_when_the_trial_could_start():
-    """With one CPU, that is not before the other one has ended."""
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_a_start_counts_from_when_the_trial_could_start(cpus):
+    """Where one may run at a time, that is not before the other one has ended."""
     written = Written()
     for name in ("a", "b"):
         written.trial(name, 0.0)
@@ -480,7 +481,7 @@ def test_a_start_counts_from_when_the_trial_could_start():
     written.end("a", 6.0)
     written.report("b", 1, 6.0 + START_S + 1)
     written.end("b", 12.0)
-    recorded = Measured(written.sweep(1))
+    recorded = Measured(written.sweep(cpus))
     assert [recorded.start_s(name) for name in "ab"] == [START_S, START_S]
 
 

@@ -7,6 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 from ray.tune.result import PID, TIME_THIS_ITER_S, TRAINING_ITERATION
@@ -100,19 +101,27 @@ class Measured:
         for trial_id, trial in self._timeline.trials.items():
             if trial.ended is not None:
                 leaves[trial_id].append(trial.ended)
+        starts = [
+            (began, trial_id, row, (row.get("hostname"), row.get(PID, n)))
+            for n, (began, trial_id, row) in enumerate(sorted(self._starts(), key=itemgetter(0)))
+        ]
         # Until when each process had its place.
         until: dict[Any, float] = {}
+        # There may have been room for more than were allowed at once.
+        most = 1
+        for began, trial_id, _, process in starts:
+            until[process] = min((one for one in leaves[trial_id] if one > began), default=math.inf)
+            most = max(most, sum(one > began for one in until.values()))
+        until.clear()
         found: dict[str, float] = {}
-        for began, trial_id, row in sorted(self._starts(), key=lambda start: start[0]):
-            process = row.get("hostname"), row.get(PID, len(until))
+        for began, trial_id, row, process in starts:
             since = self._timeline.trials[trial_id].added
             if process not in until:
-                if len(until) >= self.slots:
+                if len(until) >= min(most, self.slots):
                     since = max(since, until.pop(min(until, key=lambda one: until[one])))
                 if row[TRAINING_ITERATION] == 1:
                     found[trial_id] = max(0.0, began - since)
-            left = (left for left in leaves[trial_id] if left > began)
-            until[process] = min(left, default=math.inf)
+            until[process] = min((one for one in leaves[trial_id] if one > began), default=math.inf)
         return found
 
     def _starts(self) -> Iterator[tuple[float, str, Mapping[str, Any]]]:
