@@ -28,8 +28,8 @@ from tunekit.core.events import ValidationEstimated
 from tunekit.core.validation import Attempt
 from tunekit.evaluation import later
 from tunekit.evaluation import session as sessions
-from tunekit.evaluation.session import read_sessions
 from tunekit.journal.journal import events_in
+from tunekit.journal.later_sessions import later_sessions
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeExecutor
 from tunekit.validating import validator
@@ -247,7 +247,7 @@ def test_of_the_sweeps_own_function_intervals_hold_for_all_that_could_be_chosen(
     sweep = tunekit.load(home)
     sweep.confirm(None, top=4)
     sweep.confirm(in_batches, top=4)
-    heads = {s.function: s.head["confirm"] for s in read_sessions(LocalFolder(home))}
+    heads = {s.function: s.head["confirm"] for s in later_sessions(LocalFolder(home))}
     own, other = sorted(heads, key=lambda name: name.endswith("in_batches"))
     validated = (sweep.validations["status"] == "validated").sum()
     assert heads[own]["chosen_from"] == validated > 4
@@ -391,7 +391,7 @@ def test_what_a_killed_confirmation_has_yielded_is_not_evaluated_again(home, mon
             if other != journal:
                 shutil.rmtree(other.parent)
         known: dict[str, int] = {}
-        for event in read_sessions(LocalFolder(home))[0].events:
+        for event in later_sessions(LocalFolder(home))[0].events:
             if isinstance(event, ValidationEstimated):
                 known[event.id] = event.estimates["accuracy"].n
         EXAMPLES.clear()
@@ -512,7 +512,7 @@ def test_it_goes_on_from_where_the_sweep_itself_has_stopped(tmp_path, monkeypatc
     config = tunekit.ValidationConfig(own)
     monkeypatch.setattr(later, "_own", lambda swept: config)
     after = tunekit.load(ran.home).confirm(None, top=3)
-    [session] = read_sessions(LocalFolder(ran.home))
+    [session] = later_sessions(LocalFolder(ran.home))
     candidates = session.head["confirm"]["candidates"]
     assert begins and min(begins.values()) > 0
     for key in candidates:

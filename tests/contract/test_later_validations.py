@@ -28,6 +28,7 @@ from tunekit.cli import commands
 from tunekit.clock import SystemClock
 from tunekit.core.validation import Attempt
 from tunekit.evaluation import session as sessions
+from tunekit.journal.later_sessions import later_sessions
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeExecutor
 from tunekit.validating.cache import ValidationCache
@@ -371,7 +372,7 @@ def test_ctrl_c_keeps_what_has_ended_and_the_same_call_goes_on(home, monkeypatch
     config = tunekit.ValidationConfig(robust, max_in_flight=1)
     with pytest.raises(KeyboardInterrupt):
         tunekit.load(home).validate(config, "all")
-    [session] = sessions.read_sessions(LocalFolder(home))
+    [session] = later_sessions(LocalFolder(home))
     assert Counter(row["status"] for row in session.rows)["validated"] == 2
     assert {row["reason"] for row in session.rows} == {None, "was interrupted"}
     assert tunekit.load(home).reports["robust/accuracy"].notna().sum() == 2

@@ -18,7 +18,7 @@ from tests.integration.confirmed import SIZE, seeded, tuner, validate
 from tests.integration.runs import counting
 from tunekit.cli.commands import tunekit as command
 from tunekit.core.events import ValidationEstimated
-from tunekit.evaluation.session import read_sessions
+from tunekit.journal.later_sessions import later_sessions
 from tunekit.journal.storage import LocalFolder
 from tunekit.results.grid import ConfirmedResults
 
@@ -29,7 +29,7 @@ def estimated(home: Path) -> dict[str, int]:
     """How many examples the confirmation has evaluated of each candidate, as it is recorded."""
     return {
         event.id: event.estimates["accuracy"].n
-        for session in read_sessions(LocalFolder(home))
+        for session in later_sessions(LocalFolder(home))
         for event in session.events
         if isinstance(event, ValidationEstimated)
     }

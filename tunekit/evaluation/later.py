@@ -40,10 +40,11 @@ from tunekit.core.signatures import is_generator, name_of, signature_of, still_l
 from tunekit.core.timeline import Timeline
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.evaluation.evaluation import Source
-from tunekit.evaluation.session import Session, read_sessions
+from tunekit.evaluation.session import Session
 from tunekit.journal.confined import is_inside, link_out_of
 from tunekit.journal.home import Home
 from tunekit.journal.journal import record_of
+from tunekit.journal.later_sessions import later_sessions
 from tunekit.journal.storage import Folder, folder_at
 from tunekit.validating.cache import ValidationCache
 from tunekit.validating.fingerprint import essence, fingerprint
@@ -270,7 +271,7 @@ class _Call:
         self._folder: Folder = folder_at(swept.filesystem, swept.path)
         self._home = Home(swept.path)
         self.record = record_of(self._folder)
-        self._sessions = read_sessions(self._folder)
+        self._sessions = later_sessions(self._folder)
         #: What tells the function and its arguments from others; None if nothing does.
         self.mark: str | None = None
 

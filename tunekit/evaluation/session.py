@@ -8,7 +8,6 @@ sweep may have ended or not.
 from __future__ import annotations
 
 import logging
-import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -31,7 +30,6 @@ from tunekit.core.events import (
     relocated,
 )
 from tunekit.core.failures import HOPELESS
-from tunekit.core.later_validations import LaterSession
 from tunekit.core.problems import Problems
 from tunekit.core.progress import News, counted, starved
 from tunekit.core.signatures import name_of
@@ -39,7 +37,8 @@ from tunekit.core.validation import Outcome, Request, Status
 from tunekit.errors import ValidationFailedError
 from tunekit.evaluation.evaluation import Evaluation, Source
 from tunekit.journal.home import Home
-from tunekit.journal.journal import Journal, record_of
+from tunekit.journal.journal import Journal
+from tunekit.journal.later_sessions import SERIES
 from tunekit.journal.session import about, import_path
 from tunekit.journal.storage import Folder
 from tunekit.validating.cache import ValidationCache
@@ -48,39 +47,13 @@ from tunekit.validating.ray_executor import executor_of
 from tunekit.validating.too_large import say_what_is_too_much
 from tunekit.validating.watch import watched
 
-__all__ = ["SERIES", "Session", "read_sessions"]
+__all__ = ["Session"]
 
 logger = logging.getLogger(__name__)
 
-#: The folder, in the experiment's, of the sessions' journals.
-SERIES = "validations"
-
-_SESSION = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
 # For how long to wait for something to happen, and how often to say how far it is.
 _WAIT_S, _FIRST_NEWS_S, _NEWS_INTERVAL_S = 0.2, 5.0, 30.0
 _HOW_TO_GO_ON = "    the same call again: what has been validated is not validated again"
-
-
-def read_sessions(folder: Folder) -> list[LaterSession]:
-    """Return the sessions of later validations beside a sweep.
-
-    Raises:
-        tunekit.errors.JournalError: If a session's journal is damaged, or of another version.
-        OSError: If the storage fails.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> from tunekit.journal.storage import LocalFolder
-        >>> read_sessions(LocalFolder(pathlib.Path(tempfile.mkdtemp())))
-        []
-    """
-    found = []
-    for name in folder.names(SERIES):
-        if _SESSION.fullmatch(name):
-            record = record_of(folder, series=f"{SERIES}/{name}")
-            if record.sessions:
-                found.append(LaterSession(name, record.sessions[0], record.events))
-    return found
 
 
 class Session:

@@ -9,8 +9,8 @@ import pyarrow.fs
 from tunekit.clock import Clock, SystemClock
 from tunekit.core.later_validations import LaterSession
 from tunekit.core.pace import Pace
-from tunekit.evaluation.session import read_sessions
 from tunekit.journal.journal import JournalReader
+from tunekit.journal.later_sessions import later_sessions
 from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.storage import folder_at
 from tunekit.reading.sweep import Sweep
@@ -103,7 +103,7 @@ class Follower:
         began = self._clock.monotonic()
         if not self._pace.due(began):
             return self._later
-        later = read_sessions(self._folder)
+        later = later_sessions(self._folder)
         self._pace.took(began, self._clock.monotonic())
         return self._later if later == self._later else later
 

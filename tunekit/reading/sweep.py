@@ -53,12 +53,12 @@ from tunekit.core.story import story
 from tunekit.core.timeline import Timeline
 from tunekit.errors import ConfigError, MetricNotFoundError
 from tunekit.evaluation.later import Swept, confirm_winner, validate_later
-from tunekit.evaluation.session import read_sessions
 from tunekit.extras import extra
 from tunekit.journal.confined import is_inside
 from tunekit.journal.experiments import no_sweep
 from tunekit.journal.home import Home
 from tunekit.journal.journal import SERIES, exploits_of, record_of
+from tunekit.journal.later_sessions import later_sessions
 from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.storage import folder_at
 from tunekit.log import shown
@@ -853,7 +853,7 @@ def load(
             mode=mode,
             seed_param=seed_param,
             driver=driver,
-            later=read_sessions(folder),
+            later=later_sessions(folder),
         )
     if seed_param is not None:
         check_known(seed_param, sweep.hyperparameters(), problems)
