@@ -62,8 +62,12 @@ STATE = "state.pt"
 
 
 def start_ray() -> None:
-    """Start a Ray for the sweep, with at least four logical CPUs."""
+    """Start a Ray of the sweep's own, with at least four logical CPUs.
+
+    One that runs on this machine is left alone: it may have fewer.
+    """
     ray.init(
+        address="local",
         num_cpus=max(4, os.cpu_count() or 1),
         include_dashboard=False,
         log_to_driver=False,
