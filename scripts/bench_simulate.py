@@ -7,7 +7,7 @@ Two programs of docs/frameworks, and one whose iterations (0.5 s) and validation
 they have imported torch, with several settings; under ASHA unless the name says otherwise. Each is
 a process of its own, with a Ray of one or two CPUs. ``tunekit.lab.simulate`` gets what it has
 recorded, and its scheduler. Printed are both times, from the beginning of the sweep to its end, and
-their ratio. Other work on the machine does not matter: it is in the record.
+their ratio. Other work on the machine is in the record, but scatters the ratios.
 """
 
 from __future__ import annotations
