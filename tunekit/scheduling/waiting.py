@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -315,7 +316,7 @@ class Waiting(Around):
     def kept(self) -> Iterator[Mapping[str, float]]:
         """See :class:`~tunekit.validating.validator.Around`."""
         idle = (one for one in self._trials.values() if one.status in _IDLE)
-        yield from map(self._controller.needs_of, idle)
+        yield from map(self._controller.needs_of, islice(idle, _STARTED_AT_ONCE))
         yield from self.to_come()
         if self.shares.apart or not self._executor.in_trials:
             yield self._executor.need  # one place is left to what decides
