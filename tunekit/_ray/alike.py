@@ -75,10 +75,9 @@ def median(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
     means = [mean for one in others if math.isfinite(mean := scheduler._running_mean(one, at))]
     if len(means) < its(scheduler, "_min_samples_required"):
         return True
-    median, mode = statistics.median(means), its(scheduler, "_mode")
-    own = [
-        result[its(scheduler, "_metric")] for result in its(scheduler, "_results").get(trial, [])
-    ]
-    if own and (max(own) >= median if mode == "max" else min(own) <= median):
+    sign = 1 if its(scheduler, "_mode") == "max" else -1  # as of the interval
+    median, metric = sign * statistics.median(means), its(scheduler, "_metric")
+    own = [sign * result[metric] for result in its(scheduler, "_results").get(trial, [])]
+    if own and max(own) >= median:
         return True  # its best score is good enough, whatever this one is
     return alike_by_value(interval, [median])

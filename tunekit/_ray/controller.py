@@ -348,8 +348,10 @@ class Controller:
                     super()._schedule_trial_stop(trial, exception=exception)
 
             def _cleanup_cached_actors(self, force_all: bool = False) -> None:
-                # Those that wait go on in them in the next step.
-                if force_all or not any(map(len, self._resources_to_pending_trials.values())):
+                # Those that wait go on in them in the next step, if they take the same.
+                waiting, cached = self._resources_to_pending_trials, self._actor_cache
+                kept = [one for one, actors in cached._cached_objects.items() if actors]
+                if force_all or not all(len(waiting[one]) for one in kept):
                     super()._cleanup_cached_actors(force_all=force_all)
 
             def _schedule_trial_actor(self, trial: Trial) -> None:
