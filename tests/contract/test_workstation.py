@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
+from ray.tune.search import Searcher
 
 import tunekit
 from tests.schedulers import MODES
-from tests.sweeps import LENGTH, sweep
+from tests.sweeps import LENGTH, Counting, sweep
 from tunekit._ray.controller import Controller
 from tunekit.core.room import Shares
+from tunekit.schedulers import PromotionASHA
 from tunekit.testing import FakeExecutor
 
 # Seconds of the sweep's clock after which it is taken for one that never ends.
@@ -117,6 +120,71 @@ def test_actors_that_are_kept_for_the_next_trial_make_room(tmp_path, base, on_pe
     counts = ran.validation.summary()
     stopped = counts["skipped"] if base == "asha" else 0
     assert counts["validated"] == sum(counts.values()) - stopped
+
+
+class StopAll(tune.Stopper):
+    """Ends the sweep with its third report, while other trials wait for the slot."""
+
+    reports = 0
+
+    def __call__(self, trial_id, result):
+        self.reports += 1
+        return result["training_iteration"] >= LENGTH
+
+    def stop_all(self):
+        return self.reports >= 3
+
+
+class OneByOne(Searcher):
+    """Suggests a trial when it has the scores of the one before."""
+
+    def __init__(self):
+        super().__init__(metric="accuracy", mode="max")
+        self.live = set()
+
+    def suggest(self, trial_id):
+        if self.live:
+            return None
+        self.live.add(trial_id)
+        return {"lr": 0.1}
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        self.live.discard(trial_id)
+
+    def save(self, checkpoint_path): ...
+
+    def restore(self, checkpoint_path): ...
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("on_pending", ["continue", "wait"])
+@pytest.mark.parametrize("others", ["stopped", "not suggested"])
+def test_a_process_that_is_kept_for_nobody_makes_room(tmp_path, others, on_pending, told):
+    options = {"stop": StopAll()}
+    if others == "not suggested":
+        options = {"search_alg": tunekit.ValidatedSearcher(OneByOne())}
+    ran = on_workstation(tmp_path, "fifo", on_pending=on_pending, told=told, reuse=True, **options)
+    ran.sweep.run(most=60_000)
+    assert ran.validation.validator.idle
+    assert len(ran.trials) == 4 or others == "stopped"
+
+
+class Sized(Counting):
+    """Takes as many CPUs as its configuration says."""
+
+    @classmethod
+    def default_resource_request(cls, config):
+        return tune.PlacementGroupFactory([{"CPU": config["size"]}])
+
+
+@pytest.mark.parametrize("on_pending", ["continue-reused", "wait-reused"])
+def test_a_process_that_is_kept_makes_room_for_trials_of_another_size(tmp_path, on_pending):
+    base = PromotionASHA(max_t=LENGTH, grace_period=1, reduction_factor=3)
+    space = {"size": tune.grid_search([1, 2, 1, 2])}
+    known = {"trainable": Sized, "trials": 1, "slots": 1, "param_space": space}
+    ran = sweep(tmp_path, base, on_pending=on_pending, run=False, **known)
+    ran.sweep.run(most=4_000)
+    assert all(trial.status == "TERMINATED" for trial in ran.trials)
 
 
 def test_validations_go_before_the_next_trial(tmp_path):

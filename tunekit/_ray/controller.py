@@ -270,7 +270,13 @@ class Controller:
         processes = len(tune._trial_to_actor) + tune._actor_cache.num_cached_objects
         return None if most is None else max(0, most - processes)
 
-    def heed(self, *, pending: Callable[[], bool], places: Callable[[], int | None]) -> None:
+    def heed(
+        self,
+        *,
+        pending: Callable[[], bool],
+        places: Callable[[], int | None],
+        lacking: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Let Tune heed what is not a trial, from now on.
 
         Args:
@@ -279,6 +285,8 @@ class Controller:
             places: Returns how many trials may have a process at once; None: as many as get
                 resources. While it is 0, what Tune keeps for trials that are to start is given
                 back.
+            lacking: Returns whether a validation lacks resources that a process may hold which is
+                kept, and for which no trial waits.
         """
 
         goes_first, left = self._first, self._left
@@ -351,6 +359,8 @@ class Controller:
                 # Those that wait go on in them in the next step, if they take the same.
                 waiting, cached = self._resources_to_pending_trials, self._actor_cache
                 kept = [one for one, actors in cached._cached_objects.items() if actors]
+                if kept and not self._pending_trials:
+                    force_all = force_all or lacking()
                 if force_all or not all(len(waiting[one]) for one in kept):
                     super()._cleanup_cached_actors(force_all=force_all)
 

@@ -30,7 +30,7 @@ class Traits:
         clones: It may overwrite a trial with the checkpoint of another one.
         pauses: It may pause trials, or start them in another order than they were made in.
         waits_for_all: It resumes the trials of a round when it gets the last one's result; one that
-            has ended without has to be made up for (``core/reminders.py``).
+            has ended without has to be made up for.
         synchronous: It compares all trials at the same time.
         replays: It takes a trial that is restarted for a second one, and refuses it.
 

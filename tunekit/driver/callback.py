@@ -398,7 +398,9 @@ class ValidationCallback(tune.Callback):
             searcher.attach(self.validator.poll)
             self._judge_by(*searcher.objectives)
         display.attach(controller)
-        controller.heed(pending=lambda: self._end.pending, places=waiting.places)
+        controller.heed(
+            pending=lambda: self._end.pending, places=waiting.places, lacking=waiting.lacking
+        )
 
     def _judge_by(self, *more: str) -> None:
         """Note by which metrics the sweep is judged, and whether every score is used."""

@@ -310,6 +310,8 @@ class Restore:
             stage.resume()
         for trial_id, trial in trials.items():
             driver.files.add(trial)
+            # A step that was killed, or that raised, has deleted nothing.
+            driver.state.leases.touch(trial_id)
             if trial.is_finished():
                 continue
             if driver.state.record(trial_id).failed or driver.state.delivery.completed(trial_id):
@@ -318,7 +320,6 @@ class Restore:
             for path in forget_missing(trial):
                 logger.warning("Trial %s goes on without %s, which is gone.", trial_id, path)
             skip_existing(trial)
-            driver.state.leases.touch(trial_id)
         past, self.past = self.past, []
         # Only now that the trials skip the names of what is removed.
         remove_left_over(trials.values(), past)

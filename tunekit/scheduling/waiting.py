@@ -361,6 +361,11 @@ class Waiting(Around):
             return 0
         return self.shares.at_once if self.validate_themselves else self.shares.leaving_room
 
+    def lacking(self) -> bool:
+        """Return whether a validation waits for resources that a trial's process may hold."""
+        waits = self.pool.waiting > 0 or self.pool.queued > 0
+        return waits and self.contend and not self.shares.apart
+
     def spare(self) -> None:
         """Let evaluators without work end that trials need the resources of."""
         if self.contend and self.pool.quiet and any(True for _ in self.promised()):
