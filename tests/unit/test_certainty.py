@@ -121,8 +121,9 @@ def test_asha_is_certain_away_from_its_cutoff_and_the_scores_beside_it():
     assert not alike(around, last, 0.38, 0.42)
 
 
-def test_the_median_decides_only_about_a_trial_that_has_not_been_better():
-    goal = {name: GOAL[name] for name in ("metric", "mode", "time_attr")}
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_the_median_decides_only_about_a_trial_that_has_not_been_better(mode):
+    goal = {name: GOAL[name] for name in ("metric", "time_attr")} | {"mode": mode}
     scheduler = MedianStoppingRule(grace_period=1, min_samples_required=2, **goal)
     made = trials_of(scheduler, 4)
     for trial, score in zip(made, [0.2, 0.4, 0.6], strict=False):
@@ -131,8 +132,10 @@ def test_the_median_decides_only_about_a_trial_that_has_not_been_better():
     assert not alike(scheduler, last, 0.35, 0.45)
     assert alike(scheduler, last, 0.2, 0.39) and alike(scheduler, last, 0.41, 0.9)
     assert alike(scheduler, last, 0.35, 0.45, at=0), "it decides nothing so early"
-    scheduler._results[last].append({"training_iteration": 1, "accuracy": 0.5})
-    assert alike(scheduler, last, 0.1, 0.9, at=1)
+    own = {"max": [0.3, 0.5], "min": [0.5, 0.3]}[mode]
+    for score, good_enough in zip(own, [False, True], strict=True):
+        scheduler._results[last].append({"training_iteration": 1, "accuracy": score})
+        assert alike(scheduler, last, 0.1, 0.9, at=1) is good_enough
 
 
 class Other(ASHAScheduler):
