@@ -146,10 +146,11 @@ class Leases:
         Args:
             holder: Who needs it.
             path: The checkpoint.
-            trial_id: The trial that saved it; None if another holder has said so.
+            trial_id: The trial that saved it; None if that is not known. The first to take a
+                checkpoint knows: it is the validation of its own trial.
         """
         if trial_id is not None:
-            self._owners[path] = trial_id
+            self._owners.setdefault(path, trial_id)
         if self._paths.get(holder) == path:
             return
         self.release(holder)

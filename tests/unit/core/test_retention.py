@@ -63,3 +63,12 @@ def test_what_is_free_is_the_concern_of_the_trial_that_saved_it():
     assert "x" in leases and leases.take_touched() == []
     leases.release(for_clone("b", 1))
     assert "x" not in leases and leases.take_touched() == ["a"]
+
+
+def test_a_checkpoint_stays_the_concern_of_its_trial_whoever_else_takes_it():
+    leases = Leases()
+    leases.take(for_scored("a"), "x", "a")
+    leases.take(for_clone("b", 1), "x", "b")
+    leases.release(for_scored("a"))
+    leases.release(for_clone("b", 1))
+    assert leases.take_touched() == ["a"]
