@@ -37,7 +37,9 @@ class Tune:
             num_pending_actors=1,
         )
         self._actor_cache = SimpleNamespace(
-            decrease_max=lambda resources: None, num_cached_objects=0
+            decrease_max=lambda resources: None,
+            num_cached_objects=0,
+            has_cached_object=lambda resources: False,
         )
         self.search_alg, self._max_pending_trials = BasicVariantGenerator(), 8
         self._pending_trials, self.asked = set(), []

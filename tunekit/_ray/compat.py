@@ -94,6 +94,10 @@ NEEDED = {
     "ray.tune.tune": "_Config.to_dict",
     "ray.tune.utils": "unflattened_lookup",
     "ray.tune.utils.log": "has_verbosity",
+    "ray.tune.utils.object_cache": (
+        "_ObjectCache.decrease_max _ObjectCache.has_cached_object _ObjectCache.increase_max "
+        "_ObjectCache.num_cached_objects"
+    ),
     "ray.tune.utils.util": "SafeFallbackEncoder",
 }
 

@@ -358,7 +358,7 @@ class Controller:
             def _cleanup_cached_actors(self, force_all: bool = False) -> None:
                 # Those that wait go on in them in the next step, if they take the same.
                 waiting, cached = self._resources_to_pending_trials, self._actor_cache
-                kept = [one for one, actors in cached._cached_objects.items() if actors]
+                kept = [one for one in waiting if cached.has_cached_object(one)]
                 if kept and not self._pending_trials:
                     force_all = force_all or lacking()
                 if force_all or not all(len(waiting[one]) for one in kept):
