@@ -133,6 +133,8 @@ class TrialActions:
                 held.append(proxy)
             elif not self._undecided(proxy, doing):
                 self._proxies.open.pop(trial_id, None)
+                if doing is Actual.ENDED and proxy.phase is not Desired.PAUSED:
+                    self._emit(Hears(trial_id))  # it may have ended before its scheduler looked
         if held:
             self._relieve_starvation(held)
 

@@ -341,6 +341,7 @@ class UserScheduler:
         """Leave a trial as it was: it ended before it was overwritten."""
         self._give_up_change(proxy)
         proxy.phase = Desired.RUNNING
+        self.proxies.reopen(proxy)
 
     def _give_up_change(self, proxy: Proxy) -> None:
         """Drop what was given to a trial: it will not take it up."""
