@@ -24,6 +24,7 @@ from tests.schedulers import CASES, every_case, seed_all
 from tests.seeds import seeds
 from tests.sweeps import Counting, Endless, quality, sweep
 from tunekit import tuner
+from tunekit.board.page.page import render
 from tunekit.core.events import (
     AttemptStarted,
     CheckpointSaved,
@@ -124,6 +125,11 @@ def test_nothing_is_decided_by_a_further_stage(tmp_path, name, on_pending):
     assert staged.scores() == plain.scores()
     check_journal(events_in(staged.home))
     assert requested(staged, "last")
+
+
+def test_the_page_of_a_sweep_of_which_a_stage_has_no_score(tmp_path):
+    over = ran(tmp_path, tunekit.Stage("record", broken, every=1, max_retries=0))
+    assert "<b>0</b><span>validated in stage record</span>" in render(tunekit.load(over.home))
 
 
 def test_its_metrics_are_shown_beside_the_others_wherever_they_are(tmp_path):
