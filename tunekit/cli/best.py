@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from tunekit.core.metrics import flatten
-from tunekit.core.seeds import Ending, compare
+from tunekit.core.seeds import Ending
 from tunekit.core.words import (
     comparison_in_words,
-    configuration_names,
     confirmation_in_words,
     mean_in_words,
     number,
@@ -20,8 +19,12 @@ from tunekit.core.words import (
     setting,
 )
 from tunekit.reading.best import BestCheckpoint
-from tunekit.reading.findings import newest_differs
-from tunekit.reading.summary import best_in_short
+from tunekit.reading.findings import (
+    best_in_short,
+    confirmation_in_short,
+    newest_differs,
+    over_seeds,
+)
 from tunekit.reading.sweep import Sweep
 
 __all__ = ["best_as_data", "best_as_text"]
@@ -43,7 +46,7 @@ def best_as_data(found: BestCheckpoint, sweep: Sweep) -> dict[str, Any]:
         "mode": str(sweep.mode),
         **best_in_short(found),
         "metrics": found.metrics,
-        "confirmation": None if found.confirmation is None else sweep.summary()["confirmation"],
+        "confirmation": found.confirmation and confirmation_in_short(found.confirmation),
         **over_seeds,
     }
 
@@ -58,7 +61,8 @@ def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
     ]
     if found.confirmation is not None:
         lines.append(printable(f"confirmed: {confirmation_in_words(found.confirmation)}"))
-    otherwise = newest_differs(sweep, found)
+    newest = sweep.best(found.metric, sweep.mode, scope="last", by="trial")
+    otherwise = newest_differs(found, newest)
     lines += [] if otherwise is None else [printable(otherwise)]
     if found.configuration is not None:
         lines += ["", click.style("over seeds", bold=True), *printable(_seeds_as_lines(sweep))]
@@ -84,16 +88,16 @@ def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
 
 def _seeds_as_data(sweep: Sweep) -> dict[str, Any]:
     """Return the best configuration over its seeds, and the next one."""
-    best, *others = sweep.ranked_configurations()
-    found = compare(best, others[0]) if others else None
-    following = found and {**asdict(others[0]), **asdict(found), "apart": found.apart}
-    return {"seed_param": sweep.seed_param, "configuration": asdict(best), "next": following}
+    over = over_seeds(sweep.ranked_configurations())
+    found, best = over.comparison, asdict(over.winner)
+    following = found and {**asdict(over.ranked[1]), **asdict(found), "apart": found.apart}
+    return {"seed_param": sweep.seed_param, "configuration": best, "next": following}
 
 
 def _seeds_as_lines(sweep: Sweep) -> list[str]:
     """Return the same as a person reads it."""
-    ranked = sweep.ranked_configurations()
-    best, seed = ranked[0], str(sweep.seed_param)
+    over = over_seeds(sweep.ranked_configurations())
+    best, seed = over.winner, str(sweep.seed_param)
     lines = [] if best.estimate is None else [f"  mean {mean_in_words(best.estimate)}"]
     for place, one in enumerate(best.repeats[:_MOST]):
         value = number(one.value, "no score")
@@ -104,8 +108,7 @@ def _seeds_as_lines(sweep: Sweep) -> list[str]:
         )
     if len(best.repeats) > _MOST:
         lines.append(f"  and {len(best.repeats) - _MOST} more: --json has all")
-    comparison = compare(best, ranked[1]) if len(ranked) > 1 else None
-    if comparison is not None:
-        name = configuration_names([one.hyperparameters for one in ranked])[1]
-        lines.append(f"  The next configuration, {name}, is {comparison_in_words(comparison)}.")
+    if over.comparison is not None:
+        told = comparison_in_words(over.comparison)
+        lines.append(f"  The next configuration, {over.names[1]}, is {told}.")
     return lines

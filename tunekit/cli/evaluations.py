@@ -31,7 +31,8 @@ def scores_as_data(sweep: Sweep, name: str) -> dict[str, Any]:
         sweep: The sweep.
         name: What the names of the metrics begin with.
     """
-    rows, summary = later_scores(sweep, name), sweep.summary()
+    rows = later_scores(sweep.timeline, name, sweep.metric, sweep.mode)
+    summary = sweep.summary()
     confirmation = summary["confirmation"] if name == CONFIRMED else None
     scored = sum(row["status"] == "validated" for row in rows)
     return {

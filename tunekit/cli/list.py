@@ -14,7 +14,7 @@ from tunekit.cli.layout import grid
 from tunekit.core.words import duration, number, printable
 from tunekit.errors import ConfigError
 from tunekit.journal.experiments import sweeps_below
-from tunekit.reading.findings import outline
+from tunekit.reading.sweep import outline
 
 __all__ = ["RESULTS", "listing", "listing_as_text", "newest_or_given"]
 

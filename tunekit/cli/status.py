@@ -26,7 +26,7 @@ from tunekit.core.words import (
     printable,
     setting,
 )
-from tunekit.reading.findings import causes_of, failures_of
+from tunekit.reading.findings import MEANS, causes_of, failures_of
 from tunekit.reading.sweep import Sweep
 
 __all__ = ["status_of", "text_of"]
@@ -34,7 +34,6 @@ __all__ = ["status_of", "text_of"]
 _LABEL = 13
 # So many of the checkpoints are named whose validations failed alike.
 _MOST_PLACES = 5
-_ESTIMATE = ("mean", "std", "low", "high")
 _FAILURE = ("of", "trial_id", "generation", "iteration", "status", "times", "reason")
 _STATES = {
     "open": "cyan",
@@ -72,7 +71,8 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
     summary = sweep.summary()
     last = summary["last"]
     until = now if summary["state"] in ("open", "running") else last
-    failures = [row for row in failures_of(sweep) if row["of"] != "later validation"]
+    failures = failures_of(sweep.timeline, sweep.trial_errors())
+    failures = [row for row in failures if row["of"] != "later validation"]
     known: dict[str, Any] = {
         **summary,
         "heard_s": None if last is None else max(0.0, now - last),
@@ -206,7 +206,7 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
 
 
 def _over_seeds(known: Mapping[str, Any]) -> str:
-    of = {name: math.nan if known[name] is None else known[name] for name in _ESTIMATE}
+    of = {name: math.nan if known[name] is None else known[name] for name in MEANS}
     [name] = configuration_names([known["config"]])
     return f"best mean {mean_in_words(MeanEstimate(known['seeds'], **of))}: {name}"
 

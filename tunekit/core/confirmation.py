@@ -322,7 +322,7 @@ def _over_rounds(
             own = {"low": one.low, "high": one.high, "n": one.n}
             metrics |= {f"{about['metric']}_{k}": v for k, v in own.items() if v is not None}
         last = odd or (scored or rounds)[-1]
-        found.append({**last, "id": name, "stage": "", "metrics": metrics})
+        found.append({**last, "id": name, "metrics": metrics})
     return found
 
 
@@ -469,6 +469,6 @@ def winning_score(confirmed: Confirmed, timeline: Timeline) -> ScoredCheckpoint 
         return None
     for scored in timeline.scores(winner.trial_id):
         known = scored.value(confirmed.metric)
-        if (scored.generation, scored.iteration) == winner.place and known is not None:
+        if scored.place == winner.place and known is not None:
             return scored
     return None

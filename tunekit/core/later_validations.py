@@ -212,18 +212,18 @@ def in_force(sessions: Iterable[LaterSession], sweep: float | None) -> list[Late
 
 
 def rows_of(sessions: Iterable[LaterSession]) -> list[dict[str, Any]]:
-    """Return a row for each checkpoint that was validated later, for each name.
+    """Return a row for each validation that sessions of one name have made.
 
     Args:
         sessions: Those in force. One that went on with another has the newer outcomes, but a score
             stays.
     """
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for session in sessions:
+        own = {"stage": session.name, "function": session.function}
         for row in session.rows:
-            known = found.get((session.name, row["id"]))
+            known = found.get(row["id"])
             if known is None or known["status"] != "validated" or row["status"] == "validated":
                 again = row["status"] == "validated" and not row["attempts"]
-                own = {"name": session.name, "function": session.function}
-                found[session.name, row["id"]] = {**own, **row, "cached": row["cached"] or again}
+                found[row["id"]] = {**row, **own, "cached": row["cached"] or again}
     return list(found.values())

@@ -66,6 +66,8 @@ class Ancestry:
         (1, 0)
         >>> [(e.donor_id, e.iteration) for e in ancestry.line("c")]
         [('a', 4), ('b', 8)]
+        >>> ancestry.config("c", 1), ancestry.config("c", 0), ancestry.config("a", 0)
+        ({'lr': 3}, {}, None)
         >>> ancestry.schedule("c")
         [(0, {'lr': 1}), (4, {'lr': 2}), (8, {'lr': 3})]
     """
@@ -84,6 +86,13 @@ class Ancestry:
     def generation(self, trial_id: str) -> int:
         """Return how often the trial was overwritten."""
         return self._generations.get(trial_id, 0)
+
+    def config(self, trial_id: str, generation: int) -> Mapping[str, Any] | None:
+        """Return the hyperparameters of a generation; None if the trial was never overwritten."""
+        begun, ended = ((trial_id, generation + after) for after in (0, 1))
+        if begun in self._begun:
+            return self._begun[begun].config
+        return self._begun[ended].old_config if ended in self._begun else None
 
     def line(self, trial_id: str, generation: int | None = None) -> list[Exploit]:
         """The exploits that led to a trial's weights, the oldest first.

@@ -31,6 +31,7 @@ from tunekit.core.events import (
     Waited,
 )
 from tunekit.core.history import GENERATION, ITERATION, History
+from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten, merge
 from tunekit.core.validation import PENDING, Outcome, PendingStatus, Request, Status
 from tunekit.core.values import number as _number
@@ -80,13 +81,18 @@ class ScoredCheckpoint:
         generation: The generation of its trial.
         iteration: The training iteration at which it was saved.
         metrics: Its validated metrics, nested as they were returned.
-        checkpoint: Where it lies, or lay, as recorded.
+        checkpoint: Where it lies, or lay.
     """
 
     generation: int
     iteration: int
     metrics: Mapping[str, Any]
     checkpoint: str
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Return ``(generation, iteration)``."""
+        return (self.generation, self.iteration)
 
     def value(self, metric: str) -> float | None:
         """Its validated value of a metric, by flat name; None if it has no such number."""
@@ -164,9 +170,9 @@ class Timeline:
         events: The journal's lines, in order.
         metric: The validated metric, by flat name, by which the sweep is judged, if one is.
         sessions: The first line of each session.
-        later: What later validations have found: rows as of :attr:`validations`, with the ``name``
-            that is before their metrics. They are shown beside the sweep's own, like those of a
-            further stage.
+        later: What later validations have found: rows as of :attr:`of_all_stages`, with their
+            ``function``; the ``stage`` is the name that is before their metrics. They are shown
+            beside the sweep's own, like those of a further stage.
 
     Example:
         >>> timeline = Timeline([
@@ -186,7 +192,7 @@ class Timeline:
         events: Iterable[Event],
         metric: str | None = None,
         sessions: Sequence[Mapping[str, Any]] = (),
-        later: Iterable[Mapping[str, Any]] = (),
+        later: Sequence[Mapping[str, Any]] = (),
     ):
         self._metric = metric
         self._history = History()
@@ -196,6 +202,10 @@ class Timeline:
         self.validations: list[dict[str, Any]] = []
         #: A row for each validation of every stage, likewise.
         self.of_all_stages: list[dict[str, Any]] = []
+        #: A row for each checkpoint and name of later validations.
+        self.later = later
+        #: The exploits.
+        self.ancestry = Ancestry()
         #: A row for each decision of the scheduler, in order.
         self.decisions: list[dict[str, Any]] = []
         #: Where trials were paused by the scheduler, and resumed: (trial, generation, iteration).
@@ -212,8 +222,6 @@ class Timeline:
         self._reports: dict[str, dict[tuple[int, int], tuple[float, Mapping[str, Any]]]] = {}
         # The newest iteration of each generation.
         self._reached: dict[tuple[str, int], int] = {}
-        # The hyperparameters of overwritten trials, by generation.
-        self._configs: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._by_id: dict[str, dict[str, Any]] = {}
         self._paths: dict[Place, str] = {}
         # The trials that the scheduler has stopped, but which have not ended yet.
@@ -331,7 +339,8 @@ class Timeline:
         """Return a trial's hyperparameters in one of its generations, by default the newest."""
         trial = self.trials[trial_id]
         generation = trial.generation if generation is None else generation
-        return self._configs.get((trial_id, generation), trial.config)
+        config = self.ancestry.config(trial_id, generation)
+        return trial.config if config is None else config
 
     def spans(self) -> list[Span]:
         """Return what trials and validations did when, trial by trial.
@@ -388,9 +397,7 @@ class Timeline:
                 summary.resources, summary.added = event.resources, now
             case Exploited():
                 self._trial(event).generation = event.generation
-                before = (event.trial_id, event.generation - 1)
-                self._configs.setdefault(before, event.old_config)
-                self._configs[event.trial_id, event.generation] = event.config
+                self.ancestry.add(event.exploit())
             case TrialEnded():
                 summary = self._trial(event)
                 summary.status, summary.ended = "terminated", now
@@ -507,10 +514,9 @@ class Timeline:
         key, known = ValidationKey.parse(row["id"]), set(self._history.staged_names)
         if row["status"] != "validated" or key.trial_id not in self.trials:
             return
-        place, name = (key.trial_id, *key.place), row["name"]
-        request = Request(key.trial_id, key.iteration, key.run, key.generation, stage=name)
+        request = Request(key.trial_id, key.iteration, key.run, key.generation, stage=row["stage"])
         if self._history.staged(Outcome(request, Status.VALIDATED, row["metrics"])):
-            self._paths.setdefault(place, row["checkpoint"])
+            self._paths.setdefault((key.trial_id, *key.place), row["checkpoint"])
         self._later_names += [one for one in self._history.staged_names if one not in known]
 
     def _reported_at(self, trial_id: str, place: tuple[int, int], unknown: float) -> float:

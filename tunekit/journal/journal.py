@@ -24,7 +24,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -42,11 +42,9 @@ from tunekit.core.events import (
     event_of,
 )
 from tunekit.core.line_checks import MOST, check, check_head
-from tunekit.core.lineage import Exploit
 from tunekit.core.values import NESTED, PICKLED, admitted, is_too_deep, text
 from tunekit.errors import JournalError
 from tunekit.journal.encoding import MARK, exact, legible, read_opened, read_shown
-from tunekit.journal.home import Home
 from tunekit.journal.storage import Folder, folder_at
 
 __all__ = [
@@ -57,7 +55,6 @@ __all__ = [
     "JournalReader",
     "Record",
     "events_in",
-    "exploits_of",
     "record_of",
 ]
 
@@ -502,15 +499,6 @@ class JournalReader:
         )
         while found.events and found.events[-1].n > after:
             found.events.pop()
-
-
-def exploits_of(events: Iterable[Event], home: Home) -> list[Exploit]:
-    """Return the exploits in a journal, with the paths of their checkpoints as they are now."""
-    return [
-        replace(event.exploit(), checkpoint=home.path(event.checkpoint))
-        for event in events
-        if isinstance(event, Exploited)
-    ]
 
 
 def _files(names: Iterable[str]) -> list[str]:

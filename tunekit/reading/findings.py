@@ -1,26 +1,163 @@
-"""What a sweep has come to, as the command line and the report say it."""
+"""What a sweep has come to, as its summary, the command line and the pages say it."""
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from pyarrow.fs import FileSystem
-
+from tunekit.core.confirmation import Confirmed
 from tunekit.core.failures import kind_of
 from tunekit.core.metrics import flatten
+from tunekit.core.seeds import Comparison, Configuration, compare
+from tunekit.core.timeline import Timeline
 from tunekit.core.values import number
+from tunekit.core.words import configuration_names, confirmation_in_words
 from tunekit.core.words import number as digits
-from tunekit.errors import TunekitError
+from tunekit.journal.lock import Driver
 from tunekit.reading.best import BestCheckpoint
-from tunekit.reading.sweep import Sweep, load
 
-__all__ = ["causes_of", "failures_of", "later_scores", "names_in", "newest_differs", "outline"]
+__all__ = [
+    "MEANS",
+    "OverSeeds",
+    "best_in_short",
+    "causes_of",
+    "configuration_in_short",
+    "confirmation_in_short",
+    "failures_of",
+    "later_scores",
+    "names_in",
+    "newest_differs",
+    "over_seeds",
+    "state_of",
+    "summary_of",
+]
 
+#: What is known of the mean over seeds.
+MEANS = ("mean", "std", "low", "high")
 _FAILED = ("failed", "timed_out")
 
 
-def failures_of(sweep: Sweep) -> list[dict[str, Any]]:
+# In short, in types that JSON has --------------------------------------------------------------
+
+
+def state_of(end: str | None, driver: Driver | None) -> str:
+    """Return what a sweep is doing, as :meth:`tunekit.Sweep.summary` says.
+
+    Args:
+        end: How its newest session ended, if it has.
+        driver: The driver that its lock names.
+
+    Example:
+        >>> state_of("finished", None), state_of(None, None)
+        ('finished', 'open')
+    """
+    if driver is None:
+        return end or "open"
+    if driver.alive and end != "finished":  # an interrupted sweep may have been restored
+        return "running"
+    return end or "killed"
+
+
+def summary_of(timeline: Timeline, driver: Driver | None) -> dict[str, Any]:
+    """Summarize what became of trials and validations, whatever they are ranked by."""
+    trials, every = list(timeline.trials.values()), timeline.of_all_stages
+    stages = {name: _counts(rows) for name, rows in _by_stage(every).items() if name}
+    return {
+        "state": state_of(timeline.end, driver),
+        "driver": driver
+        and {name: getattr(driver, name) for name in ("host", "pid", "since", "heard")},
+        "began": timeline.first,
+        "last": timeline.last,
+        "trials": dict(Counter(trial.status for trial in trials)),
+        "validations": _counts(timeline.validations),
+        "stages": stages,
+        "trained_s": sum(trial.trained_s for trial in trials),
+        "trials_waited_s": sum(trial.waited_s for trial in trials),
+        "validations_ran_s": sum(row["ran_s"] or 0.0 for row in every),
+        "iterations": timeline.iterations,
+        "iterations_after_stop": timeline.iterations_after_stop,
+        "lag_s": _lag_in_short(timeline.validations),
+        "exploits": len(timeline.ancestry),
+        "later": {
+            name: {
+                "function": rows[0]["function"],
+                "metrics": list(
+                    dict.fromkeys(
+                        metric
+                        for row in rows
+                        for metric in (flatten({name: row["metrics"]}) if row["metrics"] else ())
+                    )
+                ),
+                "validations": _counts(rows),
+            }
+            for name, rows in _by_stage(timeline.later).items()
+        },
+    }
+
+
+def _by_stage(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    found = defaultdict(list)
+    for row in rows:
+        found[row["stage"]].append(row)
+    return found
+
+
+def _counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    return dict(Counter(row["status"] for row in rows))
+
+
+def _lag_in_short(validations: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+    """Return how late scores arrived, in seconds; None without any.
+
+    Example:
+        >>> _lag_in_short([{"lag_s": 1.0}, {"lag_s": None}, {"lag_s": 3.0}])
+        {'median': 2.0, 'p90': 3.0}
+    """
+    lags = sorted(row["lag_s"] for row in validations if row["lag_s"] is not None)
+    if not lags:
+        return None
+    at = max(0, math.ceil(0.9 * len(lags)) - 1)
+    return {"median": statistics.median(lags), "p90": lags[at]}
+
+
+def best_in_short(best: BestCheckpoint) -> dict[str, Any]:
+    """Return the best checkpoint: where it is, its score and its hyperparameters."""
+    return {
+        "trial_id": best.trial_id,
+        "generation": best.generation,
+        "iteration": best.iteration,
+        "score": best.score,
+        "checkpoint": best.path,
+        "kept": best.checkpoint is not None,
+        "config": dict(best.config),
+    }
+
+
+def configuration_in_short(one: Configuration) -> dict[str, Any] | None:
+    """Return a configuration and its mean over seeds; None if it has no score."""
+    if one.estimate is None:
+        return None
+    estimate = {name: getattr(one.estimate, name) for name in MEANS}
+    return {
+        "config": dict(one.hyperparameters),
+        "seeds": one.seeds,
+        **{name: None if math.isnan(value) else value for name, value in estimate.items()},
+    }
+
+
+def confirmation_in_short(confirmed: Confirmed) -> dict[str, Any]:
+    """Return a confirmation's result, and the same in words."""
+    return {**asdict(confirmed), "in_words": confirmation_in_words(confirmed)}
+
+
+# What has failed -------------------------------------------------------------------------------
+
+
+def failures_of(timeline: Timeline, errors: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the trials that failed, and the validations that failed or took too long.
 
     Each row has what failed (``of``: ``"trial"``, ``"validation"`` or ``"later validation"``), the
@@ -28,19 +165,20 @@ def failures_of(sweep: Sweep) -> list[dict[str, Any]]:
     in a line, and the traceback (``details``), both None if they are not known.
 
     Args:
-        sweep: The sweep.
+        timeline: What became of the sweep.
+        errors: What Tune recorded of failures, by trial.
     """
-    errors, found = sweep.trial_errors(), []
+    found = []
     names = ("trial_id", "generation", "iteration", "status")
-    for trial in sweep.timeline.trials.values():
+    for trial in timeline.trials.values():
         if trial.failures:
             text = errors.get(trial.trial_id)
             reason = text.splitlines()[-1].strip() if text else None
             own = {name: getattr(trial, name) for name in names}
             own |= {"times": trial.failures, "reason": reason, "details": text}
             found.append({"of": "trial", **own})
-    later = sweep.later_validations.to_dict("records")
-    for of, rows in (("validation", sweep.timeline.of_all_stages), ("later validation", later)):
+    every = {"validation": timeline.of_all_stages, "later validation": timeline.later}
+    for of, rows in every.items():
         for row in rows:
             if row["status"] in _FAILED:
                 own = {name: row[name] for name in (*names, "reason")}
@@ -65,7 +203,12 @@ def causes_of(failures: Iterable[Mapping[str, Any]]) -> list[Sequence[Mapping[st
     return sorted(found.values(), key=lambda alike: (alike[0]["of"] != "trial", -len(alike)))
 
 
-def later_scores(sweep: Sweep, name: str) -> list[dict[str, Any]]:
+# What was validated later ----------------------------------------------------------------------
+
+
+def later_scores(
+    timeline: Timeline, name: str, metric: str | None, mode: str | None
+) -> list[dict[str, Any]]:
     """Return the checkpoints that were validated later, the best by the sweep's metric first.
 
     Each row has the trial, generation and iteration; the ``score`` by which the sweep is ranked;
@@ -73,30 +216,31 @@ def later_scores(sweep: Sweep, name: str) -> list[dict[str, Any]]:
     ``cached``; and the path of the ``checkpoint``.
 
     Args:
-        sweep: The sweep.
+        timeline: What became of the sweep.
         name: What the names of the new metrics begin with.
+        metric: The sweep's metric, by flat name.
+        mode: ``"min"`` or ``"max"``.
     """
-    table = sweep.later_validations
+    later = [row for row in timeline.later if row["stage"] == name]
     known = {
-        (trial_id, scored.generation, scored.iteration): scored
-        for trial_id in sweep.timeline.trials
-        for scored in sweep.timeline.scores(trial_id)
+        (trial_id, *scored.place): scored
+        for trial_id in {row["trial_id"] for row in later}
+        for scored in timeline.scores(trial_id)
     }
     rows = []
-    for row in table[table["name"] == name].to_dict("records"):
+    for row in later:
         scored = known.get((row["trial_id"], row["generation"], row["iteration"]))
         metrics = {} if scored is None else flatten(scored.metrics)
-        own = None if scored is None or sweep.metric is None else scored.value(sweep.metric)
         same = ("trial_id", "generation", "iteration", "status", "cached", "checkpoint")
         rows.append(
             {
                 **{column: row[column] for column in same},
                 "reason": row["reason"] if row["status"] != "validated" else None,
-                "score": own,
+                "score": None if scored is None or metric is None else scored.value(metric),
                 "metrics": {n: v for n, v in metrics.items() if n.startswith(f"{name}/")},
             }
         )
-    sign = -1.0 if sweep.mode == "max" else 1.0
+    sign = -1.0 if mode == "max" else 1.0
     rows.sort(key=lambda row: (row["score"] is None, sign * (row["score"] or 0.0)))
     return rows
 
@@ -114,17 +258,19 @@ def names_in(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return list(found)
 
 
+# What is best ----------------------------------------------------------------------------------
+
+
 def newest_differs(
-    sweep: Sweep, best: BestCheckpoint, names: Mapping[str, str] | None = None
+    best: BestCheckpoint, newest: BestCheckpoint, names: Mapping[str, str] | None = None
 ) -> str | None:
     """Say which checkpoint ``ResultGrid.get_best_result()`` names, if it is another one.
 
     Args:
-        sweep: The sweep.
-        best: Its best checkpoint.
+        best: The best checkpoint of a sweep.
+        newest: The best of its trials' newest ones.
         names: What trials are called, if not by their ids.
     """
-    newest = sweep.best(best.metric, sweep.mode, scope="last", by="trial")
     if best.confirmation is not None or newest.path == best.path:
         return None
     name = (names or {}).get(newest.trial_id, newest.trial_id)
@@ -134,21 +280,32 @@ def newest_differs(
     )
 
 
-def outline(path: str, filesystem: FileSystem, **goal: str | None) -> dict[str, Any]:
-    """Return a sweep in short, for a list of several.
+@dataclass(frozen=True)
+class OverSeeds:
+    """The configurations, ranked by their means over seeds.
 
-    Args:
-        path: Its folder.
-        filesystem: The storage that it is in.
-        goal: The metric and the mode, as for :func:`tunekit.load`.
-
-    Returns:
-        Of its summary the ``state`` and so on. If its journal is damaged, the state is
-        ``"unreadable"``, and there is a ``reason``.
+    Attributes:
+        ranked: The configurations, the best first.
+        names: What each is called: the hyperparameters in which they differ.
+        comparison: Whether the seeds tell the first two apart; None if only one has a score.
     """
-    try:
-        summary = load(path, filesystem, **goal).summary()
-    except (TunekitError, OSError) as error:
-        return {"state": "unreadable", "reason": str(error)}
-    names = ("state", "began", "last", "metric", "mode", "trials", "validations", "best")
-    return {name: summary[name] for name in names}
+
+    ranked: list[Configuration]
+    names: list[str]
+    comparison: Comparison | None
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of all hyperparameters."""
+        return list(dict.fromkeys(name for one in self.ranked for name in one.hyperparameters))
+
+    @property
+    def winner(self) -> Configuration:
+        """Return the best configuration."""
+        return self.ranked[0]
+
+
+def over_seeds(ranked: list[Configuration]) -> OverSeeds:
+    """Return ranked configurations with their names, and whether the best one is."""
+    names = configuration_names([one.hyperparameters for one in ranked])
+    return OverSeeds(ranked, names, compare(ranked[0], ranked[1]) if len(ranked) > 1 else None)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from tunekit.core.lineage import Exploit
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.parameters import CHOICE, INT, Parameter, choice, parameters_of
 from tunekit.core.problems import Problems
@@ -32,7 +31,6 @@ _EXPLOIT = ("generation", "reached", "donor_id", "donor_generation", "iteration"
 
 def study_of(
     timeline: Timeline,
-    exploits: Iterable[Exploit],
     *,
     metric: str,
     mode: str,
@@ -47,7 +45,6 @@ def study_of(
 
     Args:
         timeline: What became of the sweep.
-        exploits: Which trials were overwritten with which weights.
         metric: A validated metric, by flat name.
         mode: ``"min"`` or ``"max"``.
         scope: What stands for a trial: ``"best"`` or ``"last"``.
@@ -83,7 +80,7 @@ def study_of(
     study.set_user_attr("metric", metric)
     study.set_user_attr("constants", _plain(constants))
     overwritten: dict[str, list[dict[str, Any]]] = {}
-    for exploit in exploits:
+    for exploit in timeline.ancestry:
         known = {name: getattr(exploit, name) for name in _EXPLOIT}
         told = plain({**known, "config": flatten(exploit.config)})
         overwritten.setdefault(exploit.trial_id, []).append(told)

@@ -27,9 +27,8 @@ from tunekit.core.confirmation import (
     rows_per_checkpoint,
     winning_score,
 )
-from tunekit.core.events import Event
+from tunekit.core.events import Event, relocated
 from tunekit.core.later_validations import LaterSession, began_of, in_force
-from tunekit.core.lineage import Ancestry
 from tunekit.core.metric_names import listed, meant
 from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
@@ -51,24 +50,23 @@ from tunekit.core.seeds import (
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.story import story
 from tunekit.core.timeline import Timeline
-from tunekit.errors import ConfigError, MetricNotFoundError
+from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.evaluation.later import Swept, confirm_winner, validate_later
 from tunekit.extras import extra
 from tunekit.journal.confined import is_inside
 from tunekit.journal.experiments import no_sweep
 from tunekit.journal.home import Home
-from tunekit.journal.journal import SERIES, exploits_of, record_of
+from tunekit.journal.journal import SERIES, record_of
 from tunekit.journal.later_sessions import later_sessions
 from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.storage import folder_at
 from tunekit.log import shown
 from tunekit.reading import tables
 from tunekit.reading.best import BestCheckpoint
-from tunekit.reading.summary import (
+from tunekit.reading.findings import (
     best_in_short,
     configuration_in_short,
     confirmation_in_short,
-    later_in_short,
     state_of,
     summary_of,
 )
@@ -78,7 +76,7 @@ if TYPE_CHECKING:
     with extra("optuna"):
         import optuna
 
-__all__ = ["Sweep", "confirmed", "load"]
+__all__ = ["Sweep", "confirmed", "load", "outline"]
 
 _TRIAL_ERROR = "error.txt"  # Tune writes this into the folder of a failed trial
 # Its end has the last failure.
@@ -157,13 +155,11 @@ class Sweep:
         #: The hyperparameter that is the random seed, if it is known.
         self.seed_param: str | None = seed_param or newest.get("seed_param")
         shown = in_force(later, began_of(self.sessions))
-        self._later_rows = rows_per_checkpoint(shown)
         self._confirmed = confirmation_in(shown)
+        path_of, found = self._home.path, rows_per_checkpoint(shown)
+        rows = [{**row, "checkpoint": path_of(row["checkpoint"])} for row in found]
         #: The same data as rows, without pandas.
-        self.timeline = Timeline(events, own or self.metric, self.sessions, self._later_rows)
-        #: The exploits; ``lineage`` has them as tables.
-        self.ancestry = Ancestry()
-        self._take_exploits(events)
+        self.timeline = Timeline(self._here(events), own or self.metric, self.sessions, rows)
 
     def extend(self, events: Sequence[Event]) -> None:
         """Add events that the newest session has written since.
@@ -176,12 +172,11 @@ class Sweep:
         for name, made in vars(type(self)).items():
             if isinstance(made, cached_property):
                 vars(self).pop(name, None)
-        self.timeline.extend(events)
-        self._take_exploits(events)
+        self.timeline.extend(self._here(events))
 
-    def _take_exploits(self, events: Sequence[Event]) -> None:
-        for exploit in exploits_of(events, self._home):
-            self.ancestry.add(exploit)
+    def _here(self, events: Sequence[Event]) -> Iterator[Event]:
+        """Yield events with the paths of their checkpoints as they are now."""
+        return (relocated(event, self._home.path) for event in events)
 
     # Tables ------------------------------------------------------------------------------------
 
@@ -208,7 +203,7 @@ class Sweep:
         - ``added``, ``ended``: when;
         - ``config/...``: its hyperparameters, those of its newest generation.
         """
-        return tables.trials(self.timeline, self.ranking(), self._home)
+        return tables.trials(self.timeline, self.ranking())
 
     @cached_property
     def reports(self) -> pd.DataFrame:
@@ -254,7 +249,7 @@ class Sweep:
         - ``checkpoint``: its path;
         - ``metrics/...``: the validated metrics.
         """
-        return tables.validations(self.timeline, self._home)
+        return tables.validations(self.timeline.of_all_stages)
 
     @cached_property
     def later_validations(self) -> pd.DataFrame:
@@ -270,7 +265,7 @@ class Sweep:
         - ``metrics/...``: the metrics, without the prefix. In ``reports`` they are next to the
           sweep's own, as ``name/...``.
         """
-        return tables.later_validations(self._later_rows, self._home)
+        return tables.validations(self.timeline.later, later=True)
 
     @cached_property
     def decisions(self) -> pd.DataFrame:
@@ -296,7 +291,7 @@ class Sweep:
     @property
     def lineage(self) -> Lineage:
         """Return which trials were overwritten with which checkpoints (PBT)."""
-        return Lineage(self.ancestry)
+        return Lineage(self.timeline.ancestry)
 
     # What is asked most ------------------------------------------------------------------------
 
@@ -435,7 +430,7 @@ class Sweep:
         else:
             trial_id, winning = best_scored(self.timeline, trial_ids, metric, mode, scope)
         of = (one for one in ranked if trial_id in [own.trial_id for own in one.repeats])
-        score, path = winning.value(metric), self._home.path(winning.checkpoint)
+        score, path = winning.value(metric), winning.checkpoint
         assert score is not None  # or it would not be the best
         at, checkpoint = self.filesystem, None
         if at is not None and is_inside(at, self.path, path) and exists(at, path):
@@ -625,7 +620,6 @@ class Sweep:
 
         return study_of(
             self.timeline,
-            self.ancestry,
             metric=metric,
             mode=mode,
             scope=scope,
@@ -769,10 +763,8 @@ class Sweep:
             "sessions": len(self.sessions),
             "metric": self.metric,
             "mode": self.mode,
-            "exploits": len(self.ancestry),
             "seed_param": self.seed_param,
             **summary_of(self.timeline, self.driver),
-            "later": later_in_short(self._later_rows),
             "best": best and best_in_short(best),
             "configuration": configuration and configuration_in_short(configuration),
             "confirmation": confirmed and confirmation_in_short(confirmed),
@@ -861,6 +853,26 @@ def load(
     return sweep
 
 
+def outline(path: str, filesystem: pyarrow.fs.FileSystem, **goal: str | None) -> dict[str, Any]:
+    """Return a sweep in short, for a list of several.
+
+    Args:
+        path: Its folder.
+        filesystem: The storage that it is in.
+        goal: The metric and the mode, as for :func:`tunekit.load`.
+
+    Returns:
+        Of its summary the ``state`` and so on. If its journal is damaged, the state is
+        ``"unreadable"``, and there is a ``reason``.
+    """
+    try:
+        summary = load(path, filesystem, **goal).summary()
+    except (TunekitError, OSError) as error:
+        return {"state": "unreadable", "reason": str(error)}
+    names = ("state", "began", "last", "metric", "mode", "trials", "validations", "best")
+    return {name: summary[name] for name in names}
+
+
 def confirmed(sweep: Sweep, settings: Confirm, own: ValidationConfig | None = None) -> Sweep:
     """Confirm the winner of a sweep, as :meth:`Sweep.confirm` does; return the sweep read anew.
 
@@ -935,7 +947,7 @@ def _places_of(sweep: Sweep, one: Ranked) -> list[tuple[int, int]]:
     if one.best is None or sweep.metric is None:
         return []
     scored = [
-        (value, (score.generation, score.iteration))
+        (value, score.place)
         for score in sweep.timeline.scores(one.trial_id)
         if (value := score.value(sweep.metric)) is not None
     ]

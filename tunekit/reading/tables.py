@@ -17,13 +17,11 @@ from tunekit.core.seeds import Configuration
 from tunekit.core.timeline import VALIDATION, Timeline
 from tunekit.core.validation import PENDING
 from tunekit.core.values import writable
-from tunekit.journal.home import Home
+from tunekit.reading.findings import MEANS
 
 __all__ = [
-    "MEANS",
     "configurations",
     "decisions",
-    "later_validations",
     "reports",
     "trials",
     "validations",
@@ -58,8 +56,6 @@ TRIALS = (
 )
 #: The columns of the validations.
 VALIDATIONS = tuple(name for name in VALIDATION if name != "metrics")
-#: What is known of the mean over seeds.
-MEANS = ("mean", "std", "low", "high")
 #: The columns of the configurations, beside their hyperparameters.
 CONFIGURATIONS = (
     "seeds",
@@ -70,8 +66,7 @@ CONFIGURATIONS = (
     "worst_trial",
     "trial_ids",
 )
-#: The columns of the later validations.
-LATER = ("name", "function", *VALIDATIONS)
+_LATER = ("stage", "function", *(name for name in VALIDATIONS if name != "stage"))
 #: The columns of the decisions.
 DECISIONS = (
     "time",
@@ -116,13 +111,12 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataF
     return made
 
 
-def trials(timeline: Timeline, ranked: Iterable[Ranked], home: Home) -> pd.DataFrame:
+def trials(timeline: Timeline, ranked: Iterable[Ranked]) -> pd.DataFrame:
     """Return one row per trial, in the order in which they were added.
 
     Args:
         timeline: What became of the sweep.
         ranked: The ranking of its trials.
-        home: Where the sweep is.
     """
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in timeline.validations:
@@ -138,7 +132,7 @@ def trials(timeline: Timeline, ranked: Iterable[Ranked], home: Home) -> pd.DataF
                 row[name] = value
                 row[f"{name}_iteration"] = scored.iteration
                 row[f"{name}_generation"] = scored.generation
-                row[f"{name}_checkpoint"] = home.path(scored.checkpoint)
+                row[f"{name}_checkpoint"] = scored.checkpoint
         del row["config"], row["resources"]
         config = flatten(timeline.config_of(trial_id))
         rows.append({**row, **counts[trial_id], **{f"config/{k}": v for k, v in config.items()}})
@@ -155,29 +149,18 @@ def reports(timeline: Timeline) -> pd.DataFrame:
     return table(rows, LEADING)
 
 
-def validations(timeline: Timeline, home: Home) -> pd.DataFrame:
-    """Return one row per validation of any stage, in the order in which they were requested."""
-    made = table(_with_metrics(timeline.of_all_stages, home), VALIDATIONS)
-    return made.drop(columns="metrics", errors="ignore")
-
-
-def later_validations(rows: Iterable[Mapping[str, Any]], home: Home) -> pd.DataFrame:
-    """Return one row per checkpoint that was validated later.
+def validations(rows: Iterable[Mapping[str, Any]], *, later: bool = False) -> pd.DataFrame:
+    """Return one row per validation, in the given order.
 
     Args:
-        rows: Those of :func:`tunekit.core.later_validations.rows_of`.
-        home: Where the sweep is.
+        rows: Those of the sweep's own, or of later ones, as a timeline has them.
+        later: Whether they are of later ones.
     """
-    made = table(_with_metrics(rows, home), LATER)
-    return made.drop(columns=["metrics", "lag_s", "lag_iterations"], errors="ignore")
-
-
-def _with_metrics(rows: Iterable[Mapping[str, Any]], home: Home) -> list[dict[str, Any]]:
-    found = []
-    for row in rows:
-        metrics = {f"metrics/{k}": v for k, v in flatten(row["metrics"]).items()}
-        found.append({**row, "checkpoint": home.path(row["checkpoint"]), **metrics})
-    return found
+    found = [{**row, **flatten({"metrics": row["metrics"]})} for row in rows]
+    made = table(found, _LATER if later else VALIDATIONS).drop(columns="metrics", errors="ignore")
+    if later:
+        made = made.drop(columns=["lag_s", "lag_iterations"]).rename(columns={"stage": "name"})
+    return made
 
 
 def decisions(timeline: Timeline) -> pd.DataFrame:

@@ -414,7 +414,7 @@ def _decisions(found: Findings) -> Charts:
     exploits = figures.exploits(sweep)
     if exploits:
         best = None if found.verdict is None else found.verdict.best
-        line = [] if best is None else sweep.ancestry.line(best.trial_id, best.generation)
+        line = [] if best is None else sweep.timeline.ancestry.line(best.trial_id, best.generation)
         led = {(exploit.trial_id, exploit.generation) for exploit in line}
         return {"exploits": exploits_chart(exploits, found.names, led)}
     rungs, decided = figures.rungs(sweep), figures.decided(sweep)

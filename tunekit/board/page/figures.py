@@ -10,17 +10,15 @@ from typing import Any
 from tunekit.core.metric_names import FILLED_IN
 from tunekit.core.metrics import flatten
 from tunekit.core.ranking import Ranked
-from tunekit.core.seeds import Comparison, Configuration, compare
 from tunekit.core.timeline import Span
 from tunekit.core.values import number
-from tunekit.core.words import configuration_names
 from tunekit.errors import MetricNotFoundError
 from tunekit.reading.best import BestCheckpoint
-from tunekit.reading.findings import later_scores, names_in
+from tunekit.reading.findings import OverSeeds, later_scores, names_in
+from tunekit.reading.findings import over_seeds as configurations
 from tunekit.reading.sweep import Sweep
 
 __all__ = [
-    "OverSeeds",
     "Verdict",
     "changed",
     "curves",
@@ -79,31 +77,6 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-@dataclass(frozen=True)
-class OverSeeds:
-    """The configurations, ranked by their means over seeds.
-
-    Attributes:
-        ranked: The configurations, the best first.
-        names: What each is called: the hyperparameters in which they differ.
-        comparison: Whether the seeds tell the first two apart; None if only one has a score.
-    """
-
-    ranked: list[Configuration]
-    names: list[str]
-    comparison: Comparison | None
-
-    @property
-    def columns(self) -> list[str]:
-        """Return the names of all hyperparameters."""
-        return list(dict.fromkeys(name for one in self.ranked for name in one.hyperparameters))
-
-    @property
-    def winner(self) -> Configuration:
-        """Return the best configuration."""
-        return self.ranked[0]
-
-
 def over_seeds(sweep: Sweep) -> OverSeeds | None:
     """The configurations; None if no seed is known, or there is no score yet."""
     if not sweep.has_seeds or sweep.metric is None or sweep.mode is None:
@@ -111,8 +84,7 @@ def over_seeds(sweep: Sweep) -> OverSeeds | None:
     ranked = sweep.ranked_configurations()
     if ranked[0].estimate is None:
         return None
-    names = configuration_names([one.hyperparameters for one in ranked])
-    return OverSeeds(ranked, names, compare(ranked[0], ranked[1]) if len(ranked) > 1 else None)
+    return configurations(ranked)
 
 
 def training_metrics(sweep: Sweep, most: int = 3) -> list[str]:
@@ -252,13 +224,13 @@ def exploits(sweep: Sweep) -> list[dict[str, Any]]:
             "reached": exploit.reached,
             "score": None if exploit.score is None else _finite(exploit.score),
         }
-        for exploit in sweep.ancestry
+        for exploit in sweep.timeline.ancestry
     ]
 
 
 def schedule(sweep: Sweep, best: BestCheckpoint) -> list[dict[str, Any]]:
     """The hyperparameters that the best checkpoint was trained with, as they changed."""
-    changes = sweep.ancestry.schedule(best.trial_id, best.generation)
+    changes = sweep.timeline.ancestry.schedule(best.trial_id, best.generation)
     rows = {at: {"from iteration": at, **flatten(config)} for at, config in changes}
     return list(rows.values())
 
@@ -275,11 +247,11 @@ def changed(schedule: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if len({repr(row.get(name)) for row in schedule}) > 1]
 
 
-def later(sweep: Sweep) -> list[dict[str, Any]]:
+def later(sweep: Sweep, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what was validated later: for each name the function, metrics and checkpoints."""
     found = []
-    for name, known in sweep.summary()["later"].items():
-        rows = later_scores(sweep, name)
+    for name, known in summary["later"].items():
+        rows = later_scores(sweep.timeline, name, sweep.metric, sweep.mode)
         scored = [row for row in rows if row["status"] == "validated"]
         found.append(
             {

@@ -143,14 +143,20 @@ def contents(
     """
     found = found or Findings.of(sweep)
     ranked, verdict, seeds = found.ranked, found.verdict, found.seeds
-    failures = failures_of(sweep)
+    summary, errors = sweep.summary(), sweep.trial_errors()
+    failures = failures_of(sweep.timeline, errors)
     causes = causes_of(failures)
     charts = draw(found) if drawn is None else drawn
     columns = list(dict.fromkeys(name for one in ranked for name in one.hyperparameters))
-    schedule = [] if verdict is None else figures.schedule(sweep, verdict.best)
+    schedule: list[dict[str, Any]] = []
+    otherwise = None
+    if verdict is not None:
+        schedule = figures.schedule(sweep, verdict.best)
+        newest = sweep.best(verdict.best.metric, sweep.mode, scope="last", by="trial")
+        otherwise = newest_differs(verdict.best, newest, found.names)
     return {
         "name": Path(sweep.path).name or "sweep",
-        "summary": sweep.summary(),
+        "summary": summary,
         "metric": found.metric,
         "names": sweep.timeline.names,
         "mode": sweep.mode,
@@ -173,8 +179,8 @@ def contents(
             "others": OTHER_POINTS,
             "bars": max(0, len(ranked) - MOST_BARS),
         },
-        "later": figures.later(sweep),
-        "errors": {row["trial_id"]: row["details"] for row in failures if row["of"] == "trial"},
+        "later": figures.later(sweep, summary),
+        "errors": errors,
         "causes": [
             {
                 "kind": kind_of(cause[0]["reason"] or cause[0]["status"]),
@@ -188,7 +194,7 @@ def contents(
         "sessions": sweep.sessions,
         "settings": sweep.newest_session,
         "best": None if verdict is None else verdict.best,
-        "otherwise": None if verdict is None else newest_differs(sweep, verdict.best, found.names),
+        "otherwise": otherwise,
         "loads": _loads(sweep),
         "finds": _finds(sweep),
         "resumes": None if sweep.source is None else f"tunekit resume {shlex.quote(sweep.source)}",

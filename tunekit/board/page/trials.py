@@ -9,7 +9,6 @@ from typing import Any
 from tunekit.board.page.charts import Findings
 from tunekit.core.metrics import plain
 from tunekit.core.ranking import Ranked
-from tunekit.journal.home import Home
 from tunekit.reading.sweep import Sweep
 
 __all__ = ["joined", "most_rows", "panels"]
@@ -55,11 +54,9 @@ def _panel(
     found: Findings, one: Ranked, rows: Sequence[Mapping[str, Any]], error: str | None, most: int
 ) -> dict[str, Any]:
     sweep, trial = found.sweep, one.trial
-    best = None if one.best is None else (one.best.generation, one.best.iteration)
-    values = {
-        (scored.generation, scored.iteration): scored.value(found.metric)
-        for scored in sweep.timeline.scores(one.trial_id)
-    }
+    best = None if one.best is None else one.best.place
+    scores = sweep.timeline.scores(one.trial_id)
+    values = {scored.place: scored.value(found.metric) for scored in scores}
     newest = sorted(rows, key=lambda row: (row["generation"], row["iteration"], row["run"]))[::-1]
     shown = []
     for n, row in enumerate(newest):
@@ -82,14 +79,13 @@ def _panel(
         "rows": shown,
         "left_out": len(newest) - len(shown),
         "loads": None if one.best is None else _loads(sweep, one.best.checkpoint),
-        "folder": _path(sweep, f"./{trial.folder}"),
+        "folder": _path(sweep, f"{sweep.path or '.'}/{trial.folder}"),
         "error": error,
     }
 
 
-def _path(sweep: Sweep, recorded: str) -> str:
+def _path(sweep: Sweep, path: str) -> str:
     """Return where something of the sweep's is, as another process finds it: a path, or a URI."""
-    path = Home(sweep.path or None).path(recorded)
     if sweep.source is not None and path.startswith(f"{sweep.path}/"):
         return joined(sweep.source, path[len(sweep.path) + 1 :])
     return path
@@ -108,7 +104,7 @@ def joined(source: str, below: str) -> str:
     return f"{base.rstrip('/')}/{below}{mark}{query}"
 
 
-def _loads(sweep: Sweep, recorded: str) -> str:
+def _loads(sweep: Sweep, path: str) -> str:
     """Return the Python that loads a checkpoint."""
     own = "" if sweep.source is not None else ", filesystem"
-    return f"ray.tune.Checkpoint({_path(sweep, recorded)!r}{own})"
+    return f"ray.tune.Checkpoint({_path(sweep, path)!r}{own})"

@@ -14,7 +14,7 @@ from tunekit._ray.storage import absolute, storage_at
 from tunekit.board.page.trials import joined
 from tunekit.core.problems import Problems
 from tunekit.journal.experiments import no_sweep, sweeps_below
-from tunekit.reading.findings import outline
+from tunekit.reading.sweep import outline
 
 __all__ = ["Catalogue", "Entry"]
 
@@ -109,7 +109,7 @@ class Catalogue:
             goal: The metric and the mode, as for :func:`tunekit.load`.
 
         Returns:
-            As of :func:`~tunekit.reading.findings.outline`, with the ``entry``. Of the older ones,
+            As of :func:`~tunekit.reading.sweep.outline`, with the ``entry``. Of the older ones,
             if there are many, nothing else is known.
 
         Raises:
