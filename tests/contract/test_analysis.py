@@ -25,6 +25,7 @@ import tunekit
 from tests.kills import run_killed
 from tests.sweeps import Ran, sweep
 from tunekit.board.page import render, write_page
+from tunekit.board.page.figures import Findings
 from tunekit.board.page.page import contents
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import Journal
@@ -398,7 +399,7 @@ def test_the_exploits_of_the_report(tmp_path):
     assert {(m["trial"], m["generation"]) for m in moves if "led" in m["role"]} == line
     assert best.generation > 0, "the best checkpoint is a clone's"
     [newest] = [e for e in exploited if (e["trial_id"], e["generation"]) == best_at(best)]
-    schedule = contents(loaded)["schedule"]
+    schedule = contents(Findings(loaded))["schedule"]
     assert schedule[-1] == {"from iteration": newest["iteration"], **newest["config"]}
     assert schedule[0]["from iteration"] == 0
 

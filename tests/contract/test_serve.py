@@ -29,8 +29,9 @@ from tests.contract.test_analysis import asha, moody
 from tests.contract.test_follower import grown, killed
 from tests.serving import Browser
 from tests.sweeps import sweep
-from tunekit.board.page.charts import Findings, draw
-from tunekit.board.page.page import contents, in_script, render_panels, section, sections_of
+from tunekit.board.page.charts import draw
+from tunekit.board.page.figures import Findings
+from tunekit.board.page.page import contents, in_script, index_of, render_panels, sections_of
 from tunekit.board.serve import server
 from tunekit.board.serve.app import HEADERS, Application
 from tunekit.board.serve.catalogue import Catalogue, Entry
@@ -140,8 +141,8 @@ def test_the_live_page_is_the_report_wherever_the_journal_is_cut(make, tmp_path)
             continue
         stepped(live, clock)
         loaded = tunekit.load(copy)
-        found = Findings.of(loaded)
-        wanted = sections_of(contents(loaded, found))
+        found = Findings(loaded)
+        wanted = sections_of(contents(found))
         assert live.parts == wanted
         charts = {name: in_script(spec) for name, spec in draw(found).items()}
         assert {name: live.charts[name] for name in charts} == charts
@@ -242,19 +243,19 @@ def test_failures_are_grouped_and_come_first_where_there_is_nothing_else(tmp_pat
 
     options = {"settings": {"max_retries": 0, "on_failure": "ignore"}}
     ran = sweep(tmp_path, FIFOScheduler(), trials=3, validate=bad, **options)
-    parts = sections_of(contents(tunekit.load(ran.home)))
+    parts = sections_of(contents(Findings(tunekit.load(ran.home))))
     assert list(parts)[:2] == ["summary", "failures"]
     assert re.findall(r"<summary><b>(\d+)\S</b>", parts["failures"]) == ["27"]
     assert "&lt;of&gt;" in parts["failures"] and "<of>" not in parts["failures"]
     ran = sweep(tmp_path / "other", FIFOScheduler(), trials=2, validate=moody)
-    assert list(sections_of(contents(tunekit.load(ran.home))))[1] == "ranking"
+    assert list(sections_of(contents(Findings(tunekit.load(ran.home)))))[1] == "ranking"
 
 
 def test_a_panel_has_what_loads_each_checkpoint(tmp_path):
     ran = asha(tmp_path)
     loaded = tunekit.load(ran.home)
     best = loaded.best()
-    text = html.unescape(render_panels(Findings.of(loaded), {})[best.trial_id])
+    text = html.unescape(render_panels(Findings(loaded), {})[best.trial_id])
     loads = re.findall(r'data-copy="(ray\.tune\.Checkpoint\(.*?\))"', text)
     rows = loaded.validations[loaded.validations.trial_id == best.trial_id]
     assert len(loads) == len(rows) > 3
@@ -271,7 +272,7 @@ def test_a_panel_of_a_long_trial_has_the_newest_and_the_best(home):
     trial(journal, "a", 0.99)
     for n in range(2, 400):
         score(journal, "a", n, n / 1000)
-    text = render_panels(Findings.of(tunekit.load(home)), {})["a"]
+    text = render_panels(Findings(tunekit.load(home)), {})["a"]
     shown = [int(n) for n in re.findall(r"<tr[^>]*><td>(\d+)</td>", text)]
     assert shown == [*range(399, 199, -1), 1] and "198 others are left out" in text
 
@@ -280,7 +281,7 @@ def test_a_panel_of_a_long_trial_has_the_newest_and_the_best(home):
 
 
 def listed(catalogue: Catalogue) -> str:
-    return section("index.html", "sweeps", rows=catalogue.outlines())
+    return index_of(catalogue.outlines())
 
 
 def test_the_list_has_all_sweeps_below_a_folder_and_their_state(tmp_path):
@@ -590,9 +591,9 @@ def told(folder: Path, names: list[str]) -> Path:
 
 def shown(home: Path) -> str:
     loaded = tunekit.load(home)
-    found = Findings.of(loaded)
+    found = Findings(loaded)
     panels = render_panels(found, dict.fromkeys(loaded.timeline.trials, "error"))
-    return "".join([*sections_of(contents(loaded, found)).values(), *panels.values()])
+    return "".join([*sections_of(contents(found)).values(), *panels.values()])
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -715,6 +716,6 @@ def test_numbers_are_exported_in_full(home):
     journal = session(home)
     trial(journal, "a", 0.1 + 0.2, lr=1e-7 / 3)
     trial(journal, "b", math.inf)
-    ranking = sections_of(contents(tunekit.load(home)))["ranking"]
+    ranking = sections_of(contents(Findings(tunekit.load(home))))["ranking"]
     assert f'data-value="{0.1 + 0.2!r}"' in ranking and f'data-value="{1e-7 / 3!r}"' in ranking
     assert 'data-value="Infinity"' in ranking

@@ -24,6 +24,7 @@ from tests.journals import read
 from tests.kills import run_killed
 from tests.sweeps import Counting, Ran, sweep
 from tunekit.board.page import render
+from tunekit.board.page.figures import Findings
 from tunekit.board.page.page import contents
 from tunekit.cli.status import status_of, text_of
 from tunekit.testing import FakeClock, LocalSweep
@@ -90,7 +91,7 @@ def can_be_read(ran: Ran, *, page: bool = False) -> tunekit.Sweep:
     for table in (loaded.trials, loaded.reports, loaded.validations, loaded.decisions):
         str(table)
     json.dumps(loaded.summary(), default=str)
-    contents(loaded)
+    contents(Findings(loaded))
     if page:
         render(loaded).encode()
     for trial in ran.trials:

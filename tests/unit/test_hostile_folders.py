@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 import tunekit
 from tests.journals import read
-from tunekit.board.page.page import section
+from tunekit.board.page.page import index_of
 from tunekit.board.serve.catalogue import Catalogue
 from tunekit.board.serve.live import LiveSweep
 from tunekit.cli import commands
@@ -99,7 +99,7 @@ def shown(home: Path, scratch: Path) -> str:
     if output.exists():
         told.append(output.read_text())
     catalogue, clock = Catalogue([str(home.parent)]), FakeClock()
-    told.append(section("index.html", "sweeps", rows=catalogue.outlines()))
+    told.append(index_of(catalogue.outlines()))
     for place in catalogue.look().values():
         live = LiveSweep(place, NOTHING, clock)
         while live.step():

@@ -14,6 +14,7 @@ __all__ = [
     "absolute",
     "changed_at",
     "exists",
+    "joined",
     "paths_in",
     "storage_at",
     "trial_files",
@@ -41,6 +42,19 @@ def storage_at(
     """The storage that a path or URI is in, and the path there; local ones may be relative."""
     found, below = get_fs_and_path(absolute(path, filesystem), filesystem)
     return found, below
+
+
+def joined(source: str, below: str) -> str:
+    """Return the path or URI of what is below a folder; a URI's query stays at its end.
+
+    Example:
+        >>> joined("/results", "digits"), joined("s3://bucket/results?region=eu", "digits")
+        ('/results/digits', 's3://bucket/results/digits?region=eu')
+    """
+    if not below:
+        return source
+    base, mark, query = source.partition("?") if "://" in source else (source, "", "")
+    return f"{base.rstrip('/')}/{below}{mark}{query}"
 
 
 def exists(filesystem: pyarrow.fs.FileSystem, path: str) -> bool:

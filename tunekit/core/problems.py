@@ -121,7 +121,7 @@ class Problems:
         """Return the error with all that was found."""
         return kind(self._where, self._found)
 
-    def raise_any(self, kind: type[ConfigError] = ConfigError) -> None:
+    def raise_any(self) -> None:
         """Raise one :class:`~tunekit.errors.ConfigError` with all that was found, if anything."""
         if self._found:
-            raise self.error(kind)
+            raise self.error()

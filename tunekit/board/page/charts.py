@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from tunekit.board.page import figures
+from tunekit.board.page.figures import Findings
 from tunekit.core.ranking import Ranked
 from tunekit.core.timeline import Span
 from tunekit.extras import extra
-from tunekit.reading.sweep import Sweep
 
 with extra("report"):
     import altair as alt
@@ -24,7 +22,6 @@ __all__ = [
     "MOST_DOTS",
     "MOST_POINTS",
     "OTHER_POINTS",
-    "Findings",
     "draw",
     "unit_of",
 ]
@@ -99,10 +96,10 @@ def _powers(values: Sequence[float]) -> list[float]:
     return [float(f"1e{n}") for n in range(first, last + 1, step)]
 
 
-def _iterations(field: str, **more: Any) -> alt.X:
+def _iterations(**more: Any) -> alt.X:
     axis = alt.Axis(tickMinStep=1)
     scale = alt.Scale(nice=False, zero=False, padding=8, **more)
-    return alt.X(field, title="training iteration", axis=axis, scale=scale)
+    return alt.X("iteration:Q", title="training iteration", axis=axis, scale=scale)
 
 
 def curves_chart(
@@ -142,7 +139,7 @@ def curves_chart(
         nice=not log,
         domainRaw=alt.ExprRef("zoom_y"),
     )
-    x = _iterations("iteration:Q", domainRaw=alt.ExprRef("zoom_x"))
+    x = _iterations(domainRaw=alt.ExprRef("zoom_x"))
     axis = alt.Axis(values=_powers(values), format="~e") if log else alt.Axis()
     y = alt.Y("value:Q", title=title, scale=scale, axis=axis)
     base = alt.Chart(alt.NamedData("points")).encode(
@@ -237,7 +234,7 @@ def decisions_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
     """Return what the scheduler decided on each score: by rung, where points have one."""
     outcomes = [name for name in _DECISIONS if any(p["outcome"] == name for p in points)]
     colours = alt.Scale(domain=outcomes, range=[_DECISIONS[name] for name in outcomes])
-    where: dict[str, Any] = {"x": _iterations("iteration:Q")}
+    where: dict[str, Any] = {"x": _iterations()}
     if "rung" in points[0]:
         axis = alt.Axis(labelAngle=0)
         where = {"x": alt.X("rung:O", title="rung (training iteration)", axis=axis)}
@@ -317,49 +314,6 @@ MOST_POINTS, OTHER_POINTS = 200, 5_000
 Charts = dict[str, Spec]
 
 
-@dataclass(frozen=True)
-class Findings:
-    """What a sweep has come to, as far as more than one part of the report needs it.
-
-    Attributes:
-        sweep: The sweep.
-        ranked: Its ranking.
-    """
-
-    sweep: Sweep
-    ranked: list[Ranked]
-
-    @classmethod
-    def of(cls, sweep: Sweep) -> Findings:
-        """Return those of a sweep."""
-        return cls(sweep, sweep.ranking())
-
-    @property
-    def metric(self) -> str:
-        """Return the name of the metric that trials are ranked by."""
-        return self.sweep.metric or "score"
-
-    @cached_property
-    def names(self) -> dict[str, str]:
-        """Return what trials are called."""
-        return {one.trial_id: one.name for one in self.ranked}
-
-    @cached_property
-    def verdict(self) -> figures.Verdict | None:
-        """Return which trial is best; None if there is no score."""
-        return figures.verdict(self.sweep, self.ranked)
-
-    @cached_property
-    def seeds(self) -> figures.OverSeeds | None:
-        """Return the configurations over their seeds; None if no seed is known."""
-        return figures.over_seeds(self.sweep)
-
-    @cached_property
-    def shown(self) -> list[str]:
-        """Return the trials that have a curve."""
-        return [one.trial_id for one in self.ranked[:MOST_CURVES]]
-
-
 def draw(found: Findings) -> Charts:
     """Return all charts that there is something to show in, by name."""
     return {name: chart for one in CHARTS.values() for name, chart in one(found).items()}
@@ -375,16 +329,16 @@ def _validated(found: Findings) -> Charts:
 
 def _curves(found: Findings, metric: str) -> list[dict[str, Any]]:
     """Return the points of all curves, each with no more than a chart can show."""
-    shown = []
-    fewer = max(MOST_POINTS // 10, OTHER_POINTS // max(1, len(found.shown)))
-    first = {one.trial_id for one in found.ranked[:_IN_COLOUR]}
-    for trial_id in found.shown:
+    points = []
+    shown = [one.trial_id for one in found.ranked[:MOST_CURVES]]
+    fewer = max(MOST_POINTS // 10, OTHER_POINTS // max(1, len(shown)))
+    for n, trial_id in enumerate(shown):
         by_generation: dict[int, list[dict[str, Any]]] = {}
         for point in figures.curves(found.sweep, [trial_id], metric):
             by_generation.setdefault(point["generation"], []).append(point)
-        most = MOST_POINTS if trial_id in first else min(MOST_POINTS, fewer)
-        shown += [one for own in by_generation.values() for one in figures.thinned(own, most)]
-    return shown
+        most = MOST_POINTS if n < _IN_COLOUR else min(MOST_POINTS, fewer)
+        points += [one for own in by_generation.values() for one in figures.thinned(own, most)]
+    return points
 
 
 def _training(place: int) -> Callable[[Findings], Charts]:

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from tunekit._ray.storage import joined
 from tunekit.core.metric_names import FILLED_IN
-from tunekit.core.metrics import flatten
+from tunekit.core.metrics import flatten, plain
 from tunekit.core.ranking import Ranked
 from tunekit.core.timeline import Span
 from tunekit.core.values import number
 from tunekit.errors import MetricNotFoundError
 from tunekit.reading.best import BestCheckpoint
-from tunekit.reading.findings import OverSeeds, later_scores, names_in
-from tunekit.reading.findings import over_seeds as configurations
+from tunekit.reading.findings import OverSeeds, later_scores, names_in, over_seeds
 from tunekit.reading.sweep import Sweep
 
 __all__ = [
+    "Findings",
     "Verdict",
     "changed",
     "curves",
     "decided",
     "exploits",
     "later",
-    "over_seeds",
+    "panels",
     "rungs",
     "schedule",
     "thinned",
     "timeline",
     "training_metrics",
-    "verdict",
 ]
 
 # With more spans of time than that, those of validations are joined as those of training are.
 _MOST_SPANS = 3_000
+# So many rows of validations all panels have together, and each has no fewer and no more than.
+_ROWS, _FEWEST, _MOST = 5_000, 5, 200
 _OUTCOMES = {"STOP": "stopped", "PAUSE": "paused"}
 
 
@@ -57,37 +61,61 @@ class Verdict:
     margin: float | None
 
 
-def verdict(sweep: Sweep, ranked: Sequence[Ranked]) -> Verdict | None:
-    """The best trial; None if there is no score yet."""
-    if sweep.metric is None or sweep.mode is None:
-        return None
-    try:
-        best = sweep.best()
-    except MetricNotFoundError:
-        return None
-    winner = next(one for one in ranked if one.trial_id == best.trial_id)
-    second = ranked[1] if len(ranked) > 1 and ranked[1].best_value is not None else None
-    if second is None or best.confirmation is not None or best.configuration is not None:
-        return Verdict(best, winner, None, None)
-    assert second.best_value is not None
-    return Verdict(best, winner, second, _finite(abs(best.score - second.best_value)))
+@dataclass(frozen=True)
+class Findings:
+    """What a sweep has come to, as far as more than one part of the report needs it.
+
+    Attributes:
+        sweep: The sweep.
+    """
+
+    sweep: Sweep
+
+    @cached_property
+    def ranked(self) -> list[Ranked]:
+        """Return its trials, the best first."""
+        return self.sweep.ranking()
+
+    @property
+    def metric(self) -> str:
+        """Return the name of the metric that trials are ranked by."""
+        return self.sweep.metric or "score"
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Return what trials are called."""
+        return {one.trial_id: one.name for one in self.ranked}
+
+    @cached_property
+    def verdict(self) -> Verdict | None:
+        """Return which trial is best; None if there is no score yet."""
+        if self.sweep.metric is None or self.sweep.mode is None:
+            return None
+        try:
+            best = self.sweep.best()
+        except MetricNotFoundError:
+            return None
+        winner = next(one for one in self.ranked if one.trial_id == best.trial_id)
+        second = self.ranked[1] if len(self.ranked) > 1 else None
+        value = None if second is None else second.best_value
+        if value is None or best.confirmation is not None or best.configuration is not None:
+            return Verdict(best, winner, None, None)
+        return Verdict(best, winner, second, _finite(abs(best.score - value)))
+
+    @cached_property
+    def seeds(self) -> OverSeeds | None:
+        """Return the configurations; None if no seed is known, or there is no score yet."""
+        if not self.sweep.has_seeds or self.sweep.metric is None or self.sweep.mode is None:
+            return None
+        found = over_seeds(self.sweep.ranked_configurations())
+        return None if found.winner.estimate is None else found
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def over_seeds(sweep: Sweep) -> OverSeeds | None:
-    """The configurations; None if no seed is known, or there is no score yet."""
-    if not sweep.has_seeds or sweep.metric is None or sweep.mode is None:
-        return None
-    ranked = sweep.ranked_configurations()
-    if ranked[0].estimate is None:
-        return None
-    return configurations(ranked)
-
-
-def training_metrics(sweep: Sweep, most: int = 3) -> list[str]:
+def training_metrics(sweep: Sweep) -> list[str]:
     """The first numbers that training reports, by flat name."""
     validated = set(sweep.timeline.names)
     found: dict[str, None] = {}
@@ -97,7 +125,7 @@ def training_metrics(sweep: Sweep, most: int = 3) -> list[str]:
             is_number = number(value) is not None and not isinstance(value, bool)
             if is_number and name not in FILLED_IN and name not in validated:
                 found[name] = None
-    return list(found)[:most]
+    return list(found)
 
 
 def curves(sweep: Sweep, trial_ids: Sequence[str], metric: str) -> list[dict[str, Any]]:
@@ -263,3 +291,76 @@ def later(sweep: Sweep, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+# A trial in full --------------------------------------------------------------------------------
+
+
+def panels(
+    found: Findings, errors: Mapping[str, str], trial_ids: Iterable[str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return what is shown of trials in full: their configurations, checkpoints and errors.
+
+    Args:
+        found: What the sweep has come to.
+        errors: What Tune recorded of failures, by trial.
+        trial_ids: Which ones; by default all.
+    """
+    ranked = {one.trial_id: one for one in found.ranked}
+    wanted = list(ranked) if trial_ids is None else [one for one in trial_ids if one in ranked]
+    rows: dict[str, list[Mapping[str, Any]]] = {trial_id: [] for trial_id in wanted}
+    for row in found.sweep.timeline.validations:
+        if row["trial_id"] in rows:
+            rows[row["trial_id"]].append(row)
+    most = max(_FEWEST, min(_MOST, _ROWS // max(1, len(wanted))))
+    return {
+        trial_id: _panel(found, ranked[trial_id], rows[trial_id], errors.get(trial_id), most)
+        for trial_id in wanted
+    }
+
+
+def _panel(
+    found: Findings, one: Ranked, rows: Sequence[Mapping[str, Any]], error: str | None, most: int
+) -> dict[str, Any]:
+    sweep, trial = found.sweep, one.trial
+    best = None if one.best is None else one.best.place
+    scores = sweep.timeline.scores(one.trial_id)
+    values = {scored.place: scored.value(found.metric) for scored in scores}
+    newest = sorted(rows, key=lambda row: (row["generation"], row["iteration"], row["run"]))[::-1]
+    shown = []
+    for n, row in enumerate(newest):
+        place = (row["generation"], row["iteration"])
+        if n < most or place == best:
+            run = sweep.timeline.run_of(one.trial_id, *place)
+            counts = row["status"] == "validated" and row["run"] >= run
+            own = {
+                "score": values.get(place) if counts else None,
+                "is_best": counts and place == best,
+                "loads": _loads(sweep, row["checkpoint"]),
+            }
+            shown.append({**row, **own})
+    return {
+        "one": one,
+        "status": one.trial.shown_status,
+        "generation": 0 if one.best is None else one.best.generation,
+        "generations": any(row["generation"] for row in shown),
+        "config_json": json.dumps(plain(one.config), default=str),
+        "rows": shown,
+        "left_out": len(newest) - len(shown),
+        "loads": None if one.best is None else _loads(sweep, one.best.checkpoint),
+        "folder": _path(sweep, f"{sweep.path or '.'}/{trial.folder}"),
+        "error": error,
+    }
+
+
+def _path(sweep: Sweep, path: str) -> str:
+    """Return where something of the sweep's is, as another process finds it: a path, or a URI."""
+    if sweep.source is not None and path.startswith(f"{sweep.path}/"):
+        return joined(sweep.source, path[len(sweep.path) + 1 :])
+    return path
+
+
+def _loads(sweep: Sweep, path: str) -> str:
+    """Return the Python that loads a checkpoint."""
+    own = "" if sweep.source is not None else ", filesystem"
+    return f"ray.tune.Checkpoint({_path(sweep, path)!r}{own})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
 from importlib import resources
@@ -20,10 +20,9 @@ from tunekit.board.page.charts import (
     MOST_DOTS,
     MOST_POINTS,
     OTHER_POINTS,
-    Findings,
     draw,
 )
-from tunekit.board.page.trials import panels
+from tunekit.board.page.figures import Findings, panels
 from tunekit.core.failures import kind_of
 from tunekit.core.metrics import plain
 from tunekit.core.problems import Problems
@@ -49,9 +48,9 @@ __all__ = [
     "SECTIONS",
     "contents",
     "in_script",
+    "index_of",
     "render",
     "render_panels",
-    "section",
     "sections_of",
     "shell",
     "vega",
@@ -122,26 +121,21 @@ def _default_file(sweep: Sweep) -> Path:
 
 def render(sweep: Sweep) -> str:
     """The report of a sweep as HTML."""
-    found = Findings.of(sweep)
-    told = contents(found.sweep, found)
+    found = Findings(sweep)
+    told = contents(found)
     in_full = render_panels(found, told["errors"])
     sections = sections_of(told)
     return shell(told["name"], sections, script=vega(), panels=in_full, drawn=told["charts"])
 
 
-def contents(
-    sweep: Sweep,
-    found: Findings | None = None,
-    drawn: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+def contents(found: Findings, drawn: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Everything that the report says, as data.
 
     Args:
-        sweep: The sweep.
-        found: What it has come to, if that is known already.
+        found: What the sweep has come to.
         drawn: Its charts by name, if they have been drawn already.
     """
-    found = found or Findings.of(sweep)
+    sweep = found.sweep
     ranked, verdict, seeds = found.ranked, found.verdict, found.seeds
     summary, errors = sweep.summary(), sweep.trial_errors()
     failures = failures_of(sweep.timeline, errors)
@@ -196,7 +190,7 @@ def contents(
         "best": None if verdict is None else verdict.best,
         "otherwise": otherwise,
         "loads": _loads(sweep),
-        "finds": _finds(sweep),
+        "finds": f".best({sweep.metric!r}, {sweep.mode!r})",
         "resumes": None if sweep.source is None else f"tunekit resume {shlex.quote(sweep.source)}",
     }
 
@@ -224,16 +218,14 @@ def sections_of(told: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in every.items() if text}
 
 
-def section(file: str, name: str, /, **told: Any) -> str:
-    """Return a section that a template has, as HTML.
+def index_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the list of several sweeps, as HTML.
 
     Args:
-        file: The template.
-        name: The section.
-        told: What it says, as data.
+        rows: As of :meth:`tunekit.board.serve.catalogue.Catalogue.outlines`.
     """
-    made = _environment().get_template(file).make_module(told)
-    return str(getattr(made, f"section_{name}")()).strip()
+    made: Any = _environment().get_template("index.html").make_module({"rows": rows})
+    return str(made.section_sweeps()).strip()
 
 
 def render_panels(
@@ -306,7 +298,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters.update(
         number=_number,
-        score=_score,
+        score=lambda value: number(value, _NONE),
         seconds=_seconds,
         moment=_moment,
         json=in_script,
@@ -324,11 +316,6 @@ def _loads(sweep: Sweep) -> str:
     if sweep.source is not None:
         return f"tunekit.load({sweep.source!r}{seed})"
     return f"tunekit.load({sweep.path!r}, storage_filesystem=filesystem{seed})"
-
-
-def _finds(sweep: Sweep) -> str:
-    """The Python that finds its best checkpoint, as the report has it."""
-    return f".best({sweep.metric!r}, {sweep.mode!r})"
 
 
 @lru_cache(maxsize=1)
@@ -362,10 +349,6 @@ def _raw(value: float) -> str:
         ('0.1', 'Infinity')
     """
     return repr(float(value)).replace("inf", "Infinity").replace("nan", "NaN")
-
-
-def _score(value: float | None) -> str:
-    return number(value, _NONE)
 
 
 def _seconds(value: float | None) -> str:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
-from tunekit.board.page.page import section, shell, vega
+from tunekit.board.page.page import index_of, shell, vega
 from tunekit.board.serve.catalogue import Catalogue, Entry
 from tunekit.board.serve.live import LiveSweep
 from tunekit.extras import extra
@@ -163,7 +163,7 @@ class Application(Starlette):
     def _all(self, request: Request) -> Response:
         goal = {name: self._options.get(name) for name in ("metric", "mode")}
         rows = self._catalogue.outlines(**goal)
-        return _page("Sweeps", {"sweeps": section("index.html", "sweeps", rows=rows)})
+        return _page("Sweeps", {"sweeps": index_of(rows)})
 
     def _sweep(self, request: Request) -> Response:
         live = self._live(request)

@@ -10,8 +10,7 @@ from typing import Any
 
 import pyarrow.fs
 
-from tunekit._ray.storage import absolute, storage_at
-from tunekit.board.page.trials import joined
+from tunekit._ray.storage import absolute, joined, storage_at
 from tunekit.core.problems import Problems
 from tunekit.journal.experiments import no_sweep, sweeps_below
 from tunekit.reading.sweep import outline

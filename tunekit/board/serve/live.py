@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from tunekit.board.page.charts import CHARTS, Findings
+from tunekit.board.page.charts import CHARTS
+from tunekit.board.page.figures import Findings
 from tunekit.board.page.page import contents, in_script, render_panels, sections_of
 from tunekit.board.serve.catalogue import Entry
 from tunekit.clock import Clock, SystemClock
@@ -130,16 +131,15 @@ class LiveSweep:
             sweep = self._follower.sweep
             if trial_id not in sweep.timeline.trials:
                 return None
-            found = Findings.of(sweep)
+            found = Findings(sweep)
             return render_panels(found, sweep.trial_errors(), [trial_id])[trial_id]
 
     def _tell(self) -> None:
-        sweep = self._follower.sweep
         drawn = {name: spec for one in CHARTS for name, spec in self._drawn.get(one, {}).items()}
-        self._show(sections_of(contents(sweep, Findings.of(sweep), drawn)))
+        self._show(sections_of(contents(Findings(self._follower.sweep), drawn)))
 
     def _draw(self, name: str) -> None:
-        drawn = CHARTS[name](Findings.of(self._follower.sweep))
+        drawn = CHARTS[name](Findings(self._follower.sweep))
         if list(drawn) != list(self._drawn.get(name, {})):
             self._stale.add(_TEXT)  # which has a place for each chart
         self._drawn[name] = drawn
