@@ -376,7 +376,7 @@ def for_clones(attempt: Attempt) -> dict[str, float]:
     return {"accuracy": request.generation + trial / 10 + request.iteration / 1000}
 
 
-def best_at(best: tunekit.reading.best.BestCheckpoint) -> tuple[str, int]:
+def best_at(best: tunekit.reading.findings.BestCheckpoint) -> tuple[str, int]:
     return best.trial_id, best.generation
 
 

@@ -28,8 +28,7 @@ from tunekit.core.events import ValidationEstimated
 from tunekit.core.validation import Attempt
 from tunekit.evaluation import later
 from tunekit.evaluation import session as sessions
-from tunekit.journal.journal import events_in
-from tunekit.journal.later_sessions import later_sessions
+from tunekit.journal.journal import events_in, later_sessions
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeExecutor
 from tunekit.validating import validator

@@ -28,7 +28,7 @@ from tunekit.cli import commands
 from tunekit.clock import SystemClock
 from tunekit.core.validation import Attempt
 from tunekit.evaluation import session as sessions
-from tunekit.journal.later_sessions import later_sessions
+from tunekit.journal.journal import later_sessions
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeExecutor
 from tunekit.validating.cache import ValidationCache

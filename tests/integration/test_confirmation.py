@@ -18,7 +18,7 @@ from tests.integration.confirmed import SIZE, seeded, tuner, validate
 from tests.integration.runs import counting
 from tunekit.cli.commands import tunekit as command
 from tunekit.core.events import ValidationEstimated
-from tunekit.journal.later_sessions import later_sessions
+from tunekit.journal.journal import later_sessions
 from tunekit.journal.storage import LocalFolder
 from tunekit.results.grid import ConfirmedResults
 

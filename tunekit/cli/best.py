@@ -18,8 +18,8 @@ from tunekit.core.words import (
     printable,
     setting,
 )
-from tunekit.reading.best import BestCheckpoint
 from tunekit.reading.findings import (
+    BestCheckpoint,
     best_in_short,
     confirmation_in_short,
     newest_differs,

@@ -19,6 +19,7 @@ from tunekit.core.timeline import ScoredCheckpoint
 from tunekit.core.validation import PENDING
 from tunekit.core.words import (
     configuration_names,
+    differing,
     duration,
     mean_in_words,
     number,
@@ -291,6 +292,4 @@ def _place_short(row: Mapping[str, Any], prefix: str, generations: bool) -> str:
 def _varied(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The hyperparameters that are not the same everywhere; all, if there is one trial."""
     configs = [flatten(row["config"]) for row in rows]
-    names = dict.fromkeys(name for config in configs for name in config)
-    told = {name: {repr(config.get(name)) for config in configs} for name in names}
-    return [name for name in names if len(configs) == 1 or len(told[name]) > 1]
+    return list(configs[0]) if len(configs) == 1 else differing(configs)

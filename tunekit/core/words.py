@@ -14,6 +14,7 @@ __all__ = [
     "comparison_in_words",
     "configuration_names",
     "confirmation_in_words",
+    "differing",
     "duration",
     "mean_in_words",
     "number",
@@ -133,6 +134,17 @@ def setting(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
+def differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names under which not all rows have the same.
+
+    Example:
+        >>> differing([{"lr": 0.1, "width": 8}, {"lr": 0.2, "width": 8}])
+        ['lr']
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if len({repr(row.get(name)) for row in rows}) > 1]
+
+
 def configuration_names(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what configurations are called: the hyperparameters in which they differ.
 
@@ -145,12 +157,9 @@ def configuration_names(configurations: Sequence[Mapping[str, Any]]) -> list[str
         >>> configuration_names([{"lr": 0.1, "width": 8}]), configuration_names([{}])
         (['lr=0.1, width=8'], ['the only one'])
     """
-    names = dict.fromkeys(name for one in configurations for name in one)
-    told = {name: {repr(one.get(name)) for one in configurations} for name in names}
-    differ = [name for name in names if len(told[name]) > 1] or list(names)
-    found = []
+    differ, found = differing(configurations), []
     for one in configurations:
-        parts = [f"{name}={setting(one[name])}" for name in differ if name in one]
+        parts = [f"{name}={setting(one[name])}" for name in differ or one if name in one]
         more = ["..."] if len(parts) > _MOST_NAMED else []
         found.append(", ".join([*parts[:_MOST_NAMED], *more]) or "the only one")
     return found

@@ -72,7 +72,7 @@ def run(
     print("", *next_commands(sweep.source or results.experiment_path), sep="\n")
 
 
-def winner(best: tunekit.reading.best.BestCheckpoint, tested: float | None) -> str:
+def winner(best: tunekit.reading.findings.BestCheckpoint, tested: float | None) -> str:
     """Say which checkpoint is the best; ``tested``: its accuracy on the test images."""
     told = (
         f"The best checkpoint is that of trial {best.trial_id} at epoch {best.iteration}: right on "

@@ -43,8 +43,7 @@ from tunekit.evaluation.evaluation import Source
 from tunekit.evaluation.session import Session
 from tunekit.journal.confined import is_inside, link_out_of
 from tunekit.journal.home import Home
-from tunekit.journal.journal import record_of
-from tunekit.journal.later_sessions import later_sessions
+from tunekit.journal.journal import later_sessions, record_of
 from tunekit.journal.storage import Folder, folder_at
 from tunekit.validating.cache import ValidationCache
 from tunekit.validating.fingerprint import essence, fingerprint

@@ -37,8 +37,7 @@ from tunekit.core.validation import Outcome, Request, Status
 from tunekit.errors import ValidationFailedError
 from tunekit.evaluation.evaluation import Evaluation, Source
 from tunekit.journal.home import Home
-from tunekit.journal.journal import Journal
-from tunekit.journal.later_sessions import SERIES
+from tunekit.journal.journal import LATER, Journal
 from tunekit.journal.session import about, import_path
 from tunekit.journal.storage import Folder
 from tunekit.validating.cache import ValidationCache
@@ -135,7 +134,7 @@ class Session:
         stamp = datetime.fromtimestamp(now, timezone.utc).strftime("%Y%m%d-%H%M%S")
         function = import_path(self._config.fn) or name_of(self._config.fn)
         head = {**about(now, config=self._config), "function": function, **own}
-        series = f"{SERIES}/{stamp}-{secrets.token_hex(4)}"
+        series = f"{LATER}/{stamp}-{secrets.token_hex(4)}"
         journal = self._journal = Journal(self._folder, series=series, about=head)
         finished = False
         try:

@@ -41,6 +41,7 @@ from tunekit.core.events import (
     ValidationEstimated,
     event_of,
 )
+from tunekit.core.later_validations import LaterSession
 from tunekit.core.line_checks import MOST, check, check_head
 from tunekit.core.values import NESTED, PICKLED, admitted, is_too_deep, text
 from tunekit.errors import JournalError
@@ -48,6 +49,7 @@ from tunekit.journal.encoding import MARK, exact, legible, read_opened, read_sho
 from tunekit.journal.storage import Folder, folder_at
 
 __all__ = [
+    "LATER",
     "SERIES",
     "STATE",
     "VERSION",
@@ -55,6 +57,7 @@ __all__ = [
     "JournalReader",
     "Record",
     "events_in",
+    "later_sessions",
     "record_of",
 ]
 
@@ -66,6 +69,9 @@ SERIES = "journal"
 #: The folder of the archives of the sweep's state: each is named by the number of the line that
 #: names it, and written after all lines before that.
 STATE = "state"
+
+#: The folder, in the experiment's, of the journals of later validations.
+LATER = "validations"
 
 #: The version of the format, in each file's first line.
 VERSION = 1
@@ -81,6 +87,7 @@ _NUMBER = re.compile(rb'\{"n": ([0-9]{1,15}), ')
 _SEAL = ', "crc": "%08x"}'
 _SEALED = len(_SEAL % 0)
 _FILE = re.compile(r"[0-9]{1,15}\.jsonl")
+_LATER_SESSION = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
 _ARCHIVE = re.compile(r"([0-9]{1,15})-[a-z]+\.zip")
 
 
@@ -308,6 +315,28 @@ def record_of(folder: Folder, *, unpickle: bool = False, series: str = SERIES) -
         OSError: If the storage fails.
     """
     return JournalReader(folder, unpickle=unpickle, series=series).read()
+
+
+def later_sessions(folder: Folder) -> list[LaterSession]:
+    """Return the sessions of later validations beside a sweep.
+
+    Raises:
+        tunekit.errors.JournalError: If a session's journal is damaged, or of another version.
+        OSError: If the storage fails.
+
+    Example:
+        >>> import tempfile
+        >>> from tunekit.journal.storage import LocalFolder
+        >>> later_sessions(LocalFolder(Path(tempfile.mkdtemp())))
+        []
+    """
+    found = []
+    for name in folder.names(LATER):
+        if _LATER_SESSION.fullmatch(name):
+            record = record_of(folder, series=f"{LATER}/{name}")
+            if record.sessions:
+                found.append(LaterSession(name, record.sessions[0], record.events))
+    return found
 
 
 @dataclass(frozen=True)

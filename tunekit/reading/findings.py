@@ -6,8 +6,10 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from ray import tune
 
 from tunekit.core.confirmation import Confirmed
 from tunekit.core.failures import kind_of
@@ -18,10 +20,10 @@ from tunekit.core.values import number
 from tunekit.core.words import configuration_names, confirmation_in_words
 from tunekit.core.words import number as digits
 from tunekit.journal.lock import Driver
-from tunekit.reading.best import BestCheckpoint
 
 __all__ = [
     "MEANS",
+    "BestCheckpoint",
     "OverSeeds",
     "best_in_short",
     "causes_of",
@@ -39,6 +41,47 @@ __all__ = [
 #: What is known of the mean over seeds.
 MEANS = ("mean", "std", "low", "high")
 _FAILED = ("failed", "timed_out")
+
+
+@dataclass(frozen=True)
+class BestCheckpoint:
+    """The best validated checkpoint that was found.
+
+    Attributes:
+        trial_id: The trial that saved it.
+        generation: How many times the trial had been overwritten by then (PBT).
+        iteration: The training iteration at which it was saved.
+        metric: The metric by which it is the best.
+        score: Its validated value of that metric.
+        metrics: All its validated metrics.
+        config: The hyperparameters that it was last trained with; values that JSON cannot represent
+            are texts.
+        path: Where it is, or was.
+        checkpoint: What to load it from; None if it has been deleted since
+            (``CheckpointConfig(num_to_keep=...)``), has not been uploaded, or is not in the
+            experiment's folder.
+        configuration: The configuration that its trial is one seed of, with the mean over seeds;
+            None if trials were compared one by one.
+        confirmation: How it was confirmed to be the best, and how sure that is; None if it is the
+            best by the sweep's own score. Then ``score`` may not be the best of all.
+
+    Example:
+        >>> found = {"metrics": {"accuracy": 0.9}, "config": {"lr": 0.1}, "path": "/sweep/a/c"}
+        >>> BestCheckpoint("a", 0, 3, "accuracy", 0.9, **found, checkpoint=None)
+        BestCheckpoint(trial_id='a', generation=0, iteration=3, metric='accuracy', score=0.9)
+    """
+
+    trial_id: str
+    generation: int
+    iteration: int
+    metric: str
+    score: float
+    metrics: Mapping[str, Any] = field(repr=False)
+    config: Mapping[str, Any] = field(repr=False)
+    path: str = field(repr=False)
+    checkpoint: tune.Checkpoint | None = field(repr=False)
+    configuration: Configuration | None = field(default=None, repr=False)
+    confirmation: Confirmed | None = field(default=None, repr=False)
 
 
 # In short, in types that JSON has --------------------------------------------------------------

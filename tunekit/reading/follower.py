@@ -9,8 +9,7 @@ import pyarrow.fs
 from tunekit.clock import Clock, SystemClock
 from tunekit.core.later_validations import LaterSession
 from tunekit.core.pace import Pace
-from tunekit.journal.journal import JournalReader
-from tunekit.journal.later_sessions import later_sessions
+from tunekit.journal.journal import JournalReader, later_sessions
 from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.storage import folder_at
 from tunekit.reading.sweep import Sweep

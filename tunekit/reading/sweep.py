@@ -56,14 +56,13 @@ from tunekit.extras import extra
 from tunekit.journal.confined import is_inside
 from tunekit.journal.experiments import no_sweep
 from tunekit.journal.home import Home
-from tunekit.journal.journal import SERIES, record_of
-from tunekit.journal.later_sessions import later_sessions
+from tunekit.journal.journal import SERIES, later_sessions, record_of
 from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.storage import folder_at
 from tunekit.log import shown
 from tunekit.reading import tables
-from tunekit.reading.best import BestCheckpoint
 from tunekit.reading.findings import (
+    BestCheckpoint,
     best_in_short,
     configuration_in_short,
     confirmation_in_short,

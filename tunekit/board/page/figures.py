@@ -16,14 +16,12 @@ from tunekit.core.ranking import Ranked
 from tunekit.core.timeline import Span
 from tunekit.core.values import number
 from tunekit.errors import MetricNotFoundError
-from tunekit.reading.best import BestCheckpoint
-from tunekit.reading.findings import OverSeeds, later_scores, names_in, over_seeds
+from tunekit.reading.findings import BestCheckpoint, OverSeeds, later_scores, names_in, over_seeds
 from tunekit.reading.sweep import Sweep
 
 __all__ = [
     "Findings",
     "Verdict",
-    "changed",
     "curves",
     "decided",
     "exploits",
@@ -261,18 +259,6 @@ def schedule(sweep: Sweep, best: BestCheckpoint) -> list[dict[str, Any]]:
     changes = sweep.timeline.ancestry.schedule(best.trial_id, best.generation)
     rows = {at: {"from iteration": at, **flatten(config)} for at, config in changes}
     return list(rows.values())
-
-
-def changed(schedule: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the hyperparameters that differ between the rows of a schedule.
-
-    Example:
-        >>> first = {"from iteration": 0, "lr": 0.1, "width": 8}
-        >>> changed([first, {"from iteration": 4, "lr": 0.2, "width": 8}])
-        ['lr']
-    """
-    names = dict.fromkeys(name for row in schedule for name in row if name != "from iteration")
-    return [name for name in names if len({repr(row.get(name)) for row in schedule}) > 1]
 
 
 def later(sweep: Sweep, summary: Mapping[str, Any]) -> list[dict[str, Any]]:

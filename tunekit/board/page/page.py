@@ -30,6 +30,7 @@ from tunekit.core.values import writable
 from tunekit.core.words import (
     comparison_in_words,
     confirmation_in_words,
+    differing,
     duration,
     mean_in_words,
     number,
@@ -163,7 +164,7 @@ def contents(found: Findings, drawn: Mapping[str, Any] | None = None) -> dict[st
         "seed": sweep.seed_param,
         "trial_names": found.names,
         "schedule": schedule,
-        "changed": figures.changed(schedule),
+        "changed": [name for name in differing(schedule) if name != "from iteration"],
         "charts": charts,
         "cut": {
             "curves": max(0, len(ranked) - MOST_CURVES),
