@@ -20,7 +20,7 @@ from tests.sweeps import sweep
 from tunekit.core.events import Reported, TrialAdded
 from tunekit.journal.journal import Journal, JournalReader, record_of
 from tunekit.journal.storage import LocalFolder, RemoteFolder
-from tunekit.reading.follower import Follower
+from tunekit.reading.sweep import Follower
 from tunekit.testing import FakeClock
 
 

@@ -44,7 +44,7 @@ class SavedCheckpoint:
 
     Attributes:
         key: The checkpoint, as its validation is named.
-        path: Where it lies, or lay, as recorded.
+        path: Where it lies, or lay.
     """
 
     key: ValidationKey

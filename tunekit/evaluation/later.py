@@ -22,7 +22,7 @@ from tunekit.confirm import Confirm
 from tunekit.core.confidence import Interval
 from tunekit.core.confirmation import CONFIRMED, Race
 from tunekit.core.estimates import Estimate
-from tunekit.core.events import Event, ValidationEstimated, ValidationKey
+from tunekit.core.events import Event, ValidationEstimated, ValidationKey, relocated
 from tunekit.core.failures import place_of
 from tunekit.core.later_validations import (
     ALL,
@@ -196,7 +196,7 @@ def confirm_winner(
     call.config.sequential = Sequential(
         confidence=source.race.each, min_examples=1, best_in_full=False
     )
-    events = call.record.events if fn is None else ()
+    events = call.events if fn is None else ()
     call.run(source, hits, confirm=about, events=events)
 
 
@@ -269,7 +269,8 @@ class _Call:
         self._call = call
         self._folder: Folder = folder_at(swept.filesystem, swept.path)
         self._home = Home(swept.path)
-        self.record = record_of(self._folder)
+        found = record_of(self._folder).events
+        self.events = [relocated(event, self._home.path) for event in found]
         self._sessions = later_sessions(self._folder)
         #: What tells the function and its arguments from others; None if nothing does.
         self.mark: str | None = None
@@ -333,21 +334,20 @@ class _Call:
             self.problems.add(f"{called}{what}")
         if wrong:
             return []
-        swept, home = self.swept, self._home
+        swept = self.swept
         there: dict[str, set[str]] = {}
 
         def is_kept(one: SavedCheckpoint) -> bool:
-            path = home.path(one.path)
-            above = posixpath.dirname(path)
-            if not is_inside(swept.filesystem, swept.path, path):
+            above = posixpath.dirname(one.path)
+            if not is_inside(swept.filesystem, swept.path, one.path):
                 return False
             if above not in there:
                 there[above] = set(paths_in(swept.filesystem, above))
-            return path in there[above]
+            return one.path in there[above]
 
-        kept, gone = _chosen(which, swept, self.record.events, is_kept)
+        kept, gone = _chosen(which, swept, self.events, is_kept)
         for one in kept:
-            link = link_out_of(swept.filesystem, swept.path, home.path(one.path))
+            link = link_out_of(swept.filesystem, swept.path, one.path)
             if link is not None:
                 self.problems.add(
                     f"{link!r} in a checkpoint is a link that leads out of the experiment's "
@@ -373,8 +373,8 @@ class _Call:
                 iteration=one.key.iteration,
                 run=one.key.run,
                 generation=one.key.generation,
-                checkpoint=tune.Checkpoint(home.path(one.path), swept.filesystem),
-                path=home.path(one.path),
+                checkpoint=tune.Checkpoint(one.path, swept.filesystem),
+                path=one.path,
                 kwargs=task.fn_kwargs or {},
                 timeout_s=task.timeout_s,
                 config=swept.timeline.config_of(one.key.trial_id, one.key.generation),

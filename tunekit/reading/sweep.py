@@ -18,6 +18,7 @@ import pyarrow.fs
 from ray import tune
 
 from tunekit._ray.storage import absolute, exists, storage_at
+from tunekit.clock import Clock, SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.confirm import Confirm
 from tunekit.core.confirmation import (
@@ -31,6 +32,7 @@ from tunekit.core.events import Event, relocated
 from tunekit.core.later_validations import LaterSession, began_of, in_force
 from tunekit.core.metric_names import listed, meant
 from tunekit.core.metrics import flatten
+from tunekit.core.pace import Pace
 from tunekit.core.problems import Problems
 from tunekit.core.ranking import (
     Ranked,
@@ -56,7 +58,7 @@ from tunekit.extras import extra
 from tunekit.journal.confined import is_inside
 from tunekit.journal.experiments import no_sweep
 from tunekit.journal.home import Home
-from tunekit.journal.journal import SERIES, later_sessions, record_of
+from tunekit.journal.journal import SERIES, JournalReader, later_sessions, record_of
 from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.storage import folder_at
 from tunekit.log import shown
@@ -75,8 +77,10 @@ if TYPE_CHECKING:
     with extra("optuna"):
         import optuna
 
-__all__ = ["Sweep", "confirmed", "load", "outline"]
+__all__ = ["Follower", "Sweep", "confirmed", "load", "outline"]
 
+# What is read as a whole each time takes no larger a share of the time than this.
+_SHARE = 0.1
 _TRIAL_ERROR = "error.txt"  # Tune writes this into the folder of a failed trial
 # Its end has the last failure.
 _MOST_ERROR_BYTES = 64 * 1024
@@ -774,6 +778,97 @@ class Sweep:
         return f"Sweep({self.path!r}: {trials} trials, {validations} validations)"
 
 
+class Follower:
+    """Follows a sweep's journal.
+
+    Restores are followed, too, and so is another sweep that begins in the same folder. Nothing is
+    written.
+
+    Args:
+        filesystem: The storage that the sweep is in.
+        path: The experiment's folder there.
+        source: The path or URI that another process can load the sweep by, if that is enough.
+        metric: As for :func:`tunekit.load`.
+        mode: Likewise.
+        seed_param: Likewise; a name that no trial has is no error: a trial may have it later.
+        clock: What the time is read from.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from tunekit.core.events import TrialAdded
+        >>> from tunekit.journal.journal import Journal
+        >>> from tunekit.journal.storage import LocalFolder
+        >>> home = tempfile.mkdtemp()
+        >>> journal = Journal(LocalFolder(Path(home)))
+        >>> follower = Follower(pyarrow.fs.LocalFileSystem(), home)
+        >>> follower.poll(), len(follower.sweep.trials)
+        (True, 0)
+        >>> journal.append(TrialAdded(time=1e9, trial_id="a"))
+        >>> follower.poll(), len(follower.sweep.trials)
+        (True, 1)
+        >>> follower.poll()
+        False
+    """
+
+    def __init__(
+        self,
+        filesystem: pyarrow.fs.FileSystem,
+        path: str,
+        source: str | None = None,
+        *,
+        metric: str | None = None,
+        mode: str | None = None,
+        seed_param: str | None = None,
+        clock: Clock | None = None,
+    ):
+        self._filesystem, self._path = filesystem, path
+        self._folder = folder_at(filesystem, path)
+        self._reader = JournalReader(self._folder)
+        self._clock = clock or SystemClock()
+        self._options: dict[str, Any] = {"path": path, "filesystem": filesystem, "source": source}
+        self._options |= {"metric": metric, "mode": mode, "seed_param": seed_param}
+        self._later: list[LaterSession] = []
+        self._pace = Pace(_SHARE)
+        #: The sweep as of the last call of :meth:`poll`.
+        self.sweep = Sweep((), **self._options)
+
+    def poll(self) -> bool:
+        """Read what is new; return whether anything is.
+
+        Raises:
+            tunekit.errors.JournalError: If the journal is damaged or of another version.
+            OSError: If the storage fails. The next call goes on where this one began.
+        """
+        # Before the journal: whoever lets go has recorded first how the sweep ended.
+        driver = driver_of(self._filesystem, self._path, self._clock.time())
+        later = self._read_later()
+        record = self._reader.read()
+        if not record.anew and (record.sessions or later is not self._later):
+            self._reader.forget()  # what is new may change how all of it is told
+            record = self._reader.read()
+        changed = record.anew or bool(record.events) or _who(driver) != _who(self.sweep.driver)
+        if record.anew:
+            self.sweep = Sweep(record.events, record.sessions, **self._options, later=later)
+        elif record.events:
+            self.sweep.extend(record.events)
+        self.sweep.driver, self._later = driver, later
+        return changed
+
+    def _read_later(self) -> list[LaterSession]:
+        """Return the sessions of later validations, the very ones if they are as they were."""
+        began = self._clock.monotonic()
+        if not self._pace.due(began):
+            return self._later
+        later = later_sessions(self._folder)
+        self._pace.took(began, self._clock.monotonic())
+        return self._later if later == self._later else later
+
+
+def _who(driver: Driver | None) -> tuple[str, bool] | None:
+    return None if driver is None else (driver.token, driver.alive)
+
+
 def load(
     path: str | Path,
     storage_filesystem: pyarrow.fs.FileSystem | None = None,
@@ -811,41 +906,29 @@ def load(
         tunekit.errors.ConfigError: tunekit.load: path='/no/such/folder' does not exist...
     """
     problems = Problems("tunekit.load")
-    folder, home, filesystem = None, "", None
+    home, filesystem = "", None
     if problems.instance("path", path, (str, os.PathLike), "Pass an experiment's folder."):
         try:
             filesystem, home = storage_at(os.fspath(path), storage_filesystem)
-            folder = folder_at(filesystem, home)
         except (OSError, ValueError) as error:
             problems.add(
                 f"path={os.fspath(path)!r} cannot be reached: {error}. Pass a local path, or a URI "
                 "of a storage that pyarrow knows, such as s3://bucket/digits."
             )
-    if folder is not None and filesystem is not None and not folder.names(SERIES):
+    if filesystem is not None and not folder_at(filesystem, home).names(SERIES):
         given = os.fspath(path)
         problems.add(f"path={given!r} {no_sweep(filesystem, home, given)}")
     if mode is not None:
         problems.choice("mode", mode, ["min", "max"])
     check_seed(seed_param, problems)
     problems.raise_any()
-    assert folder is not None and filesystem is not None  # or it was raised
+    assert filesystem is not None  # or it was raised
     source = None if storage_filesystem is not None else absolute(os.fspath(path))
+    options: dict[str, Any] = {"metric": metric, "mode": mode, "seed_param": seed_param}
+    follower = Follower(filesystem, home, source, **options)
     with _without_collector():
-        # Before the journal: whoever lets go has recorded first how the sweep ended.
-        driver = driver_of(filesystem, home, time.time())
-        record = record_of(folder)
-        sweep = Sweep(
-            record.events,
-            record.sessions,
-            path=home,
-            filesystem=filesystem,
-            source=source,
-            metric=metric,
-            mode=mode,
-            seed_param=seed_param,
-            driver=driver,
-            later=later_sessions(folder),
-        )
+        follower.poll()
+    sweep = follower.sweep
     if seed_param is not None:
         check_known(seed_param, sweep.hyperparameters(), problems)
         problems.raise_any()

@@ -15,7 +15,7 @@ from tunekit.board.serve.catalogue import Entry
 from tunekit.clock import Clock, SystemClock
 from tunekit.core.pace import Pace
 from tunekit.errors import TunekitError
-from tunekit.reading.follower import Follower
+from tunekit.reading.sweep import Follower
 
 __all__ = ["LiveSweep"]
 
