@@ -22,10 +22,9 @@ from tunekit.reading.findings import (
     BestCheckpoint,
     best_in_short,
     confirmation_in_short,
-    newest_differs,
     over_seeds,
 )
-from tunekit.reading.sweep import Sweep
+from tunekit.reading.sweep import Sweep, newest_differs
 
 __all__ = ["best_as_data", "best_as_text"]
 
@@ -61,8 +60,7 @@ def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
     ]
     if found.confirmation is not None:
         lines.append(printable(f"confirmed: {confirmation_in_words(found.confirmation)}"))
-    newest = sweep.best(found.metric, sweep.mode, scope="last", by="trial")
-    otherwise = newest_differs(found, newest)
+    otherwise = newest_differs(sweep, found)
     lines += [] if otherwise is None else [printable(otherwise)]
     if found.configuration is not None:
         lines += ["", click.style("over seeds", bold=True), *printable(_seeds_as_lines(sweep))]

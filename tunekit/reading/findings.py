@@ -18,7 +18,6 @@ from tunekit.core.seeds import Comparison, Configuration, compare
 from tunekit.core.timeline import Timeline
 from tunekit.core.values import number
 from tunekit.core.words import configuration_names, confirmation_in_words
-from tunekit.core.words import number as digits
 from tunekit.journal.lock import Driver
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "failures_of",
     "later_scores",
     "names_in",
-    "newest_differs",
     "over_seeds",
     "state_of",
     "summary_of",
@@ -301,26 +299,7 @@ def names_in(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return list(found)
 
 
-# What is best ----------------------------------------------------------------------------------
-
-
-def newest_differs(
-    best: BestCheckpoint, newest: BestCheckpoint, names: Mapping[str, str] | None = None
-) -> str | None:
-    """Say which checkpoint ``ResultGrid.get_best_result()`` names, if it is another one.
-
-    Args:
-        best: The best checkpoint of a sweep.
-        newest: The best of its trials' newest ones.
-        names: What trials are called, if not by their ids.
-    """
-    if best.confirmation is not None or newest.path == best.path:
-        return None
-    name = (names or {}).get(newest.trial_id, newest.trial_id)
-    return (
-        f"get_best_result() names trial {name} at iteration {newest.iteration}, "
-        f"{best.metric} {digits(newest.score)}: it compares the newest score of each trial."
-    )
+# Over seeds -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

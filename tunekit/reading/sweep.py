@@ -52,6 +52,7 @@ from tunekit.core.seeds import (
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.story import story
 from tunekit.core.timeline import Timeline
+from tunekit.core.words import number as digits
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.evaluation.later import Swept, confirm_winner, validate_later
 from tunekit.extras import extra
@@ -77,7 +78,7 @@ if TYPE_CHECKING:
     with extra("optuna"):
         import optuna
 
-__all__ = ["Follower", "Sweep", "confirmed", "load", "outline"]
+__all__ = ["Follower", "Sweep", "confirmed", "load", "newest_differs", "outline"]
 
 # What is read as a whole each time takes no larger a share of the time than this.
 _SHARE = 0.1
@@ -953,6 +954,26 @@ def outline(path: str, filesystem: pyarrow.fs.FileSystem, **goal: str | None) ->
         return {"state": "unreadable", "reason": str(error)}
     names = ("state", "began", "last", "metric", "mode", "trials", "validations", "best")
     return {name: summary[name] for name in names}
+
+
+def newest_differs(
+    sweep: Sweep, best: BestCheckpoint, names: Mapping[str, str] | None = None
+) -> str | None:
+    """Say which checkpoint ``ResultGrid.get_best_result()`` names, if it is another one.
+
+    Args:
+        sweep: The sweep.
+        best: Its best checkpoint.
+        names: What trials are called, if not by their ids.
+    """
+    newest = sweep.best(best.metric, sweep.mode, scope="last", by="trial")
+    if best.confirmation is not None or newest.path == best.path:
+        return None
+    name = (names or {}).get(newest.trial_id, newest.trial_id)
+    return (
+        f"get_best_result() names trial {name} at iteration {newest.iteration}, "
+        f"{best.metric} {digits(newest.score)}: it compares the newest score of each trial."
+    )
 
 
 def confirmed(sweep: Sweep, settings: Confirm, own: ValidationConfig | None = None) -> Sweep:

@@ -37,8 +37,8 @@ from tunekit.core.words import (
 )
 from tunekit.extras import extra
 from tunekit.journal.storage import replace_file
-from tunekit.reading.findings import causes_of, failures_of, newest_differs
-from tunekit.reading.sweep import Sweep
+from tunekit.reading.findings import causes_of, failures_of
+from tunekit.reading.sweep import Sweep, newest_differs
 from tunekit.version import VERSION
 
 with extra("report"):
@@ -143,12 +143,7 @@ def contents(found: Findings, drawn: Mapping[str, Any] | None = None) -> dict[st
     causes = causes_of(failures)
     charts = draw(found) if drawn is None else drawn
     columns = list(dict.fromkeys(name for one in ranked for name in one.hyperparameters))
-    schedule: list[dict[str, Any]] = []
-    otherwise = None
-    if verdict is not None:
-        schedule = figures.schedule(sweep, verdict.best)
-        newest = sweep.best(verdict.best.metric, sweep.mode, scope="last", by="trial")
-        otherwise = newest_differs(verdict.best, newest, found.names)
+    schedule = [] if verdict is None else figures.schedule(sweep, verdict.best)
     return {
         "name": Path(sweep.path).name or "sweep",
         "summary": summary,
@@ -168,7 +163,6 @@ def contents(found: Findings, drawn: Mapping[str, Any] | None = None) -> dict[st
         "charts": charts,
         "cut": {
             "curves": max(0, len(ranked) - MOST_CURVES),
-            "most": MOST_CURVES,
             "dots": MOST_DOTS,
             "points": MOST_POINTS,
             "others": OTHER_POINTS,
@@ -189,7 +183,7 @@ def contents(found: Findings, drawn: Mapping[str, Any] | None = None) -> dict[st
         "sessions": sweep.sessions,
         "settings": sweep.newest_session,
         "best": None if verdict is None else verdict.best,
-        "otherwise": otherwise,
+        "otherwise": None if verdict is None else newest_differs(sweep, verdict.best, found.names),
         "loads": _loads(sweep),
         "finds": f".best({sweep.metric!r}, {sweep.mode!r})",
         "resumes": None if sweep.source is None else f"tunekit resume {shlex.quote(sweep.source)}",
