@@ -42,15 +42,6 @@ class Exploit:
     config: Mapping[str, Any] = field(repr=False)
 
 
-def configs_of(exploits: Iterable[Exploit]) -> dict[tuple[str, int], Mapping[str, Any]]:
-    """The hyperparameters of overwritten trials, by trial and generation."""
-    configs: dict[tuple[str, int], Mapping[str, Any]] = {}
-    for exploit in exploits:
-        configs[exploit.trial_id, exploit.generation] = exploit.config
-        configs.setdefault((exploit.trial_id, exploit.generation - 1), exploit.old_config)
-    return configs
-
-
 class Ancestry:
     """The exploits of a sweep.
 
@@ -66,8 +57,8 @@ class Ancestry:
         (1, 0)
         >>> [(e.donor_id, e.iteration) for e in ancestry.line("c")]
         [('a', 4), ('b', 8)]
-        >>> ancestry.config("c", 1), ancestry.config("c", 0), ancestry.config("a", 0)
-        ({'lr': 3}, {}, None)
+        >>> ancestry.configs["c", 0], ancestry.configs["c", 1]
+        ({}, {'lr': 3})
         >>> ancestry.schedule("c")
         [(0, {'lr': 1}), (4, {'lr': 2}), (8, {'lr': 3})]
     """
@@ -76,23 +67,20 @@ class Ancestry:
         self._exploits: list[Exploit] = []
         self._begun: dict[tuple[str, int], Exploit] = {}
         self._generations: dict[str, int] = {}
+        #: The hyperparameters of overwritten trials, by trial and generation.
+        self.configs: dict[tuple[str, int], Mapping[str, Any]] = {}
 
     def add(self, exploit: Exploit) -> None:
         """Record an exploit; those of one trial in the order of its generations."""
         self._exploits.append(exploit)
         self._begun[exploit.trial_id, exploit.generation] = exploit
+        self.configs.setdefault((exploit.trial_id, exploit.generation - 1), exploit.old_config)
+        self.configs[exploit.trial_id, exploit.generation] = exploit.config
         self._generations[exploit.trial_id] = exploit.generation
 
     def generation(self, trial_id: str) -> int:
         """Return how often the trial was overwritten."""
         return self._generations.get(trial_id, 0)
-
-    def config(self, trial_id: str, generation: int) -> Mapping[str, Any] | None:
-        """Return the hyperparameters of a generation; None if the trial was never overwritten."""
-        begun, ended = ((trial_id, generation + after) for after in (0, 1))
-        if begun in self._begun:
-            return self._begun[begun].config
-        return self._begun[ended].old_config if ended in self._begun else None
 
     def line(self, trial_id: str, generation: int | None = None) -> list[Exploit]:
         """The exploits that led to a trial's weights, the oldest first.
@@ -129,3 +117,11 @@ class Ancestry:
 
     def __len__(self) -> int:
         return len(self._exploits)
+
+
+def configs_of(exploits: Iterable[Exploit]) -> dict[tuple[str, int], Mapping[str, Any]]:
+    """Return the hyperparameters of overwritten trials, by trial and generation."""
+    ancestry = Ancestry()
+    for exploit in exploits:
+        ancestry.add(exploit)
+    return ancestry.configs

@@ -339,8 +339,7 @@ class Timeline:
         """Return a trial's hyperparameters in one of its generations, by default the newest."""
         trial = self.trials[trial_id]
         generation = trial.generation if generation is None else generation
-        config = self.ancestry.config(trial_id, generation)
-        return trial.config if config is None else config
+        return self.ancestry.configs.get((trial_id, generation), trial.config)
 
     def spans(self) -> list[Span]:
         """Return what trials and validations did when, trial by trial.

@@ -23,7 +23,6 @@ from tunekit._ray.storage import trial_files
 from tunekit.core.engine import Engine
 from tunekit.core.events import Event, Reported
 from tunekit.core.history import GENERATION, VALIDATED_ITERATION
-from tunekit.core.lineage import configs_of
 from tunekit.core.metrics import flatten, hide, merge, without
 from tunekit.core.stages import StageState
 from tunekit.core.validation import Outcome
@@ -145,7 +144,7 @@ class TrialFiles:
             events: The journal.
             table: Whether to write ``progress.csv``, too.
         """
-        configs = configs_of(self._state.ancestry)  # exploits change hyperparameters
+        configs = self._state.ancestry.configs  # exploits change hyperparameters
         rows: dict[str, list[dict[str, Any]]] = {}
         for event in events:
             trial = trials.get(event.trial_id) if isinstance(event, Reported) else None
