@@ -27,9 +27,9 @@ from tests.sweeps import Ran, sweep
 from tunekit.board.page import render, write_page
 from tunekit.board.page.figures import Findings
 from tunekit.board.page.page import contents
+from tunekit.core.signatures import name_of
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import Journal
-from tunekit.journal.session import name_of
 from tunekit.journal.storage import LocalFolder
 from tunekit.schedulers import PromotionASHA
 

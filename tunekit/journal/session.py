@@ -19,7 +19,7 @@ from tunekit.config import ValidationConfig
 from tunekit.core.signatures import name_of
 from tunekit.version import VERSION
 
-__all__ = ["about", "import_path", "name_of"]
+__all__ = ["about", "import_path"]
 
 _PACKAGES = ("torch", "optuna", "numpy")
 
