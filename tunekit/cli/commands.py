@@ -36,6 +36,7 @@ from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.journal.lock import TAKE_OVER
 from tunekit.lab.comparison import compare as compared
 from tunekit.log import shown
+from tunekit.reading.findings import state_of
 from tunekit.reading.sweep import Sweep, load
 from tunekit.tuner import Tuner
 from tunekit.version import VERSION
@@ -191,7 +192,7 @@ def status(
             text = text_of(known, top, terminal_width())
         else:
             text = sweep.story(trial, now)
-            state = sweep.summary()["state"]
+            state = state_of(sweep.timeline.end, sweep.driver)
             known = {"trial_id": trial, "state": state, "story": text.splitlines()}
         if as_json:
             _print_json(known, indent=None if watch else 2)

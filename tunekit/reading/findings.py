@@ -7,6 +7,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Any
 
 from ray import tune
@@ -123,21 +124,14 @@ def summary_of(timeline: Timeline, driver: Driver | None) -> dict[str, Any]:
         "iterations_after_stop": timeline.iterations_after_stop,
         "lag_s": _lag_in_short(timeline.validations),
         "exploits": len(timeline.ancestry),
-        "later": {
-            name: {
-                "function": rows[0]["function"],
-                "metrics": list(
-                    dict.fromkeys(
-                        metric
-                        for row in rows
-                        for metric in (flatten({name: row["metrics"]}) if row["metrics"] else ())
-                    )
-                ),
-                "validations": _counts(rows),
-            }
-            for name, rows in _by_stage(timeline.later).items()
-        },
+        "later": {name: _later(name, rows) for name, rows in _by_stage(timeline.later).items()},
     }
+
+
+def _later(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    metrics = (flatten({name: row["metrics"]}) for row in rows if row["metrics"])
+    names = list(dict.fromkeys(chain.from_iterable(metrics)))
+    return {"function": rows[0]["function"], "metrics": names, "validations": _counts(rows)}
 
 
 def _by_stage(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
