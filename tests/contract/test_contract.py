@@ -96,7 +96,7 @@ def journal(ran: Ran) -> list[dict[str, Any]]:
 
 def check_leases(ran: Ran) -> None:
     """Nothing is kept but what a trial that has ended would be restored from."""
-    for path in ran.validation.state.leases:
+    for path in ran.validation.engine.leases:
         restarts = [t for t in ran.trials if t.checkpoint and t.checkpoint.path == path]
         assert restarts, path
         assert Path(path).exists()

@@ -222,7 +222,7 @@ def test_with_room_to_spare_the_same_is_decided(tmp_path, name, on_pending):
     assert counts["validated"] >= few.validation.summary()["validated"]
     assert auto.heard.ends == few.heard.ends
     assert not any(counts[name] for name in ("running", "starting", "queued", "waiting"))
-    assert list(auto.validation.state.broken()) == []
+    assert list(auto.validation.engine.broken()) == []
 
 
 @pytest.mark.parametrize("lag_s", [0.3, 2.5])

@@ -509,7 +509,7 @@ def check_left(ran: Ran) -> Iterator[Problem]:
     if controller._cached_trial_decisions:
         yield Problem(Wrong.STATE_LEFT, dict(controller._cached_trial_decisions))
     restorable = {trial.checkpoint.path for trial in ran.trials if trial.checkpoint}
-    for path in ran.validation.state.leases:
+    for path in ran.validation.engine.leases:
         if path not in restorable:
             yield Problem(Wrong.LEASE_LEFT, path)
         if not Path(path).exists():
@@ -525,7 +525,7 @@ def planned(scheduler: Any) -> list[str]:
 def check_kept(ran: Ran, keep: int) -> Iterator[Problem]:
     """At the end: each trial has what was to be kept, its newest checkpoint and what is leased."""
     for trial in ran.trials:
-        kept = known(trial) - set(ran.validation.state.leases)
+        kept = known(trial) - set(ran.validation.engine.leases)
         if len(kept) > keep + 1:
             yield Problem(Wrong.TOO_MANY, (str(trial), kept))
 
@@ -633,7 +633,7 @@ def test_an_ended_trial_drops_the_exploit_it_was_to_make(tmp_path):
         scheduler._joined.user_scheduler.conclude(scheduler._proxies.by_id[trial_id].real)
         assert trial_id not in planned(scheduler)
         coming = ran.validation.ancestry.generation(trial_id) + 1
-        assert ran.validation.state.leases.held(for_clone(trial_id, coming)) is None
+        assert ran.validation.engine.leases.held(for_clone(trial_id, coming)) is None
 
     for seed in range(10):
         settings = calm(seed, kind="pbt", save_s=2.5, on_pending="continue")

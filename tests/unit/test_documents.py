@@ -439,7 +439,7 @@ def given_pbt(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) ->
     )
     space = {"lr": tune.loguniform(1e-4, 1e-1)}
     ran = sweep(folder, pbt, on_pending="wait", param_space=space, trials=8)
-    tuner.validation.state = ran.validation.state
+    tuner.validation.engine = ran.validation.engine
     names["trial_id"] = tuner.validation.lineage.to_dataframe().trial_id[0]
     yield
     assert (folder / "policy.txt").read_text()

@@ -63,25 +63,25 @@ class StageState:
             first. ``"promoted"``: those by whose scores the scheduler let their trials go on, and
             the last ones of trials that were not stopped early. ``"last"``: the last one of each
             trial.
-        sweep: What is known of the sweep. It is given each event first.
+        engine: What is known of the sweep. It is given each event first.
 
     Example:
-        >>> stage = StageState("full", 2, sweep := Engine())
+        >>> stage = StageState("full", 2, engine := Engine())
         >>> for n in (1, 2):
         ...     saved = CheckpointSaved(trial_id="a", id=f"a:0:{n}:1", iteration=n, checkpoint="c")
-        ...     for one in (sweep, stage):
+        ...     for one in (engine, stage):
         ...         commands = one.apply(saved)
         >>> list(stage.backlog.owed)
         ['a:0:2:1:full']
     """
 
-    def __init__(self, name: str, every: int | str, sweep: Engine):
-        self.name, self._every, self._sweep = name, every, sweep
+    def __init__(self, name: str, every: int | str, engine: Engine):
+        self.name, self._every, self._engine = name, every, engine
         self._trials: dict[str, _Saved] = {}
         # The names of all that was ever owed.
         self._known: set[str] = set()
         #: Its validations.
-        self.backlog = Backlog(sweep.leases)
+        self.backlog = Backlog(engine.leases)
 
     def apply(self, event: Input) -> list[Command]:
         """Apply an event that the sweep has; return what to show."""
@@ -101,18 +101,18 @@ class StageState:
     def _due(self, event: OfTrial) -> Request | None:
         """Return what an event makes due."""
         trial = self._trials.setdefault(event.trial_id, _Saved())
-        rejected = event.trial_id in self._sweep.rejected
+        rejected = event.trial_id in self._engine.rejected
         promoted = last = None
         match event:
             case CheckpointSaved():
-                request = self._sweep.request_of(event)
+                request = self._engine.request_of(event)
                 request = replace(request, stage=self.name, optional=False)
                 trial.count, trial.newest = trial.count + 1, request
                 if request.used:
                     trial.undecided[request.place] = request
                 if isinstance(self._every, int):
                     return None if trial.count % self._every else request
-                last = request if self._sweep.delivery.completed(event.trial_id) else None
+                last = request if self._engine.delivery.completed(event.trial_id) else None
             case ScoreDelivered():
                 decided = trial.undecided.pop(event.place, None)
                 for older in [known for known in trial.undecided if known < event.place]:
@@ -145,5 +145,5 @@ class StageState:
         if outcome is None:
             return []
         self.backlog.let_go(outcome.request)
-        counts = self._sweep.history.staged(outcome)
+        counts = self._engine.history.staged(outcome)
         return [Show(outcome), Notify(outcome)] if counts else []

@@ -209,12 +209,12 @@ class ValidationCallback(tune.Callback):
     @property
     def history(self) -> History:
         """Return what was validated."""
-        return self.state.history
+        return self.engine.history
 
     @property
     def ancestry(self) -> Ancestry:
         """Return which trials were overwritten with which checkpoints."""
-        return self.state.ancestry
+        return self.engine.ancestry
 
     def renew(self, config: ValidationConfig) -> None:
         """Validate by other settings from now on, in a restored sweep that is not running yet."""
@@ -226,7 +226,7 @@ class ValidationCallback(tune.Callback):
         config, where = self.config, self.config.cache
         self._cache = cache = None if where is None else ValidationCache(where)
         #: What is known of the sweep so far.
-        self.state = Engine(config.when)
+        self.engine = Engine(config.when)
         self._draining = Draining(self.clock)
         self._stopping = StoppingCriteria(self.fail)
         #: Where validations run.
@@ -242,13 +242,13 @@ class ValidationCallback(tune.Callback):
                 stage,
                 (self._stage_executors or {}).get(stage.name) or executor_of(stage, cache),
                 self.clock,
-                sweep=self.state,
+                engine=self.engine,
                 trials=self.trials,
                 earlier=self.validators,
                 emit=self.emit,
                 cache=cache,
             )
-        self._failures = FailureReports(config, self.state)
+        self._failures = FailureReports(config, self.engine)
 
     @property
     def validators(self) -> list[Validator]:
@@ -274,7 +274,7 @@ class ValidationCallback(tune.Callback):
 
     def _goal(self) -> tuple[frozenset[str], str | None]:
         """Return the metrics to judge by, and which values are better."""
-        return self.state.required, None if self.controller is None else self.user_scheduler.mode
+        return self.engine.required, None if self.controller is None else self.user_scheduler.mode
 
     def share(
         self,
@@ -322,7 +322,7 @@ class ValidationCallback(tune.Callback):
             controller.keep_apart()
         #: The user's scheduler.
         self.user_scheduler = user_scheduler = UserScheduler(
-            state, controller, self.state, self.validator, emit
+            state, controller, self.engine, self.validator, emit
         )
         #: Lets it choose.
         self.next_trial = NextTrial(user_scheduler, controller, emit=emit)
@@ -331,7 +331,7 @@ class ValidationCallback(tune.Callback):
         self.waiting = waiting = Waiting(
             self.config,
             self.trials,
-            self.state,
+            self.engine,
             self._stopping,
             self.validator.pool,
             self.executor,
@@ -352,7 +352,7 @@ class ValidationCallback(tune.Callback):
         )
         #: What the scheduler and the searcher are given.
         self.deliveries = Deliveries(
-            self.state,
+            self.engine,
             self.trials,
             user_scheduler,
             self.next_trial,
@@ -363,11 +363,11 @@ class ValidationCallback(tune.Callback):
         )
         #: What was reported and saved, and has to be validated.
         self.requests = Requests(
-            self.config, self.state, self.trials, self.validator, user_scheduler, self.waiting
+            self.config, self.engine, self.trials, self.validator, user_scheduler, self.waiting
         )
         #: Shows scores in Tune's trials, and writes their files.
         self.files = TrialFiles(
-            self.state,
+            self.engine,
             [stage.state for stage in self.stages.values()],
             changed=controller.changed,
             finalized=partial(self._tell, "on_trial_settled"),
@@ -377,7 +377,7 @@ class ValidationCallback(tune.Callback):
             controller,
             self._draining,
             display,
-            state=self.state,
+            engine=self.engine,
             validators=self.validators,
             deliveries=self.deliveries,
             files=self.files,
@@ -387,11 +387,11 @@ class ValidationCallback(tune.Callback):
         self.listeners = controller.callbacks
         for listener in self.listeners:
             if isinstance(listener, ValidatedLoggerCallback):
-                listener.attach(self.state.undecided, self.history.names.keys)
+                listener.attach(self.engine.undecided, self.history.names.keys)
             if isinstance(listener, AtDecisions):
                 listener.attach(waiting.saves)
         self._judge_by(*controller.take_over_metric_check(), *user_scheduler.objectives)
-        self._stopping.attach(controller, lambda: self.state.required | self.history.names.keys())
+        self._stopping.attach(controller, lambda: self.engine.required | self.history.names.keys())
         controller.look_at_reports_first(_receive)
         self._open_experiment(controller, state)
         if searcher is not None:
@@ -405,7 +405,7 @@ class ValidationCallback(tune.Callback):
     def _judge_by(self, *more: str) -> None:
         """Note by which metrics the sweep is judged, and whether every score is used."""
         judged_by = self.waiting.judged_by(*more)
-        if judged_by != self.state.judged_by:
+        if judged_by != self.engine.judged_by:
             self.emit(judged_by)
 
     def begin(self) -> None:
@@ -445,7 +445,7 @@ class ValidationCallback(tune.Callback):
         self._watch(trial)
         self._stopping.restore(trial, self._restore.past)
         self.ledger.add(trial)
-        self._stopping.take_over(trial, self.state.required)
+        self._stopping.take_over(trial, self.engine.required)
         self._judge_by()
 
     # From the report to the request ------------------------------------------------------------
@@ -513,7 +513,7 @@ class ValidationCallback(tune.Callback):
         saved = self.requests.saved(trial)
         if saved is not None:
             self.emit(saved)
-        self.state.leases.touch(trial.trial_id)
+        self.engine.leases.touch(trial.trial_id)
 
     # Steps and the end -------------------------------------------------------------------------
 
@@ -533,7 +533,7 @@ class ValidationCallback(tune.Callback):
         self._raise_error()
         self._end.note()
         if os.environ.get(CHECK):
-            left = filter(self.user_scheduler.hears, self.state.undelivered())
+            left = filter(self.user_scheduler.hears, self.engine.undelivered())
             self._refuse([f"what is due of trial {one} was not delivered" for one in left], "now")
         self._delete_surplus(controller)
         controller.wake_on([one for v in self.validators for one in v.awaited()])
@@ -543,14 +543,14 @@ class ValidationCallback(tune.Callback):
 
     def _watch(self, trial: Trial) -> None:
         """Let a trial's checkpoints be kept as long as somebody needs them."""
-        LeasingCheckpointManager.install(trial, self.state.leases, lambda: self.unreported)
+        LeasingCheckpointManager.install(trial, self.engine.leases, lambda: self.unreported)
 
     def _delete_surplus(self, controller: Controller) -> None:
         """Delete the checkpoints that nobody needs and that are too many, of trials of this step.
 
         Once the step is over: whoever is to have a lease on one has it by then.
         """
-        for trial_id in self.state.leases.take_touched():
+        for trial_id in self.engine.leases.take_touched():
             trial = self.trials.get(trial_id)  # not a donor that a restored experiment has lost
             manager = None if trial is None else LeasingCheckpointManager.of(trial)
             if trial is not None and manager is not None:
@@ -663,11 +663,11 @@ class ValidationCallback(tune.Callback):
 
         With ``TUNEKIT_CHECK=1``, it raises if a rule is broken.
         """
-        commands = self.state.handle(event)
+        commands = self.engine.handle(event)
         of_stages = [one for stage in self.stages.values() for one in stage.state.apply(event)]
         if os.environ.get(CHECK):
             stages = [one for stage in self.stages.values() for one in stage.state.backlog.broken()]
-            self._refuse([*self.state.broken(), *stages], f"after {event!r}")
+            self._refuse([*self.engine.broken(), *stages], f"after {event!r}")
         return of_stages + commands
 
     @staticmethod
@@ -745,7 +745,7 @@ class ValidationCallback(tune.Callback):
             {'validated': 0, 'failed': 0, 'timed_out': 0, 'skipped': 0, 'running': 0,
              'starting': 0, 'queued': 0, 'waiting': 0}
         """
-        ended = {status.value: self.state.backlog.counts[status] for status in Status}
+        ended = {status.value: self.engine.backlog.counts[status] for status in Status}
         return {**ended, **self.validator.counts()}
 
     def show_on(self, display: Display) -> None:
@@ -775,7 +775,7 @@ class ValidationCallback(tune.Callback):
     @property
     def judged_by(self) -> list[str]:
         """Return the sweep's objectives."""
-        return sorted(self.state.required)
+        return sorted(self.engine.required)
 
     @property
     def validated_names(self) -> Collection[str]:
@@ -785,7 +785,7 @@ class ValidationCallback(tune.Callback):
     @property
     def unreported(self) -> Collection[str]:
         """Return the metrics for which only validated values count."""
-        return self.state.undecided() | self.history.names.keys()
+        return self.engine.undecided() | self.history.names.keys()
 
     def timing(self) -> dict[str, float]:
         """Return where time went, in seconds.
@@ -800,9 +800,9 @@ class ValidationCallback(tune.Callback):
             {'validations_ran_s': 0.0, 'trials_waited_s': 0.0, 'drained_s': 0.0}
         """
         return {
-            "validations_ran_s": self.state.backlog.ran_s
+            "validations_ran_s": self.engine.backlog.ran_s
             + sum(stage.state.backlog.ran_s for stage in self.stages.values()),
-            "trials_waited_s": self.state.waited_s,
+            "trials_waited_s": self.engine.waited_s,
             "drained_s": self._draining.took_s,
         }
 
@@ -829,7 +829,7 @@ class ValidationCallback(tune.Callback):
             self.clock.time(),
             config=self.config,
             seed_param=self.seed_param,
-            judged=self.state.required,
+            judged=self.engine.required,
             mode=self.user_scheduler.mode,
             scheduler=state.scheduler,
             search_alg=controller.search_alg,

@@ -31,7 +31,7 @@ class Deliveries:
     """Delivers what is due, once each, and records what the scheduler decides.
 
     Args:
-        state: The state of the sweep.
+        engine: The state of the sweep.
         trials: Its trials; others may be added.
         user_scheduler: The scheduler that gets scores.
         next_trial: Lets it choose the next trial.
@@ -43,7 +43,7 @@ class Deliveries:
 
     def __init__(
         self,
-        state: Engine,
+        engine: Engine,
         trials: Mapping[str, Trial],
         user_scheduler: UserScheduler,
         next_trial: NextTrial,
@@ -53,7 +53,7 @@ class Deliveries:
         emit: Callable[[Input], None],
         fail: Callable[[TunekitError], None],
     ):
-        self._state, self._trials = state, trials
+        self._engine, self._trials = engine, trials
         self._user_scheduler, self._next_trial = user_scheduler, next_trial
         self.searcher, self._criteria = searcher, criteria
         self._emit, self._fail = emit, fail
@@ -62,7 +62,7 @@ class Deliveries:
         """Give the scheduler and the searcher what they may see of a trial now."""
         trial = self._trials[trial_id]
         while self._user_scheduler.hears(trial_id):
-            due = self._state.delivery.due(trial_id)
+            due = self._engine.delivery.due(trial_id)
             if due is None:
                 break
             if isinstance(due, Completion):
@@ -81,7 +81,7 @@ class Deliveries:
             event: The event.
             search: Whether the searcher has not seen it.
         """
-        trial, delivery = self._trials[event.trial_id], self._state.delivery
+        trial, delivery = self._trials[event.trial_id], self._engine.delivery
         if isinstance(event, EndDelivered):
             self._end(trial, delivery.end(event.trial_id), again=True, search=search)
             return
@@ -108,7 +108,7 @@ class Deliveries:
             decided: What was decided before the sweep was interrupted, if it was.
             search: Whether the searcher has not seen it.
         """
-        trial_id, names = trial.trial_id, self._state.history.names
+        trial_id, names = trial.trial_id, self._engine.history.names
         stops = self._criteria.reached(trial_id, result, names, again=decided is not None)
         decision = self._user_scheduler.judge(trial, result, scored, stops=stops, decided=decided)
         finished = False
@@ -128,7 +128,7 @@ class Deliveries:
         """Tell the scheduler of a trial's end, and the searcher if it has not heard of it."""
         result = None if end.result is None else flatten(end.result)
         if result is not None and not self._user_scheduler.has_ended(trial):
-            names = self._state.history.names  # stoppers look across trials
+            names = self._engine.history.names  # stoppers look across trials
             self._criteria.reached(trial.trial_id, result, names, again=again)
         self._user_scheduler.finish(trial, result)
         if search and self.searcher is not None:
@@ -141,7 +141,7 @@ class Deliveries:
             trial_id: The trial.
             removed: Whether it ended while it was not running.
         """
-        if not self._state.delivery.completed(trial_id):
+        if not self._engine.delivery.completed(trial_id):
             self._emit(TrialEnded(trial_id=trial_id, removed=removed))
 
     def conclude(self, trials: Iterable[Trial]) -> None:
@@ -151,7 +151,7 @@ class Deliveries:
             trials: The trials that have ended and do not continue when the sweep is restored.
         """
         delivery, ended = (
-            self._state.delivery,
+            self._engine.delivery,
             [one for one in trials if one.trial_id in self._trials],
         )
         for trial in ended:
@@ -165,10 +165,10 @@ class Deliveries:
 
     def _can_be_judged(self, scored: Scored, result: Mapping[str, Any]) -> bool:
         """Return whether a result has the metrics to judge by; if none ever had them, give up."""
-        missing, names = self._state.lacks(result), self._state.history.names
+        missing, names = self._engine.lacks(result), self._engine.history.names
         if not missing:
             return True
-        if self._state.has_delivered or not names.keys().isdisjoint(missing):
+        if self._engine.has_delivered or not names.keys().isdisjoint(missing):
             logger.warning(
                 "Trial %s has no %s at iteration %d; it is not judged by that iteration.",
                 scored.trial_id,

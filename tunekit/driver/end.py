@@ -87,7 +87,7 @@ class SweepEnd:
         controller: The sweep's controller, in whose steps the end waits.
         draining: Shows the wait.
         display: Where the wait is shown.
-        state: The state of the sweep.
+        engine: The state of the sweep.
         validators: Run its validations.
         deliveries: Delivers what is left.
         files: Writes the files of its trials.
@@ -101,7 +101,7 @@ class SweepEnd:
         draining: Draining,
         display: Display,
         *,
-        state: Engine,
+        engine: Engine,
         validators: Collection[Validator],
         deliveries: Deliveries,
         files: TrialFiles,
@@ -109,7 +109,7 @@ class SweepEnd:
         emit: Callable[[Input], None],
     ):
         self._controller, self._draining, self._display = controller, draining, display
-        self._state, self._validators, self._deliveries = state, validators, deliveries
+        self._engine, self._validators, self._deliveries = engine, validators, deliveries
         self._files, self._failures, self._emit = files, failures, emit
         #: The error that the sweep ends with, if any.
         self.error: TunekitError | None = None
@@ -167,7 +167,7 @@ class SweepEnd:
         """Record which trials a used-up time budget has stopped, before Tune's state has them."""
         if self._cut is None and self._controller.out_of_time:
             stopped = [trial.trial_id for trial in trials if trial.status == Trial.TERMINATED]
-            self._cut = {t for t in stopped if not self._state.delivery.completed(t)}
+            self._cut = {t for t in stopped if not self._engine.delivery.completed(t)}
             self._emit(BudgetExpired(trial_ids=sorted(self._cut)))
 
     def _conclude(self, trials: list[Trial]) -> bool:

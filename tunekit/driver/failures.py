@@ -30,11 +30,11 @@ class FailureReports:
 
     Args:
         config: How validation is set up.
-        state: The state of the sweep.
+        engine: The state of the sweep.
     """
 
-    def __init__(self, config: ValidationConfig, state: Engine):
-        self._config, self._state = config, state
+    def __init__(self, config: ValidationConfig, engine: Engine):
+        self._config, self._engine = config, engine
         self._failures = Failures(gives_up=config.on_failure != "ignore")
         # What was said of the last failure, with its traceback.
         self._last: tuple[str, str] | None = None
@@ -56,7 +56,7 @@ class FailureReports:
         said = f"The validation of {place} {how}: {subject}{reason}."
         trace = f"\n{outcome.error}" if outcome.error else ""
         self._last = (said, trace)
-        if self._state.history.names:
+        if self._engine.history.names:
             self._failures.succeeded()
         verdict = self._failures.failed(place, reason)
         if self._config.on_failure == "raise":
@@ -83,7 +83,7 @@ class FailureReports:
 
     def reported(self, trial: Trial, report: Mapping[str, Any], callbacks: Collection[Any]) -> None:
         """Take a report; warn at the first if nothing asks for a checkpoint to validate."""
-        if self._state.has_saved:
+        if self._engine.has_saved:
             return
         first, self._has_reported = not self._has_reported, True
         advice = None
@@ -92,13 +92,13 @@ class FailureReports:
             self._how_to_save = advice or NO_CHECKPOINT
         if advice is None and first:
             policies = any(isinstance(callback, CheckpointPolicy) for callback in callbacks)
-            advice = _nobody_saves(trial, report, self._state.required, policies=policies)
+            advice = _nobody_saves(trial, report, self._engine.required, policies=policies)
         if advice is not None:
             logger.warning("%s", advice)
 
     def ended(self, trial: Trial) -> None:
         """Take the end of a trial; say what to write if no trial has saved."""
-        if self._state.has_saved or self._has_ended or not trial.last_result:
+        if self._engine.has_saved or self._has_ended or not trial.last_result:
             return
         self._has_ended = True
         if self._how_to_save is NO_CHECKPOINT:  # else it was said
@@ -115,8 +115,8 @@ class FailureReports:
         for more in self._failures.rest():
             logger.warning("Validations have failed: %s.", more)
         reported = {name for trial in trials for name in flatten(trial.last_result)}
-        missing = sorted(self._state.required - reported)
-        if missing and not self._state.history.names and self._last is not None:
+        missing = sorted(self._engine.required - reported)
+        if missing and not self._engine.history.names and self._last is not None:
             said, trace = self._last
             logger.error(
                 "No trial has a validated %s, so that there is no best trial: no validation of "
@@ -134,7 +134,7 @@ class FailureReports:
             and trial.trial_id not in cut_short
             and TRAINING_ITERATION in trial.last_result
         ]
-        if self._state.has_saved or not missing or not ended:
+        if self._engine.has_saved or not missing or not ended:
             return None
         shown = chosen({name for report in ended for name in flatten(report)})
         failed = sum(trial.status == Trial.ERROR for trial in trials)

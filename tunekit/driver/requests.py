@@ -36,7 +36,7 @@ class Requests:
 
     Args:
         config: The settings.
-        state: The state of the sweep.
+        engine: The state of the sweep.
         trials: Its trials; others may be added.
         validator: Runs the validations.
         user_scheduler: The scheduler, which uses some scores.
@@ -46,13 +46,13 @@ class Requests:
     def __init__(
         self,
         config: ValidationConfig,
-        state: Engine,
+        engine: Engine,
         trials: Mapping[str, Trial],
         validator: Validator,
         user_scheduler: UserScheduler,
         waiting: Waiting,
     ):
-        self._config, self._state, self._trials = config, state, trials
+        self._config, self._engine, self._trials = config, engine, trials
         self._validator, self._user_scheduler, self._waiting = validator, user_scheduler, waiting
         # What each trial's newest report says of its own validation, and of which iteration it is.
         self._overrides: dict[str, tuple[int, ValidationOverride]] = {}
@@ -76,14 +76,14 @@ class Requests:
     def reported(self, trial: Trial, report: dict[str, Any]) -> Reported:
         """Return the event of a report."""
         trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
-        report[GENERATION] = self._state.ancestry.generation(trial_id)
+        report[GENERATION] = self._engine.ancestry.generation(trial_id)
         offered = self._offered.get(trial_id) == step
         serves = self._user_scheduler.serves(trial, report)
         return Reported(trial_id=trial_id, report=report, offered=offered, serves=serves)
 
     def saved(self, trial: Trial) -> CheckpointSaved | None:
         """Return the event of a trial's newest checkpoint, if that is a new one."""
-        newest, record = latest_checkpoint(trial), self._state.record(trial.trial_id)
+        newest, record = latest_checkpoint(trial), self._engine.record(trial.trial_id)
         if newest is None or record.clone == newest[0].path:
             return None  # nothing was saved: it is still what the trial was restored from
         newest[1].pop(VALIDATION_KEY, None)  # Tune keeps it with the checkpoint
@@ -100,10 +100,10 @@ class Requests:
         """
         trial_id = trial.trial_id
         for checkpoint, report in saved_results(trial):
-            own = self._state.ancestry.generation(trial_id)
+            own = self._engine.ancestry.generation(trial_id)
             if checkpoint.path in known or report.get(GENERATION, 0) != own:
                 continue
-            last = self._state.record(trial_id).report or {}
+            last = self._engine.record(trial_id).report or {}
             if last.get(TRAINING_ITERATION, 0) < report[TRAINING_ITERATION]:
                 yield Reported(trial_id=trial_id, report=report, offered=True)
             yield self._saved(trial, checkpoint, report)
@@ -114,13 +114,13 @@ class Requests:
         Of the arguments of its validation it has only what the report says: the sweep's own may be
         large, and may be others in a restored sweep.
         """
-        trial_id, step, state = trial.trial_id, report[TRAINING_ITERATION], self._state
-        generation, record = state.ancestry.generation(trial_id), state.record(trial_id)
-        run = state.history.run_of(trial_id, step, generation)
+        trial_id, step, engine = trial.trial_id, report[TRAINING_ITERATION], self._engine
+        generation, record = engine.ancestry.generation(trial_id), engine.record(trial_id)
+        run = engine.history.run_of(trial_id, step, generation)
         of, override = self._overrides.get(trial_id, (None, None))
         override = override if of == step else None
         own = override if isinstance(override, train.ValidationTaskConfig) else None
-        stored = {**own_names(report, state.history.names), GENERATION: generation}
+        stored = {**own_names(report, engine.history.names), GENERATION: generation}
         last = {**(record.report or {})}
         last.pop(SHOULD_CHECKPOINT, None)  # Tune stores it without
         used = record.used and last.get(TRAINING_ITERATION) == step

@@ -72,7 +72,7 @@ class SweepDriver(Protocol):
 
     trials: dict[str, Trial]
     listeners: list[Any]
-    state: Engine
+    engine: Engine
     ledger: Ledger
     waiting: Waiting
     user_scheduler: UserScheduler
@@ -163,11 +163,11 @@ class Restore:
         for event in self.past[len(known) :]:
             self._tell(event, controller, told, to_scheduler=True)
         self.replays = False
-        _note(told, driver.state.postponed)
+        _note(told, driver.engine.postponed)
         if len(self.past) > len(known):
             count = len(self.past) - len(known)
             logger.info("Restored what happened after the sweep was saved: %d events.", count)
-        names = driver.state.history.names
+        names = driver.engine.history.names
         return {
             trial_id: [replace(one, report=hide(one.report, names)) for one in own]
             for trial_id, own in told.items()
@@ -205,11 +205,11 @@ class Restore:
         if isinstance(event, Reported):
             told[trial.trial_id].append(Told(event.report))
         if isinstance(event, CheckpointSaved):
-            self._checkpoints[(trial.trial_id, *event.place)] = driver.state.request_of(event)
+            self._checkpoints[(trial.trial_id, *event.place)] = driver.engine.request_of(event)
         if event.n > self.as_of:
             self._bring_forward(event, trial, controller)
         else:
-            driver.state.leases.take_touched()  # Tune's trial knows what was deleted then
+            driver.engine.leases.take_touched()  # Tune's trial knows what was deleted then
         if event.n > self._searcher_as_of and isinstance(event, (TrialEnded, TrialErrored)):
             controller.tell_search_of_end(trial, failed=isinstance(event, TrialErrored))
         if to_scheduler:
@@ -284,12 +284,12 @@ class Restore:
 
     def _donor(self, event: Exploited) -> Version | None:
         """Return the checkpoint that a trial was overwritten with, if the journal has it."""
-        trials, state = self._driver.trials, self._driver.state
+        trials, engine = self._driver.trials, self._driver.engine
         place = (event.donor_generation, event.iteration)
         saved = self._checkpoints.get((event.donor_id, *place))
         if saved is None:
             return None
-        score = state.merged(saved.report, state.history.score(event.donor_id, place))
+        score = engine.merged(saved.report, engine.history.score(event.donor_id, place))
         donor = trials.get(event.donor_id, trials[event.trial_id])
         return Version(
             trial_id=event.donor_id,
@@ -311,10 +311,10 @@ class Restore:
         for trial_id, trial in trials.items():
             driver.files.add(trial)
             # A step that was killed, or that raised, has deleted nothing.
-            driver.state.leases.touch(trial_id)
+            driver.engine.leases.touch(trial_id)
             if trial.is_finished():
                 continue
-            if driver.state.record(trial_id).failed or driver.state.delivery.completed(trial_id):
+            if driver.engine.record(trial_id).failed or driver.engine.delivery.completed(trial_id):
                 driver.emit(TrialRetried(trial_id=trial_id))
                 driver.user_scheduler.restart(driver.user_scheduler.proxies.of(trial))
             for path in forget_missing(trial):
@@ -325,7 +325,7 @@ class Restore:
         remove_left_over(trials.values(), past)
         tables = any(isinstance(one, CSVLoggerCallback) for one in driver.listeners)
         driver.files.restore(trials, past, table=tables)
-        for command in driver.state.reconcile():
+        for command in driver.engine.reconcile():
             driver.perform(command)
         if past[-1].n < self.as_of:
             self._record_lost(past)
@@ -342,7 +342,7 @@ class Restore:
 
     def _place(self, controller: Controller) -> None:
         """Put each trial where it stood when the sweep was interrupted."""
-        driver, delivery = self._driver, self._driver.state.delivery
+        driver, delivery = self._driver, self._driver.engine.delivery
         user_scheduler = driver.user_scheduler
         user_scheduler.proxies.forget_unadded()
         for trial_id, proxy in user_scheduler.proxies.by_id.items():

@@ -35,7 +35,7 @@ class StageEvaluation(Evaluation):
     Args:
         stage: The user's settings.
         *where: As of :class:`~tunekit.validating.validator.Validator`.
-        sweep: What is known of the sweep.
+        engine: What is known of the sweep.
         trials: Its trials; others may be added.
         earlier: The validators that go first: the sweep's own, and those of earlier stages.
         **options: As of :class:`~tunekit.evaluation.evaluation.Evaluation`.
@@ -45,13 +45,13 @@ class StageEvaluation(Evaluation):
         self,
         stage: Stage,
         *where: Any,
-        sweep: Engine,
+        engine: Engine,
         trials: Mapping[str, Trial],
         earlier: Sequence[Validator],
         **options: Any,
     ):
         #: What it has to validate, and what came of it.
-        self.state = StageState(stage.name, stage.every, sweep)
+        self.state = StageState(stage.name, stage.every, engine)
         self._sweep = _Sweep(stage, self.state, trials, earlier)
         super().__init__(stage, *where, source=self._sweep, **options)
         self._of = f"Stage {stage.name!r}: "

@@ -194,8 +194,8 @@ class Machine:
         self.started, self.hosted = executor.started, executor.hosted
         self.validated = len(self.scores)
         if validation is not None:
-            self.validated = validation.state.backlog.counts[Status.VALIDATED]
-            self.skipped = validation.state.backlog.counts[Status.SKIPPED]
+            self.validated = validation.engine.backlog.counts[Status.VALIDATED]
+            self.skipped = validation.engine.backlog.counts[Status.SKIPPED]
 
     def _trials_fit(self, sweep: LocalSweep) -> int:
         self.room.trials = sweep.running

@@ -38,7 +38,7 @@ class TrialFiles:
     """Shows validated metrics in trials while they run; writes their files when they have ended.
 
     Args:
-        state: The state of the sweep.
+        engine: The state of the sweep.
         stages: The states of its further stages.
         changed: Called with a trial of which Tune is to save something new.
         finalized: Called once with each trial whose files are written.
@@ -51,16 +51,16 @@ class TrialFiles:
 
     def __init__(
         self,
-        state: Engine,
+        engine: Engine,
         stages: Collection[StageState],
         *,
         changed: Callable[[Trial], None],
         finalized: Callable[[Trial], None],
     ):
-        self._state = state
-        self._backlogs = [state.backlog, *(stage.backlog for stage in stages)]
+        self._engine = engine
+        self._backlogs = [engine.backlog, *(stage.backlog for stage in stages)]
         self._changed, self._finalized = changed, finalized
-        self._history = state.history
+        self._history = engine.history
         self._reported: dict[str, Trial] = {}
         self._open: dict[str, Trial] = {}
         self._final: dict[str, Trial] = {}
@@ -120,7 +120,7 @@ class TrialFiles:
         """
         history = self._history
         names = len(history.names) + len(history.staged_names)
-        if self._state.hesitates() or (not history.names and not at_end):
+        if self._engine.hesitates() or (not history.names and not at_end):
             return
         if names != self._names:
             self._names = names
@@ -144,7 +144,7 @@ class TrialFiles:
             events: The journal.
             table: Whether to write ``progress.csv``, too.
         """
-        configs = self._state.ancestry.configs  # exploits change hyperparameters
+        configs = self._engine.ancestry.configs  # exploits change hyperparameters
         rows: dict[str, list[dict[str, Any]]] = {}
         for event in events:
             trial = trials.get(event.trial_id) if isinstance(event, Reported) else None

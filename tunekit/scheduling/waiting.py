@@ -50,7 +50,7 @@ class Waiting(Around):
     Args:
         config: The settings.
         trials: The trials of the sweep; others may be added.
-        state: The state of the sweep.
+        engine: The state of the sweep.
         stopping: The stopping criteria.
         pool: The sweep's own validations.
         executor: Where they run.
@@ -67,7 +67,7 @@ class Waiting(Around):
         self,
         config: ValidationConfig,
         trials: Mapping[str, Trial],
-        state: Engine,
+        engine: Engine,
         stopping: StoppingCriteria,
         pool: Pool,
         executor: Executor,
@@ -80,7 +80,7 @@ class Waiting(Around):
         best_in_full: bool,
         draining: Callable[[], bool],
     ):
-        self._config, self._trials, self._state = config, trials, state
+        self._config, self._trials, self._engine = config, trials, engine
         #: The validations by whose scores trials are judged.
         self.pool = pool
         self._executor, self._clock = executor, clock
@@ -100,22 +100,22 @@ class Waiting(Around):
 
     def judged_by(self, *more: str) -> JudgedBy:
         """Return what the sweep is judged by, with metrics that have become known."""
-        names, scheduling = self._state.required.union(more), self._scheduling
+        names, scheduling = self._engine.required.union(more), self._scheduling
         all_count = self._searches or self._stopping.by_scores
         return JudgedBy(names, all_count, frozenset(scheduling.objectives), scheduling.mode)
 
     def judged(self) -> dict[str, str | None]:
         """See :class:`~tunekit.validating.validator.Around`."""
-        judged_by = self._state.judged_by
+        judged_by = self._engine.judged_by
         return {name: judged_by.better(name) for name in judged_by.names}
 
     def all_count(self) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
-        return self._state.judged_by.all_count
+        return self._engine.judged_by.all_count
 
     def alike(self, request: Request, name: str, interval: Interval) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
-        if self._best_in_full and self._state.may_be_best(name, interval):
+        if self._best_in_full and self._engine.may_be_best(name, interval):
             return False
         return self._stopping.alike(
             request.trial_id, name, interval
@@ -139,7 +139,7 @@ class Waiting(Around):
 
     def pending_decisions(self, trial_id: str) -> int:
         """Return how many pending scores of a trial the scheduler will decide by."""
-        return self._state.delivery.pending_decisions(trial_id)
+        return self._engine.delivery.pending_decisions(trial_id)
 
     def waits_for_each(self) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
@@ -159,7 +159,7 @@ class Waiting(Around):
 
     def waits(self, trial_id: str) -> Waits | None:
         """Return for which pending scores a trial waits that has reported; None if for none."""
-        if not self._state.delivery.waits(trial_id):
+        if not self._engine.delivery.waits(trial_id):
             return None
         waits, resumes = self.waits_for(trial_id), self._controller.can_resume
         if waits is Waits.LATE and self.squeezed and not resumes(self._trials[trial_id]):
@@ -323,7 +323,7 @@ class Waiting(Around):
 
     def best(self, trial_id: str) -> float | None:
         """See :class:`~tunekit.validating.validator.Around`."""
-        return self._state.best(trial_id)
+        return self._engine.best(trial_id)
 
     def over(self) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""

@@ -81,7 +81,7 @@ def test_what_is_owed_is_kept_until_it_has_ended_and_is_owed_once():
 
 
 def kept(stage: StageState, name: str) -> str | None:
-    return stage._sweep.leases.held(for_validation(name))
+    return stage._engine.leases.held(for_validation(name))
 
 
 def test_what_is_owed_of_weights_that_are_gone_is_dropped_and_what_was_requested_is_not():
