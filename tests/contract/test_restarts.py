@@ -12,7 +12,7 @@ from ray.tune.schedulers import FIFOScheduler
 
 from tests.contract.test_contract import check_contract, journal
 from tests.schedulers import pbt, space
-from tests.sweeps import Counting, index_of, sweep
+from tests.sweeps import Counting, SavesWhen, index_of, quality, sweep
 from tests.versions import Versioned, Versions
 from tunekit.core.validation import Attempt
 
@@ -127,3 +127,21 @@ def test_a_trial_that_fails_before_it_is_overwritten_is_overwritten_when_it_rest
     assert [r["training_iteration"] for r in own] == [1, 2, 3], "it did not train on after restart"
     assert clone[0]["version"] == donor[exploit.iteration] + 1
     assert clone[0]["config"] == exploit.config
+
+
+class EndsInItsSecondLife(Counting):
+    """Fails after iteration 5, goes back to iteration 4, and ends by itself at 5."""
+
+    def step(self) -> dict[str, Any]:
+        reported = super().step()
+        if self.steps == 6:
+            raise RuntimeError("fails at 6")
+        return {**reported, "done": self.steps == 5 and self._restored}
+
+
+def test_a_report_that_ends_a_trial_by_itself_is_not_taken_for_the_one_before_a_failure(tmp_path):
+    saves = SavesWhen(lambda trial, report: report["training_iteration"] == 4 or report["done"])
+    options = {"trainable": EndsInItsSecondLife, "policy": saves, "max_failures": 1}
+    ran = sweep(tmp_path, FIFOScheduler(), trials=1, **options)
+    assert ran.heard.of(0) == [4]  # as in Tune, the last score goes with the end only
+    assert ran.heard.ends == [(0, quality(0, 5))]

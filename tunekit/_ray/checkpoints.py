@@ -30,10 +30,8 @@ from tunekit.core.events import (
     ValidationRequested,
 )
 from tunekit.core.metrics import flatten, hide, merge
-from tunekit.core.reports import received
 from tunekit.core.retention import Kept, left_over, rank, surplus
 from tunekit.core.values import number
-from tunekit.pickles import portable
 
 __all__ = [
     "LeasingCheckpointManager",
@@ -225,9 +223,6 @@ class LeasingCheckpointManager(_CheckpointManager):
 
         Not before the new one is in the journal: a sweep that is restored would have neither.
         """
-        step = checkpoint_result.metrics.get("training_iteration", 0)
-        report = received(checkpoint_result.metrics, step, portable)
-        checkpoint_result.metrics = dict(report)
         self._latest_checkpoint_result = checkpoint_result
         if checkpoint_result.checkpoint.path not in self._entries:
             self._checkpoint_results.append(checkpoint_result)

@@ -132,6 +132,10 @@ class Proxy:
         self.judging = False
         #: Whether the scheduler has heard that it failed.
         self.failed = False
+        #: Whether Tune has asked about its newest report, which is not recorded yet.
+        self.offered = False
+        #: What the score of that report serves in the scheduler's internal state, if anything.
+        self.serves: float | None = None
         #: What it did, while what has happened is replayed.
         self.stands: Actual | None = None
         #: What it is to take up.

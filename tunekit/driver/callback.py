@@ -17,7 +17,6 @@ from typing import Any, assert_never
 from msgspec import structs
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.result import TRAINING_ITERATION
 
 from tunekit._ray.checkpoints import LeasingCheckpointManager
 from tunekit._ray.controller import Controller, fail_for_good
@@ -50,14 +49,13 @@ from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import hide
 from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, starved, waiting_trials
-from tunekit.core.reports import own_names, received
 from tunekit.core.room import Shares, shares, total
 from tunekit.core.seeds import check_seed
 from tunekit.core.validation import Outcome, Status
 from tunekit.driver.deliveries import Deliveries
 from tunekit.driver.end import Draining, SweepEnd
 from tunekit.driver.failures import FailureReports
-from tunekit.driver.requests import Requests
+from tunekit.driver.requests import Requests, receive
 from tunekit.driver.restore import Restore
 from tunekit.errors import (
     AlreadyRunningError,
@@ -71,7 +69,6 @@ from tunekit.journal.home import Home
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.session import about
 from tunekit.loggers import JsonLogger, ValidatedLoggerCallback, validated
-from tunekit.pickles import portable
 from tunekit.policies import AtDecisions
 from tunekit.results.lineage import Lineage
 from tunekit.results.tensorboard import TensorBoardLogger
@@ -83,7 +80,6 @@ from tunekit.scheduling.stopping import StoppingCriteria
 from tunekit.scheduling.trial_actions import TrialActions
 from tunekit.scheduling.user_scheduler import UserScheduler
 from tunekit.scheduling.waiting import Waiting
-from tunekit.training import VALIDATION_KEY
 from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import Executor
 from tunekit.validating.ray_executor import executor_of
@@ -392,7 +388,7 @@ class ValidationCallback(tune.Callback):
                 listener.attach(waiting.saves)
         self._judge_by(*controller.take_over_metric_check(), *user_scheduler.objectives)
         self._stopping.attach(controller, lambda: self.engine.required | self.history.names.keys())
-        controller.look_at_reports_first(_receive)
+        controller.look_at_reports_first(receive)
         self._open_experiment(controller, state)
         if searcher is not None:
             searcher.attach(self.validator.poll)
@@ -468,7 +464,7 @@ class ValidationCallback(tune.Callback):
             return
         if controller.resumed:
             controller.begin_anew()
-        controller.look_at_reports_first(_receive)
+        controller.look_at_reports_first(receive)
         if restore.past:
             told = restore.replay(controller)
             self._take_over_new_criteria()
@@ -500,10 +496,9 @@ class ValidationCallback(tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
         """Called by Tune with each report, after the scheduler and before the loggers."""
-        self.requests.override(trial.trial_id, result)
-        _become(result, own_names(result, self.history.names))
+        reported = self.requests.reported(trial, result)
         self._failures.reported(trial, result, self.listeners)
-        self.emit(self.requests.reported(trial, result))
+        self.emit(reported)
         self.waiting.reported(trial, self.clock.monotonic())
         self.files.reported(trial)
 
@@ -853,16 +848,3 @@ class ValidationCallback(tune.Callback):
     def set_state(self, state: dict[str, Any]) -> None:
         """Keep what Tune saved with the experiment; it is loaded once the folder is known."""
         self._restore.saved = state
-
-
-def _receive(trial: Trial, result: dict[str, Any]) -> None:
-    """Put a report into a form that Tune, loggers and the journal can take."""
-    iteration = (trial.last_result or {}).get(TRAINING_ITERATION, 0) + 1
-    _become(result, received(result, iteration, portable, keep=("config", VALIDATION_KEY)))
-
-
-def _become(result: dict[str, Any], other: Mapping[str, Any]) -> None:
-    """Give a report, which Tune has, the items of another."""
-    if other is not result:
-        result.clear()
-        result.update(other)

@@ -18,17 +18,24 @@ from tunekit.core.engine import Engine
 from tunekit.core.events import CheckpointSaved, Event, Reported, ValidationKey
 from tunekit.core.failures import gone
 from tunekit.core.history import GENERATION
-from tunekit.core.reports import own_names
+from tunekit.core.reports import own_names, received
 from tunekit.core.validation import Request
 from tunekit.core.values import same
+from tunekit.pickles import portable
 from tunekit.scheduling.user_scheduler import UserScheduler
 from tunekit.scheduling.waiting import Waiting
 from tunekit.training import VALIDATION_KEY, ValidationOverride, override_of
 from tunekit.validating.validator import Validator
 
-__all__ = ["Requests"]
+__all__ = ["Requests", "receive"]
 
 logger = logging.getLogger(__name__)
+
+
+def receive(trial: Trial, result: dict[str, Any]) -> None:
+    """Put a report, or what was saved of one, into a form that Tune and the journal can take."""
+    iteration = (trial.last_result or {}).get(TRAINING_ITERATION, 0) + 1
+    _become(result, received(result, iteration, portable, keep=("config", VALIDATION_KEY)))
 
 
 class Requests:
@@ -56,29 +63,21 @@ class Requests:
         self._validator, self._user_scheduler, self._waiting = validator, user_scheduler, waiting
         # What each trial's newest report says of its own validation, and of which iteration it is.
         self._overrides: dict[str, tuple[int, ValidationOverride]] = {}
-        # The newest iteration of each trial that Tune has asked the scheduler about.
-        self._offered: dict[str, int] = {}
 
-    def offered(self, trial_id: str, iteration: int) -> None:
-        """Take that Tune is asking the scheduler about a report."""
-        self._offered[trial_id] = iteration
-
-    def override(self, trial_id: str, report: dict[str, Any]) -> None:
-        """Take out of a report what it says of its own validation."""
+    def reported(self, trial: Trial, report: dict[str, Any]) -> Reported:
+        """Return the event of a report, out of which goes what it says of its own validation."""
+        trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
         wanted, problem = override_of(report.pop(VALIDATION_KEY, None))
-        step = report[TRAINING_ITERATION]
         if problem:
             logger.warning("Trial %s, iteration %d: %s", trial_id, step, problem)
         self._overrides[trial_id] = (step, wanted)
         if wanted:
             report[SHOULD_CHECKPOINT] = True
-
-    def reported(self, trial: Trial, report: dict[str, Any]) -> Reported:
-        """Return the event of a report."""
-        trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
+        _become(report, own_names(report, self._engine.history.names))
         report[GENERATION] = self._engine.ancestry.generation(trial_id)
-        offered = self._offered.get(trial_id) == step
-        serves = self._user_scheduler.serves(trial, report)
+        proxy = self._user_scheduler.proxies.of(trial)
+        offered, proxy.offered = proxy.offered, False  # not if Tune ends the trial by itself
+        serves = proxy.serves if offered else self._user_scheduler.serves(trial, report)
         return Reported(trial_id=trial_id, report=report, offered=offered, serves=serves)
 
     def saved(self, trial: Trial) -> CheckpointSaved | None:
@@ -159,3 +158,10 @@ class Requests:
             timeout_s=own.timeout_s if request.timeout_s is None else request.timeout_s,
         )
         self._validator.submit(ready)
+
+
+def _become(result: dict[str, Any], other: Mapping[str, Any]) -> None:
+    """Give a report, which Tune has, the items of another."""
+    if other is not result:
+        result.clear()
+        result.update(other)

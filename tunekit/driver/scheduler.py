@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ray.tune.experiment import Trial
-from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.controller import Controller
@@ -163,9 +162,7 @@ class ValidatedScheduler(TrialScheduler):
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Answer a trial's report; whether it is validated is known once it has saved."""
-        sweep = self._join(tune_controller)
-        sweep.requests.offered(trial.trial_id, result[TRAINING_ITERATION])
-        return sweep.actions.answer(self._proxies.of(trial), result)
+        return self._join(tune_controller).actions.answer(self._proxies.of(trial), result)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """Record a trial's end; your scheduler gets it after the trial's last score."""

@@ -69,7 +69,8 @@ class TrialActions:
         self._starts.reported(proxy.trial_id, self._clock.monotonic())
         self.begins(proxy)
         self._proxies.reopen(proxy)
-        if not self._may_stand_still(proxy, result) and not proxy.change.restored_from:
+        proxy.offered, proxy.serves = True, self._user_scheduler.serves(proxy.real, result)
+        if not self._may_stand_still(proxy) and not proxy.change.restored_from:
             if proxy.phase is Desired.ENDED:
                 return TrialScheduler.STOP
             if proxy.phase is Desired.PAUSED:
@@ -79,7 +80,7 @@ class TrialActions:
         proxy.held = True
         return TrialScheduler.NOOP
 
-    def _may_stand_still(self, proxy: Proxy, result: Mapping[str, Any]) -> bool:
+    def _may_stand_still(self, proxy: Proxy) -> bool:
         """Return whether a trial that reports may have to wait for scores.
 
         If so, it is told to wait. Whether it does depends on whether its report is saved and
@@ -88,7 +89,7 @@ class TrialActions:
         waits = self._waiting.waits_for(proxy.trial_id)
         if waits is Waits.EACH:
             return True
-        used = self._user_scheduler.uses(proxy.real, result)
+        used = proxy.serves is not None
         pending = self._waiting.pending_decisions(proxy.trial_id)
         return stands_still(
             waits,

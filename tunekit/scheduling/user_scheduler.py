@@ -90,15 +90,11 @@ class UserScheduler:
     def serves(self, trial: Trial, report: Mapping[str, Any]) -> float | None:
         """Return what the score of a trial's new report would serve in its internal state, if any.
 
-        Call this with each report, as often as you like.
+        It is asked once for each report: what it says is kept in the proxy, then in the journal.
         """
         now = flatten(report).get(time_attr_of(self.scheduler))
         coming = self._engine.coming(trial.trial_id, before=report[TRAINING_ITERATION])
         return None if now is None else self._rule(trial.trial_id).serves(now, coming)
-
-    def uses(self, trial: Trial, report: Mapping[str, Any]) -> bool:
-        """Return whether it will use the score of a trial's new report, or that is the last."""
-        return bool(report.get(DONE)) or self.serves(trial, report) is not None
 
     def decides_again(self, trial_id: str) -> bool:
         """Return whether it can use a score of a later report of a trial, too."""

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from ray.tune.experiment import Trial
-from ray.tune.result import TRAINING_ITERATION
+from ray.tune.result import DONE, TRAINING_ITERATION
 from ray.tune.schedulers import FIFOScheduler
 
 from tunekit._ray.checkpoints import latest_checkpoint
@@ -307,7 +307,7 @@ class Waiting(Around):
 
         What decides nothing is not worth an iteration's time.
         """
-        used = self._scheduling.uses(trial, report)
+        used = bool(report.get(DONE)) or self._scheduling.proxies.of(trial).serves is not None
         if used or self._config.when != "auto":
             return used
         free = self.pool.durations.saves_are_free(self.starts.iteration_s)
