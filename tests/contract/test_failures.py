@@ -201,3 +201,14 @@ def test_a_policy_that_has_not_asked_yet_is_not_forgotten(tmp_path, caplog):
     with pytest.raises(tunekit.errors.MetricNotFoundError):
         sweep(tmp_path, FIFOScheduler(), trials=1, policy=SavesWhen(lambda trial, result: False))
     assert "nothing asks it for one" not in caplog.text
+
+
+def test_a_sweep_that_lacked_its_metric_goes_on_once_the_function_returns_it(tmp_path):
+    options: dict = {"trials": 2, "on_pending": "wait", "listening": False}
+    with pytest.raises(tunekit.errors.MetricNotFoundError, match="Validation returned 'other'"):
+        sweep(tmp_path, FIFOScheduler(), validate=lambda attempt: {"other": 1.0}, **options)
+    restored = prepare_restore(LocalFolder(tmp_path / "sweep"), events_in(tmp_path / "sweep"))
+    again = {"mended": restored, "resume": ResumeConfig(), **options}
+    ran = sweep(tmp_path, FIFOScheduler(), **again)
+    assert [trial.status for trial in ran.trials] == ["TERMINATED"] * 2
+    assert all("accuracy" in trial.last_result for trial in ran.trials)

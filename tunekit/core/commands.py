@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from tunekit.core.delivery import Scored
 from tunekit.core.validation import Outcome, Request
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Fold",
     "NoteFailure",
     "Notify",
+    "PassOver",
     "Show",
     "Told",
     "Validate",
@@ -76,6 +78,13 @@ class NoteFailure:
 
 
 @dataclass(frozen=True)
+class PassOver:
+    """Log that a score is delivered to nobody: it lacks a metric that the sweep is judged by."""
+
+    scored: Scored
+
+
+@dataclass(frozen=True)
 class Notify:
     """Give a score to loggers."""
 
@@ -102,4 +111,6 @@ class Deliver:
     trial_id: str
 
 
-Command: TypeAlias = Ask | Validate | Cancel | Fold | Show | NoteFailure | Notify | Deliver
+Command: TypeAlias = (
+    Ask | Validate | Cancel | Fold | Show | NoteFailure | PassOver | Notify | Deliver
+)

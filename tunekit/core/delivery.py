@@ -71,8 +71,8 @@ class Delivery:
     order in which they can happen; :meth:`due` returns what may be delivered now.
 
     Args:
-        counts: Returns whether a validated result can be judged by; a trial does not end with one
-            that cannot.
+        counts: Returns whether a validated result can be judged by; one that cannot is delivered
+            to nobody, and no trial ends with it.
         merged: ``merged(report, metrics)`` is the validated result.
 
     Example:
@@ -167,7 +167,7 @@ class Delivery:
         line.over = True
 
     def delivered(self, trial_id: str, place: tuple[int, int]) -> None:
-        """Note that a score was delivered, or that it cannot be judged by."""
+        """Note that a score was delivered: older ones that have not ended never are."""
         line, (generation, iteration) = self._line(trial_id), place
         if generation != line.generation:
             return
@@ -185,18 +185,23 @@ class Delivery:
             self._leave(line, iteration, self._score(line, trial_id, iteration))
         line.over = True
 
-    def settle(self, trial_id: str) -> None:
+    def settle(self, trial_id: str) -> list[Scored]:
         """Leave behind what comes before the next score to deliver and will never be delivered.
 
         Such as a validation without a score; or one of a trial's last report, which is not due by
-        itself but goes with the trial's end.
+        itself but goes with the trial's end. Return those that cannot be judged by.
         """
-        line = self._known(trial_id)
+        line, passed_over = self._known(trial_id), []
         for iteration in list(self._in_turn(line)):
             scored = self._score(line, trial_id, iteration)
-            if scored is not None and self._may_be_heard(line, iteration):
-                return
-            self._leave(line, iteration, scored)
+            if scored is None or not self._may_be_heard(line, iteration):
+                self._leave(line, iteration, scored)
+            elif self._counts(scored.result):
+                break
+            else:
+                self.delivered(trial_id, scored.request.place)
+                passed_over.append(scored)
+        return passed_over
 
     # What follows ------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from tunekit.core.commands import (
     Fold,
     NoteFailure,
     Notify,
+    PassOver,
     Validate,
 )
 from tunekit.core.confidence import Interval
@@ -60,7 +61,7 @@ from tunekit.core.retention import Leases, for_clone, for_validation
 from tunekit.core.validation import Outcome, Request, Selection, Status
 from tunekit.core.values import number
 
-__all__ = ["Engine", "Hears", "Input", "JudgedBy", "PassedOver", "TrialRecord"]
+__all__ = ["Engine", "Hears", "Input", "JudgedBy", "TrialRecord"]
 
 _STOP = "STOP"
 _SHOULD_CHECKPOINT, _DONE = "should_checkpoint", "done"
@@ -93,19 +94,6 @@ class TrialRecord:
     ended: list[Request] = field(default_factory=list)
     spare: Outcome | None = None
     extremes: dict[str, tuple[float, float]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class PassedOver:
-    """A score is delivered to nobody: it lacks a metric to judge by. That is not recorded.
-
-    Attributes:
-        trial_id: The trial.
-        place: The generation and iteration of its score.
-    """
-
-    trial_id: str
-    place: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -152,7 +140,7 @@ class JudgedBy:
 
 
 #: What the engine takes: events, and what is not written down because each session says it anew.
-Input: TypeAlias = Event | JudgedBy | Hears | PassedOver
+Input: TypeAlias = Event | JudgedBy | Hears
 
 
 class Engine:
@@ -246,7 +234,7 @@ class Engine:
         if self._undelivered and not self.hesitates():
             self._commands += map(Deliver, self._undelivered)
             self._undelivered.clear()
-        if isinstance(event, (OfTrial, ValidationEnded, PassedOver)):
+        if isinstance(event, (OfTrial, ValidationEnded)):
             self._unsettled[event.trial_id] = None
             self._settle(event.trial_id)
 
@@ -303,8 +291,6 @@ class Engine:
                 self._undelivered[event.trial_id] = None
             case JudgedBy():
                 self.judged_by, self.delivery.all_count = event, event.all_count
-            case PassedOver():
-                self.delivery.delivered(event.trial_id, event.place)
             case _:
                 never(event)
 
@@ -313,7 +299,7 @@ class Engine:
         known = not self.hesitates()
         for one in self._unsettled if known else (trial_id,):
             if known:
-                self.delivery.settle(one)
+                self._commands += map(PassOver, self.delivery.settle(one))
             ended = self.trials[one].ended if one in self.trials else []
             held = [request for request in ended if self.delivery.holds(request)]
             if len(held) == len(ended):

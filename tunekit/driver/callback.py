@@ -33,6 +33,7 @@ from tunekit.core.commands import (
     Fold,
     NoteFailure,
     Notify,
+    PassOver,
     Show,
     Validate,
 )
@@ -355,7 +356,6 @@ class ValidationCallback(tune.Callback):
             searcher,
             self._stopping,
             emit=emit,
-            fail=self.fail,
         )
         #: What was reported and saved, and has to be validated.
         self.requests = Requests(
@@ -621,8 +621,8 @@ class ValidationCallback(tune.Callback):
         self._refused = error
         self.fail(error)
 
-    def fail(self, error: TunekitError) -> None:
-        """End the sweep with an error, at the end of the current step."""
+    def fail(self, error: TunekitError | None) -> None:
+        """End the sweep with an error, if it is one, at the end of the current step."""
         self._end.error = self._end.error or error
 
     def _raise_error(self) -> None:
@@ -688,9 +688,9 @@ class ValidationCallback(tune.Callback):
             case Show():
                 self.files.staged(self.trials[command.outcome.request.trial_id], command.outcome)
             case NoteFailure():
-                error = self._failures.failed(command.outcome)
-                if error is not None:
-                    self.fail(error)
+                self.fail(self._failures.failed(command.outcome))
+            case PassOver():
+                self.fail(self._failures.passed_over(command.scored))
             case Notify():
                 self._notify(command.outcome)
             case Deliver():

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from ray.tune.experiment import Trial
 from ray.tune.result import DONE
 from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.scheduler_kinds import exhausts
-from tunekit.core.advice import unknown_metric
 from tunekit.core.delivery import Completion, Scored
-from tunekit.core.engine import Engine, Input, PassedOver
-from tunekit.core.events import EndDelivered, ScoreDelivered, TrialEnded
+from tunekit.core.engine import Engine
+from tunekit.core.events import EndDelivered, Event, ScoreDelivered, TrialEnded
 from tunekit.core.metrics import flatten
-from tunekit.errors import MetricNotFoundError, TunekitError
 from tunekit.scheduling.next_trial import NextTrial
 from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.scheduling.stopping import StoppingCriteria
 from tunekit.scheduling.user_scheduler import UserScheduler
 
 __all__ = ["Deliveries"]
-
-logger = logging.getLogger(__name__)
 
 
 class Deliveries:
@@ -38,7 +32,6 @@ class Deliveries:
         searcher: The searcher that gets scores, if one does.
         criteria: The stopping criteria that read validated metrics.
         emit: Takes each event, before anything comes of it.
-        fail: Ends the sweep with an error.
     """
 
     def __init__(
@@ -50,29 +43,24 @@ class Deliveries:
         searcher: ValidatedSearcher | None,
         criteria: StoppingCriteria,
         *,
-        emit: Callable[[Input], None],
-        fail: Callable[[TunekitError], None],
+        emit: Callable[[Event], None],
     ):
         self._engine, self._trials = engine, trials
         self._user_scheduler, self._next_trial = user_scheduler, next_trial
         self.searcher, self._criteria = searcher, criteria
-        self._emit, self._fail = emit, fail
+        self._emit = emit
 
     def deliver(self, trial_id: str) -> None:
         """Give the scheduler and the searcher what they may see of a trial now."""
         trial = self._trials[trial_id]
         while self._user_scheduler.hears(trial_id):
-            due = self._engine.delivery.due(trial_id)
-            if due is None:
-                break
-            if isinstance(due, Completion):
-                self._deliver_end(trial, due)
-                continue
-            result = {**flatten(due.result), DONE: False}
-            if self._can_be_judged(due, result):
-                self._emit(self._decide(trial, due, result))
-            else:
-                self._emit(PassedOver(trial_id, due.request.place))
+            match self._engine.delivery.due(trial_id):
+                case Scored() as scored:
+                    self._emit(self._decide(trial, scored))
+                case Completion() as end:
+                    self._deliver_end(trial, end)
+                case None:
+                    break
 
     def deliver_again(self, event: ScoreDelivered | EndDelivered, *, search: bool) -> None:
         """Deliver what was delivered before the sweep was interrupted; the events before say what.
@@ -87,28 +75,26 @@ class Deliveries:
             return
         scored = delivery.score_at(event.trial_id, event.place)
         if scored is not None:
-            result = {**flatten(scored.result), DONE: False}
-            self._decide(trial, scored, result, decided=event.decision, search=search)
+            self._decide(trial, scored, decided=event.decision, search=search)
 
     def _decide(
         self,
         trial: Trial,
         scored: Scored,
-        result: dict[str, Any],
         *,
         decided: str | None = None,
         search: bool = True,
     ) -> ScoreDelivered:
-        """Ask the stopping criteria and the scheduler, and let the searcher learn from a result.
+        """Ask the stopping criteria and the scheduler, and let the searcher learn from a score.
 
         Args:
             trial: The trial.
             scored: The score.
-            result: The validated result, flat.
             decided: What was decided before the sweep was interrupted, if it was.
             search: Whether the searcher has not seen it.
         """
         trial_id, names = trial.trial_id, self._engine.history.names
+        result = {**flatten(scored.result), DONE: False}
         stops = self._criteria.reached(trial_id, result, names, again=decided is not None)
         decision = self._user_scheduler.judge(trial, result, scored, stops=stops, decided=decided)
         finished = False
@@ -162,19 +148,3 @@ class Deliveries:
             if not delivery.over(trial.trial_id):
                 self._user_scheduler.conclude(trial)
                 self._deliver_end(trial, delivery.end(trial.trial_id))
-
-    def _can_be_judged(self, scored: Scored, result: Mapping[str, Any]) -> bool:
-        """Return whether a result has the metrics to judge by; if none ever had them, give up."""
-        missing, names = self._engine.lacks(result), self._engine.history.names
-        if not missing:
-            return True
-        if self._engine.has_delivered or not names.keys().isdisjoint(missing):
-            logger.warning(
-                "Trial %s has no %s at iteration %d; it is not judged by that iteration.",
-                scored.trial_id,
-                ", ".join(map(repr, missing)),
-                scored.iteration,
-            )
-        else:
-            self._fail(MetricNotFoundError(unknown_metric(missing, names, result)))
-        return False

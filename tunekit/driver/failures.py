@@ -10,7 +10,8 @@ from ray.tune.experiment import Trial
 from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit.config import ValidationConfig
-from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved
+from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved, unknown_metric
+from tunekit.core.delivery import Scored
 from tunekit.core.engine import Engine
 from tunekit.core.failures import HOPELESS, Failures, place_of
 from tunekit.core.metric_names import chosen, listed
@@ -77,6 +78,20 @@ class FailureReports:
             logger.warning("%s%s", said, trace)
         if verdict.more is not None:
             logger.warning("Validations have failed: %s.", verdict.more)
+        return None
+
+    def passed_over(self, scored: Scored) -> MetricNotFoundError | None:
+        """Log a score that lacks a metric to judge by; return why the sweep ends if all have."""
+        engine, result = self._engine, flatten(scored.result)
+        missing, names = engine.lacks(result), engine.history.names
+        if not engine.has_delivered and names.keys().isdisjoint(missing):
+            return MetricNotFoundError(unknown_metric(missing, names, result))
+        logger.warning(
+            "Trial %s has no %s at iteration %d; it is not judged by that iteration.",
+            scored.trial_id,
+            ", ".join(map(repr, missing)),
+            scored.iteration,
+        )
         return None
 
     # Nothing to validate ------------------------------------------------------------------------

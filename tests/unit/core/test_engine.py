@@ -16,10 +16,11 @@ from tunekit.core.commands import (
     Fold,
     NoteFailure,
     Notify,
+    PassOver,
     Validate,
 )
 from tunekit.core.delivery import Completion, Scored
-from tunekit.core.engine import Engine, Hears, JudgedBy, PassedOver
+from tunekit.core.engine import Engine, Hears, JudgedBy
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
@@ -242,13 +243,22 @@ def told_to_deliver(commands: Iterable[Command]) -> list[str]:
     return [one.trial_id for one in commands if isinstance(one, Deliver)]
 
 
-@pytest.mark.parametrize("event", [delivered(1), PassedOver("a", (0, 1)), exploited(1, 1)])
+@pytest.mark.parametrize("event", [delivered(1), exploited(1, 1)])
 def test_a_checkpoint_is_kept_until_its_score_is_delivered_or_never_will_be(event):
     state = after(*one(1), reported(2))
     assert "/sweep/c1" in state.leases and state.leases.take_touched() == ["a"], "it has a score"
     state.handle(event)
     assert "/sweep/c1" not in state.leases and state.leases.take_touched() == ["a"]
     assert list(state.broken()) == [] and not state.delivery.waits("a")
+
+
+def test_a_score_without_a_metric_to_judge_by_is_passed_over_as_soon_as_that_is_known():
+    loss = ValidationEnded(id="a:0:2:1", status="validated", metrics={"loss": 0.5})
+    state = after(*one(1), *one(2)[:-1])
+    assert not [one for one in state.handle(loss) if isinstance(one, PassOver)], "1 goes first"
+    [passed] = [one for one in state.handle(delivered(1)) if isinstance(one, PassOver)]
+    assert passed.scored.iteration == 2 and state.lacks(passed.scored.result) == ["accuracy"]
+    assert due(state) is None and not state.delivery.waits("a") and not list(state.leases)
 
 
 def test_nothing_is_left_behind_until_it_is_known_which_names_are_validations():
@@ -259,7 +269,7 @@ def test_nothing_is_left_behind_until_it_is_known_which_names_are_validations():
     assert list(state.leases) == ["/sweep/c1", "/sweep/c2", "/sweep/c3"]
     assert state.delivery.waits("a")
     state.apply(ended(3))
-    assert list(state.leases) == ["/sweep/c2", "/sweep/c3"]
+    assert list(state.leases) == ["/sweep/c3"], "2 is passed over"
 
 
 def test_validations_of_a_trial_that_was_stopped_early_are_cancelled():

@@ -40,7 +40,7 @@ from tunekit.core.validation import Request
 
 TRIALS = "ab"
 #: What is kept in an engine, and is no part of what it knows.
-NOT_KNOWN = {"_commands", "_from_before", "_sweep"}
+NOT_KNOWN = {"_commands", "_from_before", "_engine"}
 
 
 class Killed(Exception):
