@@ -138,6 +138,11 @@ class JudgedBy:
         """
         return self.mode if name in self.objectives or self.names == {name} else None
 
+    @property
+    def numbers(self) -> dict[str, str | None]:
+        """Return the metrics, which must be numbers, and which of their values are better."""
+        return {name: self.better(name) for name in self.names}
+
 
 #: What the engine takes: events, and what is not written down because each session says it anew.
 Input: TypeAlias = Event | JudgedBy | Hears

@@ -101,6 +101,18 @@ class Durations:
         self.starts: deque[float] = deque(maxlen=9)
         self.runs: deque[float] = deque(maxlen=9)
         self.saves: deque[float] = deque(maxlen=9)
+        # When each trial reported that has not saved since.
+        self._reported: dict[str, float] = {}
+
+    def reported(self, trial_id: str, now: float) -> None:
+        """Note that a trial has reported; it may save next."""
+        self._reported[trial_id] = now
+
+    def saved(self, trial_id: str, now: float) -> None:
+        """Note that a trial has saved."""
+        since = self._reported.pop(trial_id, None)
+        if since is not None:
+            self.saves.append(now - since)
 
     @property
     def typical_s(self) -> float | None:

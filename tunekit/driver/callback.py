@@ -336,7 +336,6 @@ class ValidationCallback(tune.Callback):
             controller,
             user_scheduler,
             shares=self.shares,
-            searches=searcher is not None,
             best_in_full=self.best_in_full,
             draining=lambda: self._draining.waits,
         )
@@ -400,7 +399,9 @@ class ValidationCallback(tune.Callback):
 
     def _judge_by(self, *more: str) -> None:
         """Note by which metrics the sweep is judged, and whether every score is used."""
-        judged_by = self.waiting.judged_by(*more)
+        scheduler, names = self.user_scheduler, self.engine.required.union(more)
+        all_count = self.deliveries.searcher is not None or self._stopping.by_scores
+        judged_by = JudgedBy(names, all_count, frozenset(scheduler.objectives), scheduler.mode)
         if judged_by != self.engine.judged_by:
             self.emit(judged_by)
 
@@ -499,12 +500,12 @@ class ValidationCallback(tune.Callback):
         reported = self.requests.reported(trial, result)
         self._failures.reported(trial, result, self.listeners)
         self.emit(reported)
-        self.waiting.reported(trial, self.clock.monotonic())
+        self.validator.pool.durations.reported(trial.trial_id, self.clock.monotonic())
         self.files.reported(trial)
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Called by Tune when a trial has saved: decide whether to validate the checkpoint."""
-        self.waiting.saved(trial, self.clock.monotonic())
+        self.validator.pool.durations.saved(trial.trial_id, self.clock.monotonic())
         saved = self.requests.saved(trial)
         if saved is not None:
             self.emit(saved)

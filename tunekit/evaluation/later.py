@@ -21,6 +21,7 @@ from tunekit.config import ValidationConfig
 from tunekit.confirm import Confirm
 from tunekit.core.confidence import Interval
 from tunekit.core.confirmation import CONFIRMED, Race
+from tunekit.core.engine import JudgedBy
 from tunekit.core.estimates import Estimate
 from tunekit.core.events import Event, ValidationEstimated, ValidationKey, relocated
 from tunekit.core.failures import place_of
@@ -228,8 +229,9 @@ class _Confirmation(Source):
     def wanted(self) -> Sequence[Request]:
         return [self.request(str(key)) for key in self.race.wanted()]
 
-    def judged(self) -> Mapping[str, str | None]:
-        return {self._metric: None}  # the race takes finite numbers only
+    @property
+    def judged_by(self) -> JudgedBy:
+        return JudgedBy(frozenset({self._metric}))  # the race takes finite numbers only
 
     def alike(self, request: Request, name: str, interval: Interval) -> bool:
         if self.race.enough(request.id, interval):

@@ -15,7 +15,7 @@ from tunekit.clock import Clock
 from tunekit.core.advice import no_room
 from tunekit.core.engine import Hears, Input
 from tunekit.core.events import Waited
-from tunekit.core.pending import Waits, Way, stands_still, when_starved
+from tunekit.core.pending import Waits, Way, when_starved
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
 from tunekit.scheduling.user_scheduler import UserScheduler
 from tunekit.scheduling.waiting import Waiting, is_unsaved
@@ -70,7 +70,7 @@ class TrialActions:
         self.begins(proxy)
         self._proxies.reopen(proxy)
         proxy.offered, proxy.serves = True, self._user_scheduler.serves(proxy.real, result)
-        if not self._may_stand_still(proxy) and not proxy.change.restored_from:
+        if not self._waiting.may_wait(proxy) and not proxy.change.restored_from:
             if proxy.phase is Desired.ENDED:
                 return TrialScheduler.STOP
             if proxy.phase is Desired.PAUSED:
@@ -79,24 +79,6 @@ class TrialActions:
             return TrialScheduler.CONTINUE
         proxy.held = True
         return TrialScheduler.NOOP
-
-    def _may_stand_still(self, proxy: Proxy) -> bool:
-        """Return whether a trial that reports may have to wait for scores.
-
-        If so, it is told to wait. Whether it does depends on whether its report is saved and
-        validated.
-        """
-        waits = self._waiting.waits_for(proxy.trial_id)
-        if waits is Waits.EACH:
-            return True
-        used = proxy.serves is not None
-        pending = self._waiting.pending_decisions(proxy.trial_id)
-        return stands_still(
-            waits,
-            scores=1,
-            decisions=pending + used,
-            past_last=lambda: not used and not self._user_scheduler.decides_again(proxy.trial_id),
-        )
 
     def begins(self, proxy: Proxy) -> bool:
         """Note that a trial that was to run is running, or has run; return whether that is new."""

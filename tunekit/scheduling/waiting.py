@@ -30,11 +30,11 @@ from tunekit.core.pool import Pool
 from tunekit.core.reconcile import Actual
 from tunekit.core.room import Shares
 from tunekit.core.start_times import StartTimes
-from tunekit.core.validation import Request
+from tunekit.core.validation import Attempt, Outcome, Request
 from tunekit.scheduling.stopping import StoppingCriteria
 from tunekit.scheduling.user_scheduler import UserScheduler
 from tunekit.validating.executor import Executor
-from tunekit.validating.validator import Around
+from tunekit.validating.validator import Around, Launch
 
 __all__ = ["Waiting", "is_unsaved"]
 
@@ -56,9 +56,8 @@ class Waiting(Around):
         executor: Where they run.
         clock: The sweep's clock.
         controller: The sweep's controller.
-        scheduling: Its scheduler.
+        user_scheduler: Its scheduler.
         shares: How trials and validations share the cluster.
-        searches: Whether a searcher hears of scores.
         best_in_full: Whether what may be the best score so far is evaluated in full.
         draining: Returns whether only validations are left to wait for.
     """
@@ -73,10 +72,9 @@ class Waiting(Around):
         executor: Executor,
         clock: Clock,
         controller: Controller,
-        scheduling: UserScheduler,
+        user_scheduler: UserScheduler,
         *,
         shares: Shares,
-        searches: bool,
         best_in_full: bool,
         draining: Callable[[], bool],
     ):
@@ -84,11 +82,8 @@ class Waiting(Around):
         #: The validations by whose scores trials are judged.
         self.pool = pool
         self._executor, self._clock = executor, clock
-        self._controller, self._scheduling, self.shares = controller, scheduling, shares
-        self._stopping, self._searches = stopping, searches
-        self._best_in_full, self._draining = best_in_full, draining
-        # When each trial reported that has not saved since, in seconds.
-        self._reported: dict[str, float] = {}
+        self._controller, self._user_scheduler, self.shares = controller, user_scheduler, shares
+        self._stopping, self._best_in_full, self._draining = stopping, best_in_full, draining
         #: How long trials take to start, and for an iteration.
         self.starts = StartTimes()
         #: Trials that gave way and whose scores have arrived.
@@ -98,20 +93,10 @@ class Waiting(Around):
 
     # Which scores count ------------------------------------------------------------------------
 
-    def judged_by(self, *more: str) -> JudgedBy:
-        """Return what the sweep is judged by, with metrics that have become known."""
-        names, scheduling = self._engine.required.union(more), self._scheduling
-        all_count = self._searches or self._stopping.by_scores
-        return JudgedBy(names, all_count, frozenset(scheduling.objectives), scheduling.mode)
-
-    def judged(self) -> dict[str, str | None]:
+    @property
+    def judged_by(self) -> JudgedBy:
         """See :class:`~tunekit.validating.validator.Around`."""
-        judged_by = self._engine.judged_by
-        return {name: judged_by.better(name) for name in judged_by.names}
-
-    def all_count(self) -> bool:
-        """See :class:`~tunekit.validating.validator.Around`."""
-        return self._engine.judged_by.all_count
+        return self._engine.judged_by
 
     def alike(self, request: Request, name: str, interval: Interval) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
@@ -119,7 +104,7 @@ class Waiting(Around):
             return False
         return self._stopping.alike(
             request.trial_id, name, interval
-        ) and self._scheduling.decides_alike(request, name, interval)
+        ) and self._user_scheduler.decides_alike(request, name, interval)
 
     # Who waits ---------------------------------------------------------------------------------
 
@@ -134,17 +119,8 @@ class Waiting(Around):
             swaps=self.hands_over(trial, whole=True),
             short=self.validate_themselves and self.are_short,
             undecided=self.undecided(),
-            synchronous=self._scheduling.traits.synchronous,
+            synchronous=self._user_scheduler.traits.synchronous,
         )
-
-    def pending_decisions(self, trial_id: str) -> int:
-        """Return how many pending scores of a trial the scheduler will decide by."""
-        return self._engine.delivery.pending_decisions(trial_id)
-
-    def waits_for_each(self) -> bool:
-        """See :class:`~tunekit.validating.validator.Around`."""
-        short, undecided = self.are_short, self.undecided()
-        return waits_for_each(self._config.on_pending, short=short, undecided=undecided)
 
     @property
     def are_short(self) -> bool:
@@ -154,7 +130,7 @@ class Waiting(Around):
 
     def undecided(self) -> bool:
         """Return whether no score decides anything, and trials validate to save starts."""
-        fifo = type(self._scheduling.scheduler) is FIFOScheduler
+        fifo = type(self._user_scheduler.scheduler) is FIFOScheduler
         return fifo and self.validate_themselves and self.pool.durations.start_s > 0
 
     def waits(self, trial_id: str) -> Waits | None:
@@ -167,23 +143,49 @@ class Waiting(Around):
         stands = stands_still(
             waits,
             scores=1,
-            decisions=self.pending_decisions(trial_id),
-            past_last=lambda: self._scheduling.past_last(trial_id),
+            decisions=self._engine.delivery.pending_decisions(trial_id),
+            past_last=lambda: self._user_scheduler.past_last(trial_id),
         )
         return waits if stands else None
 
-    def standing(self, *, elsewhere: bool) -> Mapping[str, Trial]:
-        """See :class:`~tunekit.validating.validator.Around`."""
-        alone = elsewhere and not self.are_short
-        return {
+    def may_wait(self, proxy: Proxy) -> bool:
+        """Return whether a trial that reports may have to wait for scores.
+
+        If so, it is told to wait. Whether it does depends on whether its report is saved and
+        validated.
+        """
+        waits, used = self.waits_for(proxy.trial_id), proxy.serves is not None
+        decides_again = self._user_scheduler.decides_again
+        return stands_still(
+            waits,
+            scores=1,
+            decisions=self._engine.delivery.pending_decisions(proxy.trial_id) + used,
+            past_last=lambda: not used and not decides_again(proxy.trial_id),
+        )
+
+    def start_in_trials(self, pool: Pool, *, elsewhere: bool) -> Launch:
+        """See :class:`~tunekit.validating.validator.Around`.
+
+        If they can run elsewhere, too, and are not short, only trials host one whose places nobody
+        would use meanwhile: there it ends first.
+        """
+        short, undecided = self.are_short, self.undecided()
+        hosts = {
             trial_id: proxy.real
-            for trial_id, proxy in self._scheduling.proxies.open.items()
+            for trial_id, proxy in self._user_scheduler.proxies.open.items()
             if proxy.doing is Actual.HELD
-            and not self.pool.hosts(trial_id)
+            and not pool.hosts(trial_id)
             and self._hosts(proxy.real)
             and (waits := self.waits(trial_id)) is not None
-            and not (alone and self.way(proxy, waits) is not Way.KEEP)
+            and not (elsewhere and not short and self.way(proxy, waits) is not Way.KEEP)
         }
+        attempts = pool.start_in_trials(
+            hosts,
+            each=waits_for_each(self._config.on_pending, short=short, undecided=undecided),
+            others_wait=self._controller.has_new_trials and self._hand_over(),
+            all_count=self.judged_by.all_count,
+        )
+        return attempts, hosts
 
     def way(self, proxy: Proxy, waits: Waits) -> Way:
         """Return what a trial does that would wait, by what could use its place.
@@ -192,7 +194,7 @@ class Waiting(Around):
             proxy: The trial.
             waits: For which of its pending scores it waits.
         """
-        scheduling = self._scheduling
+        scheduler = self._user_scheduler
         return while_it_waits(
             self._config.on_pending,
             waits,
@@ -201,9 +203,9 @@ class Waiting(Around):
             new_trials=self._controller.has_new_trials,
             handed_over=self._is_taken(proxy.real),
             undecided=self.undecided(),
-            decisions=self.pending_decisions(proxy.trial_id),
-            synchronous=scheduling.traits.synchronous,
-            decides_again=lambda: scheduling.decides_again(proxy.trial_id),
+            decisions=self._engine.delivery.pending_decisions(proxy.trial_id),
+            synchronous=scheduler.traits.synchronous,
+            decides_again=lambda: scheduler.decides_again(proxy.trial_id),
         )
 
     # Who has which resources -------------------------------------------------------------------
@@ -231,10 +233,6 @@ class Waiting(Around):
         """
         controller = self._controller
         return not controller.reuses_actors and self._hosts(trial) and controller.has_actor(trial)
-
-    def others_wait(self) -> bool:
-        """See :class:`~tunekit.validating.validator.Around`."""
-        return self._controller.has_new_trials and self._hand_over()
 
     def _is_taken(self, trial: Trial) -> bool:
         """Return whether another trial goes on in the place of one that waits now."""
@@ -276,16 +274,6 @@ class Waiting(Around):
         """See :class:`~tunekit.validating.validator.Around`."""
         return self._controller.promised()
 
-    def reported(self, trial: Trial, now: float) -> None:
-        """Note that a trial has reported; it may save next."""
-        self._reported[trial.trial_id] = now
-
-    def saved(self, trial: Trial, now: float) -> None:
-        """Note that a trial has saved, and how long that took."""
-        since = self._reported.pop(trial.trial_id, None)
-        if since is not None:
-            self.pool.durations.saves.append(now - since)
-
     def leaves_out(self, trial: Trial) -> bool:
         """Return whether a trial's scores that decide nothing are optional.
 
@@ -294,7 +282,7 @@ class Waiting(Around):
         """
         return (
             self._config.when == "auto"
-            and self._scheduling.traits.at_times
+            and self._user_scheduler.traits.at_times
             and not self._stopping.may_read(trial)
             and not (
                 self.validate_themselves
@@ -307,26 +295,37 @@ class Waiting(Around):
 
         What decides nothing is not worth an iteration's time.
         """
-        used = bool(report.get(DONE)) or self._scheduling.proxies.of(trial).serves is not None
+        used = bool(report.get(DONE)) or self._user_scheduler.proxies.of(trial).serves is not None
         if used or self._config.when != "auto":
             return used
         free = self.pool.durations.saves_are_free(self.starts.iteration_s)
         return free or not self.leaves_out(trial)
 
-    def kept(self) -> Iterator[Mapping[str, float]]:
+    def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
         """See :class:`~tunekit.validating.validator.Around`."""
+        yield from super().start(pool, executor, now)
+        if pool.has_optional and not pool.waiting and not self.over():
+            room = executor.capacity(self.kept())
+            yield pool.start_optional(room, self._engine.best, now), {}
+
+    def end(
+        self, pool: Pool, executor: Executor, now: float
+    ) -> tuple[list[Attempt], list[Outcome]]:
+        """See :class:`~tunekit.validating.validator.Around`."""
+        if not (pool.has_optional and self.over()):
+            return [], []
+        return pool.end_optional(executor.capacity(()), self._engine.best, now)
+
+    def kept(self) -> Iterator[Mapping[str, float]]:
+        """Yield the resources that others may need: trials that could start, what decides."""
         idle = (one for one in self._trials.values() if one.status in _IDLE)
         yield from map(self._controller.needs_of, islice(idle, _STARTED_AT_ONCE))
         yield from self.to_come()
         if self.shares.apart or not self._executor.in_trials:
             yield self._executor.need  # one place is left to what decides
 
-    def best(self, trial_id: str) -> float | None:
-        """See :class:`~tunekit.validating.validator.Around`."""
-        return self._engine.best(trial_id)
-
     def over(self) -> bool:
-        """See :class:`~tunekit.validating.validator.Around`."""
+        """Return whether all trials have ended."""
         return self._draining()
 
     def to_come(self) -> list[Mapping[str, float]]:

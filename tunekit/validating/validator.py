@@ -6,13 +6,14 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from ray.tune.experiment import Trial
 
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.confidence import Interval
+from tunekit.core.engine import JudgedBy
 from tunekit.core.estimates import Estimate
 from tunekit.core.events import (
     AttemptBegan,
@@ -35,7 +36,7 @@ from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import Began, Estimated, Executor, Failed, Lost, Returned
 from tunekit.validating.process import received
 
-__all__ = ["Around", "Validator"]
+__all__ = ["Around", "Launch", "Validator"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,38 +45,25 @@ _LOOK_INTERVAL_S = 0.5
 # How often to write down what a validation has yielded: that much is lost if the driver is killed.
 _NOTE_INTERVAL_S = 1.0
 
+#: Attempts to start, and the trials, by their names, in whose processes they run.
+Launch: TypeAlias = tuple[list[Attempt], Mapping[str, Trial]]
+
 
 class Around:
     """What goes on in a sweep around its validations, as far as they heed it: here, nothing."""
 
-    def judged(self) -> Mapping[str, str | None]:
-        """Return the metrics that must be numbers, and which of their values are better."""
-        return {}
+    @property
+    def judged_by(self) -> JudgedBy:
+        """Return what scores are judged by."""
+        return JudgedBy()
 
     def alike(self, request: Request, name: str, interval: Interval) -> bool:
         """Return whether all comes out the same wherever in an interval a metric of a score is."""
         return False
 
-    def all_count(self) -> bool:
-        """Return whether the scheduler, or anything else, hears of every score."""
-        return True
-
     def promised(self) -> Iterable[Mapping[str, float]]:
         """Return the resources of each trial, or of others, that wait for them and go first."""
         return ()
-
-    def standing(self, *, elsewhere: bool) -> Mapping[str, Trial]:
-        """Return the trials that wait, and in whose processes a validation can run.
-
-        Args:
-            elsewhere: Whether it can run elsewhere, too. If it is no short one, then only those
-                whose places nobody would use meanwhile: there it ends first.
-        """
-        return {}
-
-    def others_wait(self) -> bool:
-        """Return whether a trial could go on in the place of one that waits."""
-        return False
 
     def waits_for_room(self) -> bool:
         """Return whether nothing is started before resources are free.
@@ -84,21 +72,38 @@ class Around:
         """
         return False
 
-    def waits_for_each(self) -> bool:
-        """Return whether trials wait for each score, not only for those that decide."""
-        return False
+    def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
+        """Yield what to start now; each is started before the next is looked for.
 
-    def kept(self) -> Iterable[Mapping[str, float]]:
-        """Return the resources that others may need: trials that could start, what decides."""
-        return ()
+        Args:
+            pool: The validations.
+            executor: Where they run.
+            now: The time.
+        """
+        capacity = executor.capacity(self.promised()) if pool.needs_capacity else 0
+        if pool.waiting and executor.in_trials:
+            yield self.start_in_trials(pool, elsewhere=capacity > 0)
+        waits, all_count = self.waits_for_room(), self.judged_by.all_count
+        yield pool.start(capacity, now, waits=waits, all_count=all_count), {}
 
-    def best(self, trial_id: str) -> float | None:
-        """Return a trial's best score, the larger the better; None if it has none."""
-        return None
+    def start_in_trials(self, pool: Pool, *, elsewhere: bool) -> Launch:
+        """Return what to start now in the processes of trials that wait.
 
-    def over(self) -> bool:
-        """Return whether all trials have ended."""
-        return False
+        Args:
+            pool: The validations.
+            elsewhere: Whether they can run elsewhere, too.
+        """
+        return [], {}
+
+    def end(
+        self, pool: Pool, executor: Executor, now: float
+    ) -> tuple[list[Attempt], list[Outcome]]:
+        """Return the attempts to cancel, and how validations have ended for which it is too late.
+
+        Args:
+            pool: As of :meth:`start`; likewise the others.
+        """
+        return [], []
 
 
 class Validator:
@@ -173,32 +178,15 @@ class Validator:
             self._launch(self.pool.start_last(trial.trial_id), {trial.trial_id: trial})
 
     def _start(self, now: float) -> None:
-        pool, around, all_count = self.pool, self.around, self.around.all_count()
-        capacity = self._executor.capacity(around.promised()) if pool.needs_capacity else 0
-        if pool.waiting and self._executor.in_trials:
-            standing = around.standing(elsewhere=capacity > 0)
-            each, others_wait = around.waits_for_each(), around.others_wait()
-            own = pool.start_in_trials(
-                standing, each=each, others_wait=others_wait, all_count=all_count
-            )
-            self._launch(own, standing)
-        waits = around.waits_for_room()
-        self._launch(pool.start(capacity, now, waits=waits, all_count=all_count))
-        if not pool.has_optional:
-            return
-        if around.over():
-            self._cancel(*pool.end_optional(self._executor.capacity(()), around.best, now))
-        elif not pool.waiting:
-            room = self._executor.capacity(around.kept())
-            self._launch(pool.start_optional(room, around.best, now))
+        for attempts, hosts in self.around.start(self.pool, self._executor, now):
+            self._launch(attempts, hosts)
+        self._cancel(*self.around.end(self.pool, self._executor, now))
 
-    def _launch(
-        self, attempts: Iterable[Attempt], hosts: Mapping[str, Trial] | None = None
-    ) -> None:
-        """Start attempts: in the processes of their trials, or elsewhere."""
+    def _launch(self, attempts: Iterable[Attempt], hosts: Mapping[str, Trial]) -> None:
+        """Start attempts: in the processes of those trials, or elsewhere."""
         for attempt in attempts:
             self._emit(AttemptStarted.of(attempt, self._clock.time()))
-            self._executor.start(attempt, host=(hosts or {}).get(attempt.request.trial_id))
+            self._executor.start(attempt, host=hosts.get(attempt.request.trial_id))
 
     # Requests -----------------------------------------------------------------------------------
 
@@ -355,7 +343,7 @@ class Validator:
                 self._note(event.attempt_id, known, now)
             if not known or not self._knows_enough(attempt.request, evidence):
                 return None
-            value, judged = evidence.score(), dict(self.around.judged())
+            value, judged = evidence.score(), self.around.judged_by.numbers
         self._forget(event.attempt_id)
         self._executor.stop(attempt)
         return self.pool.returned(event.attempt_id, value, judged, now, wrong=wrong)
@@ -378,7 +366,7 @@ class Validator:
 
     def _knows_enough(self, request: Request, evidence: Evidence) -> bool:
         """Return whether more examples would not change what is decided by a score."""
-        judged = sorted(self.around.judged())
+        judged = sorted(self.around.judged_by.names)
         return bool(judged) and all(
             name in evidence.sequences
             and self._sequential.is_enough(
@@ -408,7 +396,7 @@ class Validator:
             except ConfigError as error:
                 wrong = f"returned {error}"
         self._forget(attempt_id)
-        judged = self.around.judged()
+        judged = self.around.judged_by.numbers
         outcome = self.pool.returned(attempt_id, value, judged, now, wrong=wrong)
         if event.key is None or outcome is None or not outcome.validated:
             return outcome
