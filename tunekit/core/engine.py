@@ -397,8 +397,7 @@ class Engine:
             return
         request = outcome.request
         self.record(request.trial_id).ended.append(request)
-        self._take_score(outcome)
-        if self.history.counts(outcome):
+        if self._take_score(outcome):
             self._commands.append(Fold(outcome))
             self.leases.touch(request.trial_id)
         if not outcome.validated and not (outcome.status is Status.SKIPPED and request.optional):
@@ -406,7 +405,8 @@ class Engine:
         self._notify(outcome)
         self._undelivered[request.trial_id] = None
 
-    def _take_score(self, outcome: Outcome) -> None:
+    def _take_score(self, outcome: Outcome) -> bool:
+        """Take an outcome; return whether it is a score of the newest run of its iteration."""
         metrics = flatten(outcome.metrics) if outcome.validated else {}
         for name in self.required & metrics.keys():
             score = number(metrics[name])
@@ -416,10 +416,10 @@ class Engine:
                 for extremes in (own,) if outcome.request.optional else (own, self.extremes):
                     least, most = extremes.get(name, (score, score))
                     extremes[name] = min(least, score), max(most, score)
-        self.history.ended(outcome)
         self.delivery.ended(outcome)
         if outcome.request.optional and outcome.validated:
             self.record(outcome.request.trial_id).spare = outcome
+        return self.history.ended(outcome)
 
     def _notify(self, outcome: Outcome) -> None:
         """Let loggers have a score in turn, once the names that hide training's are known."""

@@ -34,7 +34,7 @@ from tunekit.core.validation import Attempt, Outcome, Request
 from tunekit.scheduling.stopping import StoppingCriteria
 from tunekit.scheduling.user_scheduler import UserScheduler
 from tunekit.validating.executor import Executor
-from tunekit.validating.validator import Around, Launch
+from tunekit.validating.validator import Around, Launch, Validator
 
 __all__ = ["Waiting", "is_unsaved"]
 
@@ -52,8 +52,7 @@ class Waiting(Around):
         trials: The trials of the sweep; others may be added.
         engine: The state of the sweep.
         stopping: The stopping criteria.
-        pool: The sweep's own validations.
-        executor: Where they run.
+        validator: Runs the sweep's own validations.
         clock: The sweep's clock.
         controller: The sweep's controller.
         user_scheduler: Its scheduler.
@@ -68,8 +67,7 @@ class Waiting(Around):
         trials: Mapping[str, Trial],
         engine: Engine,
         stopping: StoppingCriteria,
-        pool: Pool,
-        executor: Executor,
+        validator: Validator,
         clock: Clock,
         controller: Controller,
         user_scheduler: UserScheduler,
@@ -80,8 +78,8 @@ class Waiting(Around):
     ):
         self._config, self._trials, self._engine = config, trials, engine
         #: The validations by whose scores trials are judged.
-        self.pool = pool
-        self._executor, self._clock = executor, clock
+        self.pool = validator.pool
+        self._executor, self._clock = validator.executor, clock
         self._controller, self._user_scheduler, self.shares = controller, user_scheduler, shares
         self._stopping, self._best_in_full, self._draining = stopping, best_in_full, draining
         #: How long trials take to start, and for an iteration.
@@ -211,9 +209,14 @@ class Waiting(Around):
     # Who has which resources -------------------------------------------------------------------
 
     @property
+    def _first(self) -> Trial | None:
+        """Return the first trial: the others are like it."""
+        return next(iter(self._trials.values()), None)
+
+    @property
     def validate_themselves(self) -> bool:
         """Return whether checkpoints are validated in the processes of trials that wait."""
-        trial = next(iter(self._trials.values()), None)
+        trial = self._first
         return self._config.on_pending != "continue" and trial is not None and self._hosts(trial)
 
     def _hosts(self, trial: Trial) -> bool:
@@ -266,7 +269,7 @@ class Waiting(Around):
         controller = self._controller
         resumed = next(filter(controller.can_resume, self._trials.values()), None)
         if controller.reuses_actors:
-            first = next(iter(self._trials.values()), None)
+            first = self._first
             return resumed is not None or (first is not None and not controller.is_function(first))
         return resumed is not None and self.hands_over(resumed, whole=True)
 
@@ -330,7 +333,7 @@ class Waiting(Around):
 
     def to_come(self) -> list[Mapping[str, float]]:
         """Return what trials take that have not begun, as often as some could start at once."""
-        controller, trial = self._controller, next(iter(self._trials.values()), None)
+        controller, trial = self._controller, self._first
         if trial is None:
             return []
         comes = controller.has_new_trials or controller.to_come
@@ -343,7 +346,7 @@ class Waiting(Around):
     @property
     def contend(self) -> bool:
         """Return whether trials take resources that validations need, too."""
-        trial = next(iter(self._trials.values()), None)
+        trial = self._first
         if trial is None:
             return False
         return not self._controller.needs_of(trial).keys().isdisjoint(self._executor.need)

@@ -133,8 +133,9 @@ class Validator:
     ):
         #: What is pending.
         self.pool = Pool(max_in_flight=config.most_in_flight, max_retries=config.max_retries)
-        self._executor, self._clock = executor, clock
-        self._emit, self._cache = emit, cache
+        #: Where they run.
+        self.executor = executor
+        self._clock, self._emit, self._cache = clock, emit, cache
         #: What else goes on in the sweep.
         self.around = around or Around()
         # The trials that the scheduler has stopped early since the last poll.
@@ -158,12 +159,12 @@ class Validator:
     @property
     def resources(self) -> dict[str, float]:
         """Return the logical resources of one validation, such as ``{"CPU": 1}``."""
-        return self._executor.need
+        return self.executor.need
 
     def wanted(self) -> Iterator[dict[str, float]]:
         """Yield the resources of each validation that waits for them."""
         for _ in range(self.pool.waiting + self.pool.queued):
-            yield self._executor.need
+            yield self.executor.need
 
     # Where they run -----------------------------------------------------------------------------
 
@@ -178,25 +179,21 @@ class Validator:
             self._launch(self.pool.start_last(trial.trial_id), {trial.trial_id: trial})
 
     def _start(self, now: float) -> None:
-        for attempts, hosts in self.around.start(self.pool, self._executor, now):
+        for attempts, hosts in self.around.start(self.pool, self.executor, now):
             self._launch(attempts, hosts)
-        self._cancel(*self.around.end(self.pool, self._executor, now))
+        self._cancel(*self.around.end(self.pool, self.executor, now))
 
     def _launch(self, attempts: Iterable[Attempt], hosts: Mapping[str, Trial]) -> None:
         """Start attempts: in the processes of those trials, or elsewhere."""
         for attempt in attempts:
             self._emit(AttemptStarted.of(attempt, self._clock.time()))
-            self._executor.start(attempt, host=hosts.get(attempt.request.trial_id))
+            self.executor.start(attempt, host=hosts.get(attempt.request.trial_id))
 
     # Requests -----------------------------------------------------------------------------------
 
-    def spare(self, keep: int) -> None:
-        """Give back what only waits for work, but for so many: trials need it."""
-        self._executor.spare(keep)
-
     def free(self) -> None:
         """Give back what is kept for validations: nothing more will run."""
-        self._executor.close()
+        self.executor.close()
 
     @property
     def idle(self) -> bool:
@@ -233,7 +230,7 @@ class Validator:
 
     def awaited(self) -> Collection[Any]:
         """Return references to Ray objects; once one is ready, a :meth:`poll` is worthwhile."""
-        return self._executor.awaited()
+        return self.executor.awaited()
 
     def submit(self, request: Request) -> None:
         """Take a request that is in the journal; one that cannot be called fails at once."""
@@ -272,7 +269,7 @@ class Validator:
             return
         self._polling = True
         try:
-            self._next_poll = now + self._executor.poll_interval_s
+            self._next_poll = now + self.executor.poll_interval_s
             self._take_events(now)
             if self._cancel(*self.pool.expire(now)):
                 self._take_events(now)  # processes of trials may have ended with them
@@ -295,14 +292,14 @@ class Validator:
             )
         self.free()
         for attempt in self.pool.in_flight():
-            self._executor.cancel(attempt)
+            self.executor.cancel(attempt)
 
     def starved_s(self) -> float:
         """Return for how many seconds all started validations have lacked resources; 0 if not."""
         return self.pool.starved_s(self._clock.monotonic())
 
     def _take_events(self, now: float) -> None:
-        for event in self._executor.poll():
+        for event in self.executor.poll():
             outcome = None
             if isinstance(event, Lost):
                 self._lost.append(event.trial_id)
@@ -345,7 +342,7 @@ class Validator:
                 return None
             value, judged = evidence.score(), self.around.judged_by.numbers
         self._forget(event.attempt_id)
-        self._executor.stop(attempt)
+        self.executor.stop(attempt)
         return self.pool.returned(event.attempt_id, value, judged, now, wrong=wrong)
 
     def _note(self, attempt_id: str, known: Mapping[str, Estimate], now: float) -> None:
@@ -442,13 +439,13 @@ class Validator:
             self._next_look = now
         elif now >= self._next_look:
             self._next_look = now + _LOOK_INTERVAL_S
-            self.pool.queue(self._executor.queued(), now)
+            self.pool.queue(self.executor.queued(), now)
 
     def _cancel(self, cancelled: list[Attempt], outcomes: list[Outcome]) -> bool:
         """End attempts, and record how their validations ended; return whether there were any."""
         for attempt in cancelled:
             self._forget(attempt.id)
-            self._executor.cancel(attempt)
+            self.executor.cancel(attempt)
         for outcome in outcomes:
             self._conclude(outcome)
         return bool(cancelled)
