@@ -366,6 +366,8 @@ class Engine:
             return
         self.history.requested(event.id)
         self.delivery.requested(request)
+        if request.run > 1:  # the older run may have held up newer scores
+            self._undelivered[request.trial_id] = None
 
     def _require_last(self, trial_id: str) -> None:
         """Let the end of a trial have the score of its newest checkpoint, if it was optional.

@@ -252,6 +252,15 @@ def test_a_checkpoint_is_kept_until_its_score_is_delivered_or_never_will_be(even
     assert list(state.broken()) == [] and not state.delivery.waits("a")
 
 
+def test_a_run_that_decides_nothing_holds_up_no_score_as_the_one_before_did():
+    used = [msgspec.structs.replace(saved(n), used=True) for n in (1, 2)]
+    first = [reported(1), used[0], requested(1), reported(2), used[1], requested(2), ended(2)]
+    state = after(JudgedBy(frozenset({"accuracy"}), all_count=False), *first, reported(1))
+    assert due(state) is None, "iteration 1 has not ended"
+    again = state.handle(saved(1, run=2)) + state.handle(requested(1, run=2))
+    assert told_to_deliver(again) == ["a"] and due(state) == 0.5
+
+
 def test_a_score_without_a_metric_to_judge_by_is_passed_over_as_soon_as_that_is_known():
     loss = ValidationEnded(id="a:0:2:1", status="validated", metrics={"loss": 0.5})
     state = after(*one(1), *one(2)[:-1])
