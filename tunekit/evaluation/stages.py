@@ -12,13 +12,15 @@ from ray.tune.experiment import Trial
 
 from tunekit.core.engine import Engine
 from tunekit.core.failures import HOPELESS
+from tunekit.core.pool import Pool
 from tunekit.core.signatures import name_of
 from tunekit.core.stages import StageState
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.evaluation.evaluation import Evaluation, Source
 from tunekit.scheduling.waiting import Waiting
 from tunekit.stage import Stage
-from tunekit.validating.validator import Validator
+from tunekit.validating.executor import Executor
+from tunekit.validating.validator import Launch, Validator
 
 __all__ = ["StageEvaluation"]
 
@@ -123,17 +125,19 @@ class _Sweep(Source):
             timeout_s=self._task.timeout_s,
         )
 
-    def promised(self) -> Iterator[Mapping[str, float]]:
+    def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
+        """Yield what to start, if others than further stages do not need the resources.
+
+        In the end one is started whether or not anything is free.
+        """
+        waits = not (self.waiting.over() and self._earlier[0].idle)
+        capacity = executor.capacity(self._promised(waits)) if pool.needs_capacity else 0
+        yield pool.start(capacity, now, waits=waits), {}
+
+    def _promised(self, waits: bool) -> Iterator[Mapping[str, float]]:
         """Yield the resources of trials and of validations of earlier stages that wait for them."""
         yield from self.waiting.promised()
         for validator in self._earlier:
             yield from validator.wanted()
-        if self.waits_for_room():
+        if waits:
             yield from self.waiting.to_come()
-
-    def waits_for_room(self) -> bool:
-        """Return whether others than further stages are waited for.
-
-        In the end one is started whether or not anything is free.
-        """
-        return not (self.waiting.over() and self._earlier[0].idle)

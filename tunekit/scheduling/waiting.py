@@ -161,11 +161,11 @@ class Waiting(Around):
             past_last=lambda: not used and not decides_again(proxy.trial_id),
         )
 
-    def start_in_trials(self, pool: Pool, *, elsewhere: bool) -> Launch:
-        """See :class:`~tunekit.validating.validator.Around`.
+    def _start_in_trials(self, pool: Pool, *, elsewhere: bool) -> Launch:
+        """Return what to start now in the processes of trials that wait.
 
-        If they can run elsewhere, too, and are not short, only trials host one whose places nobody
-        would use meanwhile: there it ends first.
+        If validations can run elsewhere, too, and are not short, only trials host one whose places
+        nobody would use meanwhile: there it ends first.
         """
         short, undecided = self.are_short, self.undecided()
         hosts = {
@@ -274,7 +274,7 @@ class Waiting(Around):
         return resumed is not None and self.hands_over(resumed, whole=True)
 
     def promised(self) -> Iterable[Mapping[str, float]]:
-        """See :class:`~tunekit.validating.validator.Around`."""
+        """Return the resources of each trial that waits for them: it goes first."""
         return self._controller.promised()
 
     def leaves_out(self, trial: Trial) -> bool:
@@ -306,7 +306,12 @@ class Waiting(Around):
 
     def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
         """See :class:`~tunekit.validating.validator.Around`."""
-        yield from super().start(pool, executor, now)
+        capacity = executor.capacity(self.promised()) if pool.needs_capacity else 0
+        if pool.waiting and executor.in_trials:
+            yield self._start_in_trials(pool, elsewhere=capacity > 0)
+        # In the processes of trials, resources are waited for; else one is always started.
+        waits = self.validate_themselves and not self.over()
+        yield pool.start(capacity, now, waits=waits, all_count=self.judged_by.all_count), {}
         if pool.has_optional and not pool.waiting and not self.over():
             room = executor.capacity(self.kept())
             yield pool.start_optional(room, self._engine.best, now), {}
@@ -338,10 +343,6 @@ class Waiting(Around):
             return []
         comes = controller.has_new_trials or controller.to_come
         return [controller.needs_of(trial)] * (_STARTED_AT_ONCE if comes else 0)
-
-    def waits_for_room(self) -> bool:
-        """See :class:`~tunekit.validating.validator.Around`."""
-        return self.validate_themselves and not self._draining()
 
     @property
     def contend(self) -> bool:

@@ -61,17 +61,6 @@ class Around:
         """Return whether all comes out the same wherever in an interval a metric of a score is."""
         return False
 
-    def promised(self) -> Iterable[Mapping[str, float]]:
-        """Return the resources of each trial, or of others, that wait for them and go first."""
-        return ()
-
-    def waits_for_room(self) -> bool:
-        """Return whether nothing is started before resources are free.
-
-        Otherwise, one is always started, and waits for them.
-        """
-        return False
-
     def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
         """Yield what to start now; each is started before the next is looked for.
 
@@ -80,20 +69,7 @@ class Around:
             executor: Where they run.
             now: The time.
         """
-        capacity = executor.capacity(self.promised()) if pool.needs_capacity else 0
-        if pool.waiting and executor.in_trials:
-            yield self.start_in_trials(pool, elsewhere=capacity > 0)
-        waits, all_count = self.waits_for_room(), self.judged_by.all_count
-        yield pool.start(capacity, now, waits=waits, all_count=all_count), {}
-
-    def start_in_trials(self, pool: Pool, *, elsewhere: bool) -> Launch:
-        """Return what to start now in the processes of trials that wait.
-
-        Args:
-            pool: The validations.
-            elsewhere: Whether they can run elsewhere, too.
-        """
-        return [], {}
+        yield pool.start(executor.capacity(()) if pool.needs_capacity else 0, now), {}
 
     def end(
         self, pool: Pool, executor: Executor, now: float
