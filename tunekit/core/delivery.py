@@ -166,8 +166,8 @@ class Delivery:
         line.clear()
         line.over = True
 
-    def delivered(self, trial_id: str, place: tuple[int, int]) -> None:
-        """Note that a score was delivered: older ones that have not ended never are."""
+    def delivered(self, trial_id: str, place: tuple[int, int], *, counts: bool = True) -> None:
+        """Note that a score was delivered, or that it cannot be judged by, if not ``counts``."""
         line, (generation, iteration) = self._line(trial_id), place
         if generation != line.generation:
             return
@@ -175,7 +175,8 @@ class Delivery:
             self._out_of_order.append((trial_id, iteration))
         while line.order and line.order[0] <= iteration:
             older = line.order[0]
-            self._leave(line, older, self._score(line, trial_id, older))
+            known = counts if older == iteration else None
+            self._leave(line, older, self._score(line, trial_id, older), counts=known)
         line.delivered = max(line.delivered, iteration)
 
     def end_delivered(self, trial_id: str) -> None:
@@ -199,7 +200,7 @@ class Delivery:
             elif self._counts(scored.result):
                 break
             else:
-                self.delivered(trial_id, scored.request.place)
+                self.delivered(trial_id, scored.request.place, counts=False)
                 passed_over.append(scored)
         return passed_over
 
@@ -304,14 +305,16 @@ class Delivery:
         result = self._merged(outcome.request.report, outcome.metrics)
         return Scored(trial_id, iteration, result, outcome.request)
 
-    def _leave(self, line: _Line, iteration: int, scored: Scored | None) -> None:
+    def _leave(
+        self, line: _Line, iteration: int, scored: Scored | None, *, counts: bool | None = None
+    ) -> None:
         """Take a validation of a trial out of its line."""
         line.order.remove(iteration)
         line.outcomes.pop(iteration, None)
         del line.requests[iteration]
         if scored is not None:
             line.delivered = iteration
-            if self._counts(scored.result):
+            if self._counts(scored.result) if counts is None else counts:
                 line.newest = scored.result
 
     def _known(self, trial_id: str) -> _Line:
