@@ -389,9 +389,11 @@ class Engine:
             self.delivery.requested(request)
             self._commands.append(Validate(request))
         if record.spare is not None and record.spare.request.id == key:
-            outcome = replace(record.spare, request=replace(record.spare.request, optional=False))
-            self.delivery.requested(outcome.request)
-            self.delivery.ended(outcome)
+            request = replace(record.spare.request, optional=False)
+            self.leases.take(for_validation(key), request.path, trial_id)
+            record.ended.append(request)
+            self.delivery.requested(request)
+            self.delivery.ended(replace(record.spare, request=request))
 
     def _end(self, event: ValidationEnded) -> None:
         outcome = self.backlog.end(event)

@@ -270,6 +270,18 @@ def test_a_score_without_a_metric_to_judge_by_is_passed_over_as_soon_as_that_is_
     assert due(state) is None and not state.delivery.waits("a") and not list(state.leases)
 
 
+def test_the_last_checkpoint_is_kept_until_its_score_is_delivered_if_that_was_optional():
+    spare = msgspec.structs.replace(saved(2), optional=True)
+    asked = [*one(1)[:-1], reported(2), spare, requested(2), ended(2), reported(3)]
+    state = after(*asked)
+    assert "/sweep/c2" not in state.leases, "nobody waits for it"
+    for event in (TrialEnded(trial_id="a"), ended(1), delivered(1)):
+        state.handle(event)
+        assert "/sweep/c2" in state.leases and list(state.broken()) == [], event
+    state.handle(delivered(2))
+    assert "/sweep/c2" not in state.leases and list(state.broken()) == []
+
+
 def test_nothing_is_left_behind_until_it_is_known_which_names_are_validations():
     asked = [*one(1)[:-1], *one(2)[:-1], *one(3)[:-1]]
     loss = ValidationEnded(id="a:0:2:1", status="validated", metrics={"loss": 0.5})
