@@ -100,8 +100,8 @@ class Delivery:
         #: Whether every score has to be delivered; if not, unused ones may be overtaken.
         self.all_count = True
         self._lines: dict[str, _Line] = {}
-        # What was delivered although a newer score of its trial was, or itself.
-        self._out_of_order: list[tuple[str, int]] = []
+        # What was delivered against the rules, in words.
+        self._broken: list[str] = []
 
     # What happens ------------------------------------------------------------------------------
 
@@ -172,9 +172,15 @@ class Delivery:
         if generation != line.generation:
             return
         if iteration <= line.delivered:
-            self._out_of_order.append((trial_id, iteration))
+            self._broken.append(
+                f"the score of trial {trial_id} at {iteration} was delivered twice, or too late"
+            )
         while line.order and line.order[0] <= iteration:
             older = line.order[0]
+            if line.requests[older].used and older not in line.outcomes:
+                self._broken.append(
+                    f"trial {trial_id} is judged at {iteration}, before its score at {older}"
+                )
             known = counts if older == iteration else None
             self._leave(line, older, self._score(line, trial_id, older), counts=known)
         line.delivered = max(line.delivered, iteration)
@@ -260,8 +266,7 @@ class Delivery:
 
     def broken(self) -> Iterator[str]:
         """Yield what is wrong with the lines of scores; see :meth:`tunekit.core.engine.Engine`."""
-        for trial_id, iteration in self._out_of_order:
-            yield f"the score of trial {trial_id} at {iteration} was delivered twice, or too late"
+        yield from self._broken
         for trial_id, line in self._lines.items():
             if line.order != sorted(line.requests):
                 yield f"trial {trial_id} waits in the order {line.order} for {set(line.requests)}"

@@ -50,6 +50,7 @@ from tunekit.core.events import (
     TrialRetried,
     ValidationEnded,
     ValidationEstimated,
+    ValidationKey,
     ValidationRequested,
     Waited,
     never,
@@ -528,11 +529,21 @@ class Engine:
             []
         """
         yield from self.backlog.broken()
+        kept = {for_validation(one) for one in self.backlog.owed | self.backlog.unfinished}
         for trial_id, record in self.trials.items():
-            needed = {for_validation(one.id): one.path for one in record.ended}
+            kept |= {for_validation(one.id) for one in record.ended}
+            pending = self.delivery.pending(trial_id)
+            needed = {for_validation(one.id): one.path for one in pending}
             if record.clone is not None:
                 needed[for_clone(trial_id, self.ancestry.generation(trial_id))] = record.clone
             for holder, path in needed.items():
                 if self.leases.held(holder) != path:
                     yield f"{path} may be deleted, though it is needed: {holder}"
+        for holder in self.leases.holders() - kept:
+            name = holder[-1]
+            if holder == for_validation(name) and not ValidationKey.parse(name).stage:
+                yield f"{self.leases.held(holder)} is kept, though nobody needs it: {holder}"
+        for trial_id in self.rejected:
+            if not self.delivery.closed(trial_id):
+                yield f"trial {trial_id} was stopped by its scheduler, and may be delivered"
         yield from self.delivery.broken()

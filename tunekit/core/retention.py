@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -182,6 +182,10 @@ class Leases:
     def held(self, holder: Holder) -> str | None:
         """Return the path that is kept for a holder, if any."""
         return self._paths.get(holder)
+
+    def holders(self) -> Set[Holder]:
+        """Return who needs a checkpoint."""
+        return self._paths.keys()
 
     def __contains__(self, path: object) -> bool:
         return path in self._holders

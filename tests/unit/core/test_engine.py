@@ -282,6 +282,48 @@ def test_the_last_checkpoint_is_kept_until_its_score_is_delivered_if_that_was_op
     assert "/sweep/c2" not in state.leases and list(state.broken()) == []
 
 
+def stopped_but_open(state: Engine) -> None:
+    state.rejected["b"] = None
+
+
+@pytest.mark.parametrize(
+    ("events", "fault", "said"),
+    [
+        (
+            one(1),
+            lambda state: state.leases.release(for_validation("a:0:1:1")),
+            "c1 may be deleted, though it is needed",
+        ),
+        (
+            one(1),
+            lambda state: state.leases.take(for_validation("a:0:7:1"), "/sweep/c7", "a"),
+            "c7 is kept, though nobody needs it",
+        ),
+        (one(1), stopped_but_open, "trial b was stopped by its scheduler, and may be delivered"),
+        (
+            [*one(1), delivered(1)],
+            lambda state: state.apply(delivered(1)),
+            "at 1 was delivered twice, or too late",
+        ),
+        (
+            [reported(1), msgspec.structs.replace(saved(1), used=True), requested(1), *one(2)],
+            lambda state: state.apply(delivered(2)),
+            "trial a is judged at 2, before its score at 1",
+        ),
+    ],
+)
+def test_a_broken_rule_is_named(events, fault, said):
+    state = after(*events)
+    fault(state)
+    assert any(said in one for one in state.broken())
+
+
+def test_what_a_further_stage_keeps_is_its_own_matter():
+    state = after(*one(1))
+    state.leases.take(for_validation("a:0:7:1:full"), "/sweep/c7", "a")
+    assert list(state.broken()) == []
+
+
 def test_nothing_is_left_behind_until_it_is_known_which_names_are_validations():
     asked = [*one(1)[:-1], *one(2)[:-1], *one(3)[:-1]]
     loss = ValidationEnded(id="a:0:2:1", status="validated", metrics={"loss": 0.5})
