@@ -19,6 +19,7 @@ from tests.journals import read
 from tests.schedulers import CASES, MODES, every_case
 from tests.seeds import SCHEDULES, seeds
 from tests.sweeps import LENGTH, Counting, Endless, Ran, SavesWhen, index_of, quality, sweep
+from tunekit._ray import checkpoints
 from tunekit.core.validation import Attempt
 from tunekit.testing import FakeClock, LocalSweep
 
@@ -455,6 +456,18 @@ def test_files_have_a_row_for_each_iteration(tmp_path):
             assert len(lines) == LENGTH
             at = header.split(",").index("accuracy")
             assert [float(line.split(",")[at]) for line in lines] == list(scores.values())
+
+
+def test_a_checkpoint_that_is_needed_is_not_deleted_whatever_the_rule_says(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "surplus", lambda kept, *_, **__: range(len(kept) - 1))
+    with pytest.raises(AssertionError, match="checkpoint_000000 is needed, and was to be deleted"):
+        sweep(
+            tmp_path,
+            FIFOScheduler(),
+            validation_s=lambda attempt: 9.0,
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
+            trials=1,
+        )
 
 
 @settings(

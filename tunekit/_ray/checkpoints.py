@@ -276,6 +276,11 @@ class LeasingCheckpointManager(_CheckpointManager):
     def _delete(self) -> None:
         """Delete what is not kept; what the storage does not let go now, it may next time."""
         for path, checkpoint in list(self._to_delete.items()):
+            if path in self._leased:  # no other check would find what is lost
+                raise AssertionError(
+                    f"{path} is needed, and was to be deleted. That is a fault of tunekit's, not "
+                    "of yours. Please report it, with the journal."
+                )
             try:
                 delete_checkpoint(checkpoint.filesystem, path)
             except OSError as error:
