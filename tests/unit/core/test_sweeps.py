@@ -244,6 +244,9 @@ class Sweep(RuleBasedStateMachine):
         found = [self.scores.get(name) for _, name in sorted(own.items())]
         if trial not in self.again and self.all_count:
             newest = [score for score in found if score is not None][-1:]
+            scored = {p for p, name in own.items() if self.scores.get(name) is not None}
+            missed = {p for p in scored if (trial, *p) in self.offered} - {*self.delivered[trial]}
+            assert trial in self.stopped or not missed, "a score was never delivered"
             assert newest == ([] if due.result is None else [due.result["accuracy"]])
         assert engine.delivery.completed(trial) and not engine.delivery.over(trial)
 
