@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import numbers
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
-from ray.tune.schedulers import TrialScheduler
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from tunekit._ray.scheduler_base import (
     SchedulerBase,
@@ -22,10 +23,12 @@ from tunekit._ray.scheduler_base import (
 )
 from tunekit.core.confidence import Interval
 from tunekit.core.decision_points import DecisionRule
+from tunekit.core.halving import Halving, RungAction, milestones
+from tunekit.core.pareto import Point
 from tunekit.core.problems import Problems, shown
-from tunekit.core.promotion import Promotion, RungAction, milestones
+from tunekit.errors import ConfigError
 
-__all__ = ["PromotionASHA", "SchedulerBase", "Traits"]
+__all__ = ["MOASHA", "PromotionASHA", "SchedulerBase", "Traits"]
 
 _DECISIONS = {
     RungAction.GO_ON: TrialScheduler.CONTINUE,
@@ -34,7 +37,184 @@ _DECISIONS = {
 }
 
 
-class PromotionASHA(SchedulerBase):
+class _SuccessiveHalving(SchedulerBase):
+    """Compare the trials that reach a rung, by one metric or by several.
+
+    Args:
+        problems: What is wrong with the arguments; whatever is wrong with these is added, and
+            raised.
+        objectives: Which values of which metrics are better; empty: left to ``TuneConfig``.
+        stops: Whether a trial that is not among the best ends at its rung, rather than waits there.
+        halving: ``time_attr``, ``max_t``, ``grace_period``, ``reduction_factor`` and ``brackets``.
+    """
+
+    def __init__(
+        self,
+        problems: Problems,
+        metric: str | None,
+        mode: str | None,
+        *,
+        stops: bool,
+        time_attr: str,
+        max_t: float,
+        grace_period: float,
+        reduction_factor: float,
+        brackets: int,
+    ):
+        problems.instance("time_attr", time_attr, str, "Pass the name of a time in results.")
+        numbers_right = [
+            _above(problems, "max_t", max_t, 0),
+            _above(problems, "grace_period", grace_period, 0),
+            _above(problems, "reduction_factor", reduction_factor, 1),
+        ]
+        problems.integer("brackets", brackets, least=1)
+        if all(numbers_right):
+            most = len(milestones(grace_period, max_t, reduction_factor)) + 1
+            if grace_period > max_t:
+                problems.add(
+                    f"grace_period={grace_period} is above max_t={max_t}. Pass max_t or less."
+                )
+            elif isinstance(brackets, int) and brackets > most:
+                problems.add(
+                    f"brackets={brackets} is more than the rungs from grace_period={grace_period} "
+                    f"to max_t={max_t} allow. Pass at most {most}."
+                )
+        problems.raise_any()
+        super().__init__(time_attr, metric, mode, max_t)
+        self._times = [
+            milestones(grace_period, max_t, reduction_factor, bracket)
+            for bracket in range(brackets)
+        ]
+        self._books = Halving(self._times, max_t, reduction_factor, stops=stops)
+        self._stops = stops
+
+    # What Tune tells ---------------------------------------------------------------------------
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        """Add a new trial, or one that restarts after a failure."""
+        problems = Problems(type(self).__name__)
+        for name, value in (("metric", self.metric), ("mode", self.mode)):
+            if not value:
+                problems.add(f"{name} is not set. Pass it to the scheduler, or to TuneConfig.")
+        problems.raise_any()
+        self._start_one_by_one(tune_controller)
+        self._books.add(trial.trial_id)
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        """Decide on a trial that has reached a rung; stop one that has trained for ``max_t``."""
+        return str(_DECISIONS[self._record(trial, result)])
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        """Record that a trial has ended."""
+        self._record(trial, result)  # a score to compare others with
+        self._books.ended(trial.trial_id, result.get(self.time_attr))
+
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        """Record a failure. If the trial restarts, it must reach its rung again."""
+        self._books.failed(trial.trial_id)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        """Record that a trial was stopped while it was paused, or before it began."""
+        self._books.ended(trial.trial_id)
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Return the trial to promote, or else a new one.
+
+        When nothing is left to start or to run, stop the trials that can never be promoted.
+        """
+        if self._stops:
+            return FIFOScheduler.choose_trial_to_run(self, tune_controller)
+        self._start_one_by_one(tune_controller)
+        pending, paused, runs = None, {}, False
+        for trial in tune_controller.get_trials():
+            match trial.status:
+                case Trial.PENDING:
+                    if self._books.has_begun(trial.trial_id):
+                        return trial  # promoted; no other is until this one has started
+                    pending = pending or trial
+                case Trial.PAUSED:
+                    if not self._books.waits(trial.trial_id):
+                        return trial  # promoted, or paused by something else
+                    paused[trial.trial_id] = trial
+                case Trial.RUNNING:
+                    runs = True
+        for trial_id in self._books.promotable():
+            if trial_id in paused:
+                self._books.promote(trial_id)
+                return paused[trial_id]
+        if pending is None and not runs and paused:
+            return self._without_promotions(tune_controller, paused)
+        return pending
+
+    def _without_promotions(self, tune_controller: Any, paused: dict[str, Trial]) -> Trial | None:
+        """Return a trial that goes on without a promotion, or stop some."""
+        waiting = [trial_id for trial_id in self._books.waiting() if trial_id in paused]
+        search_alg = tune_controller.search_alg
+        # A searcher at its limit of trials does not check whether it has made the last one.
+        made = len(tune_controller.get_trials())
+        over = search_alg.is_finished() or 0 < search_alg.total_samples <= made
+        if over and self._books.is_ahead(waiting[0]):
+            self._books.promote(waiting[0])
+            return paused[waiting[0]]
+        if nothing_under_way(tune_controller):
+            for trial_id in waiting if over else waiting[-1:]:
+                tune_controller.stop_trial(paused[trial_id])
+        return None
+
+    # What it says about itself -----------------------------------------------------------------
+
+    def rule(self, trial: Trial) -> DecisionRule:
+        """Return which scores of a trial it will use, by its current state."""
+        return self._books.rule(trial.trial_id)
+
+    def decides_alike(self, trial: Trial, at: float, interval: Interval) -> bool:
+        """Return whether no score in an interval would change whether a trial is promoted."""
+        if self._stops or len(self.objectives) > 1:
+            return False
+        return self._books.decides_alike(trial.trial_id, at, interval)
+
+    def rungs(self) -> list[int]:
+        """Return the iterations of its rungs.
+
+        Empty if there are several brackets, or if its time is not in iterations.
+        """
+        if len(self._times) > 1 or self.time_attr != TRAINING_ITERATION:
+            return []
+        return [int(time) for time in (*self._times[0], self.max_t)]
+
+    def debug_string(self) -> str:
+        """Return how many trials have reached each rung, and how many are paused there."""
+        rungs = [
+            f"{time:g}: {scores} ({waiting} paused)"
+            for time, scores, waiting in self._books.counts()
+        ]
+        kind = type(self).__name__
+        return f"Using {kind}: trials at each rung: " + (", ".join(rungs) or "no rungs")
+
+    def save(self, checkpoint_path: str) -> None:
+        """Save its state to a file."""
+        Path(checkpoint_path).write_bytes(pickle.dumps(self.__dict__))
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore the state that :meth:`save` saved."""
+        self.__dict__.update(pickle.loads(Path(checkpoint_path).read_bytes()))
+
+    def _start_one_by_one(self, tune_controller: Any) -> None:
+        if not self._stops:
+            start_one_by_one(tune_controller)
+
+    def _record(self, trial: Trial, result: dict[str, Any]) -> RungAction:
+        objectives = self.objectives
+        if self.time_attr not in result or not objectives.keys() <= result.keys():
+            return RungAction.GO_ON
+        point: Point = tuple(
+            float(result[name]) if mode == "max" else -float(result[name])
+            for name, mode in objectives.items()
+        )
+        return self._books.reported(trial.trial_id, result[self.time_attr], point)
+
+
+class PromotionASHA(_SuccessiveHalving):
     """Pause every trial at its rung, and promote the best: asynchronous successive halving.
 
     This is ASHA as its paper describes it (Li et al., 2018, https://arxiv.org/abs/1810.05934,
@@ -105,149 +285,116 @@ class PromotionASHA(SchedulerBase):
         brackets: int = 1,
     ):
         problems = Problems("PromotionASHA")
-        problems.instance("time_attr", time_attr, str, "Pass the name of a time in results.")
         problems.instance("metric", metric, (str, type(None)), "Pass the name of a metric.")
         if mode is not None:
             problems.choice("mode", mode, ["min", "max"])
-        numbers_right = [
-            _above(problems, "max_t", max_t, 0),
-            _above(problems, "grace_period", grace_period, 0),
-            _above(problems, "reduction_factor", reduction_factor, 1),
-        ]
-        problems.integer("brackets", brackets, least=1)
-        if all(numbers_right):
-            most = len(milestones(grace_period, max_t, reduction_factor)) + 1
-            if grace_period > max_t:
+        super().__init__(
+            problems,
+            metric,
+            mode,
+            stops=False,
+            time_attr=time_attr,
+            max_t=max_t,
+            grace_period=grace_period,
+            reduction_factor=reduction_factor,
+            brackets=brackets,
+        )
+
+
+class MOASHA(_SuccessiveHalving):
+    """Stop trials early by several metrics: asynchronous successive halving by non-dominated rank.
+
+    At each rung, trials are ordered front by front: first those that no other trial dominates, then
+    those that only the first front dominates, and so on. Within a front, the order is that of an
+    epsilon-net: the best trial in the first metric, then the one farthest from it, then the one
+    farthest from both, so that the first few are different compromises. A trial continues if it is
+    among the first ``1 / reduction_factor`` of those that have reached its rung so far.
+
+    The rule is that of Schmucker et al., 2021 (https://arxiv.org/abs/2106.12639). Distances are in
+    units of the front's extent in each metric, so no metric weighs more because of its unit.
+
+    What the sweep has found is its Pareto front: ``tunekit.load(path).pareto()``. For searchers and
+    ``get_best_result()``, ``TuneConfig`` may name one of the metrics.
+
+    Args:
+        metrics: Which values of which metrics are better, such as
+            ``{"accuracy": "max", "latency_ms": "min"}``. The first one decides who is first within
+            a front.
+        time_attr: The name, in a result, of the scheduler's time; it must not decrease.
+        max_t: When to stop a trial, in units of ``time_attr``.
+        grace_period: The first rung, in the same units; each next rung is ``reduction_factor``
+            times as late, as long as that is before ``max_t``.
+        reduction_factor: One out of this many trials continues.
+        brackets: How many brackets the trials are divided among. Each bracket skips one more of the
+            first rungs. Their shares are those of ``ASHAScheduler``, but are not drawn at random.
+        promotes: Whether every trial pauses at its rung, and continues once it is among the best
+            there, as with :class:`PromotionASHA`. Otherwise, a trial that is not among the best
+            when it reaches its rung is stopped.
+
+    Raises:
+        tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake. Also
+            if ``TuneConfig`` has a metric of ``metrics`` with another mode.
+
+    Example:
+        >>> scheduler = MOASHA(metrics={"accuracy": "max", "latency_ms": "min"}, max_t=27)
+        >>> scheduler.rungs()
+        [1, 4, 16, 27]
+        >>> MOASHA(metrics={"accuracy": "highest"})
+        Traceback (most recent call last):
+        tunekit.errors.ConfigError: MOASHA: 2 problems:
+          - metrics={'accuracy': 'highest'} names fewer than two. ASHAScheduler takes one.
+          - metrics['accuracy']='highest' is not one of 'min', 'max'. Use one of these.
+    """
+
+    def __init__(
+        self,
+        metrics: Mapping[str, str],
+        time_attr: str = TRAINING_ITERATION,
+        max_t: float = 100,
+        grace_period: float = 1,
+        reduction_factor: float = 4,
+        brackets: int = 1,
+        promotes: bool = False,
+    ):
+        problems = Problems("MOASHA")
+        fix = 'Pass {"name": "max" or "min", ...}.'
+        if not problems.instance("metrics", metrics, Mapping, fix):
+            metrics = {}
+        else:
+            if len(metrics) < 2:
                 problems.add(
-                    f"grace_period={grace_period} is above max_t={max_t}. Pass max_t or less."
+                    f"metrics={shown(dict(metrics))} names fewer than two. ASHAScheduler takes one."
                 )
-            elif isinstance(brackets, int) and brackets > most:
-                problems.add(
-                    f"brackets={brackets} is more than the rungs from grace_period={grace_period} "
-                    f"to max_t={max_t} allow. Pass at most {most}."
-                )
-        problems.raise_any()
-        super().__init__(time_attr, metric, mode, max_t)
-        self._times = [
-            milestones(grace_period, max_t, reduction_factor, bracket)
-            for bracket in range(brackets)
-        ]
-        self._books = Promotion(self._times, max_t, reduction_factor)
+            for name, mode in metrics.items():
+                problems.instance("A key of metrics,", name, str, "Pass names of metrics.")
+                problems.choice(f"metrics[{name!r}]", mode, ["min", "max"])
+        super().__init__(
+            problems,
+            *next(iter(metrics.items()), (None, None)),
+            stops=not promotes,
+            time_attr=time_attr,
+            max_t=max_t,
+            grace_period=grace_period,
+            reduction_factor=reduction_factor,
+            brackets=brackets,
+        )
+        self._objectives = dict(metrics)
+        self.traits = Traits(at_times=True, clones=False, pauses=promotes)
 
-    # What Tune tells ---------------------------------------------------------------------------
+    @property
+    def objectives(self) -> dict[str, str | None]:
+        """Return which values of which metrics are better."""
+        return dict(self._objectives)
 
-    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Add a new trial, or one that restarts after a failure."""
-        problems = Problems("PromotionASHA")
-        for name, value in (("metric", self.metric), ("mode", self.mode)):
-            if not value:
-                problems.add(f"{name} is not set. Pass it to the scheduler, or to TuneConfig.")
-        problems.raise_any()
-        start_one_by_one(tune_controller)
-        self._books.add(trial.trial_id)
-
-    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Pause a trial that has reached a rung, and stop one that has trained for ``max_t``."""
-        if self.time_attr not in result or self.metric not in result:
-            return str(TrialScheduler.CONTINUE)
-        verdict = self._books.reported(trial.trial_id, result[self.time_attr], self._score(result))
-        return str(_DECISIONS[verdict])
-
-    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """Record that a trial has ended."""
-        if self.time_attr in result and self.metric in result:
-            # A score to compare others with.
-            self._books.reported(trial.trial_id, result[self.time_attr], self._score(result))
-        self._books.ended(trial.trial_id, result.get(self.time_attr))
-
-    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Record a failure. If the trial restarts, it must reach its rung again."""
-        self._books.failed(trial.trial_id)
-
-    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """Record that a trial was stopped while it was paused, or before it began."""
-        self._books.ended(trial.trial_id)
-
-    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Return the trial to promote, or else a new one.
-
-        When nothing is left to start or to run, stop the trials that can never be promoted.
-        """
-        start_one_by_one(tune_controller)
-        pending, paused, runs = None, {}, False
-        for trial in tune_controller.get_trials():
-            match trial.status:
-                case Trial.PENDING:
-                    if self._books.has_begun(trial.trial_id):
-                        return trial  # promoted; no other is until this one has started
-                    pending = pending or trial
-                case Trial.PAUSED:
-                    if not self._books.waits(trial.trial_id):
-                        return trial  # promoted, or paused by something else
-                    paused[trial.trial_id] = trial
-                case Trial.RUNNING:
-                    runs = True
-        for trial_id in self._books.promotable():
-            if trial_id in paused:
-                self._books.promote(trial_id)
-                return paused[trial_id]
-        if pending is None and not runs and paused:
-            return self._without_promotions(tune_controller, paused)
-        return pending
-
-    def _without_promotions(self, tune_controller: Any, paused: dict[str, Trial]) -> Trial | None:
-        """Return a trial that goes on without a promotion, or stop some."""
-        waiting = [trial_id for trial_id in self._books.waiting() if trial_id in paused]
-        search_alg = tune_controller.search_alg
-        # A searcher at its limit of trials does not check whether it has made the last one.
-        made = len(tune_controller.get_trials())
-        over = search_alg.is_finished() or 0 < search_alg.total_samples <= made
-        if over and self._books.is_ahead(waiting[0]):
-            self._books.promote(waiting[0])
-            return paused[waiting[0]]
-        if nothing_under_way(tune_controller):
-            for trial_id in waiting if over else waiting[-1:]:
-                tune_controller.stop_trial(paused[trial_id])
-        return None
-
-    # What it says about itself -----------------------------------------------------------------
-
-    def rule(self, trial: Trial) -> DecisionRule:
-        """Return which scores of a trial it will use, by its current state."""
-        return self._books.rule(trial.trial_id)
-
-    def decides_alike(self, trial: Trial, at: float, interval: Interval) -> bool:
-        """Return whether no score in an interval would change whether a trial is promoted."""
-        return self._books.decides_alike(trial.trial_id, at, interval)
-
-    def rungs(self) -> list[int]:
-        """Return the iterations of its rungs.
-
-        Empty if there are several brackets, or if its time is not in iterations.
-        """
-        if len(self._times) > 1 or self.time_attr != TRAINING_ITERATION:
-            return []
-        return [int(time) for time in (*self._times[0], self.max_t)]
-
-    def debug_string(self) -> str:
-        """Return how many trials have reached each rung, and how many are paused there."""
-        rungs = [
-            f"{time:g}: {scores} ({waiting} paused)"
-            for time, scores, waiting in self._books.counts()
-        ]
-        return "Using PromotionASHA: trials at each rung: " + (", ".join(rungs) or "no rungs")
-
-    def save(self, checkpoint_path: str) -> None:
-        """Save its state to a file."""
-        Path(checkpoint_path).write_bytes(pickle.dumps(self.__dict__))
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Restore the state that :meth:`save` saved."""
-        self.__dict__.update(pickle.loads(Path(checkpoint_path).read_bytes()))
-
-    def _score(self, result: dict[str, Any]) -> float:
-        value = float(result[self.metric])
-        return value if self.mode == "max" else -value
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """Accept the metric and the mode of ``TuneConfig``, which are for others."""
+        own = self._objectives.get(str(metric))
+        if own and mode and own != mode:
+            contradicts = (
+                f"mode={mode!r} contradicts MOASHA's metrics, which have {metric!r}: {own!r}."
+            )
+            raise ConfigError("TuneConfig", [f"{contradicts} Pass mode={own!r}."])
+        return True
 
 
 def _above(problems: Problems, name: str, value: Any, least: float) -> bool:

@@ -34,7 +34,7 @@ from tests.decisions import Decisions
 from tunekit._ray.scheduler_kinds import rule_for, time_attr_of, traits_of
 from tunekit._ray.scheduler_kinds import rungs_of as promotion_rungs
 from tunekit.core.decision_points import Always, Interval, Never, Rungs
-from tunekit.core.promotion import milestones
+from tunekit.core.halving import milestones
 from tunekit.errors import UnsupportedRayError
 from tunekit.schedulers import PromotionASHA, Traits
 

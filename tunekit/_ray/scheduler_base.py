@@ -89,6 +89,12 @@ class SchedulerBase(TrialScheduler):
         """Return which values of the metric are better, ``"min"`` or ``"max"``."""
         return self._mode
 
+    @property
+    def objectives(self) -> dict[str, str | None]:
+        """Return the metrics to rank trials by, and which values of each are better, if known."""
+        metric = self._metric
+        return {} if metric is None or metric == DEFAULT_METRIC else {metric: self._mode}
+
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Take the metric and the mode of ``TuneConfig``; False if it has been given its own."""
         if (self._metric and metric) or (self._mode and mode):

@@ -1,8 +1,11 @@
-"""Asynchronous successive halving by promotion: who waits at which rung, and who may go on.
+"""Asynchronous successive halving: who continues at a rung, who waits there, and who ends.
 
-Algorithm 2 of Li et al., 2018 (https://arxiv.org/abs/1810.05934). A trial that comes to a rung
-waits there. Of the ``n`` scores that a rung has, the best ``n / reduction_factor`` are promoted:
-those of them that wait go on to the next rung.
+By promotion, it is Algorithm 2 of Li et al., 2018 (https://arxiv.org/abs/1810.05934): a trial that
+reaches a rung waits there. Of the ``n`` scores that a rung has, the best ``n / reduction_factor``
+are promoted: those of them that wait continue to the next rung. By stopping, a trial that reaches a
+rung ends there, unless it is among the best of those that have reached it so far.
+
+With several objectives, ``tunekit.core.pareto`` says who is better.
 """
 
 from __future__ import annotations
@@ -15,9 +18,10 @@ from dataclasses import dataclass, field
 
 from tunekit.core.confidence import Interval
 from tunekit.core.decision_points import DecisionRule, Never, Rungs
+from tunekit.core.pareto import Point, ranked, worse
 from tunekit.core.sequential import alike_by_rank
 
-__all__ = ["Promotion", "RungAction", "milestones", "next_bracket"]
+__all__ = ["Halving", "RungAction", "milestones", "next_bracket"]
 
 
 class RungAction(enum.Enum):
@@ -83,47 +87,75 @@ def next_bracket(sizes: Sequence[int], counts: Sequence[int]) -> int:
 class _Rung:
     # When trials come to it.
     time: float
-    # (-score, place of arrival, trial), from best to worst.
-    ranked: list[tuple[float, int, str]] = field(default_factory=list)
-    # The entry of each trial.
-    entries: dict[str, tuple[float, int, str]] = field(default_factory=dict)
-    arrived: int = 0
+    # The scores of each trial, in the order in which the trials came.
+    scores: dict[str, Point] = field(default_factory=dict)
+    # The trials from best to worst; None if that is not known any more.
+    _order: list[str] | None = None
 
-    def record(self, trial_id: str, score: float) -> None:
-        entry = (math.inf if math.isnan(score) else -score, self.arrived, trial_id)
-        self.arrived += 1
-        self.entries[trial_id] = entry
-        bisect.insort(self.ranked, entry)
+    def record(self, trial_id: str, score: Point) -> None:
+        self.scores[trial_id] = score
+        if len(score) > 1 or self._order is None:
+            self._order = None  # one point may change the places of all
+        else:
+            bisect.insort(self._order, trial_id, key=lambda one: worse(self.scores[one][0]))
 
     def forget(self, trial_id: str) -> None:
-        self.ranked.remove(self.entries.pop(trial_id))
+        del self.scores[trial_id]
+        self._order = None
+
+    def ranked(self) -> list[str]:
+        if self._order is None:
+            trials = list(self.scores)
+            self._order = [trials[place] for place in ranked(list(self.scores.values()))]
+        return self._order
+
+    def is_among_best(self, trial_id: str, reduction_factor: float) -> bool:
+        """Return whether a trial is in the best part of those that have come so far."""
+        return self.ranked().index(trial_id) <= len(self.scores) / reduction_factor
 
 
-class Promotion:
-    """Keeps who has come to which rung with which score, and who waits there.
+class Halving:
+    """Records who has reached which rung with which score, and who waits there.
 
     Ties go to the trial that came first; NaN is the worst score. Scores of trials that have ended
-    count on: only trials that wait can be promoted.
+    still count: only trials that wait can be promoted.
 
     Args:
         brackets: The times of each bracket's rungs.
         max_t: When a trial ends.
-        reduction_factor: One out of so many is promoted.
+        reduction_factor: One out of so many continues.
+        stops: Whether a trial that is not among the best at a rung ends there, rather than waits.
 
     Example:
-        >>> books = Promotion([(1, 3)], max_t=9, reduction_factor=3)
+        >>> books = Halving([(1, 3)], max_t=9, reduction_factor=3)
         >>> for name, score in [("a", 0.1), ("b", 0.7), ("c", 0.4)]:
         ...     books.add(name)
-        ...     print(books.reported(name, 1, score), list(books.promotable()))
+        ...     print(books.reported(name, 1, (score,)), list(books.promotable()))
         RungAction.WAIT []
         RungAction.WAIT []
         RungAction.WAIT ['b']
         >>> books.promote("b")
-        >>> list(books.promotable()), books.reported("b", 2, 0.8), books.reported("b", 3, 0.9)
+        >>> list(books.promotable()), books.reported("b", 2, (0.8,)), books.reported("b", 3, (0.9,))
         ([], <RungAction.GO_ON: 'go on'>, <RungAction.WAIT: 'wait'>)
+        >>> books = Halving([(1, 3)], max_t=9, reduction_factor=3, stops=True)
+        >>> for name, score in [("a", (0.1, 5)), ("b", (0.7, 1)), ("c", (0.4, 3)), ("d", (0.3, 1))]:
+        ...     books.add(name)
+        ...     print(books.reported(name, 1, score))
+        RungAction.GO_ON
+        RungAction.GO_ON
+        RungAction.END
+        RungAction.END
     """
 
-    def __init__(self, brackets: Sequence[Sequence[float]], max_t: float, reduction_factor: float):
+    def __init__(
+        self,
+        brackets: Sequence[Sequence[float]],
+        max_t: float,
+        reduction_factor: float,
+        *,
+        stops: bool = False,
+    ):
+        self._stops = stops
         self._brackets = [[_Rung(time) for time in times] for times in brackets]
         self._max_t, self._reduction_factor = max_t, reduction_factor
         # How many trials each bracket has been given.
@@ -144,7 +176,7 @@ class Promotion:
         """Give a trial to a bracket; one that begins again after a failure stays in its own.
 
         Example:
-            >>> books = Promotion([(1, 3), (3,)], max_t=9, reduction_factor=3)
+            >>> books = Halving([(1, 3), (3,)], max_t=9, reduction_factor=3)
             >>> for name in "abcd":
             ...     books.add(name)
             >>> [books.rule(name).times for name in "abcd"]
@@ -157,7 +189,7 @@ class Promotion:
         self._counts[bracket] += 1
         self._level[trial_id] = -1
 
-    def reported(self, trial_id: str, time: float, score: float) -> RungAction:
+    def reported(self, trial_id: str, time: float, score: Point) -> RungAction:
         """Take a result of a trial that runs.
 
         A result at or after several new rungs counts for the last of them.
@@ -165,7 +197,7 @@ class Promotion:
         Args:
             trial_id: The trial.
             time: How long it has trained.
-            score: Its score, larger is better.
+            score: Its value of each objective, larger is better.
         """
         if trial_id not in self._bracket:
             return RungAction.GO_ON
@@ -178,6 +210,9 @@ class Promotion:
             return RungAction.GO_ON
         rungs[level].record(trial_id, score)
         self._level[trial_id] = level
+        if self._stops:
+            best = rungs[level].is_among_best(trial_id, self._reduction_factor)
+            return RungAction.GO_ON if best else RungAction.END
         self._waiting.add(trial_id)
         self._promotable = None
         return RungAction.WAIT
@@ -192,10 +227,10 @@ class Promotion:
         """A trial has failed, and may begin again: where it waits it has to come to again.
 
         Example:
-            >>> books = Promotion([(1,)], max_t=9, reduction_factor=3)
+            >>> books = Halving([(1,)], max_t=9, reduction_factor=3)
             >>> books.add("a")
             >>> for time in (1, 2):
-            ...     verdict = books.reported("a", time, 0.5)
+            ...     verdict = books.reported("a", time, (0.5,))
             ...     books.failed("a")
             ...     print(verdict)
             RungAction.WAIT
@@ -206,7 +241,7 @@ class Promotion:
         self.promote(trial_id)
         rungs, level = self._brackets[self._bracket[trial_id]], self._level[trial_id]
         rungs[level].forget(trial_id)
-        below = [n for n in range(level) if trial_id in rungs[n].entries]
+        below = [n for n in range(level) if trial_id in rungs[n].scores]
         self._level[trial_id] = max(below, default=-1)
 
     def ended(self, trial_id: str, time: float | None = None) -> None:
@@ -238,15 +273,15 @@ class Promotion:
         if self._promotable is None:
             found = []
             for rung in self._from_above():
-                most = int(len(rung.ranked) / self._reduction_factor)
-                found += [one for _, _, one in rung.ranked[:most] if self._waits_at(one, rung)]
+                most = int(len(rung.scores) / self._reduction_factor)
+                found += [one for one in rung.ranked()[:most] if self._waits_at(one, rung)]
             self._promotable = found
         return iter(self._promotable)
 
     def waiting(self) -> Iterator[str]:
         """Give out all that wait: from the highest rung down, the best first."""
         for rung in self._from_above():
-            for _, _, trial_id in rung.ranked:
+            for trial_id in rung.ranked():
                 if self._waits_at(trial_id, rung):
                     yield trial_id
 
@@ -254,10 +289,10 @@ class Promotion:
         """Return whether no trial has ended that went farther than to where this one waits.
 
         Example:
-            >>> books = Promotion([(1, 3)], max_t=9, reduction_factor=3)
+            >>> books = Halving([(1, 3)], max_t=9, reduction_factor=3)
             >>> for name, time in [("a", 3), ("b", 2)]:
             ...     books.add(name)
-            ...     _ = books.reported(name, time, 0.5)
+            ...     _ = books.reported(name, time, (0.5,))
             >>> books.is_ahead("a")
             True
             >>> books.ended("b", time=9)
@@ -270,9 +305,9 @@ class Promotion:
         """Return which scores of a trial it will use.
 
         Example:
-            >>> books = Promotion([(1, 3)], max_t=9, reduction_factor=3)
+            >>> books = Halving([(1, 3)], max_t=9, reduction_factor=3)
             >>> books.add("a")
-            >>> verdict = books.reported("a", 1, 0.5)
+            >>> verdict = books.reported("a", 1, (0.5,))
             >>> [time for time in range(1, 10) if books.rule("a").serves(time, coming=[]) == time]
             [3, 9]
         """
@@ -291,10 +326,10 @@ class Promotion:
             interval: Where its score is, larger is better.
 
         Example:
-            >>> books = Promotion([(1, 3)], max_t=9, reduction_factor=2)
+            >>> books = Halving([(1, 3)], max_t=9, reduction_factor=2)
             >>> for name, score in [("a", 0.1), ("b", 0.7), ("c", 0.4), ("d", 0.5)]:
             ...     books.add(name)
-            ...     verdict = books.reported(name, 1, score)
+            ...     verdict = books.reported(name, 1, (score,))
             >>> books.add("e")
             >>> [books.decides_alike("e", 1, Interval(low, 0.6)) for low in (0.45, 0.55)]
             [False, True]
@@ -302,7 +337,8 @@ class Promotion:
         if trial_id not in self._bracket or time >= self._max_t:
             return True
         rungs = self._brackets[self._bracket[trial_id]]
-        others = [-entry[0] for rung in rungs if rung.time == time for entry in rung.ranked]
+        scores = [score for rung in rungs if rung.time == time for score in rung.scores.values()]
+        others = [-worse(score[0]) for score in scores]
         count = len(others) + 1
         rank = count - int(count / self._reduction_factor)
         return alike_by_rank(interval, others, [rank])
@@ -310,7 +346,7 @@ class Promotion:
     def counts(self) -> list[tuple[float, int, int]]:
         """Return (time, scores, trials that wait) of each rung, from the lowest up."""
         return [
-            (rung.time, len(rung.ranked), sum(self._waits_at(one, rung) for one in rung.entries))
+            (rung.time, len(rung.scores), sum(self._waits_at(one, rung) for one in rung.scores))
             for rung in reversed(list(self._from_above()))
         ]
 

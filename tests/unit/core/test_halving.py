@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tunekit.core.decision_points import Never, Rungs
-from tunekit.core.promotion import Promotion, RungAction, milestones, next_bracket
+from tunekit.core.halving import Halving, RungAction, milestones, next_bracket
 
 scores = st.lists(st.integers(0, 9), min_size=1, max_size=30)
 etas = st.sampled_from([1.5, 2, 3, 4])
@@ -39,7 +39,7 @@ class Paper:
 def play(eta, draw, values, prefers_promotions=0.5):
     """Trials that start and are promoted in any order; yields after everything that happens."""
     times = (1, 2, 4)
-    books, paper = Promotion([times], max_t=8, reduction_factor=eta), Paper(times, eta)
+    books, paper = Halving([times], max_t=8, reduction_factor=eta), Paper(times, eta)
     new = [str(n) for n in range(len(values))]
     ready: list[tuple[str, int]] = []
     while True:
@@ -58,11 +58,11 @@ def play(eta, draw, values, prefers_promotions=0.5):
         elif ready:
             name, rung = ready.pop(draw.randrange(len(ready)))
             if rung == 3:
-                assert books.reported(name, 8, 0.0) is RungAction.END
+                assert books.reported(name, 8, (0.0,)) is RungAction.END
                 books.ended(name, 8)
                 continue
             score = float(values[int(name)] + draw.randrange(3))
-            assert books.reported(name, times[rung], score) is RungAction.WAIT
+            assert books.reported(name, times[rung], (score,)) is RungAction.WAIT
             paper.rungs[rung].append((score, name))
         elif not (jobs or new):
             return
@@ -98,10 +98,10 @@ def test_in_the_end_the_best_of_each_rung_were_promoted(values, eta, seed):
 
 @given(st.permutations(range(12)), etas)
 def test_a_rung_that_is_complete_promotes_the_same_in_whatever_order_trials_came(order, eta):
-    books = Promotion([(1,)], max_t=2, reduction_factor=eta)
+    books = Halving([(1,)], max_t=2, reduction_factor=eta)
     for n in order:
         books.add(str(n))
-        books.reported(str(n), 1, float(n))
+        books.reported(str(n), 1, (float(n),))
     expected = [str(n) for n in range(11, -1, -1)]
     assert list(books.promotable()) == expected[: int(12 / eta)]
     assert list(books.waiting()) == expected
@@ -109,11 +109,11 @@ def test_a_rung_that_is_complete_promotes_the_same_in_whatever_order_trials_came
     assert list(again.promotable()) == list(books.promotable())
 
 
-def rung_of_three() -> Promotion:
-    books = Promotion([(1, 3)], max_t=9, reduction_factor=3)
+def rung_of_three() -> Halving:
+    books = Halving([(1, 3)], max_t=9, reduction_factor=3)
     for name, score in [("a", 0.1), ("b", 0.7), ("c", 0.4)]:
         books.add(name)
-        assert books.reported(name, 1, score) is RungAction.WAIT
+        assert books.reported(name, 1, (score,)) is RungAction.WAIT
     return books
 
 
@@ -130,7 +130,7 @@ def test_a_trial_that_fails_where_it_waits_comes_there_again():
     assert books.counts()[0] == (1, 2, 2) and not books.has_begun("b")
     assert books.rule("b") == Rungs((1, 3, 9), frozenset())
     books.add("b")
-    assert books.reported("b", 2, 0.8) is RungAction.WAIT
+    assert books.reported("b", 2, (0.8,)) is RungAction.WAIT
     assert list(books.promotable()) == ["b"]
 
 
@@ -139,36 +139,36 @@ def test_a_trial_that_fails_after_its_promotion_keeps_its_place():
     books.promote("b")
     books.failed("b")
     books.add("b")
-    assert books.reported("b", 1, 0.7) is RungAction.GO_ON  # it went back
-    assert books.reported("b", 3, 0.9) is RungAction.WAIT
+    assert books.reported("b", 1, (0.7,)) is RungAction.GO_ON  # it went back
+    assert books.reported("b", 3, (0.9,)) is RungAction.WAIT
 
 
 def test_a_result_past_several_rungs_counts_for_the_last():
-    books = Promotion([(1, 3, 9)], max_t=27, reduction_factor=3)
+    books = Halving([(1, 3, 9)], max_t=27, reduction_factor=3)
     books.add("a")
-    assert books.reported("a", 5, 0.5) is RungAction.WAIT
-    assert books.reported("a", 6, 0.5) is RungAction.GO_ON
+    assert books.reported("a", 5, (0.5,)) is RungAction.WAIT
+    assert books.reported("a", 6, (0.5,)) is RungAction.GO_ON
     assert books.counts() == [(1, 0, 0), (3, 1, 0), (9, 0, 0)]
 
 
 def test_a_trial_that_runs_though_it_was_to_wait_waits_no_more():
     books = rung_of_three()
-    assert books.reported("b", 2, 0.7) is RungAction.GO_ON
+    assert books.reported("b", 2, (0.7,)) is RungAction.GO_ON
     assert list(books.promotable()) == []
 
 
 def test_nan_is_the_worst_and_equals_go_in_the_order_in_which_they_came():
-    books = Promotion([(1,)], max_t=9, reduction_factor=1.5)
+    books = Halving([(1,)], max_t=9, reduction_factor=1.5)
     for name, score in [("nan", math.nan), ("one", 0.5), ("other", 0.5)]:
         books.add(name)
-        books.reported(name, 1, score)
+        books.reported(name, 1, (score,))
     assert list(books.promotable()) == ["one", "other"]
     assert list(books.waiting()) == ["one", "other", "nan"]
 
 
 def test_unknown_trials_go_on():
-    books = Promotion([(1,)], max_t=9, reduction_factor=2)
-    assert books.reported("x", 1, 0.5) is RungAction.GO_ON
+    books = Halving([(1,)], max_t=9, reduction_factor=2)
+    assert books.reported("x", 1, (0.5,)) is RungAction.GO_ON
     books.failed("x")
     books.ended("x")
     assert not books.waits("x") and not books.has_begun("x")

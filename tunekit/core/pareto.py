@@ -1,0 +1,161 @@
+"""Several objectives at once: which points are best, in which order, and how much they dominate.
+
+A point has a value for each objective, the larger the better. One dominates another if it is at
+least as good in each objective, and better in one. The points that none dominates are the front.
+
+The order is that of multi-objective successive halving (Schmucker et al., 2021,
+https://arxiv.org/abs/2106.12639): front after front, and within a front by an epsilon-net
+(Clarkson, 2005): the next point is the one farthest from those before it, so that the first few
+cover the front. Distances are measured in units of the front's extent in each objective; otherwise
+the order would depend on whether a latency is in seconds or milliseconds.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from typing import TypeAlias
+
+__all__ = ["Point", "dominates", "front", "hypervolume", "ranked", "worse"]
+
+#: The values of the objectives, the larger the better.
+Point: TypeAlias = tuple[float, ...]
+
+
+def dominates(one: Point, other: Point) -> bool:
+    """Return whether a point is at least as good as another in each objective, and not equal.
+
+    Example:
+        >>> dominates((2, 1), (1, 1)), dominates((2, 1), (1, 2)), dominates((1, 1), (1, 1))
+        (True, False, False)
+    """
+    return one != other and all(a >= b for a, b in zip(one, other, strict=True))
+
+
+def front(points: Sequence[Point]) -> list[int]:
+    """Return the places of the points that no other one dominates, in the order of the points.
+
+    Example:
+        >>> front([(1, 1), (3, 0), (0, 3), (2, 2), (2, 2)])
+        [1, 2, 3, 4]
+    """
+    return _fronts(list(map(_usable, points)), most=1)[0] if points else []
+
+
+def ranked(points: Sequence[Point], most: int | None = None) -> list[int]:
+    """Return the places of points in the order of multi-objective successive halving.
+
+    Of the points of a front, the first is the best one in the first objective. Equal points follow
+    in the order in which they came. A point with a value that is not finite is worse than any
+    other; with a single objective, only NaN is.
+
+    Args:
+        points: The points, in the order in which they came.
+        most: How many places are needed; None for all.
+
+    Example:
+        >>> ranked([(0, 0), (5, 0), (4, 1), (0, 5), (1, 1)])
+        [1, 3, 2, 4, 0]
+        >>> ranked([(0.1,), (0.7,), (math.nan,), (0.4,)])
+        [1, 3, 0, 2]
+        >>> ranked([(0, 0), (5, 0), (4, 1), (0, 5), (1, 1)], most=1)
+        [1]
+    """
+    if points and len(points[0]) == 1:
+        return sorted(range(len(points)), key=lambda at: worse(points[at][0]))[:most]
+    usable = list(map(_usable, points))
+    order: list[int] = []
+    for places in _fronts(usable, most):
+        order += (places[at] for at in _net([usable[place] for place in places]))
+    return order[:most]
+
+
+def worse(value: float) -> float:
+    """Return a number by which values sort from the best to the worst, NaN last.
+
+    Example:
+        >>> sorted([0.1, math.nan, math.inf, 0.7], key=worse)
+        [inf, 0.7, 0.1, nan]
+    """
+    return math.inf if math.isnan(value) else -value
+
+
+def hypervolume(points: Sequence[Point], reference: Point) -> float:
+    """Return the volume of what some points dominate and the reference does not.
+
+    Args:
+        points: The points; those that are not better than the reference in each objective add
+            nothing.
+        reference: A point that is as bad as any that matters.
+
+    Example:
+        >>> hypervolume([(2, 1), (1, 2)], reference=(0, 0))
+        3.0
+        >>> hypervolume([(2, 1, 1), (1, 2, 1), (1, 1, 2), (0, 9, 9)], reference=(0, 0, 0))
+        4.0
+    """
+    better = [
+        point for point in points if all(a > b for a, b in zip(point, reference, strict=True))
+    ]
+    if not better:
+        return 0.0
+    if len(reference) == 1:
+        return float(max(point[0] for point in better) - reference[0])
+    # Slices between one value of the last objective and the next, from the best one down.
+    better.sort(key=lambda point: -point[-1])
+    volume = 0.0
+    for at, point in enumerate(better):
+        below = better[at + 1][-1] if at + 1 < len(better) else reference[-1]
+        if point[-1] > below:
+            area = hypervolume([one[:-1] for one in better[: at + 1]], reference[:-1])
+            volume += (point[-1] - below) * area
+    return volume
+
+
+def _usable(point: Point) -> Point:
+    return point if all(map(math.isfinite, point)) else (-math.inf,) * len(point)
+
+
+def _fronts(points: Sequence[Point], most: int | None = None) -> list[list[int]]:
+    """Return the front, that of the remaining points, and so on, until they have enough points."""
+    # None that comes later in this order dominates one that comes earlier.
+    order = sorted(range(len(points)), key=lambda at: points[at], reverse=True)
+    found: list[list[int]] = []
+    for at in order:
+        point = points[at]
+
+        def is_dominated(level: int, point: Point = point) -> bool:
+            return any(dominates(points[other], point) for other in reversed(found[level]))
+
+        # Whoever is dominated in one front is dominated in each one before it.
+        level = bisect.bisect_left(range(len(found)), True, key=lambda n: not is_dominated(n))
+        if level == len(found):
+            found.append([])
+        found[level].append(at)
+    enough, count = 0, 0
+    while enough < len(found) and (most is None or count < most):
+        count += len(found[enough])
+        enough += 1
+    return [sorted(places) for places in found[:enough]]
+
+
+def _net(points: Sequence[Point]) -> list[int]:
+    """Return the places of the points of a front in the order of an epsilon-net."""
+    low = [min(values) for values in zip(*points, strict=True)]
+    high = [max(values) for values in zip(*points, strict=True)]
+    scaled = [
+        [(v - a) / (b - a) if b > a else 0.0 for v, a, b in zip(point, low, high, strict=True)]
+        for point in points
+    ]
+    left = list(range(len(points)))
+    at = max(left, key=lambda place: points[place][0])
+    order, distances = [], [math.inf] * len(points)
+    while True:
+        order.append(at)
+        left.remove(at)
+        if not left:
+            return order
+        for place in left:
+            distances[place] = min(distances[place], math.dist(scaled[place], scaled[at]))
+        at = max(left, key=lambda place: distances[place])
