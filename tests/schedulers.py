@@ -29,7 +29,7 @@ from ray.tune.schedulers.pb2 import PB2
 from ray.tune.search import Searcher
 
 import tunekit
-from tunekit.schedulers import PromotionASHA
+from tunekit.schedulers import MOASHA, PromotionASHA
 
 #: What ``on_pending`` is tried with: ``"auto"`` also where validations have resources of their own,
 #: so that other trials start in the places of those that wait; ``"wait"`` also in actors that are
@@ -92,6 +92,12 @@ class Case:
     stops: bool = False
     slow: bool = False
     options: Callable[[], dict[str, Any]] = dict
+
+
+def moasha(**options: Any) -> MOASHA:
+    """Of validation's metric and one of training's."""
+    metrics = {"accuracy": "max", "loss": "min"}
+    return MOASHA(metrics, max_t=9, grace_period=1, reduction_factor=2, **options)
 
 
 def pbt(**settings: Any) -> PopulationBasedTraining:
@@ -174,6 +180,8 @@ CASES: dict[str, Case] = {
         lambda _: PromotionASHA(max_t=9, grace_period=1, reduction_factor=2, brackets=2),
         stops=True,
     ),
+    "moasha": Case(lambda _: moasha(), stops=True),
+    "moasha-promotes": Case(lambda _: moasha(promotes=True, brackets=2), stops=True),
     "hyperband": Case(lambda _: HyperBandScheduler(max_t=9, reduction_factor=3), stops=True),
     "bohb": Case(
         lambda _: HyperBandForBOHB(max_t=9, reduction_factor=3),
