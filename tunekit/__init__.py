@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tunekit import testing as testing
     from tunekit.config import ValidationConfig
     from tunekit.confirm import Confirm
+    from tunekit.core.constraints import Constraint
     from tunekit.core.estimates import Estimate
     from tunekit.core.sequential import Sequential
     from tunekit.driver.callback import ValidationCallback
@@ -43,6 +44,7 @@ __all__ = [
     "VALIDATION_KEY",
     "AtDecisions",
     "Confirm",
+    "Constraint",
     "Estimate",
     "EveryIterations",
     "Sequential",
@@ -68,6 +70,7 @@ _SUBMODULES = {"distributed", "errors", "lab", "loggers", "policies", "scheduler
 _HOMES = {
     "tunekit.config": ("ValidationConfig",),
     "tunekit.confirm": ("Confirm",),
+    "tunekit.core.constraints": ("Constraint",),
     "tunekit.core.estimates": ("Estimate",),
     "tunekit.core.sequential": ("Sequential",),
     "tunekit.driver.callback": ("ValidationCallback",),

@@ -10,12 +10,13 @@ from typing import Any
 import ray
 from ray import train
 
+from tunekit.core.constraints import Constraint
 from tunekit.core.problems import Problems, shown
 from tunekit.core.sequential import Sequential
 from tunekit.core.signatures import call_of, is_built, kind_of, never_takes, signature_of
 from tunekit.picklable import LARGE, culprit_in, pickled_size
 
-__all__ = ["AMOUNTS", "WHERE", "Limits", "check_validation", "check_where"]
+__all__ = ["AMOUNTS", "WHERE", "Limits", "check_constraints", "check_validation", "check_where"]
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +104,15 @@ def check_validation(
     problems.integer("max_retries", max_retries, least=0)
     fix = "Pass tunekit.Sequential(confidence=0.95, min_examples=200)."
     problems.optional("sequential", sequential, Sequential, fix)
+
+
+def check_constraints(constraints: Any, problems: Problems) -> None:
+    """Add what is wrong with ``ValidationConfig(constraints=...)`` to the problems of a call."""
+    fix = "Pass [tunekit.Constraint('latency_ms <= 20')], for example."
+    if not problems.instance("constraints", constraints, (list, tuple), fix):
+        return
+    for place, one in enumerate(constraints):
+        problems.instance(f"constraints[{place}]", one, Constraint, fix)
 
 
 def check_where(

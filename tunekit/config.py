@@ -9,8 +9,9 @@ from typing import Any
 from ray import train
 
 from tunekit._ray.storage import absolute
-from tunekit.checks import Limits, check_validation, check_where
+from tunekit.checks import Limits, check_constraints, check_validation, check_where
 from tunekit.confirm import Confirm
+from tunekit.core.constraints import Constraint
 from tunekit.core.pending import ON_PENDING
 from tunekit.core.problems import Problems, shown
 from tunekit.core.sequential import Sequential
@@ -97,6 +98,9 @@ class ValidationConfig(Limits, train.ValidationConfig):
             attempts and checkpoints that are gone do not count, and a restored sweep counts from
             zero. ``"raise"`` ends the sweep at the first failure. ``"ignore"`` records failures,
             and never ends the sweep.
+        constraints: What scores must keep, such as ``[tunekit.Constraint("latency_ms <= 20")]``.
+            Schedulers and searchers rank a score that breaks one below all that keep them, the
+            lower the more it breaks them, and the best checkpoint keeps them, if any does.
         sequential: When to stop a validation early, if ``fn`` is a generator of estimates; None:
             the defaults of :class:`~tunekit.Sequential`.
         stages: Further validations of the same checkpoints by other functions, such as a full one
@@ -139,6 +143,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
         max_retries: int = 1,
         on_pending: str = "auto",
         on_failure: str = "record",
+        constraints: Sequence[Constraint] = (),
         sequential: Sequential | None = None,
         stages: Sequence[Stage] = (),
         cache: str | Path | None = None,
@@ -171,6 +176,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
             on_pending=on_pending,
         )
         problems.choice("on_failure", on_failure, ["record", "raise", "ignore"])
+        check_constraints(constraints, problems)
         check_stages(stages, problems)
         fix = "Pass a folder, or a URI such as 's3://bucket/scores'."
         problems.optional("cache", cache, (str, Path), fix)
@@ -183,6 +189,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
         self.max_retries = max_retries
         self.on_pending = on_pending
         self.on_failure = on_failure
+        self.constraints = tuple(constraints)
         self.sequential = sequential
         self.stages = tuple(stages)
         self.cache = None if cache is None else absolute(str(cache))

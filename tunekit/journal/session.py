@@ -114,6 +114,7 @@ def _settings_of(config: ValidationConfig) -> dict[str, Any]:
         "on_failure": config.on_failure,
         "max_in_flight": config.max_in_flight,
         "max_retries": config.max_retries,
+        "constraints": [one.text for one in config.constraints],
         "evaluators": config.evaluators,
         "timeout_s": config.task_config.timeout_s,
         "resources": _amounts_of(config.ray_remote_kwargs),

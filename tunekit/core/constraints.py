@@ -1,0 +1,134 @@
+"""Constraints on validated metrics: what is feasible, and how far the rest is from it.
+
+The rule is that of Deb, 2000 (https://doi.org/10.1016/S0045-7825(99)00389-8): of two scores, one
+that keeps all constraints is better than one that does not; of two that do not, the one that breaks
+them by less; of two that do, the one with the better objective.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tunekit.core.confidence import Interval
+from tunekit.core.values import number
+from tunekit.errors import ConfigError
+
+__all__ = ["Constraint", "penalized", "violation"]
+
+_TERM = re.compile(r"\s*(?P<metric>.+?)\s*(?P<sign><=|>=)\s*(?P<bound>\S+)\s*")
+# No score is expected to be this bad. The sum of a hundred million such values is still finite, as
+# schedulers need that compute means and percentiles.
+_INFEASIBLE = 1e299
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """Require a validated metric to be at most, or at least, a number.
+
+    Scores that keep all constraints rank before those that break one, for every scheduler and
+    searcher; those that break one rank by how far they do.
+
+    Args:
+        text: The constraint: the metric's flat name, ``<=`` or ``>=``, and a number.
+
+    Raises:
+        tunekit.errors.ConfigError: If ``text`` is not of this form.
+
+    Example:
+        >>> limit = Constraint("latency_ms <= 20")
+        >>> limit.metric, limit.violation(15), limit.violation(25)
+        ('latency_ms', 0.0, 0.25)
+        >>> Constraint("latency_ms < 20")
+        Traceback (most recent call last):
+        tunekit.errors.ConfigError: Constraint: text='latency_ms < 20' is not of the form...
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        """Check the text."""
+        self._parts()
+
+    def _parts(self) -> tuple[str, str, float]:
+        match = _TERM.fullmatch(self.text) if isinstance(self.text, str) else None
+        try:
+            bound = math.nan if match is None else float(match["bound"])
+        except ValueError:
+            bound = math.nan
+        if match is None or not math.isfinite(bound):
+            form = "a metric, <= or >=, and a number"
+            raise ConfigError(
+                "Constraint",
+                [
+                    f"text={self.text!r} is not of the form: {form}. "
+                    "Pass one such as 'latency_ms <= 20'."
+                ],
+            )
+        return match["metric"], match["sign"], bound
+
+    @property
+    def metric(self) -> str:
+        """Return the metric, by flat name."""
+        return self._parts()[0]
+
+    def violation(self, value: float) -> float:
+        """Return by how much a value breaks the constraint, in units of its bound; 0: it does not.
+
+        If the bound is 0, in units of the metric. NaN breaks it by infinity.
+        """
+        _, sign, bound = self._parts()
+        if math.isnan(value):
+            return math.inf
+        excess = value - bound if sign == "<=" else bound - value
+        return max(0.0, excess / (abs(bound) or 1.0))
+
+    def surely_holds(self, interval: Interval) -> bool:
+        """Return whether a metric keeps the constraint wherever in an interval it is."""
+        return self.violation(interval.low) == 0 and self.violation(interval.high) == 0
+
+
+def violation(metrics: Mapping[str, Any], constraints: Iterable[Constraint]) -> float:
+    """Return by how much flat metrics break constraints, added up; 0 if they keep all.
+
+    A metric that is missing, or not a number, breaks its constraint by infinity.
+
+    Example:
+        >>> limits = [Constraint("latency_ms <= 20"), Constraint("recall >= 0.5")]
+        >>> violation({"latency_ms": 25, "recall": 0.25}, limits)
+        0.75
+        >>> violation({"latency_ms": 19}, limits)
+        inf
+    """
+    total = 0.0
+    for one in constraints:
+        value = number(metrics.get(one.metric))
+        total += math.inf if value is None else one.violation(value)
+    return total
+
+
+def penalized(value: float, mode: str | None, by: float) -> float:
+    """Return the value of an objective that stands for a score which breaks constraints.
+
+    It is worse than any that keeps them, and the worse the more it breaks them. Schedulers and
+    searchers that know nothing of constraints are given it, so they rank by the rule above.
+
+    Args:
+        value: The objective's own value.
+        mode: Which values are better, ``"min"`` or ``"max"``; ``"max"`` if nobody says.
+        by: By how much the score breaks constraints.
+
+    Example:
+        >>> penalized(0.9, "max", by=0)
+        0.9
+        >>> -1e300 < penalized(0.9, "max", by=2) < penalized(0.9, "max", by=0.5) < -1e298
+        True
+    """
+    if by == 0:
+        return value
+    # From 1 to 2: a number too large to tell apart breaks them as much as any.
+    share = 2.0 if math.isinf(by) else 1.0 + by / (1.0 + by)
+    return _INFEASIBLE * (share if mode == "min" else -share)
