@@ -18,8 +18,18 @@ from tunekit.core.seeds import space_lacks
 __all__ = ["check_space", "wrong_together"]
 
 
+# They fit a model to scores, and would fit it to the numbers that stand for infeasible ones.
+_FIT_VALUES = ("AxSearch", "BayesOptSearch", "HEBOSearch", "PB2")
+
+
 def wrong_together(
-    scheduler: Any, *, on_pending: str, reuse_actors: bool, search_alg: Any, problems: Problems
+    scheduler: Any,
+    *,
+    on_pending: str,
+    reuse_actors: bool,
+    search_alg: Any,
+    problems: Problems,
+    constrained: bool = False,
 ) -> None:
     """Add what cannot be right about a scheduler with the other settings of a sweep.
 
@@ -29,9 +39,17 @@ def wrong_together(
         reuse_actors: ``TuneConfig(reuse_actors=...)``.
         search_alg: ``TuneConfig(search_alg=...)``, as it was passed.
         problems: Where to add it.
+        constrained: Whether there are ``ValidationConfig(constraints=...)``.
     """
     decides = innermost(scheduler)
     name = type(decides).__name__
+    for kind in (name, type(_within(search_alg)).__name__) if constrained else ():
+        if kind in _FIT_VALUES:
+            problems.add(
+                f"constraints need a scheduler and a searcher that rank scores, and {kind} fits a "
+                "model to their values. Use PopulationBasedTraining or OptunaSearch, or leave "
+                "constraints out."
+            )
     if isinstance(search_alg, str) and search_alg in ("random", "variant_generator"):
         search_alg = None
     if isinstance(decides, PopulationBasedTraining):
@@ -84,6 +102,11 @@ def check_space(seed_param: Any, space: Any, search_alg: Any, problems: Problems
 
 
 def _learns_pauses(search_alg: Any) -> bool:
+    searcher = _within(search_alg)
+    return searcher == "bohb" or hasattr(searcher, "on_pause")
+
+
+def _within(search_alg: Any) -> Any:
     while search_alg is not None and hasattr(search_alg, "searcher"):
         search_alg = search_alg.searcher
-    return search_alg == "bohb" or hasattr(search_alg, "on_pause")
+    return search_alg

@@ -238,6 +238,7 @@ class Tuner(tune.Tuner):
                 reuse_actors=bool(tune_config.reuse_actors),
                 search_alg=search_alg,
                 problems=problems,
+                constrained=bool(config.constraints),
             )
         check_confirm(confirm, config, problems)
         check_seed(seed_param, problems)

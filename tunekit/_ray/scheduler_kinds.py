@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ray.tune.experiment import Trial
-from ray.tune.result import TRAINING_ITERATION
+from ray.tune.result import DEFAULT_METRIC, TRAINING_ITERATION
 from ray.tune.schedulers import (
     AsyncHyperBandScheduler,
     FIFOScheduler,
@@ -36,6 +36,7 @@ __all__ = [
     "exhausts",
     "innermost",
     "mode_of",
+    "objectives_of",
     "rule_for",
     "rungs_of",
     "time_attr_of",
@@ -257,6 +258,25 @@ def mode_of(scheduler: TrialScheduler) -> str | None:
     """
     mode = getattr(innermost(scheduler), "_mode", None)
     return mode if mode in ("min", "max") else None
+
+
+def objectives_of(scheduler: TrialScheduler, mode: str | None) -> dict[str, str | None]:
+    """Return the metrics that the scheduler ranks trials by, and which values of each are better.
+
+    Args:
+        scheduler: The scheduler.
+        mode: Which are better if it ranks by one metric.
+
+    Example:
+        >>> from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+        >>> objectives_of(ASHAScheduler(metric="loss"), "min"), objectives_of(FIFOScheduler(), None)
+        ({'loss': 'min'}, {})
+    """
+    decides = innermost(scheduler)
+    if isinstance(decides, SchedulerBase) and len(decides.objectives) > 1:
+        return decides.objectives
+    metric = scheduler.metric
+    return {metric: mode} if isinstance(metric, str) and metric != DEFAULT_METRIC else {}
 
 
 def innermost(scheduler: TrialScheduler) -> TrialScheduler:

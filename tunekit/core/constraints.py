@@ -17,7 +17,7 @@ from tunekit.core.confidence import Interval
 from tunekit.core.values import number
 from tunekit.errors import ConfigError
 
-__all__ = ["Constraint", "penalized", "violation"]
+__all__ = ["Constraint", "penalized", "standing_for", "violation"]
 
 _TERM = re.compile(r"\s*(?P<metric>.+?)\s*(?P<sign><=|>=)\s*(?P<bound>\S+)\s*")
 # No score is expected to be this bad. The sum of a hundred million such values is still finite, as
@@ -132,3 +132,31 @@ def penalized(value: float, mode: str | None, by: float) -> float:
     # From 1 to 2: a number too large to tell apart breaks them as much as any.
     share = 2.0 if math.isinf(by) else 1.0 + by / (1.0 + by)
     return _INFEASIBLE * (share if mode == "min" else -share)
+
+
+def standing_for(
+    result: Mapping[str, Any],
+    objectives: Mapping[str, str | None],
+    constraints: Iterable[Constraint],
+) -> dict[str, Any]:
+    """Return a flat result for who ranks by objectives and knows nothing of constraints.
+
+    Args:
+        result: The result.
+        objectives: What it ranks by, and which values of each are better.
+        constraints: The constraints.
+
+    Example:
+        >>> limits = [Constraint("latency_ms <= 20")]
+        >>> standing_for({"accuracy": 0.9, "latency_ms": 15}, {"accuracy": "max"}, limits)
+        {'accuracy': 0.9, 'latency_ms': 15}
+        >>> standing_for({"accuracy": 0.9, "latency_ms": 25}, {"accuracy": "max"}, limits)
+        {'accuracy': -1.2e+299, 'latency_ms': 25}
+    """
+    by = violation(result, constraints)
+    told = dict(result)
+    for name, mode in objectives.items() if by else ():
+        value = number(result.get(name))
+        if value is not None:
+            told[name] = penalized(value, mode, by)
+    return told

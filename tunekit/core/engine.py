@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -26,6 +26,7 @@ from tunekit.core.commands import (
     Validate,
 )
 from tunekit.core.confidence import Interval
+from tunekit.core.constraints import Constraint, standing_for
 from tunekit.core.delivery import Delivery
 from tunekit.core.events import (
     AttemptBegan,
@@ -115,13 +116,13 @@ class JudgedBy:
     Attributes:
         names: The metrics.
         all_count: Whether the scheduler, or anything else, uses every score.
-        objectives: Those that the scheduler judges by.
-        mode: The scheduler's: ``"min"`` or ``"max"``; None if it has none.
+        objectives: Those that the scheduler ranks by, and which values of each are better.
+        mode: What ``TuneConfig`` says of its metric: ``"min"``, ``"max"`` or None.
     """
 
     names: frozenset[str] = frozenset()
     all_count: bool = True
-    objectives: frozenset[str] = frozenset()
+    objectives: Mapping[str, str | None] = field(default_factory=dict)
     mode: str | None = None
 
     def better(self, name: str) -> str | None:
@@ -132,12 +133,12 @@ class JudgedBy:
 
         Example:
             >>> judged_by = JudgedBy(
-            ...     frozenset({"accuracy", "loss"}), objectives=frozenset({"accuracy"}), mode="max"
+            ...     frozenset({"accuracy", "loss"}), objectives={"accuracy": "max"}
             ... )
             >>> judged_by.better("accuracy"), judged_by.better("loss")
             ('max', None)
         """
-        return self.mode if name in self.objectives or self.names == {name} else None
+        return self.objectives.get(name, self.mode if self.names == {name} else None)
 
     @property
     def numbers(self) -> dict[str, str | None]:
@@ -154,6 +155,7 @@ class Engine:
 
     Args:
         when: Which checkpoints to validate, as in ``ValidationConfig(when=...)``.
+        constraints: What scores must keep, as in ``ValidationConfig(constraints=...)``.
 
     Example:
         >>> engine = Engine()
@@ -172,7 +174,9 @@ class Engine:
         0.5
     """
 
-    def __init__(self, when: int | str = 1):
+    def __init__(self, when: int | str = 1, constraints: Sequence[Constraint] = ()):
+        #: What scores must keep.
+        self.constraints = constraints
         #: What the sweep is judged by.
         self.judged_by = JudgedBy()
         self.trials: dict[str, TrialRecord] = {}
@@ -413,6 +417,11 @@ class Engine:
     def _take_score(self, outcome: Outcome) -> bool:
         """Take an outcome; return whether it is a score of the newest run of its iteration."""
         metrics = flatten(outcome.metrics) if outcome.validated else {}
+        if metrics and self.constraints:
+            whole = flatten(self.merged(outcome.request.report, outcome.metrics))
+            goals = {name: self.judged_by.better(name) for name in self.required}
+            told = standing_for(whole, goals, self.constraints)
+            metrics = {name: told[name] for name in metrics}
         for name in self.required & metrics.keys():
             score = number(metrics[name])
             if score is not None:
@@ -465,7 +474,7 @@ class Engine:
     def best(self, trial_id: str) -> float | None:
         """Return a trial's best score so far, the larger the better; None if it has none."""
         extremes = self.record(trial_id).extremes
-        for name in sorted(self.judged_by.objectives & extremes.keys()):
+        for name in (one for one in self.judged_by.objectives if one in extremes):
             least, most = extremes[name]
             return -least if self.judged_by.better(name) == "min" else most
         return None

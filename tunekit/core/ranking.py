@@ -5,6 +5,7 @@ Over seeds, configurations are ranked: :func:`repeats_of` yields what each trial
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -93,8 +94,12 @@ def ranking_of(timeline: Timeline, metric: str | None, mode: str | None) -> list
                 config=timeline.config_of(trial_id, None if best is None else best.generation),
             )
         )
-    sign = -1.0 if mode == "max" else 1.0
-    found.sort(key=lambda one: (one.best_value is None, sign * (one.best_value or 0.0)))
+
+    def standing(one: Ranked) -> tuple[float, float]:
+        known = None if one.best is None else one.best.standing(str(metric), str(mode))
+        return known or (math.inf, math.inf)
+
+    found.sort(key=standing)
     return [
         replace(one, rank=None if one.best is None else place)
         for place, one in enumerate(found, start=1)
@@ -105,6 +110,8 @@ def best_scored(
     timeline: Timeline, trial_ids: Iterable[str], metric: str, mode: str, scope: str = "best"
 ) -> tuple[str, ScoredCheckpoint]:
     """Return which of some trials has the best checkpoint, and that checkpoint.
+
+    One that keeps the sweep's constraints is better than one that does not.
 
     Args:
         timeline: What became of the sweep.
@@ -122,12 +129,12 @@ def best_scored(
         Traceback (most recent call last):
         tunekit.errors.MetricNotFoundError: No validation has ended with 'accuracy'...
     """
-    found: list[tuple[float, str, ScoredCheckpoint]] = []
+    found: list[tuple[tuple[float, float], str, ScoredCheckpoint]] = []
     for trial_id in trial_ids:
         scored = timeline.score(trial_id, metric, mode if scope == "best" else None)
-        value = None if scored is None else scored.value(metric)
-        if scored is not None and value is not None:
-            found.append((value, trial_id, scored))
+        standing = None if scored is None else scored.standing(metric, mode)
+        if scored is not None and standing is not None:
+            found.append((standing, trial_id, scored))
     if not found:
         near = meant(metric, timeline.names)
         raise MetricNotFoundError(
@@ -136,7 +143,7 @@ def best_scored(
             f"{listed(timeline.names, [metric])}. Name one of these, or wait for the "
             "first validation to end."
         )
-    _, trial_id, scored = (max if mode == "max" else min)(found, key=lambda one: one[0])
+    _, trial_id, scored = min(found, key=lambda one: one[0])
     return trial_id, scored
 
 

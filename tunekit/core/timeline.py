@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tunekit.core.constraints import Constraint, violation
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
@@ -82,12 +83,14 @@ class ScoredCheckpoint:
         iteration: The training iteration at which it was saved.
         metrics: Its validated metrics, nested as they were returned.
         checkpoint: Where it lies, or lay.
+        violation: By how much it breaks the sweep's constraints; 0 if it keeps them.
     """
 
     generation: int
     iteration: int
     metrics: Mapping[str, Any]
     checkpoint: str
+    violation: float = 0.0
 
     @property
     def place(self) -> tuple[int, int]:
@@ -97,6 +100,27 @@ class ScoredCheckpoint:
     def value(self, metric: str) -> float | None:
         """Its validated value of a metric, by flat name; None if it has no such number."""
         return _number(flatten(self.metrics).get(metric))
+
+    def standing(self, metric: str, mode: str) -> tuple[float, float] | None:
+        """Return by what checkpoints are ranked, the least first; None without the metric.
+
+        One that keeps the constraints comes before one that does not.
+
+        Args:
+            metric: The metric, by flat name.
+            mode: ``"min"`` or ``"max"``.
+
+        Example:
+            >>> checkpoints = [
+            ...     ScoredCheckpoint(0, n, {"accuracy": n / 10}, f"c{n}", violation=n // 3)
+            ...     for n in range(1, 5)
+            ... ]
+            >>> ranked = sorted(checkpoints, key=lambda one: one.standing("accuracy", "max"))
+            >>> [one.iteration for one in ranked]
+            [2, 1, 4, 3]
+        """
+        value = self.value(metric)
+        return None if value is None else (self.violation, -value if mode == "max" else value)
 
 
 @dataclass(frozen=True)
@@ -170,6 +194,7 @@ class Timeline:
         events: The journal's lines, in order.
         metric: The validated metric, by flat name, by which the sweep is judged, if one is.
         sessions: The first line of each session.
+        constraints: What scores must keep.
         later: What later validations have found: rows as of :attr:`of_all_stages`, with their
             ``function``; the ``stage`` is the name that is before their metrics. They are shown
             beside the sweep's own, like those of a further stage.
@@ -193,8 +218,9 @@ class Timeline:
         metric: str | None = None,
         sessions: Sequence[Mapping[str, Any]] = (),
         later: Sequence[Mapping[str, Any]] = (),
+        constraints: Sequence[Constraint] = (),
     ):
-        self._metric = metric
+        self._metric, self.constraints = metric, constraints
         self._history = History()
         #: The trials, in the order in which they were added.
         self.trials: dict[str, TrialSummary] = {}
@@ -305,8 +331,23 @@ class Timeline:
         for place, metrics in self._history.staged_scores(trial_id):
             found[place] = merge(found.get(place, {}), metrics)
         return [
-            ScoredCheckpoint(*at, found[at], self._paths[(trial_id, *at)]) for at in sorted(found)
+            ScoredCheckpoint(
+                *at,
+                found[at],
+                self._paths[(trial_id, *at)],
+                self._violation(trial_id, at, found[at]),
+            )
+            for at in sorted(found)
         ]
+
+    def _violation(
+        self, trial_id: str, place: tuple[int, int], metrics: Mapping[str, Any]
+    ) -> float:
+        """Return by how much a score breaks the constraints, of which some may be on training's."""
+        if not self.constraints:
+            return 0.0
+        _, report = self._reports.get(trial_id, {}).get(place, (0.0, {}))
+        return violation(flatten(merge(report, metrics)), self.constraints)
 
     def reached(self, trial_id: str, time_attr: str) -> float | None:
         """Return a trial's newest value of what its reports count time by; None without any."""
@@ -327,11 +368,11 @@ class Timeline:
         found = self._found.setdefault(trial_id, {})
         if (metric, mode) not in found:
             picked: ScoredCheckpoint | None = None
-            value: float | None = None
+            first: tuple[float, float] | None = None
             for scored in self.scores(trial_id):
-                own = scored.value(metric)
-                if own is not None and (value is None or not mode or better(mode, own, value)):
-                    picked, value = scored, own
+                own = scored.standing(metric, mode or "max")
+                if own is not None and (first is None or not mode or own < first):
+                    picked, first = scored, own
             found[metric, mode] = picked
         return found[metric, mode]
 

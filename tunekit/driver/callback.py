@@ -223,7 +223,7 @@ class ValidationCallback(tune.Callback):
         config, where = self.config, self.config.cache
         self._cache = cache = None if where is None else ValidationCache(where)
         #: What is known of the sweep so far.
-        self.engine = Engine(config.when)
+        self.engine = Engine(config.when, config.constraints)
         self._draining = Draining(self.clock)
         self._stopping = StoppingCriteria(self.fail)
         #: Where validations run.
@@ -384,12 +384,13 @@ class ValidationCallback(tune.Callback):
                 listener.attach(self.engine.undecided, self.history.names.keys)
             if isinstance(listener, AtDecisions):
                 listener.attach(waiting.saves)
-        self._judge_by(*controller.take_over_metric_check(), *user_scheduler.objectives)
+        goals = {*controller.take_over_metric_check(), *user_scheduler.objectives}
+        self._judge_by(*goals, *(one.metric for one in self.config.constraints))
         self._stopping.attach(controller, lambda: self.engine.required | self.history.names.keys())
         controller.look_at_reports_first(receive)
-        self._open_experiment(controller, state)
+        self._open_experiment(controller, state, goals)
         if searcher is not None:
-            searcher.attach(self.validator.poll)
+            searcher.attach(self.validator.poll, self.config.constraints)
             self._judge_by(*searcher.objectives)
         display.attach(controller)
         controller.heed(
@@ -400,7 +401,7 @@ class ValidationCallback(tune.Callback):
         """Note by which metrics the sweep is judged, and whether every score is used."""
         scheduler, names = self.user_scheduler, self.engine.required.union(more)
         all_count = self.deliveries.searcher is not None or self._stopping.by_scores
-        judged_by = JudgedBy(names, all_count, frozenset(scheduler.objectives), scheduler.mode)
+        judged_by = JudgedBy(names, all_count, scheduler.objectives, scheduler.mode)
         if judged_by != self.engine.judged_by:
             self.emit(judged_by)
 
@@ -812,7 +813,9 @@ class ValidationCallback(tune.Callback):
         """
         self._restore.searched = searched
 
-    def _open_experiment(self, controller: Controller, state: SchedulerState) -> None:
+    def _open_experiment(
+        self, controller: Controller, state: SchedulerState, goals: Collection[str]
+    ) -> None:
         """Open the experiment's folder: load what was saved, and open the journal."""
         if self._run_by_ray:
             return
@@ -827,8 +830,9 @@ class ValidationCallback(tune.Callback):
             self.clock.time(),
             config=self.config,
             seed_param=self.seed_param,
-            judged=self.engine.required,
+            judged=goals,
             mode=self.user_scheduler.mode,
+            objectives=self.user_scheduler.objectives,
             scheduler=state.scheduler,
             search_alg=controller.search_alg,
             trainable=self.trainable,

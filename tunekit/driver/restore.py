@@ -296,7 +296,7 @@ class Restore:
             generation=event.donor_generation,
             iteration=event.iteration,
             checkpoint=tune.Checkpoint(saved.path, donor.storage.storage_filesystem),
-            result={**flatten(score), DONE: False},
+            result={**self._driver.user_scheduler.told(flatten(score)), DONE: False},
             report=saved.report,
             config=event.donor_config,
         )

@@ -105,6 +105,7 @@ class ValidatedScheduler(TrialScheduler):
             reuse_actors=controller.reuses_actors,
             search_alg=controller.search_alg,
             problems=problems,
+            constrained=bool(callbacks[0].config.constraints),
         )
         problems.raise_any()
         return callbacks[0]

@@ -46,6 +46,7 @@ def about(
     seed_param: str | None = None,
     judged: Collection[str] = (),
     mode: str | None = None,
+    objectives: Mapping[str, str | None] | None = None,
     scheduler: TrialScheduler | None = None,
     search_alg: SearchAlgorithm | None = None,
     trainable: str | None = None,
@@ -59,6 +60,7 @@ def about(
         seed_param: The hyperparameter that is the random seed, if there is one.
         judged: The metrics that the sweep is judged by.
         mode: ``"min"`` or ``"max"``.
+        objectives: The metrics that the scheduler ranks by, and which values of each are better.
         scheduler: The user's scheduler, if it is known.
         search_alg: The search algorithm, if it is known.
         trainable: Where the trainable can be imported from.
@@ -74,6 +76,7 @@ def about(
         "cluster": _cluster(),
         "judged": sorted(judged),
         "mode": mode,
+        "objectives": dict(objectives or {}),
         "seed_param": seed_param or repeat_index(search_alg),
         "validation": _settings_of(config),
         "trainable": trainable,

@@ -28,6 +28,7 @@ from tunekit.core.confirmation import (
     rows_per_checkpoint,
     winning_score,
 )
+from tunekit.core.constraints import Constraint
 from tunekit.core.events import Event, relocated
 from tunekit.core.later_validations import LaterSession, began_of, in_force
 from tunekit.core.metric_names import listed, meant
@@ -149,6 +150,11 @@ class Sweep:
         newest = self.newest_session
         judged = newest.get("judged") or []
         own = judged[0] if len(judged) == 1 else None
+        #: The metrics that the sweep is judged by, and which values of each are better, if known.
+        self.objectives: dict[str, str] = newest.get("objectives") or {}
+        limits = (newest.get("validation") or {}).get("constraints") or []
+        #: What scores must keep.
+        self.constraints = [Constraint(text) for text in limits]
         #: The metric that the scheduler judges by, if there is one.
         self.judged: str | None = own
         #: The metric that tables are ranked by, if there is one.
@@ -163,7 +169,9 @@ class Sweep:
         path_of, found = self._home.path, rows_per_checkpoint(shown)
         rows = [{**row, "checkpoint": path_of(row["checkpoint"])} for row in found]
         #: The same data as rows, without pandas.
-        self.timeline = Timeline(self._here(events), own or self.metric, self.sessions, rows)
+        self.timeline = Timeline(
+            self._here(events), own or self.metric, self.sessions, rows, self.constraints
+        )
 
     def extend(self, events: Sequence[Event]) -> None:
         """Add events that the newest session has written since.
@@ -449,6 +457,7 @@ class Sweep:
             config=self.config_of(trial_id, winning.generation),
             path=path,
             checkpoint=checkpoint,
+            violation=winning.violation,
             configuration=next(of, None),
             confirmation=confirmed,
         )
@@ -1050,11 +1059,11 @@ def _places_of(sweep: Sweep, one: Ranked) -> list[tuple[int, int]]:
     if one.best is None or sweep.metric is None:
         return []
     scored = [
-        (value, score.place)
+        (standing, score.place)
         for score in sweep.timeline.scores(one.trial_id)
-        if (value := score.value(sweep.metric)) is not None
+        if (standing := score.standing(sweep.metric, str(sweep.mode))) is not None
     ]
-    scored.sort(key=lambda found: found[0], reverse=sweep.mode == "max")
+    scored.sort(key=lambda found: found[0])
     return [place for _, place in scored]
 
 

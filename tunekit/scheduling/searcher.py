@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ray.tune.result import DEFAULT_METRIC, DONE
 from ray.tune.search import ConcurrencyLimiter, Searcher
 
 from tunekit._ray.controller import Controller
+from tunekit._ray.searchers import constrain
+from tunekit.core.constraints import Constraint, standing_for, violation
 from tunekit.core.problems import Problems
 from tunekit.errors import WiringError
 
@@ -57,6 +59,7 @@ class ValidatedSearcher(Searcher):
         # Tune looks for a searcher within a searcher under this name.
         self.searcher = searcher
         self._refresh: Callable[[], None] | None = None
+        self._constraints: Sequence[Constraint] = ()
         self._completed: set[str] = set()
         self._final: dict[str, Mapping[str, Any] | None] = {}
 
@@ -79,18 +82,32 @@ class ValidatedSearcher(Searcher):
         return None
 
     @property
-    def objectives(self) -> set[str]:
-        """Return the metrics that your searcher learns from."""
+    def objectives(self) -> dict[str, str | None]:
+        """Return the metrics that your searcher learns from, and which values are better."""
+        metric, mode = self._innermost.metric, self._innermost.mode
+        names = metric if isinstance(metric, list) else [metric]
+        modes = mode if isinstance(mode, list) else [mode] * len(names)
+        return {
+            name: better
+            for name, better in zip(names, modes, strict=True)
+            if isinstance(name, str) and name != DEFAULT_METRIC
+        }
+
+    @property
+    def _innermost(self) -> Any:
         innermost = self.searcher
         while isinstance(getattr(innermost, "searcher", None), Searcher):
             innermost = innermost.searcher  # what wraps it may have a copy from before it was set
-        metric = innermost.metric
-        names = metric if isinstance(metric, list) else [metric]
-        return {name for name in names if isinstance(name, str) and name != DEFAULT_METRIC}
+        return innermost
 
-    def attach(self, refresh: Callable[[], None]) -> None:
-        """Connect it with a sweep: ``refresh`` checks what has become of its validations."""
-        self._refresh = refresh
+    def attach(self, refresh: Callable[[], None], constraints: Sequence[Constraint]) -> None:
+        """Connect it with a sweep.
+
+        Args:
+            refresh: Checks what has become of the sweep's validations.
+            constraints: What scores must keep.
+        """
+        self._refresh, self._constraints = refresh, constraints
 
     # What Tune asks and tells ------------------------------------------------------------------
 
@@ -150,12 +167,19 @@ class ValidatedSearcher(Searcher):
 
     def receive(self, trial_id: str, result: dict[str, Any]) -> None:
         """Give your searcher a validated result."""
-        self.searcher.on_trial_result(trial_id, {**result, DONE: False})
+        self.searcher.on_trial_result(trial_id, {**self._told(trial_id, result), DONE: False})
 
     def finish(self, trial_id: str, result: Mapping[str, Any] | None) -> None:
         """Receive a trial's newest validated ``result``, after its last validation has ended."""
         self._final[trial_id] = result
         self._complete_if_both(trial_id)
+
+    def _told(self, trial_id: str, result: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a result as your searcher gets it: Optuna may have constraints of its own."""
+        broken = [violation(result, [one]) for one in self._constraints]
+        if broken and constrain(self._innermost, trial_id, broken):
+            return result
+        return standing_for(result, self.objectives, self._constraints)
 
     def _complete_if_both(self, trial_id: str) -> None:
         """Complete a trial once it has ended and its last validation has, too.
@@ -165,7 +189,7 @@ class ValidatedSearcher(Searcher):
         if trial_id in self._completed and trial_id in self._final:
             self._completed.discard(trial_id)
             result = self._final.pop(trial_id)
-            final = None if result is None else {**result, DONE: True}
+            final = None if result is None else {**self._told(trial_id, result), DONE: True}
             self.searcher.on_trial_complete(trial_id, result=final, error=False)
 
     # Saving ------------------------------------------------------------------------------------

@@ -11,13 +11,21 @@ from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.result import DEFAULT_METRIC, DONE, TRAINING_ITERATION
+from ray.tune.result import DONE, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.controller import Controller
 from tunekit._ray.proxies import Change, Proxy, ProxyController, Version
-from tunekit._ray.scheduler_kinds import decides_alike, mode_of, rule_for, time_attr_of, traits_of
+from tunekit._ray.scheduler_kinds import (
+    decides_alike,
+    mode_of,
+    objectives_of,
+    rule_for,
+    time_attr_of,
+    traits_of,
+)
 from tunekit.core.confidence import Interval
+from tunekit.core.constraints import standing_for
 from tunekit.core.decision_points import DecisionRule
 from tunekit.core.delivery import Scored
 from tunekit.core.engine import Engine
@@ -75,10 +83,9 @@ class UserScheduler:
         self.to_hear: Counter[str] = Counter()
 
     @property
-    def objectives(self) -> set[str]:
-        """Return the metric that it ranks trials by, if any."""
-        metric = self.scheduler.metric
-        return {metric} if isinstance(metric, str) and metric != DEFAULT_METRIC else set()
+    def objectives(self) -> dict[str, str | None]:
+        """Return the metrics that it ranks trials by, and which values of each are better."""
+        return objectives_of(self.scheduler, self.mode)
 
     @property
     def mode(self) -> str | None:
@@ -163,6 +170,10 @@ class UserScheduler:
         """
         return self.proxies.by_id[trial_id].phase in (Desired.RUNNING, Desired.ENDED)
 
+    def told(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a flat result as it is given to the scheduler, which knows no constraints."""
+        return standing_for(result, self.objectives, self._engine.constraints)
+
     def judge(
         self,
         trial: Trial,
@@ -189,12 +200,13 @@ class UserScheduler:
         checkpoint = request.checkpoint or tune.Checkpoint(
             request.path, trial.storage.storage_filesystem
         )
+        told = self.told(result)
         proxy.version = Version(
             trial_id=trial.trial_id,
             generation=request.generation,
             iteration=request.iteration,
             checkpoint=checkpoint,
-            result=dict(result),
+            result=dict(told),
             report=scored.result,
             config=copy.deepcopy(proxy.config) if self.traits.clones else {},
         )
@@ -202,8 +214,9 @@ class UserScheduler:
         decision: str = TrialScheduler.STOP
         if not stops:
             proxy.judging = True
-            decision = self.scheduler.on_trial_result(self.view, proxy, result)
+            decision = self.scheduler.on_trial_result(self.view, proxy, told)
             proxy.judging = False
+            result.update({name: told[name] for name in told.keys() - result.keys()})
         if decided is not None and decision != decided:
             logger.info(
                 "Trial %s, iteration %d: %s, as was decided before the sweep was interrupted.",
@@ -254,7 +267,8 @@ class UserScheduler:
             if result is None:
                 self.scheduler.on_trial_remove(self.view, proxy)
             else:
-                self.scheduler.on_trial_complete(self.view, proxy, {**result, DONE: True})
+                told = {**self.told(result), DONE: True}
+                self.scheduler.on_trial_complete(self.view, proxy, told)
             proxy.phase = Desired.ENDED
             self.take_up()
         self.gone(trial)
@@ -379,7 +393,7 @@ class UserScheduler:
         trial, change, source = proxy.real, proxy.change, proxy.change.source
         restored: Any = change.restored_from
         old = copy.deepcopy(trial.config)
-        metrics = restored.metrics if source is None else source.result
+        metrics = restored.metrics if source is None else flatten(source.report)
         exploit = Exploit(
             time=0.0,  # it gets that as it is recorded
             trial_id=trial.trial_id,

@@ -98,6 +98,9 @@ class Waiting(Around):
 
     def alike(self, request: Request, name: str, interval: Interval) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
+        limits = (one for one in self._engine.constraints if one.metric == name)
+        if not all(one.surely_holds(interval) for one in limits):
+            return False
         if self._best_in_full and self._engine.may_be_best(name, interval):
             return False
         return self._stopping.alike(
