@@ -242,6 +242,11 @@ class Tuner(tune.Tuner):
             )
         check_confirm(confirm, config, problems)
         check_seed(seed_param, problems)
+        if seed_param is not None and config is not None and config.constraints:
+            problems.add(
+                f"seed_param={seed_param!r} ranks means over seeds, and constraints single scores. "
+                "Leave one of them out."
+            )
         check_space(seed_param, param_space, search_alg, problems)
         problems.raise_any()
 
@@ -499,7 +504,7 @@ class Tuner(tune.Tuner):
                 for validator in validation.validators:
                     validator.check_ray = check
             around.enter_context(ended_by_sigterm())
-            results = ValidatedResults(super().fit())
+            results = ValidatedResults(super().fit(), validation.config.constraints)
         if validation.confirm is None or not validation.has_ended:
             return results
         return _confirmed(results, settings, validation, validation.confirm)
@@ -514,8 +519,10 @@ class Tuner(tune.Tuner):
         """
         results = super().get_results()
         settings = settings_of(self)
-        validated = settings is not None and _validation_of(settings) is not None
-        return ValidatedResults(results) if validated else results
+        validation = None if settings is None else _validation_of(settings)
+        if validation is None:
+            return results
+        return ValidatedResults(results, validation.config.constraints)
 
 
 def _confirmed(
@@ -535,7 +542,7 @@ def _confirmed(
     else:
         if found is not None:
             logger.info("Confirmed: %s.", confirmation_in_words(found))
-            return ConfirmedResults(results, found)
+            return ConfirmedResults(results, found, config.constraints)
         why = "has failed: none of the candidates could be evaluated"
     logger.warning(
         "The sweep has ended, and all its results are there, but the confirmation of its winner "

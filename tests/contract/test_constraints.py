@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import optuna
 import pytest
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.search.optuna import OptunaSearch
 
 import tunekit
 from tests.contract.test_contract import lags, run
 from tests.schedulers import CASES, every_case, pb2
-from tests.sweeps import index_of, sweep
+from tests.sweeps import LENGTH, index_of, sweep
+from tunekit.cli.best import best_as_text, front_as_text
+from tunekit.cli.status import status_of, text_of
 from tunekit.core.constraints import standing_for
+from tunekit.core.metrics import flatten
+from tunekit.core.pareto import front as front_places
+from tunekit.results.grid import ValidatedResults
+from tunekit.schedulers import MOASHA
 
 #: Broken from the sixth iteration on, where scores are best.
 LIMITS = [tunekit.Constraint("loss >= 0.19")]
@@ -97,3 +105,96 @@ def test_schedulers_and_searchers_that_fit_a_model_to_scores_are_refused():
 
 def test_every_case_can_be_given_constraints():
     assert not any("settings" in case.options() for case in CASES.values())
+
+
+# What people see --------------------------------------------------------------------------------
+
+
+def sized(attempt):
+    """The larger a network, the better and slower it is; trials differ in size."""
+    size = 10.0 * (1 + int(attempt.request.trial_id.rsplit("_", 1)[1], 16))
+    return {"accuracy": 1 - 1 / size + attempt.request.iteration / 1000, "latency_ms": size}
+
+
+@pytest.mark.parametrize(
+    ("bound", "index", "violation"), [(25, 1, 0.0), (5, 0, 1.0)], ids=["kept", "kept by none"]
+)
+def test_the_best_checkpoint_keeps_the_constraints_or_is_nearest(tmp_path, bound, index, violation):
+    limits = [tunekit.Constraint(f"latency_ms <= {bound}")]
+    ran = sweep(
+        tmp_path, FIFOScheduler(), trials=4, validate=sized, settings={"constraints": limits}
+    )
+    loaded = tunekit.load(ran.home)
+    best = loaded.best()
+    assert (best.trial_id, best.iteration) == (ran.trials[index].trial_id, LENGTH)
+    assert best.violation == violation
+    assert loaded.ranking()[0].trial_id == best.trial_id
+    told = best_as_text(best, str(ran.home), loaded)
+    assert (f"No validated checkpoint keeps latency_ms <= {bound}" in told) == (violation > 0)
+    status = text_of(status_of(loaded, now=0.0))
+    assert ("no validated checkpoint keeps" in status) == (violation > 0)
+    assert "breaks by" in status and "60%" in status if bound == 25 else "300%" in status
+    results = ValidatedResults(_grid_of(ran), limits)
+    found = results.get_best_result("accuracy", "max")
+    assert found.metrics["trial_id"] == best.trial_id, "as Sweep.best"
+    with pytest.raises(tunekit.errors.ConfigError, match="scope='all'"):
+        results.get_best_result("accuracy", "max", scope="all")
+
+
+def _grid_of(ran):
+    home, trials = ran.trials[0].storage, ran.trials
+    return tune.ResultGrid(
+        tune.ExperimentAnalysis(home.experiment_fs_path, trials=trials, default_metric="accuracy")
+    )
+
+
+def test_the_front_is_what_no_other_checkpoint_dominates(tmp_path):
+    moasha = MOASHA({"accuracy": "max", "latency_ms": "min"}, max_t=9, reduction_factor=3)
+    ran = sweep(tmp_path, moasha, trials=6, validate=sized, metric=None, mode=None, listening=False)
+    loaded = tunekit.load(ran.home)
+    front = loaded.pareto()
+    scores = [
+        (flatten(m)["accuracy"], -flatten(m)["latency_ms"])
+        for trial in ran.trials
+        for _, m in ran.validation.history.scores(trial.trial_id)
+    ]
+    expected = sorted((scores[place] for place in front_places(scores)), reverse=True)
+    assert [(one.score, -one.metrics["latency_ms"]) for one in front] == expected
+    assert len(front) > 1 and loaded.metric is None
+    summary = loaded.summary()
+    assert [one["trial_id"] for one in summary["pareto"]] == [one.trial_id for one in front]
+    text = front_as_text(summary, "x").splitlines()
+    assert "best accuracy" in text[3] and "best latency_ms" in text[2 + len(front)]
+    assert f"{len(front)} checkpoints: accuracy" in text_of(status_of(loaded, now=0.0))
+    one = loaded.pareto({"accuracy": "max", "training_iteration": "max"})
+    assert one == [], "not validated"
+    with pytest.raises(tunekit.errors.ConfigError, match="Pass two metrics or more"):
+        tunekit.load(ran.home, metric="accuracy", mode="max").pareto({"accuracy": "max"})
+
+
+def limits(trial):
+    return trial.user_attrs["constraints"]
+
+
+def test_optuna_gets_scores_as_they_are_and_constraints_beside_them(tmp_path):
+    sampler = optuna.samplers.TPESampler(seed=0, constraints_func=limits)
+    search = OptunaSearch(metric="accuracy", mode="max", sampler=sampler)
+
+    def validate(attempt):
+        lr = attempt.request.config["lr"]
+        return {"accuracy": lr, "latency_ms": 50 * lr}
+
+    sweep(
+        tmp_path,
+        FIFOScheduler(),
+        trials=6,
+        validate=validate,
+        settings={"constraints": [tunekit.Constraint("latency_ms <= 25")]},
+        search_alg=tunekit.ValidatedSearcher(search),
+        param_space={"lr": tune.uniform(0, 1)},
+    )
+    trials = search._ot_study.trials
+    assert [trial.value for trial in trials] == [trial.params["lr"] for trial in trials]
+    broken = [trial.user_attrs["constraints"] for trial in trials]
+    assert broken == [[max(0.0, (50 * trial.value - 25) / 25)] for trial in trials]
+    assert 0 < sum(one == [0.0] for one in broken) < 6, "some keep it, some do not"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -26,7 +27,7 @@ from tunekit.reading.findings import (
 )
 from tunekit.reading.sweep import Sweep, newest_differs
 
-__all__ = ["best_as_data", "best_as_text"]
+__all__ = ["best_as_data", "best_as_text", "front_as_text"]
 
 # So many seeds are listed; all are in the data.
 _MOST = 20
@@ -60,6 +61,9 @@ def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
     ]
     if found.confirmation is not None:
         lines.append(printable(f"confirmed: {confirmation_in_words(found.confirmation)}"))
+    if found.violation:
+        limits = ", ".join(one.text for one in sweep.constraints)
+        lines.append(printable(f"No validated checkpoint keeps {limits}; this one is nearest."))
     otherwise = newest_differs(sweep, found)
     lines += [] if otherwise is None else [printable(otherwise)]
     if found.configuration is not None:
@@ -82,6 +86,61 @@ def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
         lines += ["", click.style("in Python", bold=True)]
         lines.append(f"  tunekit.load({path!r}{seed}).best({told}).checkpoint")
     return "\n".join(lines)
+
+
+def front_as_text(summary: Mapping[str, Any], path: str) -> str:
+    """Return the Pareto front as a person reads it: which checkpoint for which trade.
+
+    Args:
+        summary: What :meth:`tunekit.Sweep.summary` says of the sweep.
+        path: The sweep, as it was named.
+
+    Example:
+        >>> checkpoint = {"trial_id": "a", "generation": 0, "iteration": 9, "violation": 0.0}
+        >>> values = [{"accuracy": 0.9, "size": 40}, {"accuracy": 0.85, "size": 9}]
+        >>> front = [{**checkpoint, "objectives": each} for each in values]
+        >>> goal = {"accuracy": "max", "size": "min"}
+        >>> summary = {"objectives": goal, "constraints": [], "pareto": front}
+        >>> print(front_as_text(summary, "digits").splitlines()[2])
+        accuracy  size  trial  checkpoint
+    """
+    front, goals = summary["pareto"], summary["objectives"]
+    told = ", ".join(f"{name} ({mode})" for name, mode in goals.items())
+    count = f"{len(front)} checkpoint{'s' * (len(front) != 1)}"
+    lines = [click.style(printable(f"Pareto front of {told}: {count}"), bold=True)]
+    if front[0]["violation"]:
+        lines.append(
+            printable(f"None keeps {', '.join(summary['constraints'])}; these are nearest.")
+        )
+    rows = [
+        [
+            *(number(one["objectives"][name]) for name in goals),
+            one["trial_id"],
+            place_in_words(one["generation"], one["iteration"]),
+            ", ".join(_best_in(one, front, goals)),
+        ]
+        for one in front
+    ]
+    heads = [*goals, "trial", "checkpoint", ""]
+    cells = [[printable(str(cell)) for cell in row] for row in [heads, *rows]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines.append("")
+    for row in cells:
+        padded = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        lines.append("  ".join(padded).rstrip())
+    lines += ["", click.style("in Python", bold=True)]
+    lines.append(f"  tunekit.load({path!r}).pareto()[0].checkpoint")
+    return "\n".join(lines)
+
+
+def _best_in(
+    one: Mapping[str, Any], front: Sequence[Mapping[str, Any]], goals: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield the objectives in which a checkpoint is the best of the front."""
+    for name, mode in goals.items():
+        values = [other["objectives"][name] for other in front]
+        if len(front) > 1 and one["objectives"][name] == (max if mode == "max" else min)(values):
+            yield f"best {name}"
 
 
 def _seeds_as_data(sweep: Sweep) -> dict[str, Any]:

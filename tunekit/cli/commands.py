@@ -20,7 +20,7 @@ import click
 import ray
 
 from tunekit._ray.storage import absolute
-from tunekit.cli.best import best_as_data, best_as_text
+from tunekit.cli.best import best_as_data, best_as_text, front_as_text
 from tunekit.cli.compare import comparison_as_data, comparison_as_text
 from tunekit.cli.evaluations import scores_as_data, scores_as_text
 from tunekit.cli.layout import terminal_width, width_of_output
@@ -223,9 +223,10 @@ def best(path: str, by: str | None, as_json: bool, **goal: str | None) -> None:
     """Name the best validated checkpoint, its score and its hyperparameters.
 
     If the winner was confirmed (tunekit confirm), it is that one, and the first lines say how sure
-    that is. Otherwise, if the seed is known, it is the best one of the configuration whose mean
-    over seeds is best; the mean is printed with its interval, and whether it differs from that of
-    the next configuration.
+    that is. A sweep by several metrics (MOASHA) has a Pareto front instead: it is listed, unless
+    --metric names one. Otherwise, if the seed is known, it is the best one of the configuration
+    whose mean over seeds is best; the mean is printed with its interval, and whether it differs
+    from that of the next configuration.
 
     \b
     Examples:
@@ -235,6 +236,9 @@ def best(path: str, by: str | None, as_json: bool, **goal: str | None) -> None:
       cp -r "$(tunekit best ~/ray_results/digits --json | jq -r .checkpoint)" best
     """
     sweep = load(path, **goal)
+    if sweep.metric is None and len(sweep.objectives) > 1:
+        _print_front(sweep, path, as_json)
+        return
     try:
         found = sweep.best(by=by)
     except MetricNotFoundError as error:
@@ -243,6 +247,17 @@ def best(path: str, by: str | None, as_json: bool, **goal: str | None) -> None:
         _print_json(best_as_data(found, sweep))
     else:
         click.echo(best_as_text(found, path, sweep))
+
+
+def _print_front(sweep: Sweep, path: str, as_json: bool) -> None:
+    known = sweep.summary()
+    if not known["pareto"]:
+        names = ", ".join(sweep.objectives)
+        raise _Failed(f"No validation has ended with all of {names}. Wait for the first one.", 3)
+    if as_json:
+        _print_json({name: known[name] for name in ("objectives", "constraints", "pareto")})
+    else:
+        click.echo(front_as_text(known, path))
 
 
 @tunekit.command(short_help="Several sweeps side by side: how good, how fast, what differs.")

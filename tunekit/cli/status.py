@@ -108,6 +108,7 @@ def _ranked(one: Ranked) -> dict[str, Any]:
         "rank": one.rank,
         **{name: getattr(one.trial, name) for name in names},
         **_score("best", one.best, one.best_value),
+        "violation": None if one.best is None else one.best.violation,
         **_score("last", one.last, one.last_value),
         "config": one.config,
     }
@@ -170,6 +171,13 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
         at = place_in_words(best["generation"], best["iteration"])
         score = f"{status['metric']} {number(best['score'])} ({status['mode']})"
         lines.append(("best", f"{score}: trial {best['trial_id']} at {at}"))
+        if best["violation"]:
+            limits = ", ".join(status["constraints"])
+            lines.append(("constraints", f"no validated checkpoint keeps {limits} yet"))
+    elif status["pareto"]:
+        lines.append(("front", _front(status)))
+    elif len(status["objectives"]) > 1:
+        lines.append(("front", f"no validated {', '.join(status['objectives'])} yet"))
     elif status["metric"] is None:
         lines.append(("best", "not ranked: it is not judged by one metric; name one: --metric"))
     elif status["mode"] is None:
@@ -206,6 +214,20 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
     )
 
 
+def _front(status: Mapping[str, Any]) -> str:
+    front = [one["objectives"] for one in status["pareto"]]
+    extents = []
+    for name in status["objectives"]:
+        values = [one[name] for one in front]
+        least, most = number(min(values)), number(max(values))
+        extents.append(f"{name} {least}" if least == most else f"{name} {least} to {most}")
+    nearest = ""
+    if status["pareto"][0]["violation"]:
+        nearest = f"; none keeps {', '.join(status['constraints'])} yet"
+    told = f"{len(front)} checkpoint{'s' * (len(front) != 1)}: {', '.join(extents)}{nearest}"
+    return f"{told}. To list them: tunekit best PATH"
+
+
 def _over_seeds(known: Mapping[str, Any]) -> str:
     of = {name: math.nan if known[name] is None else known[name] for name in MEANS}
     [name] = configuration_names([known["config"]])
@@ -231,7 +253,9 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
     scored = [name for name in ("best", "last") if any(row["last"] is not None for row in shown)]
     varied = _varied(every)
     rows = [["rank", "trial", "status", "iteration"]]
-    rows[0] += [heading for name in scored for heading in (name, "at")] + varied
+    breaks = any(row["violation"] for row in every)
+    rows[0] += [heading for name in scored for heading in (name, "at")]
+    rows[0] += ["breaks by"] * breaks + varied
     for row in shown:
         rank, config = row["rank"], flatten(row["config"])
         cells = ["" if rank is None else str(rank), row["trial_id"]]
@@ -241,6 +265,8 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
         ]
         for name in scored:
             cells += [number(row[name]), _place_short(row, f"{name}_", generations)]
+        if breaks:
+            cells.append(f"{row['violation']:.0%}" if row["violation"] else "")
         rows.append(cells + [setting(config[n]) if n in config else "" for n in varied])
     heading, *lines = grid(rows, width, left=(1, 2), optional=len(varied))
     for n, row in enumerate(shown):

@@ -13,6 +13,7 @@ from typing import Any
 
 from tunekit.core.metric_names import listed, meant
 from tunekit.core.metrics import flatten
+from tunekit.core.pareto import Point, front
 from tunekit.core.problems import Problems
 from tunekit.core.seeds import Repeat, ending_of
 from tunekit.core.timeline import ScoredCheckpoint, Timeline, TrialSummary
@@ -25,6 +26,7 @@ __all__ = [
     "Ranked",
     "best_scored",
     "checked_goal",
+    "front_of",
     "ranking_of",
     "repeats_of",
     "whole_trials",
@@ -145,6 +147,35 @@ def best_scored(
         )
     _, trial_id, scored = min(found, key=lambda one: one[0])
     return trial_id, scored
+
+
+def front_of(
+    timeline: Timeline, objectives: Mapping[str, str]
+) -> list[tuple[str, ScoredCheckpoint]]:
+    """Return the trials and checkpoints of the Pareto front, the best by the first metric first.
+
+    These are the checkpoints that keep the constraints (if none does, those that break them least)
+    and that no other one of them dominates. Of checkpoints with equal values, the first counts.
+
+    Args:
+        timeline: What became of the sweep.
+        objectives: Which values of which validated metrics are better, by flat name.
+
+    Example:
+        >>> front_of(Timeline(()), {"accuracy": "max", "latency_ms": "min"})
+        []
+    """
+    found: dict[Point, tuple[float, str, ScoredCheckpoint]] = {}
+    for trial_id in timeline.trials:
+        for scored in timeline.scores(trial_id):
+            standings = [scored.standing(name, mode) for name, mode in objectives.items()]
+            point = tuple(-one[1] for one in standings if one is not None)
+            if len(point) == len(objectives):
+                found.setdefault(point, (scored.violation, trial_id, scored))
+    least = min((violation for violation, _, _ in found.values()), default=0.0)
+    points = [point for point, (violation, _, _) in found.items() if violation == least]
+    best = sorted((points[place] for place in front(points)), reverse=True)
+    return [found[point][1:] for point in best]
 
 
 def checked_goal(

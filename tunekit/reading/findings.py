@@ -30,6 +30,7 @@ __all__ = [
     "configuration_in_short",
     "confirmation_in_short",
     "failures_of",
+    "front_in_short",
     "later_scores",
     "names_in",
     "over_seeds",
@@ -172,7 +173,14 @@ def best_in_short(best: BestCheckpoint) -> dict[str, Any]:
         "checkpoint": best.path,
         "kept": best.checkpoint is not None,
         "config": dict(best.config),
+        "violation": best.violation,
     }
+
+
+def front_in_short(one: BestCheckpoint, objectives: Mapping[str, str]) -> dict[str, Any]:
+    """Return a checkpoint of the Pareto front, with its values of the objectives."""
+    known = flatten(one.metrics)
+    return {**best_in_short(one), "objectives": {name: known.get(name) for name in objectives}}
 
 
 def configuration_in_short(one: Configuration) -> dict[str, Any] | None:

@@ -39,6 +39,7 @@ from tunekit.core.ranking import (
     Ranked,
     best_scored,
     checked_goal,
+    front_of,
     ranking_of,
     repeats_of,
     whole_trials,
@@ -52,7 +53,7 @@ from tunekit.core.seeds import (
 )
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.story import story
-from tunekit.core.timeline import Timeline
+from tunekit.core.timeline import ScoredCheckpoint, Timeline
 from tunekit.core.words import number as digits
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.evaluation.later import Swept, confirm_winner, validate_later
@@ -70,6 +71,7 @@ from tunekit.reading.findings import (
     best_in_short,
     configuration_in_short,
     confirmation_in_short,
+    front_in_short,
     state_of,
     summary_of,
 )
@@ -442,6 +444,50 @@ class Sweep:
         else:
             trial_id, winning = best_scored(self.timeline, trial_ids, metric, mode, scope)
         of = (one for one in ranked if trial_id in [own.trial_id for own in one.repeats])
+        return self._found(trial_id, winning, metric, next(of, None), confirmed)
+
+    def pareto(self, metrics: Mapping[str, str] | None = None) -> list[BestCheckpoint]:
+        """Return the checkpoints of the Pareto front: none is better in every metric.
+
+        If the sweep has constraints, these are checkpoints that keep them, if any does. The best by
+        the first metric comes first, and ``score`` is its value.
+
+        Args:
+            metrics: Which values of which validated metrics are better, such as
+                ``{"accuracy": "max", "latency_ms": "min"}``, by flat name; by default those of
+                :class:`tunekit.schedulers.MOASHA`.
+
+        Raises:
+            tunekit.errors.ConfigError: If ``metrics`` is not of this form, or is missing and the
+                sweep has a single metric or none.
+            OSError: If the storage fails.
+
+        Example:
+            >>> Sweep([]).pareto({"accuracy": "max", "latency_ms": "min"})
+            []
+        """
+        problems, objectives = Problems("Sweep.pareto"), metrics or self.objectives
+        if problems.instance("metrics", objectives, Mapping, "Pass {'accuracy': 'max', ...}."):
+            if len(objectives) < 2:
+                problems.add(
+                    f"the sweep is judged by {listed(objectives)}. Pass two metrics or more, such "
+                    "as metrics={'accuracy': 'max', 'latency_ms': 'min'}."
+                )
+            for name, mode in objectives.items():
+                problems.choice(f"metrics[{name!r}]", mode, ["min", "max"])
+        problems.raise_any()
+        first = next(iter(objectives))
+        front = front_of(self.timeline, objectives)
+        return [self._found(trial_id, scored, first) for trial_id, scored in front]
+
+    def _found(
+        self,
+        trial_id: str,
+        winning: ScoredCheckpoint,
+        metric: str,
+        configuration: Configuration | None = None,
+        confirmed: Confirmed | None = None,
+    ) -> BestCheckpoint:
         score, path = winning.value(metric), winning.checkpoint
         assert score is not None  # or it would not be the best
         at, checkpoint = self.filesystem, None
@@ -458,7 +504,7 @@ class Sweep:
             path=path,
             checkpoint=checkpoint,
             violation=winning.violation,
-            configuration=next(of, None),
+            configuration=configuration,
             confirmation=confirmed,
         )
 
@@ -758,6 +804,10 @@ class Sweep:
         - ``exploits``, ``sessions``: how many;
         - ``later``: later validations (:meth:`validate`): for each name the ``function``, the names
           of the ``metrics``, and how many ``validations`` there are of each status;
+        - ``objectives``: the metrics that the scheduler ranks by, and which values are better;
+          ``constraints``: what scores must keep, as text;
+        - ``pareto``: the Pareto front of several objectives, a list of what ``best`` has, with the
+          ``objectives`` of each; empty with a single one;
         - ``best``: trial, generation, iteration, score, path and configuration of the best
           checkpoint, as in :meth:`best`; None if there is none yet, or no metric to rank by;
         - ``seed_param``: the hyperparameter that is the random seed, None if it is not known;
@@ -776,9 +826,15 @@ class Sweep:
             "sessions": len(self.sessions),
             "metric": self.metric,
             "mode": self.mode,
+            "objectives": self.objectives,
+            "constraints": [one.text for one in self.constraints],
             "seed_param": self.seed_param,
             **summary_of(self.timeline, self.driver),
             "best": best and best_in_short(best),
+            "pareto": [
+                front_in_short(one, self.objectives)
+                for one in (self.pareto() if len(self.objectives) > 1 else ())
+            ],
             "configuration": configuration and configuration_in_short(configuration),
             "confirmation": confirmed and confirmation_in_short(confirmed),
         }

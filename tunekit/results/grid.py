@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 from ray import tune
 
 from tunekit.core.confirmation import Confirmed
+from tunekit.core.constraints import Constraint, violation
 from tunekit.core.history import VALIDATED_ITERATION
 from tunekit.core.metrics import flatten
+from tunekit.core.values import number
+from tunekit.errors import ConfigError
 
 __all__ = ["ConfirmedResults", "ValidatedResults"]
 
@@ -22,10 +26,56 @@ class ValidatedResults(tune.ResultGrid):
 
     Args:
         results: What Tune has returned.
+        constraints: What scores must keep.
     """
 
-    def __init__(self, results: tune.ResultGrid):
+    def __init__(self, results: tune.ResultGrid, constraints: Sequence[Constraint] = ()):
         self.__dict__.update(results.__dict__)
+        self._constraints = constraints
+
+    def get_best_result(
+        self,
+        metric: str | None = None,
+        mode: str | None = None,
+        scope: str = "last",
+        filter_nan_and_inf: bool = True,
+    ) -> Any:
+        """Return the result of the trial that is best by a metric.
+
+        If there are constraints, a trial whose newest validated score keeps them is better than one
+        whose score does not; of two that do not keep them, the one that breaks them by less.
+
+        Args:
+            metric: The metric, by flat name; by default the sweep's.
+            mode: ``"min"`` or ``"max"``; by default the sweep's.
+            scope: As in ``ray.tune.ResultGrid``. With constraints, only ``"last"``.
+            filter_nan_and_inf: As in ``ray.tune.ResultGrid``.
+
+        Raises:
+            RuntimeError: If Tune finds no best result.
+            tunekit.errors.ConfigError: If there are constraints, and another scope.
+        """
+        best = super().get_best_result(metric, mode, scope, filter_nan_and_inf)
+        if not self._constraints:
+            return best
+        if scope != "last":
+            raise ConfigError(
+                "ResultGrid.get_best_result",
+                [
+                    f"scope={scope!r} does not go by constraints. Leave it out, or use "
+                    "tunekit.load(results.experiment_path).best()."
+                ],
+            )
+        name = metric or self._experiment_analysis.default_metric
+        better = mode or self._experiment_analysis.default_mode
+        found = []
+        for place in range(len(self)):
+            metrics = _metrics_of(self[place])
+            value = number(metrics.get(name))
+            if value is not None:
+                broken = violation(metrics, self._constraints)
+                found.append((broken, -value if better == "max" else value, place))
+        return self[min(found)[2]] if found else best
 
     def get_dataframe(
         self, filter_metric: str | None = None, filter_mode: str | None = None
@@ -78,10 +128,16 @@ class ConfirmedResults(ValidatedResults):
     Args:
         results: What Tune has returned.
         confirmation: What the confirmation has come to.
+        constraints: What scores must keep.
     """
 
-    def __init__(self, results: tune.ResultGrid, confirmation: Confirmed):
-        super().__init__(results)
+    def __init__(
+        self,
+        results: tune.ResultGrid,
+        confirmation: Confirmed,
+        constraints: Sequence[Constraint] = (),
+    ):
+        super().__init__(results, constraints)
         self.confirmation = confirmation
 
     def get_best_result(
