@@ -33,6 +33,7 @@ from tests.sweeps import Counting, sweep
 from tunekit._ray.tuner import settings_of
 from tunekit.clock import SystemClock
 from tunekit.evaluation import session as sessions
+from tunekit.schedulers import MOASHA
 from tunekit.validating.ray_executor import arguments
 
 ROOT = Path(__file__).parents[2]
@@ -369,6 +370,7 @@ def names(tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
         "ASHAScheduler": ASHAScheduler,
         "FIFOScheduler": FIFOScheduler,
         "Net": Counting,
+        "MOASHA": MOASHA,
         "OptunaSearch": OptunaSearch,
         "PopulationBasedTraining": PopulationBasedTraining,
         "TorchTrainer": TorchTrainer,
