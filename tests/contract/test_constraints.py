@@ -134,6 +134,9 @@ def test_the_best_checkpoint_keeps_the_constraints_or_is_nearest(tmp_path, bound
     status = text_of(status_of(loaded, now=0.0))
     assert ("no validated checkpoint keeps" in status) == (violation > 0)
     assert "breaks by" in status and "60%" in status if bound == 25 else "300%" in status
+    study = loaded.to_optuna()
+    if violation == 0:
+        assert study.best_trial.user_attrs["trial_id"] == best.trial_id
     results = ValidatedResults(_grid_of(ran), limits)
     found = results.get_best_result("accuracy", "max")
     assert found.metrics["trial_id"] == best.trial_id, "as Sweep.best"
@@ -168,6 +171,10 @@ def test_the_front_is_what_no_other_checkpoint_dominates(tmp_path):
     assert f"{len(front)} checkpoints: accuracy" in text_of(status_of(loaded, now=0.0))
     one = loaded.pareto({"accuracy": "max", "training_iteration": "max"})
     assert one == [], "not validated"
+    study = loaded.to_optuna()
+    assert [one.name for one in study.directions] == ["MAXIMIZE", "MINIMIZE"]
+    done = {trial.user_attrs["trial_id"]: trial.values for trial in study.trials}
+    assert done[front[0].trial_id] == [front[0].score, front[0].metrics["latency_ms"]]
     with pytest.raises(tunekit.errors.ConfigError, match="Pass two metrics or more"):
         tunekit.load(ran.home, metric="accuracy", mode="max").pareto({"accuracy": "max"})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.parameters import CHOICE, INT, Parameter, choice, parameters_of
 from tunekit.core.problems import Problems
-from tunekit.core.timeline import Timeline, TrialSummary
+from tunekit.core.timeline import ScoredCheckpoint, Timeline, TrialSummary
 from tunekit.core.validation import PENDING
 from tunekit.extras import extra
 
@@ -32,8 +33,7 @@ _EXPLOIT = ("generation", "reached", "donor_id", "donor_generation", "iteration"
 def study_of(
     timeline: Timeline,
     *,
-    metric: str,
-    mode: str,
+    objectives: Mapping[str, str],
     scope: str,
     whole: Collection[str],
     space: Mapping[str, Mapping[str, Any]],
@@ -45,9 +45,8 @@ def study_of(
 
     Args:
         timeline: What became of the sweep.
-        metric: A validated metric, by flat name.
-        mode: ``"min"`` or ``"max"``.
-        scope: What stands for a trial: ``"best"`` or ``"last"``.
+        objectives: Which values of which validated metrics are better, by flat name.
+        scope: What stands for a trial: ``"best"``, by the first metric, or ``"last"``.
         whole: The trials that have got as far as trials get.
         space: The recorded search space, as for :func:`~tunekit.core.parameters.parameters_of`.
         configs: All hyperparameters that any trial had, likewise.
@@ -57,13 +56,15 @@ def study_of(
     Raises:
         tunekit.errors.ConfigError: If the storage has a study of that name.
     """
+    names, modes = list(objectives), list(objectives.values())
+    metric, mode = names[0], modes[0]
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # it logs each study that it makes
     try:
         study = optuna.create_study(
             storage=storage,
             study_name=study_name,
-            direction="maximize" if mode == "max" else "minimize",
+            directions=["maximize" if mode == "max" else "minimize" for mode in modes],
         )
     except optuna.exceptions.DuplicatedStudyError:
         problems = Problems("Sweep.to_optuna")
@@ -77,7 +78,7 @@ def study_of(
         optuna.logging.set_verbosity(level)
     parameters = parameters_of(configs, space)
     constants = {k: v for config in configs for k, v in config.items() if k not in parameters}
-    study.set_user_attr("metric", metric)
+    study.set_user_attr("metric", metric if len(names) == 1 else names)
     study.set_user_attr("constants", _plain(constants))
     overwritten: dict[str, list[dict[str, Any]]] = {}
     for exploit in timeline.ancestry:
@@ -87,13 +88,15 @@ def study_of(
     validating = {row["trial_id"] for row in timeline.validations if row["status"] in PENDING}
     for trial_id, trial in timeline.trials.items():
         scored = timeline.score(trial_id, metric, mode if scope == "best" else None)
-        value = None if scored is None else scored.value(metric)
+        found = [] if scored is None else [scored.value(name) for name in names]
+        values = [value for value in found if value is not None]
+        has_all = len(values) == len(names)
         generation = None if scored is None else scored.generation
         state = state_of(
             trial,
             validating=trial_id in validating,
             whole=trial_id in whole,
-            scored=value is not None,
+            scored=has_all,
         )
         attributes: dict[str, Any] = {"trial_id": trial_id, "generation": trial.generation}
         if scored is not None:
@@ -111,21 +114,27 @@ def study_of(
                 number=-1,  # the storage counts them
                 trial_id=-1,
                 state=state,
-                value=None if state is TrialState.FAIL else value,
+                value=None,
+                values=values if has_all and state is not TrialState.FAIL else None,
                 params=params,
                 distributions={name: distribution_of(parameters[name]) for name in params},
                 intermediate_values={
                     one.iteration: own
                     for one in timeline.scores(trial_id)  # of an iteration, the newest generation's
-                    if (own := one.value(metric)) is not None
+                    if len(names) == 1 and (own := one.value(metric)) is not None
                 },
                 user_attrs=_plain(attributes),
-                system_attrs={},
+                system_attrs=_limited(scored) if timeline.constraints else {},
                 datetime_start=datetime.fromtimestamp(trial.added),
                 datetime_complete=None if ended is None else datetime.fromtimestamp(ended),
             )
         )
     return study
+
+
+def _limited(scored: ScoredCheckpoint | None) -> dict[str, Any]:
+    """Return by how much a score breaks constraints, where Optuna looks for that."""
+    return {"constraints": [math.inf if scored is None else scored.violation]}
 
 
 def state_of(trial: TrialSummary, *, validating: bool, whole: bool, scored: bool) -> TrialState:

@@ -640,7 +640,11 @@ class Sweep:
         """Return the sweep as an Optuna study, for Optuna's figures, importances and dashboard.
 
         - A trial's value is its validated score; its intermediate values are those of its
-          checkpoints, by training iteration. Only validated metrics count.
+          checkpoints, by training iteration. Only validated metrics count. With several metrics
+          (:class:`tunekit.schedulers.MOASHA`), it has a value for each, as of the checkpoint that
+          is best by the first one, and no intermediate values.
+        - By how much a score breaks constraints is where Optuna looks for it, in ``best_trial`` and
+          ``best_trials``.
         - States: ``COMPLETE``; ``PRUNED``, if it was stopped early; ``FAIL``, if it failed or has
           no score; ``RUNNING``, if it or one of its validations has not ended. The study's
           ``best_trial`` is the best ``COMPLETE`` one, so :meth:`best` may find another.
@@ -672,15 +676,15 @@ class Sweep:
             >>> trial.state.name, trial.params
             ('RUNNING', {'lr': 0.1})
         """
-        problems = Problems("Sweep.to_optuna")
-        metric, mode = self._goal(None, None, scope, problems)
+        problems, objectives = Problems("Sweep.to_optuna"), self.objectives
+        if self.metric is not None or len(objectives) < 2:
+            objectives = dict([self._goal(None, None, scope, problems)])
         problems.raise_any()
         from tunekit.reading.optuna_study import study_of
 
         return study_of(
             self.timeline,
-            metric=metric,
-            mode=mode,
+            objectives=objectives,
             scope=scope,
             whole=whole_trials(self.timeline, self.newest_session),
             space=self.space,
