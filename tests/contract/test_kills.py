@@ -22,7 +22,7 @@ from tests.schedulers import CASES, every_case, seed_all
 from tests.seeds import SCHEDULES, seeds
 from tests.sweeps import Endless, Ran, index_of, sweep
 from tunekit.journal.journal import events_in
-from tunekit.schedulers import PromotionASHA
+from tunekit.schedulers import MOASHA, PromotionASHA
 from tunekit.testing.journal import JournalSummary, check_journal
 
 #: Each so-and-so-manieth write is one to be killed at.
@@ -96,11 +96,19 @@ def promotion(folder: Path, on_pending: str, seed: int = 0, **options: Any) -> R
     return asha(folder, on_pending, seed, scheduler, trainable=Endless, **options)
 
 
-IN_ORDER = [asha, promotion]
+def limited(folder: Path, on_pending: str, seed: int = 0, **options: Any) -> Ran:
+    """By two metrics, with a constraint that later iterations break."""
+    metrics = {"accuracy": "max", "loss": "min"}
+    scheduler = MOASHA(metrics, max_t=5, grace_period=1, reduction_factor=2)
+    settings = {"constraints": [tunekit.Constraint("loss >= 0.3")]}
+    return asha(folder, on_pending, seed, scheduler, settings=settings, **options)
+
+
+IN_ORDER = [asha, promotion, limited]
 
 
 @BOTH
-@pytest.mark.parametrize("make", [asha, promotion, pbt])
+@pytest.mark.parametrize("make", [asha, promotion, limited, pbt])
 def test_killed_once_at_any_write(tmp_path, on_pending, make):
     def made(folder: Path, **options: Any) -> Ran:
         return make(folder, on_pending, **options)
