@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -98,7 +98,7 @@ def front_as_text(summary: Mapping[str, Any], path: str) -> str:
     Example:
         >>> checkpoint = {"trial_id": "a", "generation": 0, "iteration": 9, "violation": 0.0}
         >>> values = [{"accuracy": 0.9, "size": 40}, {"accuracy": 0.85, "size": 9}]
-        >>> front = [{**checkpoint, "objectives": each} for each in values]
+        >>> front = [{**checkpoint, "objectives": each, "best_in": []} for each in values]
         >>> goal = {"accuracy": "max", "size": "min"}
         >>> summary = {"objectives": goal, "constraints": [], "pareto": front}
         >>> print(front_as_text(summary, "digits").splitlines()[2])
@@ -117,7 +117,7 @@ def front_as_text(summary: Mapping[str, Any], path: str) -> str:
             *(number(one["objectives"][name]) for name in goals),
             one["trial_id"],
             place_in_words(one["generation"], one["iteration"]),
-            ", ".join(_best_in(one, front, goals)),
+            ", ".join(f"best {name}" for name in one["best_in"] if len(front) > 1),
         ]
         for one in front
     ]
@@ -131,16 +131,6 @@ def front_as_text(summary: Mapping[str, Any], path: str) -> str:
     lines += ["", click.style("in Python", bold=True)]
     lines.append(f"  tunekit.load({path!r}).pareto()[0].checkpoint")
     return "\n".join(lines)
-
-
-def _best_in(
-    one: Mapping[str, Any], front: Sequence[Mapping[str, Any]], goals: Mapping[str, str]
-) -> Iterator[str]:
-    """Yield the objectives in which a checkpoint is the best of the front."""
-    for name, mode in goals.items():
-        values = [other["objectives"][name] for other in front]
-        if len(front) > 1 and one["objectives"][name] == (max if mode == "max" else min)(values):
-            yield f"best {name}"
 
 
 def _seeds_as_data(sweep: Sweep) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tunekit.core.metric_names import listed, meant
 from tunekit.core.metrics import flatten
-from tunekit.core.pareto import Point, front
+from tunekit.core.pareto import Point, dominates, front, hypervolume
 from tunekit.core.problems import Problems
 from tunekit.core.seeds import Repeat, ending_of
 from tunekit.core.timeline import ScoredCheckpoint, Timeline, TrialSummary
@@ -27,6 +27,7 @@ __all__ = [
     "best_scored",
     "checked_goal",
     "front_of",
+    "growth_of",
     "ranking_of",
     "repeats_of",
     "whole_trials",
@@ -165,17 +166,65 @@ def front_of(
         >>> front_of(Timeline(()), {"accuracy": "max", "latency_ms": "min"})
         []
     """
-    found: dict[Point, tuple[float, str, ScoredCheckpoint]] = {}
+    found: dict[Point, tuple[str, ScoredCheckpoint]] = {}
     for trial_id in timeline.trials:
         for scored in timeline.scores(trial_id):
-            standings = [scored.standing(name, mode) for name, mode in objectives.items()]
-            point = tuple(-one[1] for one in standings if one is not None)
-            if len(point) == len(objectives):
-                found.setdefault(point, (scored.violation, trial_id, scored))
-    least = min((violation for violation, _, _ in found.values()), default=0.0)
-    points = [point for point, (violation, _, _) in found.items() if violation == least]
+            point = _point_of(scored, objectives)
+            if point is not None:
+                found.setdefault(point, (trial_id, scored))
+    least = min((scored.violation for _, scored in found.values()), default=0.0)
+    points = [point for point, (_, scored) in found.items() if scored.violation == least]
     best = sorted((points[place] for place in front(points)), reverse=True)
-    return [found[point][1:] for point in best]
+    return [found[point] for point in best]
+
+
+def growth_of(timeline: Timeline, objectives: Mapping[str, str]) -> list[tuple[float, float]]:
+    """Return when the Pareto front grew, and how much of what there is it then dominated.
+
+    That is the dominated part of the box between the worst and the best values of all checkpoints
+    that keep the constraints: their hypervolume, from 0 to 1.
+
+    Args:
+        timeline: What became of the sweep.
+        objectives: Which values of which validated metrics are better, by flat name.
+
+    Returns:
+        The times, in seconds since the epoch, and the parts.
+
+    Example:
+        >>> growth_of(Timeline(()), {"accuracy": "max", "latency_ms": "min"})
+        []
+    """
+    ended = {
+        (row["trial_id"], row["generation"], row["iteration"]): row["ended"]
+        for row in timeline.validations
+    }
+    found: list[tuple[float, Point]] = []
+    for trial_id in timeline.trials:
+        for scored in timeline.scores(trial_id):
+            point, time = _point_of(scored, objectives), ended.get((trial_id, *scored.place))
+            if point is not None and time is not None and not scored.violation:
+                found.append((time, point))
+    columns = list(zip(*(point for _, point in found), strict=True))
+    worst, best = ([pick(column) for column in columns] for pick in (min, max))
+    grown: list[tuple[float, float]] = []
+    members: list[Point] = []
+    for time, point in sorted(found):
+        unit = tuple(
+            (value - low) / ((high - low) or 1.0)
+            for value, low, high in zip(point, worst, best, strict=True)
+        )
+        if not any(unit == one or dominates(one, unit) for one in members):
+            members = [unit, *(one for one in members if not dominates(unit, one))]
+            grown.append((time, hypervolume(members, (0.0,) * len(unit))))
+    return grown
+
+
+def _point_of(scored: ScoredCheckpoint, objectives: Mapping[str, str]) -> Point | None:
+    """Return the values of the objectives, the larger the better; None if one is missing."""
+    standings = [scored.standing(name, mode) for name, mode in objectives.items()]
+    known = tuple(-one[1] for one in standings if one is not None)
+    return known if len(known) == len(objectives) else None
 
 
 def checked_goal(

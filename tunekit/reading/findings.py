@@ -177,10 +177,23 @@ def best_in_short(best: BestCheckpoint) -> dict[str, Any]:
     }
 
 
-def front_in_short(one: BestCheckpoint, objectives: Mapping[str, str]) -> dict[str, Any]:
-    """Return a checkpoint of the Pareto front, with its values of the objectives."""
-    known = flatten(one.metrics)
-    return {**best_in_short(one), "objectives": {name: known.get(name) for name in objectives}}
+def front_in_short(
+    front: Sequence[BestCheckpoint], objectives: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Return the checkpoints of a Pareto front, with their values and what they are best in."""
+    values = [{name: flatten(one.metrics)[name] for name in objectives} for one in front]
+    best = {
+        name: (max if mode == "max" else min)((own[name] for own in values), default=None)
+        for name, mode in objectives.items()
+    }
+    return [
+        {
+            **best_in_short(one),
+            "objectives": own,
+            "best_in": [name for name in objectives if own[name] == best[name]],
+        }
+        for one, own in zip(front, values, strict=True)
+    ]
 
 
 def configuration_in_short(one: Configuration) -> dict[str, Any] | None:

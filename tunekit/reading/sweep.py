@@ -811,7 +811,7 @@ class Sweep:
         - ``objectives``: the metrics that the scheduler ranks by, and which values are better;
           ``constraints``: what scores must keep, as text;
         - ``pareto``: the Pareto front of several objectives, a list of what ``best`` has, with the
-          ``objectives`` of each; empty with a single one;
+          values of the ``objectives``, and those that each is ``best_in``; empty with one;
         - ``best``: trial, generation, iteration, score, path and configuration of the best
           checkpoint, as in :meth:`best`; None if there is none yet, or no metric to rank by;
         - ``seed_param``: the hyperparameter that is the random seed, None if it is not known;
@@ -835,10 +835,9 @@ class Sweep:
             "seed_param": self.seed_param,
             **summary_of(self.timeline, self.driver),
             "best": best and best_in_short(best),
-            "pareto": [
-                front_in_short(one, self.objectives)
-                for one in (self.pareto() if len(self.objectives) > 1 else ())
-            ],
+            "pareto": front_in_short(
+                self.pareto() if len(self.objectives) > 1 else (), self.objectives
+            ),
             "configuration": configuration and configuration_in_short(configuration),
             "confirmation": confirmed and confirmation_in_short(confirmed),
         }

@@ -40,6 +40,7 @@ _SPANS = {
 }
 # So many powers of ten are marked on an axis.
 _POWERS = 6
+_PLACES = {"front": "#0072B2", "dominated": "#B9C0C7", "breaks a constraint": "#E69F00"}
 _DECISIONS = {"continued": "#0072B2", "paused": "#E69F00", "stopped": "#D55E00"}
 # How high a chart is, and a row of one, in pixels: of many rows, each is lower.
 _HEIGHT, _ROW, _LOW_ROW, _MANY_ROWS = 320, 26, 20, 20
@@ -258,6 +259,56 @@ def decisions_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
     return _finished(chart, points=points)
 
 
+def front_chart(
+    points: Sequence[Mapping[str, Any]], names: Mapping[str, str], objectives: Mapping[str, str]
+) -> Spec:
+    """Return the validated checkpoints by two objectives, with a line through the front.
+
+    Args:
+        points: What :func:`~tunekit.board.page.figures.front` returns.
+        names: What trials are called.
+        objectives: Which values of the two metrics are better.
+    """
+    first, second = objectives
+    shown = [place for place in _PLACES if any(point["place"] == place for point in points)]
+    rows = [{**point, "trial": names[point["trial"]]} for point in points]
+    rows.sort(key=lambda row: (row["place"] == "front", row["x"]))  # the front lies above
+    scale = alt.Scale(zero=False, nice=True)
+    base = alt.Chart(alt.NamedData("points")).encode(
+        x=alt.X("x:Q", title=f"{second} ({objectives[second]})", scale=scale),
+        y=alt.Y("y:Q", title=f"{first} ({objectives[first]})", scale=scale),
+    )
+    step: Any = "step-after" if objectives[second] == "min" else "step-before"
+    best = base.transform_filter("datum.place == 'front'")
+    line = best.mark_line(interpolate=step, color=_TOP[0], strokeWidth=1.5, opacity=0.6)
+    dots = base.mark_circle(opacity=0.85).encode(
+        size=alt.condition("datum.place == 'front'", alt.value(110), alt.value(40)),
+        color=alt.Color(
+            "place:N",
+            title="checkpoint",
+            scale=alt.Scale(domain=shown, range=[_PLACES[place] for place in shown]),
+        ),
+        tooltip=[
+            "trial:N",
+            "iteration:Q",
+            alt.Tooltip("y:Q", title=first, format=".5g"),
+            alt.Tooltip("x:Q", title=second, format=".5g"),
+            "place:N",
+        ],
+    )
+    return _finished(line.encode(order="x:Q") + dots, points=rows)
+
+
+def growth_chart(points: Sequence[Mapping[str, float]]) -> Spec:
+    """Return how much of the box between the worst and the best values the front dominated."""
+    unit, seconds = unit_of(points[-1]["time"])
+    rows = [{**point, "time": point["time"] / seconds} for point in points]
+    share = alt.Y("share:Q", title="dominated by the front", axis=alt.Axis(format="%"))
+    time = alt.X("time:Q", title=f"{unit} since the sweep began", scale=alt.Scale(nice=False))
+    chart = alt.Chart(alt.NamedData("points")).mark_line(interpolate="step-after", color=_TOP[0])
+    return _finished(chart.encode(x=time, y=share), height=180, points=rows)
+
+
 def exploits_chart(
     exploits: Sequence[Mapping[str, Any]], names: Mapping[str, str], led: Collection[Any]
 ) -> Spec:
@@ -317,6 +368,16 @@ Charts = dict[str, Spec]
 def draw(found: Findings) -> Charts:
     """Return all charts that there is something to show in, by name."""
     return {name: chart for one in CHARTS.values() for name, chart in one(found).items()}
+
+
+def _front(found: Findings) -> Charts:
+    points, sweep = figures.front(found.sweep), found.sweep
+    return {"front": front_chart(points, found.names, sweep.objectives)} if points else {}
+
+
+def _growth(found: Findings) -> Charts:
+    points = figures.growth(found.sweep)
+    return {"growth": growth_chart(points)} if points else {}
 
 
 def _validated(found: Findings) -> Charts:
@@ -382,6 +443,8 @@ def _decisions(found: Findings) -> Charts:
 
 #: What draws charts: each returns those that there is something to show in, by name.
 CHARTS: Mapping[str, Callable[[Findings], Charts]] = {
+    "front": _front,
+    "growth": _growth,
     "validated": _validated,
     **{f"training{place}": _training(place) for place in range(3)},
     "timeline": _timeline,

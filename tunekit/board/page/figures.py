@@ -12,7 +12,7 @@ from typing import Any
 from tunekit._ray.storage import joined
 from tunekit.core.metric_names import FILLED_IN
 from tunekit.core.metrics import flatten, plain
-from tunekit.core.ranking import Ranked
+from tunekit.core.ranking import Ranked, front_of, growth_of
 from tunekit.core.timeline import Span
 from tunekit.core.values import number
 from tunekit.errors import MetricNotFoundError
@@ -25,6 +25,8 @@ __all__ = [
     "curves",
     "decided",
     "exploits",
+    "front",
+    "growth",
     "later",
     "panels",
     "rungs",
@@ -111,6 +113,41 @@ class Findings:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def front(sweep: Sweep) -> list[dict[str, Any]]:
+    """The validated checkpoints by the sweep's first two objectives, and which are the front.
+
+    Only with two objectives.
+    """
+    if len(sweep.objectives) != 2:
+        return []
+    first, second = sweep.objectives
+    best = {(trial_id, *one.place) for trial_id, one in front_of(sweep.timeline, sweep.objectives)}
+    found = []
+    for trial_id in sweep.timeline.trials:
+        for scored in sweep.timeline.scores(trial_id):
+            y, x = scored.value(first), scored.value(second)
+            if x is None or y is None:
+                continue
+            place = "front" if (trial_id, *scored.place) in best else "dominated"
+            if scored.violation and place == "dominated":
+                place = "breaks a constraint"
+            point = {"trial": trial_id, "iteration": scored.iteration, "place": place}
+            found.append({**point, "x": x, "y": y})
+    return found
+
+
+def growth(sweep: Sweep) -> list[dict[str, float]]:
+    """How much of what there is the Pareto front dominated, and from when on."""
+    if len(sweep.objectives) < 2:
+        return []
+    grown, began = growth_of(sweep.timeline, sweep.objectives), sweep.timeline.first or 0.0
+    points = [{"time": time - began, "share": share} for time, share in grown]
+    points[:0] = [{"time": 0.0, "share": 0.0}] if points else []
+    if points and sweep.timeline.last is not None:
+        points.append({**points[-1], "time": sweep.timeline.last - began})
+    return points
 
 
 def training_metrics(sweep: Sweep) -> list[str]:

@@ -61,6 +61,7 @@ __all__ = [
 #: The sections of the page, in order.
 SECTIONS = (
     "summary",
+    "front",
     "configurations",
     "ranking",
     "curves",
