@@ -38,8 +38,6 @@ from tunekit.validating.validator import Around, Launch, Validator
 
 __all__ = ["Waiting", "is_unsaved"]
 
-# Trials that have not ended, and hold nothing.
-_IDLE = (Trial.PENDING, Trial.PAUSED)
 # More trials do not start between two looks at what is free.
 _STARTED_AT_ONCE = 100
 
@@ -329,8 +327,8 @@ class Waiting(Around):
 
     def kept(self) -> Iterator[Mapping[str, float]]:
         """Yield the resources that others may need: trials that could start, what decides."""
-        idle = (one for one in self._trials.values() if one.status in _IDLE)
-        yield from map(self._controller.needs_of, islice(idle, _STARTED_AT_ONCE))
+        idle = islice(self._controller.idle, _STARTED_AT_ONCE)
+        yield from map(self._controller.needs_of, idle)
         yield from self.to_come()
         if self.shares.apart or not self._executor.in_trials:
             yield self._executor.need  # one place is left to what decides
