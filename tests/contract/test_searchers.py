@@ -295,7 +295,7 @@ def run_exchanging(ran: Ran, folder: Path, make: Callable[[], tuple[Searcher, Se
             controller._search_alg = SearchGenerator(as_in_a_tuner(alg))
             controller._search_alg.restore_from_dir(str(saved))
             validation.deliveries.searcher = ValidatedSearcher.within(Controller(controller))
-            validation.deliveries.searcher.attach(validation.validator.poll)
+            validation.deliveries.searcher.attach(validation.validator.poll, ())
             exchanged += 1
     assert exchanged > 3
     return base
@@ -475,10 +475,10 @@ def test_a_repeated_trial_without_any_score(tmp_path, on_pending):
 def test_a_repeaters_metric_is_known(tmp_path):
     base = hearing(OptunaSearch(metric="weight", mode="max"))
     searcher = ValidatedSearcher(Repeater(base, repeat=2))
-    assert searcher.objectives == {"weight"}
+    assert searcher.objectives == {"weight": "max"}
     with pytest.raises(tunekit.errors.MetricNotFoundError, match="'weight'"):
         search(tmp_path, base, searcher, metric=None, mode=None)
-    assert searcher.objectives == {"weight"}, "also when the sweep is restored"
+    assert searcher.objectives == {"weight": "max"}, "also when the sweep is restored"
 
 
 @every_mode

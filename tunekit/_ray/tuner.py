@@ -28,6 +28,7 @@ __all__ = [
     "callbacks_in",
     "described_space",
     "ended_soon",
+    "goal_of",
     "has_workers",
     "innermost_searcher",
     "is_distributed",
@@ -87,6 +88,12 @@ def is_distributed(trainable: Any) -> bool:
 def has_workers(trial: Trial) -> bool:
     """Return whether a trial is a run of a trainer, with workers of its own."""
     return is_distributed(trial.get_trainable_cls())
+
+
+def goal_of(results: tune.ResultGrid) -> tuple[str | None, str | None]:
+    """Return the metric and the mode of ``TuneConfig``, as results have them."""
+    analysis = results._experiment_analysis
+    return analysis.default_metric, analysis.default_mode
 
 
 def stand(trainable: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
+from tunekit.core.constraints import Constraint
 from tunekit.core.events import (
     MOST,
     CheckpointSaved,
@@ -61,6 +62,7 @@ class _Validation(TypedDict, total=False):
     fn: str
     when: _Every
     on_pending: str
+    constraints: list[str]
     resources: _Amounts
     stages: list[_Stage]
 
@@ -97,6 +99,7 @@ class _Head(TypedDict, total=False):
     cluster: _Cluster | None
     judged: list[str]
     mode: Literal["min", "max"] | None
+    objectives: Mapping[str, Literal["min", "max"] | None]
     seed_param: str | None
     validation: _Validation
     trainable: str | None
@@ -128,6 +131,8 @@ def check_head(head: Mapping[str, Any]) -> None:
     """
     _check_texts(head)
     msgspec.convert(head, _Head)
+    for text in head.get("validation", {}).get("constraints", ()):
+        Constraint(text)  # raises if it is none
     for name in ("n", "begins", "after", "follows"):
         if name not in head:
             raise ValueError(f"{name!r} is missing")

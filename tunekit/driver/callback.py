@@ -532,7 +532,7 @@ class ValidationCallback(tune.Callback):
             left = filter(self.user_scheduler.hears, self.engine.undelivered())
             self._refuse([f"what is due of trial {one} was not delivered" for one in left], "now")
             under_way = {one.id for one in self.validator.pool.pending()}
-            lost = self.state.backlog.unfinished.keys() - under_way
+            lost = self.engine.backlog.unfinished.keys() - under_way
             self._refuse([f"{one} was requested, and is not validated" for one in lost], "now")
         self._delete_surplus(controller)
         controller.wake_on([one for v in self.validators for one in v.awaited()])

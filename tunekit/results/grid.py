@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 from ray import tune
 
+from tunekit._ray.tuner import goal_of
 from tunekit.core.confirmation import Confirmed
 from tunekit.core.constraints import Constraint, violation
 from tunekit.core.history import VALIDATED_ITERATION
@@ -66,12 +67,12 @@ class ValidatedResults(tune.ResultGrid):
                     "tunekit.load(results.experiment_path).best()."
                 ],
             )
-        name = metric or self._experiment_analysis.default_metric
-        better = mode or self._experiment_analysis.default_mode
+        own_metric, own_mode = goal_of(self)
+        name, better = metric or own_metric, mode or own_mode
         found = []
         for place in range(len(self)):
             metrics = _metrics_of(self[place])
-            value = number(metrics.get(name))
+            value = number(metrics.get(str(name)))
             if value is not None:
                 broken = violation(metrics, self._constraints)
                 found.append((broken, -value if better == "max" else value, place))

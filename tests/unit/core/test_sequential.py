@@ -141,7 +141,7 @@ def test_a_restored_validation_knows_what_it_had_yielded():
 def test_what_may_be_the_best_so_far_is_known(mode, may):
     state = state_with_a_request()
     names = frozenset({"accuracy"})
-    state.apply(JudgedBy(names, objectives=names, mode=mode))
+    state.apply(JudgedBy(names, objectives=dict.fromkeys(names, mode)))
     assert state.may_be_best("accuracy", Interval(0.0, 0.1)), "it is the first"
     ended = {"status": "validated", "metrics": {"accuracy": 0.5}}
     state.apply(ValidationEnded(id="a:0:1:1", **ended))
@@ -182,5 +182,5 @@ def test_a_score_is_gathered_again_from_what_it_was_spread_into(metrics):
 def test_which_values_are_better_is_known_of_what_the_scheduler_judges_by(
     mode, objectives, names, name, better
 ):
-    judged_by = JudgedBy(frozenset(names), objectives=frozenset(objectives), mode=mode)
+    judged_by = JudgedBy(frozenset(names), objectives=dict.fromkeys(objectives, mode), mode=mode)
     assert judged_by.better(name) == better

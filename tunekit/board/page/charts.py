@@ -443,10 +443,10 @@ def _decisions(found: Findings) -> Charts:
 
 #: What draws charts: each returns those that there is something to show in, by name.
 CHARTS: Mapping[str, Callable[[Findings], Charts]] = {
-    "front": _front,
-    "growth": _growth,
     "validated": _validated,
     **{f"training{place}": _training(place) for place in range(3)},
     "timeline": _timeline,
     "decisions": _decisions,
+    "front": _front,
+    "growth": _growth,
 }

@@ -116,9 +116,9 @@ def _finite(value: float) -> float | None:
 
 
 def front(sweep: Sweep) -> list[dict[str, Any]]:
-    """The validated checkpoints by the sweep's first two objectives, and which are the front.
+    """Return the validated checkpoints by two objectives, and which of them are the front.
 
-    Only with two objectives.
+    Nothing with one objective, or more than two.
     """
     if len(sweep.objectives) != 2:
         return []
@@ -139,7 +139,7 @@ def front(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def growth(sweep: Sweep) -> list[dict[str, float]]:
-    """How much of what there is the Pareto front dominated, and from when on."""
+    """Return how much of what there is the Pareto front dominated, and from when on."""
     if len(sweep.objectives) < 2:
         return []
     grown, began = growth_of(sweep.timeline, sweep.objectives), sweep.timeline.first or 0.0
