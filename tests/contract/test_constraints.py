@@ -17,6 +17,7 @@ from tunekit.cli.status import status_of, text_of
 from tunekit.core.constraints import standing_for
 from tunekit.core.metrics import flatten
 from tunekit.core.pareto import front as front_places
+from tunekit.reading.sweep import candidates
 from tunekit.results.grid import ValidatedResults
 from tunekit.schedulers import MOASHA
 
@@ -129,6 +130,12 @@ def test_the_best_checkpoint_keeps_the_constraints_or_is_nearest(tmp_path, bound
     assert (best.trial_id, best.iteration) == (ran.trials[index].trial_id, LENGTH)
     assert best.violation == violation
     assert loaded.ranking()[0].trial_id == best.trial_id
+    every = {
+        trial_id: [s.place for s in loaded.timeline.scores(trial_id)]
+        for trial_id in loaded.timeline.trials
+    }
+    confirmed = [trial for trial, places in candidates(loaded, every).items() if places]
+    assert len(confirmed) == (2 if violation == 0 else 4), "only these are confirmed"
     told = best_as_text(best, str(ran.home), loaded)
     assert (f"No validated checkpoint keeps latency_ms <= {bound}" in told) == (violation > 0)
     status = text_of(status_of(loaded, now=0.0))

@@ -1064,6 +1064,7 @@ def confirmed(sweep: Sweep, settings: Confirm, own: ValidationConfig | None = No
     assert sweep.metric and sweep.mode  # or it was raised
     newest = _anew(sweep)
     swept, by = _swept(newest), "trial"
+    swept = replaced(swept, ranked=candidates(newest, swept.ranked))
     if newest.has_seeds:
         best = [one.best for one in newest.ranked_configurations()]
         ranked = {one.trial_id: swept.ranked[one.trial_id] for one in best if one is not None}
@@ -1111,6 +1112,27 @@ def _swept(sweep: Sweep) -> Swept:
         names=own,
         timeline=sweep.timeline,
     )
+
+
+def candidates(
+    sweep: Sweep, ranked: Mapping[str, Sequence[tuple[int, int]]]
+) -> dict[str, list[tuple[int, int]]]:
+    """Return the checkpoints that may be the best: those that keep the constraints, if any does.
+
+    Args:
+        sweep: The sweep.
+        ranked: Where each trial has scores, the best first.
+    """
+    kept = {
+        (trial_id, score.place)
+        for trial_id in ranked
+        for score in sweep.timeline.scores(trial_id)
+        if not score.violation
+    }
+    return {
+        trial_id: [place for place in places if not kept or (trial_id, place) in kept]
+        for trial_id, places in ranked.items()
+    }
 
 
 def _places_of(sweep: Sweep, one: Ranked) -> list[tuple[int, int]]:
