@@ -239,3 +239,17 @@ def test_for_one_trial_that_waits_for_a_place_one_is_given_up(tmp_path, monkeypa
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
     assert ran.lengths() == {0: 4, 1: 4, 2: 4}
     assert len(paused) == 1
+
+
+def test_a_trial_that_gets_a_kept_process_has_a_folder(tmp_path):
+    """Tune also hands one to a trial that it has not scheduled, and then fails for want of one."""
+    ran = sweep(tmp_path, FIFOScheduler(), trials=2, reuse_actors=True, run=False)
+    controller = ran.sweep.controller
+    while not controller._pending_trials:
+        controller._maybe_update_trial_queue()
+    [trial, *_] = controller._pending_trials
+    assert trial not in controller._staged_trials and trial.storage.trial_dir_name is None
+    controller._maybe_reuse_cached_actor(trial)
+    assert trial.storage.trial_dir_name, "it is handed over with this storage"
+    ran.sweep.run()
+    assert {one.status for one in ran.trials} == {"TERMINATED"}

@@ -309,7 +309,10 @@ def test_a_trial_whose_own_actor_starts_is_not_given_another(heeding):
     """Its own would be ended, the next trial's be started, and so on: none would ever be there."""
     tune, _ = heeding
     starts, waits, new = (SimpleNamespace(placement_group_factory="cpu") for _ in range(3))
-    starts, waits, new = (type("Made", (), vars(one))() for one in (starts, waits, new))
+    starts, waits, new = (
+        type("Made", (), {**vars(one), "init_local_path": lambda self: None})()
+        for one in (starts, waits, new)
+    )
     tune._trial_to_actor = {starts: "started", waits: "requested"}
     for trial in (waits, new):
         tune._resources_to_pending_trials["cpu"].add(trial)
@@ -322,7 +325,9 @@ def test_a_trial_whose_own_actor_starts_is_not_given_another(heeding):
 
 def test_the_only_trial_that_waits_does_not_wait_for_its_own_actor(heeding):
     tune, _ = heeding
-    trial = type("Made", (), {"placement_group_factory": "cpu"})()
+    trial = type(
+        "Made", (), {"placement_group_factory": "cpu", "init_local_path": lambda self: None}
+    )()
     tune._trial_to_actor = {trial: "started"}
     tune._resources_to_pending_trials["cpu"].add(trial)
     assert tune._maybe_reuse_cached_actor(trial), "nobody else can use what has become free"

@@ -68,7 +68,9 @@ NEEDED = {
         "TuneController.pause_trial TuneController.resumed TuneController.save_to_dir "
         "TuneController.stop_trial"
     ),
-    "ray.tune.experiment": "Trial.get_json_state Trial.on_checkpoint Trial.update_last_result",
+    "ray.tune.experiment": (
+        "Trial.get_json_state Trial.init_local_path Trial.on_checkpoint Trial.update_last_result"
+    ),
     "ray.tune.experiment.trial": (
         "_TemporaryTrialState Trial.handle_error Trial.is_saving "
         "Trial.latest_checkpoint_result Trial.set_config Trial.set_experiment_tag "

@@ -324,6 +324,8 @@ class Controller:
                 starts = trial not in self._resetting_trials and has_starting_actor(self, trial)
                 if starts and others.first_without_actor is not None:
                     return False
+                if trial not in self._staged_trials:
+                    trial.init_local_path()  # Tune gives it one as it schedules it, not here
                 reuses = bool(super()._maybe_reuse_cached_actor(trial))
                 if reuses:
                     sharing.add(trial)
