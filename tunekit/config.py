@@ -98,9 +98,9 @@ class ValidationConfig(Limits, train.ValidationConfig):
             attempts and checkpoints that are gone do not count, and a restored sweep counts from
             zero. ``"raise"`` ends the sweep at the first failure. ``"ignore"`` records failures,
             and never ends the sweep.
-        constraints: What scores must keep, such as ``[tunekit.Constraint("latency_ms <= 20")]``.
-            Schedulers and searchers rank a score that breaks one below all that keep them, the
-            lower the more it breaks them, and the best checkpoint keeps them, if any does.
+        constraints: What scores must satisfy, such as ``[tunekit.Constraint("latency_ms <= 20")]``.
+            Schedulers and searchers rank a score that violates one below all feasible ones, the
+            lower the more it does, and the best checkpoint is feasible, if any is.
         sequential: When to stop a validation early, if ``fn`` is a generator of estimates; None:
             the defaults of :class:`~tunekit.Sequential`.
         stages: Further validations of the same checkpoints by other functions, such as a full one

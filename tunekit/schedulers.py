@@ -41,11 +41,11 @@ class _SuccessiveHalving(SchedulerBase):
     """Compare the trials that reach a rung, by one metric or by several.
 
     Args:
-        problems: What is wrong with the arguments; whatever is wrong with these is added, and
-            raised.
-        objectives: Which values of which metrics are better; empty: left to ``TuneConfig``.
+        problems: What is wrong with other arguments; it is raised together with what is wrong here.
+        metric: The metric, or the first of several; None takes that of ``TuneConfig``.
+        mode: Which values of it are better, likewise.
         stops: Whether a trial that is not among the best ends at its rung, rather than waits there.
-        halving: ``time_attr``, ``max_t``, ``grace_period``, ``reduction_factor`` and ``brackets``.
+        time_attr: As for :class:`PromotionASHA`, and so are the others.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ def constrain(searcher: Any, trial_id: str, broken: Sequence[float]) -> bool:
     Args:
         searcher: Any searcher.
         trial_id: The trial.
-        broken: By how much it breaks each constraint; 0 if it keeps it.
+        broken: By how much it violates each constraint; 0 if it satisfies it.
 
     Returns:
         Whether the searcher has taken them; otherwise it knows nothing of constraints.

@@ -63,7 +63,7 @@ def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
         lines.append(printable(f"confirmed: {confirmation_in_words(found.confirmation)}"))
     if found.violation:
         limits = ", ".join(one.text for one in sweep.constraints)
-        lines.append(printable(f"No validated checkpoint keeps {limits}; this one is nearest."))
+        lines.append(printable(f"No validated checkpoint satisfies {limits}; this one is closest."))
     otherwise = newest_differs(sweep, found)
     lines += [] if otherwise is None else [printable(otherwise)]
     if found.configuration is not None:
@@ -110,7 +110,7 @@ def front_as_text(summary: Mapping[str, Any], path: str) -> str:
     lines = [click.style(printable(f"Pareto front of {told}: {count}"), bold=True)]
     if front[0]["violation"]:
         lines.append(
-            printable(f"None keeps {', '.join(summary['constraints'])}; these are nearest.")
+            printable(f"None satisfies {', '.join(summary['constraints'])}; these are closest.")
         )
     rows = [
         [

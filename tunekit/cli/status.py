@@ -173,7 +173,7 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
         lines.append(("best", f"{score}: trial {best['trial_id']} at {at}"))
         if best["violation"]:
             limits = ", ".join(status["constraints"])
-            lines.append(("constraints", f"no validated checkpoint keeps {limits} yet"))
+            lines.append(("constraints", f"no validated checkpoint satisfies {limits} yet"))
     elif status["pareto"]:
         lines.append(("front", _front(status)))
     elif len(status["objectives"]) > 1:
@@ -221,10 +221,10 @@ def _front(status: Mapping[str, Any]) -> str:
         values = [one[name] for one in front]
         least, most = number(min(values)), number(max(values))
         extents.append(f"{name} {least}" if least == most else f"{name} {least} to {most}")
-    nearest = ""
+    closest = ""
     if status["pareto"][0]["violation"]:
-        nearest = f"; none keeps {', '.join(status['constraints'])} yet"
-    told = f"{len(front)} checkpoint{'s' * (len(front) != 1)}: {', '.join(extents)}{nearest}"
+        closest = f"; none satisfies {', '.join(status['constraints'])} yet"
+    told = f"{len(front)} checkpoint{'s' * (len(front) != 1)}: {', '.join(extents)}{closest}"
     return f"{told}. To list them: tunekit best PATH"
 
 
@@ -253,9 +253,9 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
     scored = [name for name in ("best", "last") if any(row["last"] is not None for row in shown)]
     varied = _varied(every)
     rows = [["rank", "trial", "status", "iteration"]]
-    breaks = any(row["violation"] for row in every)
+    violates = any(row["violation"] for row in every)
     rows[0] += [heading for name in scored for heading in (name, "at")]
-    rows[0] += ["breaks by"] * breaks + varied
+    rows[0] += ["violation"] * violates + varied
     for row in shown:
         rank, config = row["rank"], flatten(row["config"])
         cells = ["" if rank is None else str(rank), row["trial_id"]]
@@ -265,7 +265,7 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
         ]
         for name in scored:
             cells += [number(row[name]), _place_short(row, f"{name}_", generations)]
-        if breaks:
+        if violates:
             cells.append(f"{row['violation']:.0%}" if row["violation"] else "")
         rows.append(cells + [setting(config[n]) if n in config else "" for n in varied])
     heading, *lines = grid(rows, width, left=(1, 2), optional=len(varied))

@@ -1,8 +1,8 @@
 """Constraints on validated metrics: what is feasible, and how far the rest is from it.
 
 The rule is that of Deb, 2000 (https://doi.org/10.1016/S0045-7825(99)00389-8): of two scores, one
-that keeps all constraints is better than one that does not; of two that do not, the one that breaks
-them by less; of two that do, the one with the better objective.
+that satisfies all constraints is better than one that does not; of two that do not, the one that
+violates them by less; of two that do, the one with the better objective.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _INFEASIBLE = 1e299
 class Constraint:
     """Require a validated metric to be at most, or at least, a number.
 
-    Scores that keep all constraints rank before those that break one, for every scheduler and
-    searcher; those that break one rank by how far they do.
+    Feasible scores, which satisfy all constraints, rank before infeasible ones, for every scheduler
+    and searcher; infeasible ones rank by how far they violate them.
 
     Args:
         text: The constraint: the metric's flat name, ``<=`` or ``>=``, and a number.
@@ -76,9 +76,9 @@ class Constraint:
         return self._parts()[0]
 
     def violation(self, value: float) -> float:
-        """Return by how much a value breaks the constraint, in units of its bound; 0: it does not.
+        """Return by how much a value violates the constraint, in units of its bound; else 0.
 
-        If the bound is 0, in units of the metric. NaN breaks it by infinity.
+        If the bound is 0, in units of the metric. NaN violates it by infinity.
         """
         _, sign, bound = self._parts()
         if math.isnan(value):
@@ -87,14 +87,14 @@ class Constraint:
         return max(0.0, excess / (abs(bound) or 1.0))
 
     def surely_holds(self, interval: Interval) -> bool:
-        """Return whether a metric keeps the constraint wherever in an interval it is."""
+        """Return whether a metric satisfies the constraint wherever in an interval it is."""
         return self.violation(interval.low) == 0 and self.violation(interval.high) == 0
 
 
 def violation(metrics: Mapping[str, Any], constraints: Iterable[Constraint]) -> float:
-    """Return by how much flat metrics break constraints, added up; 0 if they keep all.
+    """Return by how much flat metrics violate constraints, added up; 0 if they satisfy all.
 
-    A metric that is missing, or not a number, breaks its constraint by infinity.
+    A metric that is missing, or not a number, violates its constraint by infinity.
 
     Example:
         >>> limits = [Constraint("latency_ms <= 20"), Constraint("recall >= 0.5")]
@@ -111,15 +111,15 @@ def violation(metrics: Mapping[str, Any], constraints: Iterable[Constraint]) -> 
 
 
 def penalized(value: float, mode: str | None, by: float) -> float:
-    """Return the value of an objective that stands for a score which breaks constraints.
+    """Return the value of an objective that stands for a score that violates constraints.
 
-    It is worse than any that keeps them, and the worse the more it breaks them. Schedulers and
+    It is worse than any feasible one, and the worse the more it violates them. Schedulers and
     searchers that know nothing of constraints are given it, so they rank by the rule above.
 
     Args:
         value: The objective's own value.
         mode: Which values are better, ``"min"`` or ``"max"``; ``"max"`` if nobody says.
-        by: By how much the score breaks constraints.
+        by: By how much the score violates constraints.
 
     Example:
         >>> penalized(0.9, "max", by=0)
@@ -129,7 +129,7 @@ def penalized(value: float, mode: str | None, by: float) -> float:
     """
     if by == 0:
         return value
-    # From 1 to 2: a number too large to tell apart breaks them as much as any.
+    # From 1 to 2: a number too large to tell apart violates them as much as any.
     share = 2.0 if math.isinf(by) else 1.0 + by / (1.0 + by)
     return _INFEASIBLE * (share if mode == "min" else -share)
 

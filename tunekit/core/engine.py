@@ -155,7 +155,7 @@ class Engine:
 
     Args:
         when: Which checkpoints to validate, as in ``ValidationConfig(when=...)``.
-        constraints: What scores must keep, as in ``ValidationConfig(constraints=...)``.
+        constraints: What scores must satisfy, as in ``ValidationConfig(constraints=...)``.
 
     Example:
         >>> engine = Engine()
@@ -175,7 +175,7 @@ class Engine:
     """
 
     def __init__(self, when: int | str = 1, constraints: Sequence[Constraint] = ()):
-        #: What scores must keep.
+        #: What scores must satisfy.
         self.constraints = constraints
         #: What the sweep is judged by.
         self.judged_by = JudgedBy()

@@ -114,7 +114,7 @@ def best_scored(
 ) -> tuple[str, ScoredCheckpoint]:
     """Return which of some trials has the best checkpoint, and that checkpoint.
 
-    One that keeps the sweep's constraints is better than one that does not.
+    One that satisfies the sweep's constraints is better than one that does not.
 
     Args:
         timeline: What became of the sweep.
@@ -155,8 +155,8 @@ def front_of(
 ) -> list[tuple[str, ScoredCheckpoint]]:
     """Return the trials and checkpoints of the Pareto front, the best by the first metric first.
 
-    These are the checkpoints that keep the constraints (if none does, those that break them least)
-    and that no other one of them dominates. Of checkpoints with equal values, the first counts.
+    These are the feasible checkpoints (if there is none, those that violate the constraints least)
+    that no other one of them dominates. Of checkpoints with equal values, the first counts.
 
     Args:
         timeline: What became of the sweep.
@@ -182,7 +182,7 @@ def growth_of(timeline: Timeline, objectives: Mapping[str, str]) -> list[tuple[f
     """Return when the Pareto front grew, and how much of what there is it then dominated.
 
     That is the dominated part of the box between the worst and the best values of all checkpoints
-    that keep the constraints: their hypervolume, from 0 to 1.
+    that satisfy the constraints: their hypervolume, from 0 to 1.
 
     Args:
         timeline: What became of the sweep.

@@ -83,7 +83,7 @@ class ScoredCheckpoint:
         iteration: The training iteration at which it was saved.
         metrics: Its validated metrics, nested as they were returned.
         checkpoint: Where it lies, or lay.
-        violation: By how much it breaks the sweep's constraints; 0 if it keeps them.
+        violation: By how much it violates the sweep's constraints; 0 if it satisfies them.
     """
 
     generation: int
@@ -104,7 +104,7 @@ class ScoredCheckpoint:
     def standing(self, metric: str, mode: str) -> tuple[float, float] | None:
         """Return by what checkpoints are ranked, the least first; None without the metric.
 
-        One that keeps the constraints comes before one that does not.
+        One that satisfies the constraints comes before one that does not.
 
         Args:
             metric: The metric, by flat name.
@@ -194,7 +194,7 @@ class Timeline:
         events: The journal's lines, in order.
         metric: The validated metric, by flat name, by which the sweep is judged, if one is.
         sessions: The first line of each session.
-        constraints: What scores must keep.
+        constraints: What scores must satisfy.
         later: What later validations have found: rows as of :attr:`of_all_stages`, with their
             ``function``; the ``stage`` is the name that is before their metrics. They are shown
             beside the sweep's own, like those of a further stage.
@@ -343,7 +343,7 @@ class Timeline:
     def _violation(
         self, trial_id: str, place: tuple[int, int], metrics: Mapping[str, Any]
     ) -> float:
-        """Return by how much a score breaks the constraints, of which some may be on training's."""
+        """Return by how much a score violates the constraints; some may be on training's."""
         if not self.constraints:
             return 0.0
         _, report = self._reports.get(trial_id, {}).get(place, (0.0, {}))

@@ -60,8 +60,8 @@ class BestCheckpoint:
         checkpoint: What to load it from; None if it has been deleted since
             (``CheckpointConfig(num_to_keep=...)``), has not been uploaded, or is not in the
             experiment's folder.
-        violation: By how much it breaks the sweep's constraints: the sum of what is too much, in
-            units of each bound. 0 if it keeps them; otherwise none that was validated does.
+        violation: By how much it violates the sweep's constraints: the sum of the excesses, in
+            units of each bound. 0 if it satisfies them; otherwise no validated checkpoint does.
         configuration: The configuration that its trial is one seed of, with the mean over seeds;
             None if trials were compared one by one.
         confirmation: How it was confirmed to be the best, and how sure that is; None if it is the

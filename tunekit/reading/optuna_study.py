@@ -133,7 +133,7 @@ def study_of(
 
 
 def _limited(scored: ScoredCheckpoint | None) -> dict[str, Any]:
-    """Return by how much a score breaks constraints, where Optuna looks for that."""
+    """Return by how much a score violates constraints, where Optuna looks for that."""
     return {"constraints": [math.inf if scored is None else scored.violation]}
 
 

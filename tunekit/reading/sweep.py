@@ -155,7 +155,7 @@ class Sweep:
         #: The metrics that the sweep is judged by, and which values of each are better, if known.
         self.objectives: dict[str, str] = newest.get("objectives") or {}
         limits = (newest.get("validation") or {}).get("constraints") or []
-        #: What scores must keep.
+        #: What scores must satisfy.
         self.constraints = [Constraint(text) for text in limits]
         #: The metric that the scheduler judges by, if there is one.
         self.judged: str | None = own
@@ -449,7 +449,7 @@ class Sweep:
     def pareto(self, metrics: Mapping[str, str] | None = None) -> list[BestCheckpoint]:
         """Return the checkpoints of the Pareto front: none is better in every metric.
 
-        If the sweep has constraints, these are checkpoints that keep them, if any does. The best by
+        If the sweep has constraints, these are feasible checkpoints, if there are any. The best by
         the first metric comes first, and ``score`` is its value.
 
         Args:
@@ -643,8 +643,8 @@ class Sweep:
           checkpoints, by training iteration. Only validated metrics count. With several metrics
           (:class:`tunekit.schedulers.MOASHA`), it has a value for each, as of the checkpoint that
           is best by the first one, and no intermediate values.
-        - By how much a score breaks constraints is where Optuna looks for it, in ``best_trial`` and
-          ``best_trials``.
+        - By how much a score violates constraints is where Optuna looks for it, in ``best_trial``
+          and ``best_trials``.
         - States: ``COMPLETE``; ``PRUNED``, if it was stopped early; ``FAIL``, if it failed or has
           no score; ``RUNNING``, if it or one of its validations has not ended. The study's
           ``best_trial`` is the best ``COMPLETE`` one, so :meth:`best` may find another.
@@ -1117,7 +1117,7 @@ def _swept(sweep: Sweep) -> Swept:
 def candidates(
     sweep: Sweep, ranked: Mapping[str, Sequence[tuple[int, int]]]
 ) -> dict[str, list[tuple[int, int]]]:
-    """Return the checkpoints that may be the best: those that keep the constraints, if any does.
+    """Return the checkpoints that may be the best: those that satisfy the constraints, if any does.
 
     Args:
         sweep: The sweep.

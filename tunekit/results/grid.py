@@ -27,7 +27,7 @@ class ValidatedResults(tune.ResultGrid):
 
     Args:
         results: What Tune has returned.
-        constraints: What scores must keep.
+        constraints: What scores must satisfy.
     """
 
     def __init__(self, results: tune.ResultGrid, constraints: Sequence[Constraint] = ()):
@@ -43,8 +43,8 @@ class ValidatedResults(tune.ResultGrid):
     ) -> Any:
         """Return the result of the trial that is best by a metric.
 
-        If there are constraints, a trial whose newest validated score keeps them is better than one
-        whose score does not; of two that do not keep them, the one that breaks them by less.
+        If there are constraints, a trial whose newest validated score satisfies them is better than
+        one whose score does not; of two that do not, the one that violates them by less.
 
         Args:
             metric: The metric, by flat name; by default the sweep's.
@@ -129,7 +129,7 @@ class ConfirmedResults(ValidatedResults):
     Args:
         results: What Tune has returned.
         confirmation: What the confirmation has come to.
-        constraints: What scores must keep.
+        constraints: What scores must satisfy.
     """
 
     def __init__(

@@ -105,7 +105,7 @@ class ValidatedSearcher(Searcher):
 
         Args:
             refresh: Checks what has become of the sweep's validations.
-            constraints: What scores must keep.
+            constraints: What scores must satisfy.
         """
         self._refresh, self._constraints = refresh, constraints
 

@@ -40,7 +40,7 @@ _SPANS = {
 }
 # So many powers of ten are marked on an axis.
 _POWERS = 6
-_PLACES = {"front": "#0072B2", "dominated": "#B9C0C7", "breaks a constraint": "#E69F00"}
+_PLACES = {"front": "#0072B2", "dominated": "#B9C0C7", "infeasible": "#E69F00"}
 _DECISIONS = {"continued": "#0072B2", "paused": "#E69F00", "stopped": "#D55E00"}
 # How high a chart is, and a row of one, in pixels: of many rows, each is lower.
 _HEIGHT, _ROW, _LOW_ROW, _MANY_ROWS = 320, 26, 20, 20

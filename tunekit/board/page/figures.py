@@ -132,7 +132,7 @@ def front(sweep: Sweep) -> list[dict[str, Any]]:
                 continue
             place = "front" if (trial_id, *scored.place) in best else "dominated"
             if scored.violation and place == "dominated":
-                place = "breaks a constraint"
+                place = "infeasible"
             point = {"trial": trial_id, "iteration": scored.iteration, "place": place}
             found.append({**point, "x": x, "y": y})
     return found
