@@ -242,6 +242,6 @@ def its(thing: Any, name: str) -> Any:
         return getattr(thing, name)
     except AttributeError:
         raise UnsupportedRayError(
-            f"A {type(thing).__name__} of Ray {ray.__version__} has no {name}, which tells when "
-            f"the scheduler decides; {_advice()}. Or validate by count: ValidationConfig(when=1)."
+            f"A {type(thing).__name__} of Ray {ray.__version__} has no {name}, which tunekit "
+            f"reads; {_advice()}. If it is of a scheduler, ValidationConfig(when=1) also helps."
         ) from None

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tunekit.core.confidence import Interval
@@ -51,8 +52,9 @@ class Constraint:
 
     def __post_init__(self) -> None:
         """Check the text."""
-        self._parts()
+        _ = self._parts
 
+    @cached_property  # read at each score
     def _parts(self) -> tuple[str, str, float]:
         match = _TERM.fullmatch(self.text) if isinstance(self.text, str) else None
         try:
@@ -73,14 +75,14 @@ class Constraint:
     @property
     def metric(self) -> str:
         """Return the metric, by flat name."""
-        return self._parts()[0]
+        return self._parts[0]
 
     def violation(self, value: float) -> float:
         """Return by how much a value violates the constraint, in units of its bound; else 0.
 
         If the bound is 0, in units of the metric. NaN violates it by infinity.
         """
-        _, sign, bound = self._parts()
+        _, sign, bound = self._parts
         if math.isnan(value):
             return math.inf
         excess = value - bound if sign == "<=" else bound - value
