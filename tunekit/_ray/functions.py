@@ -159,6 +159,8 @@ class _Checkpointable(FunctionTrainable):
 
     def load_checkpoint(self, checkpoint_result: _TrainingResult) -> None:
         super().load_checkpoint(checkpoint_result)
+        # Saving needs it, and a function that has nothing left to do ends without a report.
+        self._last_result = dict(checkpoint_result.metrics)
         self._saved_iteration = self._resumed_at = self.iteration
         self._resumption.resumed()
 
