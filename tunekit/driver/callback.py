@@ -56,6 +56,7 @@ from tunekit.core.validation import Outcome, Status
 from tunekit.driver.deliveries import Deliveries
 from tunekit.driver.end import Draining, SweepEnd
 from tunekit.driver.failures import FailureReports
+from tunekit.driver.optimizers import Optimizers
 from tunekit.driver.requests import Requests, receive
 from tunekit.driver.restore import Restore
 from tunekit.errors import (
@@ -246,6 +247,7 @@ class ValidationCallback(tune.Callback):
                 cache=cache,
             )
         self._failures = FailureReports(config, self.engine)
+        self._optimizers = Optimizers(self.ancestry)
 
     @property
     def validators(self) -> list[Validator]:
@@ -499,6 +501,7 @@ class ValidationCallback(tune.Callback):
         """Called by Tune with each report, after the scheduler and before the loggers."""
         reported = self.requests.reported(trial, result)
         self._failures.reported(trial, result, self.listeners)
+        self._optimizers.reported(trial)
         self.emit(reported)
         self.validator.pool.durations.reported(trial.trial_id, self.clock.monotonic())
         self.files.reported(trial)
@@ -523,6 +526,7 @@ class ValidationCallback(tune.Callback):
         at_once = controller.woken()
         for validator in self.validators:
             validator.poll(at_once=at_once)
+        self._optimizers.warn()
         self.files.show()
         self.actions.act()
         self._end.step(trials)

@@ -1,0 +1,67 @@
+"""Warns of optimizers that train with the hyperparameters of another trial."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import ray
+from ray.tune.experiment import Trial
+
+from tunekit._ray.optimizers import ask_for_groups
+from tunekit.core.lineage import Ancestry, Exploit
+from tunekit.core.optimizers import left_by_donor, stale
+
+__all__ = ["Optimizers"]
+
+logger = logging.getLogger(__name__)
+
+# After so many trials whose optimizers are right, those of others are taken to be.
+_MOST = 3
+
+
+class Optimizers:
+    """Looks at the optimizers of the first trials that go on from a checkpoint of another one.
+
+    A restored optimizer has its donor's hyperparameters; one that nobody corrects trains with them,
+    and the sweep compares hyperparameters that no trial has had.
+
+    Args:
+        ancestry: Which trials were overwritten.
+    """
+
+    def __init__(self, ancestry: Ancestry):
+        self._ancestry, self._warned = ancestry, False
+        self._looked_at: set[tuple[str, int]] = set()
+        self._asked: list[tuple[Exploit, Any]] = []
+
+    def reported(self, trial: Trial) -> None:
+        """Look at the first report of a trial that was overwritten."""
+        if (
+            self._warned
+            or len(self._looked_at) >= _MOST
+            or not self._ancestry.generation(trial.trial_id)
+        ):
+            return
+        exploit = self._ancestry.line(trial.trial_id)[-1]
+        at = (exploit.trial_id, exploit.generation)
+        own = at in self._looked_at or exploit.donor_id == exploit.trial_id
+        asked = None if own else ask_for_groups(trial)
+        if asked is not None:
+            self._looked_at.add(at)
+            self._asked.append((exploit, asked))
+
+    def warn(self) -> None:
+        """Log the first optimizer that is found to have what its donor had."""
+        for exploit, asked in self._asked[:]:
+            if self._warned or not ray.wait([asked], timeout=0)[0]:
+                continue
+            self._asked.remove((exploit, asked))
+            try:
+                groups = ray.get(asked)
+            except ray.exceptions.RayError:
+                continue  # its process has ended
+            left = left_by_donor(exploit.config, exploit.donor_config, groups)
+            if left:
+                self._warned = True
+                logger.warning("%s", stale(exploit.trial_id, exploit.donor_id, left))
