@@ -57,6 +57,7 @@ from tunekit.combinations import check_space, wrong_together
 from tunekit.config import ValidationConfig, check_config, check_confirm
 from tunekit.confirm import Confirm
 from tunekit.core.advice import how_to_resume
+from tunekit.core.function_code import unseeded_split
 from tunekit.core.problems import Problems
 from tunekit.core.seeds import check_seed
 from tunekit.core.words import confirmation_in_words
@@ -249,6 +250,10 @@ class Tuner(tune.Tuner):
             )
         check_space(seed_param, param_space, search_alg, problems)
         problems.raise_any()
+        for function in () if config is None else (trainable, config.fn):
+            split = unseeded_split(getattr(function, "train_loop_per_worker", function))
+            if split is not None:
+                logger.warning("%s", split)
 
         imported_from = import_path(trainable)
         if distributed:
