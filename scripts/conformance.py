@@ -78,6 +78,7 @@ SAVES = (
 )
 #: Differences that are meant, by test, with the reason.
 KNOWN: dict[str, str] = {
+    "test_tuner_can_restore": "`can_restore` is False until a trial has begun: nothing is lost.",
     "test_tuner_fn_trainable_invalid_checkpoint_config": SAVES,
     "FunctionApiTest::testCheckpointError": SAVES,
 }

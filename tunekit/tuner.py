@@ -384,7 +384,7 @@ class Tuner(tune.Tuner):
             if state is not None:
                 state.put_back(folder, record.events)
             try:
-                restored = tune.Tuner.restore(
+                restored = super().restore(
                     path,
                     checkpointable_class(trainable),
                     resume_unfinished=resume_unfinished,
