@@ -301,7 +301,17 @@ def example(kind: type, field: str) -> Any:
         **dict.fromkeys(["time", "seconds", "serves", "timeout_s", "waited_s", "ran_s"], 2.5),
     }
     counts = ["generation", "iteration", "run", "reached", "donor_generation", "attempts"]
-    if field in ("removed", "runs", "finished", "offered", "used", "optional", "wish", "cached"):
+    if field in (
+        "removed",
+        "runs",
+        "finished",
+        "offered",
+        "used",
+        "optional",
+        "wish",
+        "cached",
+        "in_trial",
+    ):
         return True
     if field.endswith("config"):
         return {"lr": 0.1, "sizes": [1, None]}

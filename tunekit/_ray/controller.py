@@ -186,6 +186,15 @@ class Controller:
             if trial.status == Trial.PENDING and has_starting_actor(self._tune, trial):
                 yield trial
 
+    def slots(self) -> dict[str, Trial]:
+        """Return the trials that have their resources, by their ids."""
+        tune = self._tune
+        return {
+            trial.trial_id: trial
+            for trial, actor in tune._trial_to_actor.items()
+            if tune._actor_manager.is_actor_started(actor)
+        }
+
     def can_resume(self, trial: Trial) -> bool:
         """Return whether a trial is known to go on from its checkpoint in another process.
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import click
+import pandas as pd
 
 from tunekit.cli.layout import grid
+from tunekit.core.cost import hours_in_words
 from tunekit.core.words import duration, number, printable, setting
 from tunekit.lab.comparison import SweepComparison, records
 
 __all__ = ["comparison_as_data", "comparison_as_text"]
 
 _SHOWN = ["sweep", "state", "best", "low", "high", "best_trial", "trials", "iterations"]
-_SHOWN += ["validations", "driven_s"]
+_SHOWN += ["validations", "driven_s", "cpu_hours", "gpu_hours"]
 
 
 def comparison_as_data(found: SweepComparison) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def comparison_as_text(found: SweepComparison, width: int) -> str:
         width: How wide lines may be.
     """
     tables = {
-        f"{found.metric} ({found.mode})": found.table[_SHOWN].dropna(axis=1, how="all"),
+        f"{found.metric} ({found.mode})": _shown(found),
         "best after the same time": found.over_time,
         "best after the same number of iterations": found.over_iterations,
         "settings that differ": found.settings,
@@ -50,9 +52,16 @@ def comparison_as_text(found: SweepComparison, width: int) -> str:
     return "\n\n".join(parts)
 
 
+def _shown(found: SweepComparison) -> pd.DataFrame:
+    table = found.table[_SHOWN].dropna(axis=1, how="all")
+    return table if table["gpu_hours"].any() else table.drop(columns="gpu_hours")
+
+
 def _cell(name: str, value: Any) -> str:
     if name == "driven_s":
         return duration(value)
+    if name.endswith("_hours"):
+        return hours_in_words(value)
     if name == "iterations":
         return f"{value:.0f}"
     return "" if value is None else number(value) if type(value) is float else setting(value)

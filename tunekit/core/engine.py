@@ -30,6 +30,7 @@ from tunekit.core.constraints import Constraint, standing_for
 from tunekit.core.delivery import Delivery
 from tunekit.core.events import (
     AttemptBegan,
+    AttemptFailed,
     AttemptStarted,
     BudgetExpired,
     CheckpointSaved,
@@ -43,6 +44,8 @@ from tunekit.core.events import (
     Reported,
     ScoreDelivered,
     SessionClosed,
+    SlotReleased,
+    SlotTaken,
     SnapshotTaken,
     TrialAdded,
     TrialEnded,
@@ -293,7 +296,9 @@ class Engine:
                 self.record(event.trial_id)
             case ValidationEstimated():
                 self.backlog.estimate(event)
-            case AttemptStarted() | AttemptBegan() | BudgetExpired():
+            case AttemptStarted() | AttemptBegan() | AttemptFailed() | BudgetExpired():
+                pass
+            case SlotTaken() | SlotReleased():
                 pass
             case Chosen() | SnapshotTaken() | SessionClosed():
                 pass

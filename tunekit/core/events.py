@@ -10,6 +10,7 @@ type, ``time`` is in seconds since the epoch.
 ``requested``  that checkpoint will be validated
 ``started``    an attempt was handed to Ray
 ``began``      it got its resources, and runs
+``retrying``   it failed, and the validation is tried again
 ``estimated``  it has yielded what it knows so far
 ``ended``      the validation ended for good
 ``delivered``  the scheduler got the validated result, and decided
@@ -18,6 +19,8 @@ type, ``time`` is in seconds since the epoch.
 ``chosen``     the scheduler resumes a trial that it had paused
 ``completed``  a trial ended
 ``finished``   the scheduler and the searcher were told of that end, after its last score
+``took``       a trial got its resources
+``released``   it gave them back: it paused or ended
 ``waited``     a trial waited for a score
 ``failed``     a trial failed; Tune may start it again
 ``retried``    it is started again
@@ -49,6 +52,7 @@ from tunekit.core.validation import Attempt, Outcome, Request, Status
 __all__ = [
     "MOST",
     "AttemptBegan",
+    "AttemptFailed",
     "AttemptStarted",
     "BudgetExpired",
     "CheckpointSaved",
@@ -65,6 +69,8 @@ __all__ = [
     "Reported",
     "ScoreDelivered",
     "SessionClosed",
+    "SlotReleased",
+    "SlotTaken",
     "SnapshotTaken",
     "TrialAdded",
     "TrialEnded",
@@ -294,6 +300,16 @@ class EndDelivered(OfTrial, frozen=True, kw_only=True, tag="finished"):
     """The scheduler and the searcher were told of a trial's end, after its last score."""
 
 
+class SlotTaken(OfTrial, frozen=True, kw_only=True, tag="took"):
+    """A trial got its ``resources``, in all places together."""
+
+    resources: Mapping[str, _Amount] = {}
+
+
+class SlotReleased(OfTrial, frozen=True, kw_only=True, tag="released"):
+    """A trial gave its resources back: it paused or ended."""
+
+
 class Waited(OfTrial, frozen=True, kw_only=True, tag="waited"):
     """A trial waited for a score, for ``seconds`` until now."""
 
@@ -373,7 +389,21 @@ class AttemptStarted(OfValidation, frozen=True, kw_only=True, tag="started"):
 
 
 class AttemptBegan(OfValidation, frozen=True, kw_only=True, tag="began"):
-    """An attempt got its resources, and runs."""
+    """An attempt got its resources, and runs.
+
+    Attributes:
+        attempt: The attempt, counted from 1.
+        in_trial: Whether it runs in the process of its trial.
+        resources: What it takes from the cluster otherwise.
+    """
+
+    attempt: _Count
+    in_trial: bool = False
+    resources: Mapping[str, _Amount] = {}
+
+
+class AttemptFailed(OfValidation, frozen=True, kw_only=True, tag="retrying"):
+    """An attempt failed, and the validation is tried again."""
 
     attempt: _Count
 
@@ -507,6 +537,8 @@ Event = (
     | CheckpointSaved
     | TrialEnded
     | EndDelivered
+    | SlotTaken
+    | SlotReleased
     | Waited
     | TrialFailed
     | TrialRetried
@@ -515,6 +547,7 @@ Event = (
     | ValidationRequested
     | AttemptStarted
     | AttemptBegan
+    | AttemptFailed
     | ValidationEstimated
     | ValidationEnded
     | ScoreDelivered

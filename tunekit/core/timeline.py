@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunekit.core.constraints import Constraint, violation
+from tunekit.core.cost import Cost
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
@@ -230,6 +231,8 @@ class Timeline:
         self.of_all_stages: list[dict[str, Any]] = []
         #: A row for each checkpoint and name of later validations.
         self.later = later
+        #: What it cost.
+        self.cost = Cost()
         #: The exploits.
         self.ancestry = Ancestry()
         #: A row for each decision of the scheduler, in order.
@@ -404,6 +407,7 @@ class Timeline:
         now = event.time
         self.first = now if self.first is None else self.first
         self.last, self.end = now, None
+        self.cost.take(event)
         match event:
             case Reported():
                 self._take_report(event)
@@ -510,6 +514,7 @@ class Timeline:
     def _restored(self, session: Mapping[str, Any]) -> None:
         """Another session goes on: what ran in the one before runs no more."""
         self.end = None
+        self.cost.close()
         begins = _number(session.get("time"))
         if self.last is not None and begins is not None and begins > self.last:
             self.breaks.append((self.last, begins))

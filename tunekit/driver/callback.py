@@ -42,6 +42,8 @@ from tunekit.core.events import (
     Happened,
     OfTrial,
     SessionClosed,
+    SlotReleased,
+    SlotTaken,
     TrialErrored,
     ValidationRequested,
 )
@@ -183,6 +185,8 @@ class ValidationCallback(tune.Callback):
         self._restore = Restore(self)
         self._state_taken = False
         self._paused_at = 0.0
+        # The trials that have their resources.
+        self._slots: dict[str, Trial] = {}
         self._assemble(executor)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -530,6 +534,7 @@ class ValidationCallback(tune.Callback):
         self.files.show()
         self.actions.act()
         self._end.step(trials)
+        self._note_slots(controller)
         self._raise_error()
         self._end.note()
         if os.environ.get(CHECK):
@@ -543,6 +548,16 @@ class ValidationCallback(tune.Callback):
         self.waiting.spare()
         if controller.awaits_nothing and not self.validator.idle:
             self._pause()
+
+    def _note_slots(self, controller: Controller) -> None:
+        """Record which trials have got their resources, and which have given them back."""
+        former, self._slots = self._slots, controller.slots()
+        for trial_id in former:
+            if trial_id not in self._slots:
+                self.emit(SlotReleased(trial_id=trial_id))
+        for trial_id, trial in self._slots.items():
+            if trial_id not in former:
+                self.emit(SlotTaken(trial_id=trial_id, resources=controller.needs_of(trial)))
 
     def _watch(self, trial: Trial) -> None:
         """Let a trial's checkpoints be kept as long as somebody needs them."""
@@ -790,23 +805,27 @@ class ValidationCallback(tune.Callback):
         """Return the metrics for which only validated values count."""
         return self.engine.undecided() | self.history.names.keys()
 
-    def timing(self) -> dict[str, float]:
-        """Return where time went, in seconds.
+    def timing(self) -> dict[str, Any]:
+        """Return where time went, in seconds, and what it cost.
 
         - ``validations_ran_s``: how long validations ran, added up;
         - ``trials_waited_s``: how long trials waited for their scores, added up;
-        - ``drained_s``: how long the sweep went on after its last trial had ended.
+        - ``drained_s``: how long the sweep went on after its last trial had ended;
+        - ``cost``: hours of ``CPU`` and of ``GPU`` that trials and validations held, each by
+          ``training``, ``validation`` and ``waiting``.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
-            >>> ValidationCallback(config).timing()
-            {'validations_ran_s': 0.0, 'trials_waited_s': 0.0, 'drained_s': 0.0}
+            >>> timing = ValidationCallback(config).timing()
+            >>> timing["trials_waited_s"], timing["cost"]["CPU"]
+            (0.0, {'training': 0.0, 'validation': 0.0, 'waiting': 0.0})
         """
         return {
             "validations_ran_s": self.engine.backlog.ran_s
             + sum(stage.state.backlog.ran_s for stage in self.stages.values()),
             "trials_waited_s": self.engine.waited_s,
             "drained_s": self._draining.took_s,
+            "cost": self.ledger.cost.hours(),
         }
 
     def restore(self, searched: int) -> None:

@@ -10,7 +10,9 @@ from ray.tune.experiment import Trial
 
 from tunekit._ray.controller import Controller
 from tunekit.clock import Clock
+from tunekit.core.cost import Cost
 from tunekit.core.events import Event, TrialAdded, relocated
+from tunekit.core.timeline import Timeline
 from tunekit.core.values import number
 from tunekit.errors import AlreadyRunningError
 from tunekit.journal.home import Home
@@ -46,6 +48,8 @@ class Ledger:
         self._lock: DriverLock | None = None
         self._journal: Journal | None = None
         self._keeper: SnapshotWriter | None = None
+        #: What the sweep cost.
+        self.cost = Cost()
         #: Where the experiment is kept.
         self.home = Home()
         self._recorded: set[str] = set()
@@ -84,7 +88,9 @@ class Ledger:
         """
         if self._folder is None:
             return []
-        events = record_of(self._folder, unpickle=True).events
+        record = record_of(self._folder, unpickle=True)
+        events, self.cost = record.events, Timeline(record.events, sessions=record.sessions).cost
+        self.cost.close()
         self._recorded = {event.trial_id for event in events if isinstance(event, TrialAdded)}
         return [relocated(event, self.home.path) for event in events]
 
@@ -99,6 +105,7 @@ class Ledger:
 
     def append(self, event: Event) -> None:
         """Write an event down."""
+        self.cost.take(event)
         if self._journal is not None:
             self._journal.append(relocated(event, self.home.record))
 

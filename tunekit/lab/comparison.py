@@ -91,7 +91,7 @@ class SweepComparison:
         - ``validations``: how many ended with a score;
         - ``driven_s``: seconds from its beginning until it was last heard of, without breaks
           between its sessions; ``trained_s``, ``validated_s``: seconds that trials trained and
-          validations ran, added up.
+          validations ran, added up; ``cpu_hours``, ``gpu_hours``: what both held.
         """
         return pd.DataFrame([self._row(*one) for one in zip(self.names, self.sweeps, strict=True)])
 
@@ -110,6 +110,8 @@ class SweepComparison:
             "driven_s": _driven_s(sweep, sweep.timeline.last),
             "trained_s": summary["trained_s"],
             "validated_s": summary["validations_ran_s"],
+            "cpu_hours": sum(summary["cost"]["CPU"].values()),
+            "gpu_hours": sum(summary["cost"]["GPU"].values()),
         }
 
     def _best(self, sweep: Sweep) -> dict[str, Any]:

@@ -213,7 +213,7 @@ class Sweep:
         - ``validated``, ``not_validated``, ``pending``: how many of its validations (of the first
           stage) ended with a score, ended without one, and have not ended;
         - ``trained_s``: seconds that it trained; ``waited_s``: seconds that it waited for
-          scores;
+          scores; ``cpu_hours``, ``gpu_hours``: what it and its validations held;
         - ``added``, ``ended``: when;
         - ``config/...``: its hyperparameters, those of its newest generation.
         """
@@ -801,6 +801,8 @@ class Sweep:
         - ``trials``, ``validations``: how many there are of each status; ``stages``: how many
           validations of each further stage, likewise;
         - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: seconds, added up;
+        - ``cost``: hours of ``CPU`` and of ``GPU`` that trials and validations held, each by
+          ``training``, ``validation`` and ``waiting``;
         - ``iterations``: how many were trained, counting every run; ``iterations_after_stop``: how
           many of them past the iteration whose score stopped their trial;
         - ``lag_s``: how many seconds after its report a score arrived, as ``median`` and ``p90``

@@ -17,6 +17,7 @@ from tunekit.core.engine import JudgedBy
 from tunekit.core.estimates import Estimate
 from tunekit.core.events import (
     AttemptBegan,
+    AttemptFailed,
     AttemptStarted,
     Event,
     ValidationEnded,
@@ -282,9 +283,7 @@ class Validator:
             elif not self.pool.flies(event.attempt_id):
                 continue  # nobody waits for it any more
             elif isinstance(event, Began):
-                request, number = event.attempt_id.rsplit("#", 1)
-                time, attempt = self._clock.time(), int(number)
-                self._emit(AttemptBegan(time=time, id=request, attempt=attempt))
+                self._begin(event.attempt_id)
                 self.pool.began(event.attempt_id, now)
             elif isinstance(event, Estimated):
                 outcome = self._take_estimate(event, now)
@@ -293,11 +292,29 @@ class Validator:
             else:
                 self._forget(event.attempt_id)
                 self.check_ray()
+                attempt = self.pool.attempt(event.attempt_id)
                 outcome = self.pool.failed(event.attempt_id, event.reason, event.error, now)
                 if outcome is None:
+                    self._note_retry(attempt)
                     self._tell_of_another_try(event)
             if outcome is not None:
                 self._conclude(outcome)
+
+    def _begin(self, attempt_id: str) -> None:
+        """Record that an attempt runs, and what it holds."""
+        attempt, hosted = self.pool.attempt(attempt_id), self.pool.is_hosted(attempt_id)
+        began = AttemptBegan(
+            time=self._clock.time(),
+            id=attempt.request.id,
+            attempt=attempt.number,
+            in_trial=hosted,
+            resources={} if hosted else self.executor.need,
+        )
+        self._emit(began)
+
+    def _note_retry(self, attempt: Attempt) -> None:
+        time, request = self._clock.time(), attempt.request
+        self._emit(AttemptFailed(time=time, id=request.id, attempt=attempt.number))
 
     def _take_estimate(self, event: Estimated, now: float) -> Outcome | None:
         """Take what an attempt has yielded; end its validation if it knows enough."""
@@ -419,9 +436,12 @@ class Validator:
 
     def _cancel(self, cancelled: list[Attempt], outcomes: list[Outcome]) -> bool:
         """End attempts, and record how their validations ended; return whether there were any."""
+        ended = {outcome.request.id for outcome in outcomes}
         for attempt in cancelled:
             self._forget(attempt.id)
             self.executor.cancel(attempt)
+            if attempt.request.id not in ended:
+                self._note_retry(attempt)
         for outcome in outcomes:
             self._conclude(outcome)
         return bool(cancelled)
