@@ -241,7 +241,7 @@ def test_a_sweep_may_be_judged_by_what_only_training_reports(tmp_path, on_pendin
 
 
 @pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
-@pytest.mark.parametrize("at", [12, 25, 40, 60])
+@pytest.mark.parametrize("at", [14, 27, 42, 62])
 def test_a_restored_sweep_judges_by_the_same(tmp_path, on_pending, at):
     def make(folder, **options):
         return sweep(

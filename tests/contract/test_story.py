@@ -51,7 +51,7 @@ def killed(folder: Path, writes: int, **options: Any) -> dict[str, list[str]]:
 
 def test_a_trial_that_waits_for_a_late_score_says_for_which_and_why_that_is_late(tmp_path):
     told = killed(
-        tmp_path, 62, on_pending="wait", validation_s=lambda attempt: 5.5, validation_slots=1
+        tmp_path, 67, on_pending="wait", validation_s=lambda attempt: 5.5, validation_slots=1
     )
     first, second, third, fourth = told.values()
     assert first == [

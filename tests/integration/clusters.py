@@ -12,6 +12,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,15 @@ os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 import ray
 from ray import tune
 from ray.cluster_utils import Cluster
+from ray.core.generated import autoscaler_pb2
 
 import tunekit
 from tests import forked_workers
 from tests.integration import runs
 from tests.integration.worker_groups import fit, trainer, validate
+from tunekit.core.events import SlotTaken
+from tunekit.journal.journal import record_of
+from tunekit.journal.storage import folder_at
 
 
 class Once(tune.Callback):
@@ -85,6 +90,131 @@ def _validate_where(checkpoint: tune.Checkpoint) -> dict[str, float]:
     """The score, and a number for the node that it was found on."""
     node = int(ray.get_runtime_context().get_node_id()[:8], 16)
     return {**validate(checkpoint), "node": node}
+
+
+class Stepping(tune.Trainable):
+    """Counts to ``length``, and writes down what it runs."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.steps = 0
+
+    def step(self) -> dict[str, Any]:
+        self.steps += 1
+        _write_down(self.config["log"], self.steps)
+        time.sleep(self.config["sleep_s"])
+        return {"loss": 1 / self.steps, "done": self.steps >= self.config["length"]}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        Path(checkpoint_dir, "state.json").write_text(json.dumps({"steps": self.steps, "scale": 1}))
+
+    def load_checkpoint(self, checkpoint_dir: str) -> None:
+        self.steps = json.loads(Path(checkpoint_dir, "state.json").read_text())["steps"]
+
+
+def _write_down(path: str, step: int) -> None:
+    with open(path, "a") as log:
+        log.write(f"{step}\n")
+
+
+def spot(folder: Path) -> None:
+    """A node with trials is taken away, 6 s after notice and without any, which fails them."""
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 4, "resources": {"head": 9}}
+    )
+    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    alive = [cluster.add_node(num_cpus=4, resources={"spot": 4}) for _ in range(2)]
+    cases = [("function", True), ("function", False), ("class", True), ("trainer", True)]
+    told = {
+        f"{kind}, {'notice' if notice else 'none'}": _on_spot(folder, cluster, alive, kind, notice)
+        for kind, notice in cases
+    }
+    print(json.dumps(told))
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def _starts(sweep: tunekit.Sweep) -> int:
+    events = record_of(folder_at(sweep.filesystem, sweep.path)).events
+    return sum(isinstance(event, SlotTaken) for event in events)
+
+
+def _on_spot(folder: Path, cluster: Cluster, alive: list, kind: str, notice: bool) -> dict:
+    home = folder / f"{kind}-{notice}"
+    home.mkdir()
+    log = str(home / "log")
+    length, trials = 30, 2
+
+    def take_away() -> None:
+        groups = ray.util.placement_group_table().values()
+        used = {
+            n for g in groups if g["state"] == "CREATED" for n in g["bundles_to_node_id"].values()
+        }
+        node = next(node for node in alive if node.node_id in used)
+        alive.remove(node)
+        alive.append(cluster.add_node(num_cpus=4, resources={"spot": 4}))
+        if not notice:
+            cluster.remove_node(node, allow_graceful=False)
+            return
+        deadline = int((time.time() + 6) * 1000)
+        preempted = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+        gcs = ray._raylet.GcsClient(address=cluster.address)
+        assert gcs.drain_node(node.node_id, preempted, "spot", deadline)[0]
+        end = threading.Timer(6, cluster.remove_node, [node], {"allow_graceful": False})
+        end.start()
+        ends.append(end)
+
+    ends: list[threading.Timer] = []
+    config = {"length": length, "log": log, "sleep_s": 0.4}
+    common: dict[str, Any] = {
+        "tune_config": tune.TuneConfig(num_samples=trials, metric="accuracy", mode="max"),
+        "callbacks": [Once(2, take_away)],
+    }
+    remote = {"num_cpus": 1, "resources": {"head": 1}}
+    if kind == "trainer":
+        worker = trainer(home, length=length, sleep_s=0.4, resources={"spot": 1.0})
+        results, validation = fit(
+            worker,
+            home,
+            failure_config=tune.FailureConfig(max_failures=2),
+            validation_config=tunekit.ValidationConfig(
+                fn=validate, ray_remote_kwargs=remote, when=1, max_retries=3
+            ),
+            **common,
+        )
+        ran = [line.split()[2] for line in (home / "ran").read_text().splitlines() if " 0 " in line]
+    else:
+        what = Stepping if kind == "class" else runs.counting
+        tuner = tunekit.Tuner(
+            tune.with_resources(what, {"cpu": 1, "spot": 1}),
+            param_space=config,
+            run_config=tune.RunConfig(
+                name="sweep",
+                storage_path=str(home),
+                verbose=0,
+                callbacks=common["callbacks"],
+                failure_config=tune.FailureConfig(max_failures=2),
+            ),
+            tune_config=common["tune_config"],
+            validation_config=tunekit.ValidationConfig(
+                fn=runs.validate, ray_remote_kwargs=remote, max_retries=3
+            ),
+            checkpoint_policy=tunekit.EveryIterations(4),
+        )
+        results, validation = tuner.fit(), tuner.validation
+        ran = Path(log).read_text().splitlines()
+    for end in ends:
+        end.join()
+    tables = [result.metrics_dataframe for result in results]
+    known = tunekit.load(results.experiment_path)
+    return {
+        "errors": [str(error) for error in results.errors],
+        "failures": int(known.trials["failures"].sum()),
+        "redone": len(ran) - trials * length,
+        "iterations": [table["training_iteration"].tolist() for table in tables],
+        "summary": validation.summary(),
+        "saved": len(known.validations),
+        "moves": _starts(known) - trials,
+    }
 
 
 def driver(folder: Path) -> None:

@@ -39,3 +39,20 @@ def test_a_cluster_gets_everything_back_from_a_driver_that_is_killed(tmp_path):
     told = run("driver", tmp_path)
     assert told["busy"] >= 4
     assert told["free"] == 6 and told["groups"] == 0
+
+
+def test_trials_move_from_a_node_that_is_about_to_end(tmp_path):
+    told = run("spot", tmp_path)
+    for kind, one in told.items():
+        assert not one["errors"], kind
+        assert one["iterations"] == [list(range(1, 31))] * 2, kind
+        assert one["moves"] > 0, kind
+        assert one["summary"]["validated"] == one["saved"], kind
+        assert one["summary"]["failed"] == 0, kind
+    noticed = [one for kind, one in told.items() if kind.endswith("notice")]
+    assert [one["failures"] for one in noticed] == [0, 0, 0]
+    # The workers of a trainer are in the next iteration already.
+    assert [one["redone"] for one in noticed[:2]] == [0, 0] and noticed[2]["redone"] <= 2
+    # Without notice, the trials there fail, and go on from their checkpoints.
+    assert told["function, none"]["failures"] > 0
+    assert told["function, none"]["redone"] > 0

@@ -65,7 +65,13 @@ def _note(path: Path, line: str) -> None:
 
 
 def trainer(
-    folder: Path, *, length: int = 5, workers: int = 2, cpus: float = 1, **options: Any
+    folder: Path,
+    *,
+    length: int = 5,
+    workers: int = 2,
+    cpus: float = 1,
+    resources: dict[str, float] | None = None,
+    **options: Any,
 ) -> Any:
     """A trainer of that loop; what is no argument of a trainer goes to the loop.
 
@@ -78,7 +84,9 @@ def trainer(
     return TorchTrainer(
         loop,
         train_loop_config={"folder": str(folder), "length": length, **options},
-        scaling_config=train.ScalingConfig(num_workers=workers, resources_per_worker={"CPU": cpus}),
+        scaling_config=train.ScalingConfig(
+            num_workers=workers, resources_per_worker={"CPU": cpus, **(resources or {})}
+        ),
         run_config=run_config,
         validation_config=validation_config,
     )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import ray
 from ray._private import worker
+from ray._private.state import state
 from ray._private.worker import global_worker
 
 from tunekit.core.room import fits, queued
 
-__all__ = ["cannot_grow", "waiting_for"]
+__all__ = ["cannot_grow", "ending_nodes", "groups_on", "waiting_for"]
 
 
 def cannot_grow() -> bool:
@@ -20,6 +21,20 @@ def cannot_grow() -> bool:
     """
     node = worker._global_node
     return node is not None and bool(node.is_head())
+
+
+def ending_nodes() -> Collection[str]:
+    """Return the nodes that Ray drains: they end when nothing runs there, or at a deadline."""
+    return state.get_draining_nodes() if ray.is_initialized() else ()
+
+
+def groups_on(nodes: Collection[str]) -> set[str]:
+    """Return the placement groups that have a bundle on any of these nodes, by their ids."""
+    return {
+        group
+        for group, known in state.placement_group_table(None).items()
+        if not set(nodes).isdisjoint(known["bundles_to_node_id"].values())
+    }
 
 
 # For how long to wait for an answer; the sweep waits meanwhile.

@@ -31,12 +31,14 @@ _V2 = "RAY_TRAIN_V2_ENABLED"
 #: Everything that is taken from Ray and is not public: the names of each module.
 NEEDED = {
     "ray._private": "node.Node.is_head worker._global_node",
+    "ray._private.state": "state.get_draining_nodes state.placement_group_table",
     "ray._private.worker": "global_worker",
     "ray._raylet": "InnerGcsClient.get_all_resource_usage",
     "ray.actor": "ActorHandle._get_local_state ActorMethod",
     "ray.air._internal.uri_utils": "URI",
     "ray.air.execution._internal.actor_manager": (
-        "RayActorManager._actor_task_failed RayActorManager.schedule_actor_task"
+        "RayActorManager._actor_task_failed RayActorManager.get_actor_resources "
+        "RayActorManager.schedule_actor_task"
     ),
     "ray.air.execution._internal.event_manager": (
         "RayEventManager.discard_future RayEventManager.track_future"

@@ -29,7 +29,13 @@ from ray.tune.result import DEFAULT_METRIC, TIME_THIS_ITER_S
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
-from tunekit._ray.functions import HAS_ASKED, can_be_resumed, is_checkpointable_function
+from tunekit._ray.cluster import ending_nodes, groups_on
+from tunekit._ray.functions import (
+    HAS_ASKED,
+    can_be_resumed,
+    is_checkpointable_function,
+    waits_to_be_asked,
+)
 from tunekit._ray.proxies import Change
 from tunekit._ray.stoppers import ValidatedStopper, reads_metrics
 from tunekit.core.room import total
@@ -49,6 +55,8 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+# Spot nodes end 30 s after they are told so, or later.
+_LOOK_S = 2.0
 #: How the names begin of the files in which Tune saves a sweep.
 STATE_FILES = (
     "experiment_state-",
@@ -85,6 +93,9 @@ class Controller:
         self._first: set[Trial] = set()
         # How many may have a process at once.
         self._places: Callable[[], int | None] = lambda: None
+        #: The trials with resources on a node that is about to end.
+        self.leaving: set[str] = set()
+        self._next_look, self._ending = 0.0, frozenset[str]()
 
     # What there is -----------------------------------------------------------------------------
 
@@ -205,6 +216,28 @@ class Controller:
             self._resumable[name] = can_be_resumed(trial.get_trainable_cls())
         return self._resumable[name] or trial.trial_id in self._asked
 
+    @staticmethod
+    def saves_when_asked(trial: Trial) -> bool:
+        """Return whether a trial can save at any report, by its code."""
+        return waits_to_be_asked(trial.get_trainable_cls())
+
+    def look_at_nodes(self, now: float) -> None:
+        """Find the trials on nodes that are about to end, at most every 2 s."""
+        if now < self._next_look:
+            return
+        self._next_look, former = now + _LOOK_S, self._ending
+        tune, self._ending = self._tune, frozenset(ending_nodes())
+        self.leaving.clear()
+        if not self._ending:
+            return
+        if self._ending - former:  # nobody is to begin there in an actor that is kept
+            tune._cleanup_cached_actors(force_all=True)
+        groups = groups_on(self._ending)
+        for trial, actor in tune._trial_to_actor.items():
+            acquired: Any = tune._actor_manager.get_actor_resources(actor)
+            if acquired is not None and acquired.placement_group.id.hex() in groups:
+                self.leaving.add(trial.trial_id)
+
     def is_function(self, trial: Trial) -> bool:
         """Return whether a trial runs a function that tunekit has wrapped."""
         return is_checkpointable_function(trial.get_trainable_cls())
@@ -304,7 +337,7 @@ class Controller:
                 kept, and for which no trial waits.
         """
 
-        goes_first, left = self._first, self._left
+        goes_first, left, leaving = self._first, self._left, self.leaving
         self._places = places
         # The trials in whose processes others have run before, and those in an iteration.
         sharing: set[Trial] = set()
@@ -362,7 +395,10 @@ class Controller:
 
             def _schedule_trial_stop(self, trial: Trial, exception: Any = None) -> None:
                 how: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-                if trial in in_iteration and _iteration_s(trial) > USUAL_S:
+                if trial.trial_id in leaving:
+                    leaving.discard(trial.trial_id)
+                    how = _not_reusing(self)
+                elif trial in in_iteration and _iteration_s(trial) > USUAL_S:
                     # Another trial would wait in its process until its iteration has ended.
                     how = _not_reusing(self)
                 elif self._resources_to_pending_trials[trial.placement_group_factory]:

@@ -39,7 +39,9 @@ class Action(Enum):
     NOTHING = "nothing"
     TRAIN = "train"  #: let a held trial run its next iteration
     GIVE_WAY = "give way"  #: pause a held trial until its score is known
-    PAUSE = "pause"  #: pause a held trial because the scheduler says so
+    PAUSE = (
+        "pause"  #: pause a held trial because the scheduler or its node says so
+    )
     CHANGE = "change"  #: give it the weights, configuration or resources that were decided
     RESUME = "resume"  #: let a trial that gave way run again
     STOP = "stop"
@@ -54,6 +56,7 @@ def next_action(
     waits: bool = False,
     gives_way: bool = False,
     validates: bool = False,
+    leaves: bool = False,
 ) -> Action:
     """Say what to do about a trial now.
 
@@ -70,6 +73,7 @@ def next_action(
         waits: Whether it waits for a score that is pending.
         gives_way: Whether it gives its resources back meanwhile.
         validates: Whether a validation runs in its process: it does nothing until that has ended.
+        leaves: Whether its node is about to end: it pauses, and resumes elsewhere.
 
     Example:
         >>> next_action(Desired.RUNNING, Actual.HELD, waits=True)
@@ -88,7 +92,7 @@ def next_action(
     if overwritten or (changed and doing is Actual.PAUSED):
         return Action.CHANGE
     if doing is Actual.HELD:
-        if phase is Desired.PAUSED:
+        if leaves or phase is Desired.PAUSED:
             return Action.PAUSE
         if not waits:
             return Action.TRAIN

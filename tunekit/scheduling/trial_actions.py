@@ -11,6 +11,7 @@ from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.controller import Controller
 from tunekit._ray.proxies import Change, Proxy
+from tunekit._ray.tuner import has_workers
 from tunekit.clock import Clock
 from tunekit.core.advice import no_room
 from tunekit.core.engine import Hears, Input
@@ -70,7 +71,8 @@ class TrialActions:
         self.begins(proxy)
         self._proxies.reopen(proxy)
         proxy.offered, proxy.serves = True, self._user_scheduler.serves(proxy.real, result)
-        if not self._waiting.may_wait(proxy) and not proxy.change.restored_from:
+        waits = self._waiting.may_wait(proxy) or proxy.trial_id in self._controller.leaving
+        if not waits and not proxy.change.restored_from:
             if proxy.phase is Desired.ENDED:
                 return TrialScheduler.STOP
             if proxy.phase is Desired.PAUSED:
@@ -94,6 +96,7 @@ class TrialActions:
     def act(self) -> None:
         """Carry out what is known: let trials go on, wait in the way they should, or stop."""
         now, held = self._clock.monotonic(), []
+        self._controller.look_at_nodes(now)
         for trial in self._controller.starting() if self._waiting.shares.apart else ():
             self._starting(trial.trial_id, now)
         for trial_id in self._validator.lost():
@@ -151,6 +154,16 @@ class TrialActions:
             waits=waits is not None and way is not Way.TRAIN,
             validates=validates,
             gives_way=way in (Way.SWAP, Way.RELEASE),
+            leaves=self._leaves(proxy.real),
+        )
+
+    def _leaves(self, trial: Trial) -> bool:
+        """Return whether a trial pauses because its node is about to end, and loses nothing."""
+        controller = self._controller
+        return (
+            trial.trial_id in controller.leaving
+            and (controller.can_resume(trial) or has_workers(trial))
+            and (controller.saves_when_asked(trial) or not is_unsaved(trial))
         )
 
     def _make(self, move: Action, proxy: Proxy) -> None:

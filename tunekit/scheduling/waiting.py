@@ -174,6 +174,7 @@ class Waiting(Around):
             for trial_id, proxy in self._user_scheduler.proxies.open.items()
             if proxy.doing is Actual.HELD
             and not pool.hosts(trial_id)
+            and trial_id not in self._controller.leaving
             and self._hosts(proxy.real)
             and (waits := self.waits(trial_id)) is not None
             and not (elsewhere and not short and self.way(proxy, waits) is not Way.KEEP)
