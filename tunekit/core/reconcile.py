@@ -39,9 +39,7 @@ class Action(Enum):
     NOTHING = "nothing"
     TRAIN = "train"  #: let a held trial run its next iteration
     GIVE_WAY = "give way"  #: pause a held trial until its score is known
-    PAUSE = (
-        "pause"  #: pause a held trial because the scheduler or its node says so
-    )
+    PAUSE = "pause"  #: pause a held trial because the scheduler or its node says so
     CHANGE = "change"  #: give it the weights, configuration or resources that were decided
     RESUME = "resume"  #: let a trial that gave way run again
     STOP = "stop"
