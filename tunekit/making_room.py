@@ -65,7 +65,8 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         )
         problems.raise_any()
     shares = validation.shares
-    if settings.tune_config.max_concurrent_trials:
+    search_alg = settings.tune_config.search_alg
+    if settings.tune_config.max_concurrent_trials or getattr(search_alg, "max_concurrent", 0):
         validation.shares = replace(shares, at_once=None, leaving_room=None)
     elif themselves:
         logger.info("Trials validate their checkpoints in their processes, while they stand still.")

@@ -86,10 +86,11 @@ from tunekit.loggers import validated
 from tunekit.making_room import leave_room
 from tunekit.pickles import is_whole
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints, by_default
-from tunekit.reading.sweep import confirmed, load
+from tunekit.reading.sweep import Sweep, confirmed, load
 from tunekit.results.grid import ConfirmedResults, ValidatedResults
 from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.validating.watch import watched
+from tunekit.warm_start import begin_from, warm_start_from
 
 __all__ = ["Tuner", "checkpointable"]
 
@@ -181,6 +182,11 @@ class Tuner(tune.Tuner):
             ``tunekit best`` and the report rank configurations by their means over the seeds. The
             scheduler and the search algorithm do not. None: there is no seed, or a ``Repeater``
             repeats trials, whose ``"__trial_index__"`` is the seed.
+        warm_start: A former sweep to begin from: its folder, its URI, or what
+            :func:`tunekit.load` returns. A quarter of ``num_samples``, at least one, are its best
+            configurations, which run first, and its scores go to the searcher. The population of
+            PBT and PB2 starts from its best checkpoints. What it searched must be searched here,
+            too, and its values must lie within ``param_space``; constants may differ.
 
     Raises:
         tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake.
@@ -215,6 +221,7 @@ class Tuner(tune.Tuner):
         reuse_processes: bool = True,
         confirm: Confirm | None = None,
         seed_param: str | None = None,
+        warm_start: str | os.PathLike[str] | Sweep | None = None,
         **internal: Any,
     ):
         problems = Problems("Tuner")
@@ -249,6 +256,18 @@ class Tuner(tune.Tuner):
                 "Leave one of them out."
             )
         check_space(seed_param, param_space, search_alg, problems)
+        begins = None
+        if warm_start is not None and not problems:
+            tune_config.search_alg = search_alg = _searching(tune_config)
+            begins = warm_start_from(
+                warm_start,
+                space=param_space or {},
+                tune_config=tune_config,
+                scheduler=scheduler,
+                config=config,
+                seed_param=seed_param,
+                problems=problems,
+            )
         problems.raise_any()
         for function in () if config is None else (trainable, config.fn):
             split = unseeded_split(getattr(function, "train_loop_per_worker", function))
@@ -281,6 +300,9 @@ class Tuner(tune.Tuner):
             callbacks = _with_loggers(callbacks, validation)
             tune_config.scheduler = _validated_scheduler(tune_config.scheduler)
             tune_config.search_alg = _validated_search_alg(search_alg)
+            if begins is not None:
+                validation.warm_start = begins
+                begin_from(begins, tune_config.search_alg, param_space or {}, config.constraints)
         run_config.callbacks = callbacks
         if config is not None and run_config.name is not None:
             # Tune's Tuner writes its settings into the folder; a sweep there is restored from them.
@@ -731,6 +753,17 @@ def _checked_tune_config(given: Any, problems: Problems) -> tune.TuneConfig:
             fix = f"Pass one of ray.tune.{where}."
             problems.optional(f"tune_config.{name}", value, kinds, fix)
     return config
+
+
+def _searching(tune_config: tune.TuneConfig) -> Any:
+    """Return the search algorithm itself: also of its name, and what Tune makes without one."""
+    search_alg = tune_config.search_alg
+    if isinstance(search_alg, str):
+        return create_searcher(search_alg)
+    if search_alg is None:
+        most, tune_config.max_concurrent_trials = tune_config.max_concurrent_trials, None
+        return BasicVariantGenerator(max_concurrent=most or 0)
+    return search_alg
 
 
 def _unknown(name: str, value: str, error: Exception) -> str:

@@ -37,7 +37,7 @@ FLOORS = [
     {"evaluation"},
     {"driver"},
     {"reading"},
-    {"lab", "making_room"},
+    {"lab", "making_room", "warm_start"},
     {"board", "tuner"},
     {"testing"},
     {"__init__"},

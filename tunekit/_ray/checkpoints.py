@@ -41,6 +41,7 @@ __all__ = [
     "saved_results",
     "set_checkpoint_config",
     "skip_existing",
+    "start_from",
     "take_saved",
 ]
 
@@ -51,6 +52,16 @@ def latest_checkpoint(trial: Trial) -> tuple[Any, dict[str, Any]] | None:
     """``(checkpoint, metrics)`` that a trial saved last; None if it never did."""
     result = trial.run_metadata.checkpoint_manager.latest_checkpoint_result
     return None if result is None else (result.checkpoint, result.metrics)
+
+
+def start_from(trial: Trial, checkpoint: Any) -> None:
+    """Let a trial that has not begun start from another sweep's checkpoint, and count from 1.
+
+    Tune restores it from there until it has saved one of its own, and never deletes it.
+    """
+    manager = trial.run_metadata.checkpoint_manager
+    manager._latest_checkpoint_result = _TrainingResult(checkpoint=checkpoint, metrics={})
+    trial.run_metadata.invalidate_cache()
 
 
 def take_saved(trial: Trial, checkpoint: Any, report: dict[str, Any]) -> None:

@@ -1,15 +1,24 @@
-"""What Tune's searchers do not offer: Optuna's own constraints."""
+"""What Tune's searchers do not offer: Optuna's own constraints, points that run first."""
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ray.tune.search import BasicVariantGenerator
+from ray.tune.search.sample import Categorical, Domain, Float, Integer, Quantized
+from ray.tune.search.variant_generator import parse_spec_vars
+from ray.tune.utils.util import unflatten_dict
+
 from tunekit._ray.compat import its
+from tunekit.core.parameters import choice
 
-__all__ = ["CONSTRAINTS", "constrain"]
+__all__ = ["CONSTRAINTS", "cannot_run_first", "constrain", "domains_of", "fitting", "run_first"]
 
+# The attribute of Tune's searchers that has what they suggest before all else.
+_POINTS = "_points_to_evaluate"
 #: The attribute of an Optuna trial that has by how much each constraint is broken; 0 if it is not.
 CONSTRAINTS = "constraints"
 
@@ -38,3 +47,93 @@ def constrain(searcher: Any, trial_id: str, broken: Sequence[float]) -> bool:
         return False
     its(searcher, "_ot_trials")[trial_id].set_user_attr(CONSTRAINTS, list(broken))
     return True
+
+
+def domains_of(space: Mapping[str, Any]) -> tuple[dict[str, Domain], list[str]]:
+    """Return what is drawn from a search space, by flat name, and the names of its grid searches.
+
+    Example:
+        >>> from ray import tune
+        >>> space = {"net": {"width": tune.choice([8])}, "k": tune.grid_search([1, 2]), "n": 1}
+        >>> [list(one) for one in domains_of(space)]
+        [['net/width'], ['k']]
+    """
+    _, drawn, grid = parse_spec_vars(dict(space))
+    names = {"/".join(map(str, path)): domain for path, domain in drawn}
+    return names, ["/".join(map(str, path)) for path, _ in grid]
+
+
+def fitting(domain: Domain, value: Any) -> list[Any]:
+    """Return a recorded value as a domain has it, in a list that is empty if it does not have it.
+
+    Whatever a function returns is in its domain.
+
+    Example:
+        >>> from ray import tune
+        >>> fitting(tune.choice([(8, 8), 4]), [8, 8]), fitting(tune.choice([1]), True)
+        ([(8, 8)], [])
+        >>> fitting(tune.randint(1, 5), 4), fitting(tune.randint(1, 5), 5)
+        ([4], [])
+        >>> fitting(tune.quniform(0, 1, 0.25), 0.75), fitting(tune.quniform(0, 1, 0.25), 0.7)
+        ([0.75], [])
+    """
+    if isinstance(domain, Categorical):
+        return [own for own in domain.categories if str(choice(own)) == str(choice(value))][:1]
+    if not isinstance(domain, (Float, Integer)):
+        return [value]
+    whole, sampler = isinstance(domain, Integer), domain.get_sampler()
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        return []
+    step = sampler.q if isinstance(sampler, Quantized) else None
+    high = domain.upper - (whole and step in (None, 1))  # Tune's own upper bound is exclusive
+    inside = min(max(value, domain.lower), high)  # what is drawn by logarithms is inexact
+    on_grid = step is None or math.isclose(round(value / step) * step, value)
+    return [inside] if on_grid and math.isclose(inside, value) else []
+
+
+def cannot_run_first(searcher: Any) -> str | None:
+    """Return why a searcher cannot run configurations of a former sweep first; None if it can.
+
+    Example:
+        >>> cannot_run_first(BasicVariantGenerator()) is None
+        True
+    """
+    name = f"search_alg={type(searcher).__name__}"
+    if not hasattr(searcher, _POINTS):
+        return (
+            f"{name} takes no points_to_evaluate. Use OptunaSearch, HyperOptSearch or another of "
+            "Tune's searchers, or leave search_alg out."
+        )
+    if getattr(searcher, "_space", None) or getattr(searcher, "_evaluated_rewards", None):
+        return (
+            f"{name} has a space or evaluated_rewards of its own, which warm_start cannot check. "
+            "Pass the space as param_space=, and leave evaluated_rewards out."
+        )
+    return None
+
+
+def run_first(
+    searcher: Any, points: Sequence[Mapping[str, Any]], domains: Mapping[str, Domain]
+) -> None:
+    """Let a searcher suggest points before all others.
+
+    Args:
+        searcher: The innermost searcher.
+        points: The points by flat name, the first one first.
+        domains: What is drawn from the search space, by flat name.
+
+    Example:
+        >>> generator = BasicVariantGenerator(points_to_evaluate=[{"lr": 1}])
+        >>> run_first(generator, [{"net/width": 8}], {})
+        >>> generator._points_to_evaluate
+        [{'net': {'width': 8}}, {'lr': 1}]
+    """
+    given = [dict(point) for point in points]
+    if isinstance(searcher, BasicVariantGenerator):
+        given = [unflatten_dict(point) for point in given]
+    elif type(searcher).__name__ == "HyperOptSearch":
+        for point in given:  # it has the indices of those choices that are not at the top
+            for name in point:
+                if "/" in name and isinstance(domains[name], Categorical):
+                    point[name] = domains[name].categories.index(point[name])
+    setattr(searcher, _POINTS, [*given, *(its(searcher, _POINTS) or [])])

@@ -18,7 +18,7 @@ from msgspec import structs
 from ray import tune
 from ray.tune.experiment import Trial
 
-from tunekit._ray.checkpoints import LeasingCheckpointManager
+from tunekit._ray.checkpoints import LeasingCheckpointManager, latest_checkpoint, start_from
 from tunekit._ray.controller import Controller, fail_for_good
 from tunekit._ray.progress import Display
 from tunekit.clock import Clock, SystemClock
@@ -55,6 +55,7 @@ from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.room import Shares, shares, total
 from tunekit.core.seeds import check_seed
 from tunekit.core.validation import Outcome, Status
+from tunekit.core.warm_start import WarmStart
 from tunekit.driver.deliveries import Deliveries
 from tunekit.driver.end import Draining, SweepEnd
 from tunekit.driver.failures import FailureReports
@@ -101,7 +102,7 @@ _PAUSE_S = 0.02
 
 # What is saved of it: what it was made with, and what was set since.
 _GIVEN = ("config", "_given", "_stage_executors")
-_SET = ("seed_param", "confirm", "trainable", "searched", "owned", "_loggers")
+_SET = ("seed_param", "confirm", "trainable", "searched", "warm_start", "owned", "_loggers")
 
 _NOT_BY_RAY = (
     "ray.tune.Tuner.restore does not know what tunekit has recorded of this sweep: trials would "
@@ -172,6 +173,8 @@ class ValidationCallback(tune.Callback):
         self.trainable: str | None = None
         #: What the search space has, by flat name, for the record.
         self.searched: dict[str, Any] | None = None
+        #: What its trials begin with, if it begins from another sweep.
+        self.warm_start: WarmStart | None = None
         #: Whether a ``tunekit.Tuner`` made it; then only that Tuner may run it.
         self.owned = False
         #: Whether a restored sweep has a process for each trial, whatever it was saved with.
@@ -445,6 +448,9 @@ class ValidationCallback(tune.Callback):
         self.trials[trial.trial_id] = trial
         if self.controller is not None:
             self.controller.bring_home(trial)
+        start = None if self.warm_start is None else self.warm_start.checkpoint_for(trial.config)
+        if start is not None and latest_checkpoint(trial) is None and not trial.is_finished():
+            start_from(trial, start)
         self._watch(trial)
         self._stopping.restore(trial, self._restore.past)
         self.ledger.add(trial)
@@ -860,6 +866,7 @@ class ValidationCallback(tune.Callback):
             search_alg=controller.search_alg,
             trainable=self.trainable,
             space=self.searched,
+            warm_start=None if self.warm_start is None else self.warm_start.source,
         )
         self.ledger.begin(anew=not restored, after=self._restore.as_of, about=known)
 

@@ -83,7 +83,8 @@ class Requests:
     def saved(self, trial: Trial) -> CheckpointSaved | None:
         """Return the event of a trial's newest checkpoint, if that is a new one."""
         newest, record = latest_checkpoint(trial), self._engine.record(trial.trial_id)
-        if newest is None or record.clone == newest[0].path:
+        foreign = newest is not None and TRAINING_ITERATION not in newest[1]  # a former sweep's
+        if newest is None or foreign or record.clone == newest[0].path:
             return None  # nothing was saved: it is still what the trial was restored from
         newest[1].pop(VALIDATION_KEY, None)  # Tune keeps it with the checkpoint
         saved = self._saved(trial, *newest)

@@ -51,6 +51,7 @@ def about(
     search_alg: SearchAlgorithm | None = None,
     trainable: str | None = None,
     space: Mapping[str, Any] | None = None,
+    warm_start: str | None = None,
 ) -> dict[str, Any]:
     """Return what is told of how a session runs, in what JSON knows: nothing that may be a secret.
 
@@ -65,6 +66,7 @@ def about(
         search_alg: The search algorithm, if it is known.
         trainable: Where the trainable can be imported from.
         space: What is searched, as ``described_space`` says, if it is known.
+        warm_start: The path of the sweep that it began from, if there is one.
     """
     known: dict[str, Any] = {
         "time": now,
@@ -80,6 +82,7 @@ def about(
         "seed_param": seed_param or repeat_index(search_alg),
         "validation": _settings_of(config),
         "trainable": trainable,
+        "warm_start": warm_start,
     }
     if scheduler is not None:
         known["scheduler"] = {**type_and_settings(scheduler), "rungs": rungs_of(scheduler)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,9 +14,12 @@ from tunekit._ray.controller import Controller
 from tunekit._ray.searchers import constrain
 from tunekit.core.constraints import Constraint, standing_for, violation
 from tunekit.core.problems import Problems
+from tunekit.core.warm_start import Point, value_at
 from tunekit.errors import WiringError
 
 __all__ = ["ValidatedSearcher"]
+
+logger = logging.getLogger(__name__)
 
 
 class ValidatedSearcher(Searcher):
@@ -60,6 +65,8 @@ class ValidatedSearcher(Searcher):
         self.searcher = searcher
         self._refresh: Callable[[], None] | None = None
         self._constraints: Sequence[Constraint] = ()
+        # What a former sweep has found that your searcher has not been told of yet.
+        self._former: Sequence[tuple[Point, Mapping[str, Any]]] = ()
         self._completed: set[str] = set()
         self._final: dict[str, Mapping[str, Any] | None] = {}
 
@@ -109,6 +116,42 @@ class ValidatedSearcher(Searcher):
         """
         self._refresh, self._constraints = refresh, constraints
 
+    def begin_from(
+        self,
+        former: Sequence[tuple[Point, Mapping[str, Any]]],
+        constraints: Sequence[Constraint],
+    ) -> None:
+        """Tell your searcher of another sweep's results before it suggests anything.
+
+        It must be about to suggest their points.
+
+        Args:
+            former: The points, and the flat results of each.
+            constraints: What scores must satisfy.
+        """
+        self._former, self._constraints = former, constraints
+
+    def _tell_of_former(self) -> None:
+        """Play the former trials, which every searcher takes that takes points."""
+        former, self._former, lost = self._former, (), 0
+        for number, (point, result) in enumerate(former):
+            trial_id = f"former_{number:05d}"
+            suggested = self._innermost.suggest(trial_id)
+            if suggested is None:
+                continue  # it has that one already
+            is_point = all(_is_close(value_at(suggested, name), v) for name, v in point.items())
+            lost += not is_point
+            told = {**self._told(trial_id, result), DONE: True} if is_point else None
+            self._innermost.on_trial_complete(trial_id, result=told, error=told is None)
+        if lost:
+            logger.warning(
+                "%d of %d results of the former sweep are left out: %s has suggested something "
+                "else than points_to_evaluate.",
+                lost,
+                len(former),
+                type(self._innermost).__name__,
+            )
+
     # What Tune asks and tells ------------------------------------------------------------------
 
     def set_search_properties(
@@ -127,6 +170,8 @@ class ValidatedSearcher(Searcher):
         """Ask your searcher for a configuration, after telling it everything that is known."""
         if self._refresh is not None:
             self._refresh()
+        if self._former:
+            self._tell_of_former()
         return self.searcher.suggest(trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
@@ -196,11 +241,16 @@ class ValidatedSearcher(Searcher):
 
     def get_state(self) -> dict[str, Any]:
         """Return what Tune saves in addition to your searcher's own state."""
-        return {"completed": set(self._completed), "final": dict(self._final)}
+        return {
+            "completed": set(self._completed),
+            "final": dict(self._final),
+            "former": self._former,
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Load what Tune restores in addition to your searcher's own state."""
         self._completed, self._final = set(state["completed"]), dict(state["final"])
+        self._former = state["former"]
 
     def save(self, checkpoint_path: str) -> None:
         """Save your searcher."""
@@ -209,3 +259,10 @@ class ValidatedSearcher(Searcher):
     def restore(self, checkpoint_path: str) -> None:
         """Restore your searcher."""
         self.searcher.restore(checkpoint_path)
+
+
+def _is_close(suggested: list[Any], value: Any) -> bool:
+    """Return whether a value was suggested; searchers may compute with it."""
+    if isinstance(value, float):
+        return bool(suggested) and math.isclose(suggested[0], value, rel_tol=1e-6)
+    return suggested == [value]
