@@ -207,6 +207,15 @@ class Tuner(tune.Tuner):
         ...     validation_config=tunekit.ValidationConfig(fn=validate),
         ...     checkpoint_policy=tunekit.EveryIterations(3),
         ... )
+        >>> tunekit.Tuner(
+        ...     train,
+        ...     param_space={"lr": ray.tune.loguniform(1e-4, 1e-1)},
+        ...     tune_config=ray.tune.TuneConfig(metric="accuracy", mode="max", num_samples=40),
+        ...     validation_config=tunekit.ValidationConfig(fn=validate),
+        ...     warm_start="/no/such/sweep",
+        ... )
+        Traceback (most recent call last):
+        tunekit.errors.ConfigError: Tuner: warm_start='/no/such/sweep' cannot be read...
     """
 
     def __init__(

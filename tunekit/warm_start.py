@@ -60,7 +60,8 @@ def warm_start_from(
         seed_param: The hyperparameter that is the random seed, if there is one.
         problems: Where to add what is wrong.
     """
-    searcher, decides = innermost_searcher(tune_config.search_alg), innermost(scheduler)
+    searcher = innermost_searcher(tune_config.search_alg)
+    decides = None if isinstance(scheduler, str) else innermost(scheduler)
     objectives = _objectives(searcher, decides, tune_config)
     if config is None or not objectives:
         lacking = "validation_config" if config is None else "TuneConfig(metric=..., mode=...)"
@@ -156,7 +157,8 @@ def _sweep_of(given: Any, problems: Problems) -> Sweep | None:
 
 def _objectives(searcher: Any, scheduler: Any, given: tune.TuneConfig) -> dict[str, str]:
     """Return the metrics that the new sweep ranks by, and which values of each are better."""
-    metric, mode = getattr(searcher, "metric", None), getattr(searcher, "mode", None)
+    metric: Any = getattr(searcher, "metric", None)
+    mode: Any = getattr(searcher, "mode", None)
     if isinstance(metric, list):
         return dict(zip(metric, mode, strict=True))
     metric, mode = metric or given.metric, mode or given.mode or (scheduler and mode_of(scheduler))

@@ -602,6 +602,7 @@ GIVEN: dict[str, Given] = {
     "Score the checkpoints with another function": given_later,
     "Repeat with several seeds": given_seeds,
     "When the driver dies": given_digits,
+    "Begin from a former sweep": given_digits,
     "Where results are kept": given_storage,
     "The same rows for every trial": given_split,
     "The hyperparameters that the trial says": given_donor,
