@@ -58,7 +58,8 @@ def begun(home: Any, **given: Any) -> tune.Tuner:
 
 def run(folder: Path, home: Any, base: Any = None, trials: int = 8, **given: Any) -> Ran:
     """Run what a Tuner would, in this process."""
-    options = {k: given.pop(k) for k in ("run", "resume", "mended", "policy") if k in given}
+    own = ("run", "resume", "mended", "trainable", "checkpoint_config")
+    options = {k: given.pop(k) for k in own if k in given}
     options |= {"settings": given.get("validation", {})}
     tuner = begun(home, num_samples=trials, scheduler=base, **given)
     settings = settings_of(tuner)
@@ -69,6 +70,7 @@ def run(folder: Path, home: Any, base: Any = None, trials: int = 8, **given: Any
         search_alg=settings.tune_config.search_alg,
         trials=trials,
         validate=scores,
+        listening=False,
         **{**options, "run": False},
     )
     ran.validation.warm_start = tuner.validation.warm_start
@@ -253,6 +255,13 @@ def test_failed_trials_are_left_out(tmp_path):
 # Populations ------------------------------------------------------------------------------------
 
 
+class Longer(Counting):
+    """It goes on where the former trials ended."""
+
+    def step(self) -> dict[str, Any]:
+        return {**super().step(), "steps": self.steps, "done": self.steps >= 18}
+
+
 def pbt(**options: Any) -> PopulationBasedTraining:
     return PopulationBasedTraining(
         time_attr="training_iteration",
@@ -267,32 +276,16 @@ def test_a_population_starts_from_the_best_checkpoints(tmp_path):
     ranking = [one for one in tunekit.load(home).ranking() if one.best]
     kept = {one.best.checkpoint for one in ranking}
 
-    class Longer(Counting):
-        def step(self) -> dict[str, Any]:
-            self.steps += 1
-            return {"steps": self.steps, "done": self.steps >= 15}
-
     options = {"checkpoint_config": tune.CheckpointConfig(num_to_keep=1), "trainable": Longer}
-    tuner = begun(home, scheduler=pbt(), num_samples=6)
-    settings = settings_of(tuner)
-    ran = sweep(
-        tmp_path / "new",
-        settings.tune_config.scheduler.scheduler,
-        param_space=settings.param_space,
-        search_alg=settings.tune_config.search_alg,
-        trials=6,
-        validate=scores,
-        run=False,
-        **options,
-    )
-    ran.validation.warm_start = tuner.validation.warm_start
-    ran.sweep.run(most=50_000)
+    ran = run(tmp_path / "new", home, pbt(), trials=6, **options)
     new = tunekit.load(ran.home)
     firsts = new.reports[(new.reports.generation == 0) & (new.reports.training_iteration == 1)]
-    begun_at = [one.best.iteration for one in ranking[:6]]
-    assert list(firsts.steps) == [at + 1 for at in begun_at]
+    # Of trials that were cloned and have the same configuration, the best.
+    expected = list({one.config["lr"]: one for one in reversed(ranking)}.values())[::-1]
+    expected = sorted(expected, key=ranking.index)[:6]
+    assert list(firsts.steps) == [one.best.iteration + 1 for one in expected]
     assert [new.config_of(one, 0)["lr"] for one in firsts.trial_id] == [
-        one.config["lr"] for one in ranking[:6]
+        one.config["lr"] for one in expected
     ]
     assert all(Path(path).exists() for path in kept)
     assert new.newest_session["warm_start"] == str(home)
@@ -310,21 +303,21 @@ def test_a_population_needs_its_checkpoints(tmp_path):
 # Kills ------------------------------------------------------------------------------------------
 
 
-def killed(folder: Path, home: Path, at: int, **given: Any) -> Ran:
+def killed(folder: Path, home: Path, at: int, **given: Any) -> tuple[Ran, int]:
     def make(where: Path, **options: Any) -> Ran:
         fresh = {k: v() if k in ("base", "search_alg") else v for k, v in given.items()}
         return run(where, home, run=False, **fresh, **options)
 
     ran, kills = run_killed(folder, make, iter([at, at, at]))
     assert kills
-    return ran
+    return ran, kills
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 5, 8, 13, 30, 60])
 def test_a_killed_sweep_begins_with_the_same(tmp_path, at):
     home = former(tmp_path / "former")
-    given = {"search_alg": lambda: OptunaSearch(seed=1), "trials": 5}
-    ran = killed(tmp_path / "new", home, at, **given)
+    search_alg = lambda: ConcurrencyLimiter(OptunaSearch(seed=1), 1)  # noqa: E731
+    ran, _ = killed(tmp_path / "new", home, at, search_alg=search_alg, trials=5)
     study = innermost_searcher(ran.sweep.controller.search_alg)._ot_study
     told = [one.value for one in study.trials[:12]]
     assert sorted(told) == sorted(one.last_value for one in tunekit.load(home).ranking())
@@ -334,8 +327,13 @@ def test_a_killed_sweep_begins_with_the_same(tmp_path, at):
 
 @pytest.mark.parametrize("at", [1, 2, 3, 5, 8, 13, 30])
 def test_a_killed_population_starts_from_the_same(tmp_path, at):
-    home = former(tmp_path / "former", scheduler=pbt(), trials=4)
-    ran = killed(tmp_path / "new", home, at, base=pbt, trials=4)
-    new, ranking = tunekit.load(ran.home), tunekit.load(home).ranking()
-    rows = new.reports[(new.reports.generation == 0) & (new.reports.training_iteration == 1)]
-    assert list(rows.loss) == [1 / (one.best.iteration + 1) for one in ranking]
+    home = former(tmp_path / "former", trials=4)
+    ranking = tunekit.load(home).ranking()
+    assert len({one.config["lr"] for one in ranking}) == 4
+    ran, kills = killed(tmp_path / "new", home, at, base=pbt, trials=4, trainable=Longer)
+    reports = tunekit.load(ran.home).reports
+    first = reports[(reports.generation == 0) & (reports.training_iteration == 1)]
+    assert list(first.steps) == [one.best.iteration + 1 for one in ranking]
+    assert reports.training_iteration.max() >= 9
+    # At most the newest iteration of each trial runs again.
+    assert (reports.iteration_runs - 1).sum() <= kills * 4
