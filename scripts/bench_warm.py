@@ -99,10 +99,8 @@ def run(folder: Path, way: str, seed: int, home: Path | None = None) -> Path:
         slots=8,
         stop={"training_iteration": 27},
         listening=False,
-        run=False,
+        warm_start=tuner.validation.warm_start,
     )
-    ran.validation.warm_start = tuner.validation.warm_start
-    ran.sweep.run()
     return ran.home
 
 
