@@ -73,6 +73,7 @@ NEEDED = {
     "ray.tune.experiment": (
         "Trial.get_json_state Trial.init_local_path Trial.on_checkpoint Trial.update_last_result"
     ),
+    "ray.tune.experiment.config_parser": "_create_trial_from_spec",
     "ray.tune.experiment.trial": (
         "_TemporaryTrialState Trial.handle_error Trial.is_saving "
         "Trial.latest_checkpoint_result Trial.set_config Trial.set_experiment_tag "
@@ -92,6 +93,7 @@ NEEDED = {
     ),
     "ray.tune.registry": "get_trainable_cls",
     "ray.tune.search": "SearchAlgorithm._finished",
+    "ray.tune.search.variant_generator": "format_vars",
     "ray.tune.trainable.function_trainable": "FunctionTrainable.save_checkpoint wrap_function",
     "ray.tune.trainable.metadata": "_TrainingRunMetadata.update_metric",
     "ray.tune.trainable.trainable": "_DICT_CHECKPOINT_FILE_NAME",

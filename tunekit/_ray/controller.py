@@ -25,8 +25,11 @@ from ray.exceptions import (
 from ray.train._internal.session import _TrainingResult
 from ray.tune.execution.tune_controller import TrialRunnerWrapper, TuneController
 from ray.tune.experiment import Trial
+from ray.tune.experiment.config_parser import _create_trial_from_spec
 from ray.tune.result import DEFAULT_METRIC, TIME_THIS_ITER_S
-from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
+from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, SearchGenerator
+from ray.tune.search.sample import Categorical
+from ray.tune.search.variant_generator import format_vars
 from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
 from tunekit._ray.cluster import ending_nodes, groups_on
@@ -38,6 +41,7 @@ from tunekit._ray.functions import (
 )
 from tunekit._ray.proxies import Change
 from tunekit._ray.stoppers import ValidatedStopper, reads_metrics
+from tunekit.core.parameters import choice
 from tunekit.core.room import total
 from tunekit.core.start_times import USUAL_S
 from tunekit.errors import NotResumedError, StopperError
@@ -91,6 +95,8 @@ class Controller:
         self._asked: set[str] = set()
         # The trials that start before all others that wait for resources.
         self._first: set[Trial] = set()
+        #: The trials that were added by hand; the search algorithm does not count them.
+        self.added: Collection[str] = ()
         # How many may have a process at once.
         self._places: Callable[[], int | None] = lambda: None
         #: The trials with resources on a node that is about to end.
@@ -154,7 +160,8 @@ class Controller:
     @property
     def to_come(self) -> int:
         """Return how many trials have not been made yet; 0 if that is not known."""
-        return max(0, self._tune.search_alg.total_samples - len(self._tune.get_trials()))
+        made = len(self._tune.get_trials()) - len(self.added)
+        return max(0, self._tune.search_alg.total_samples - made)
 
     def promised(self) -> Iterator[Mapping[str, float]]:
         """Say what each trial needs whose actor was requested and has not started.
@@ -303,6 +310,62 @@ class Controller:
             self._tune.pause_trial(trial, should_checkpoint=save)
         if for_validations and self.reuses_actors:
             self._tune._cleanup_cached_actors(force_all=True)
+
+    def can_withhold(self, trial: Trial) -> bool:
+        """Return whether a trial has not begun to start."""
+        return trial.status == Trial.PENDING and not has_starting_actor(self._tune, trial)
+
+    def withhold(self, trial: Trial) -> None:
+        """Keep a trial that has not begun to start from it, until it is resumed."""
+        _withdraw(self._tune, trial)
+        self.set_status(trial, Trial.PAUSED)
+
+    def excuse_idleness(self) -> None:
+        """Let Tune not warn that no trial runs: there is a reason that it does not know."""
+        self._tune._insufficient_resources_manager._no_running_trials_since = -1
+
+    def searched(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the flat names of what is searched: in any trial, and in every trial."""
+        names = [frozenset(trial.evaluated_params or ()) for trial in self._tune.get_trials()]
+        return frozenset().union(*names), frozenset.intersection(*names)
+
+    def make(self, trial_id: str, config: Mapping[str, Any]) -> Trial:
+        """Return a trial with hyperparameters of one's own, made as the search algorithm makes its.
+
+        Args:
+            trial_id: The name of the trial.
+            config: What is searched, by flat name.
+        """
+        made_by = self._tune.search_alg
+        if isinstance(made_by, SearchGenerator):
+            spec, parser = made_by._experiment.spec, made_by._parser
+        else:
+            own = made_by._iterators[-1]
+            spec, parser = own.unresolved_spec, own.parser
+        whole = copy.deepcopy(spec["config"])
+        values = {}
+        for name, value in config.items():
+            *above, last = name.split("/")
+            part = whole
+            for key in above:
+                part = part.setdefault(key, {})
+            part[last] = values[name] = _chosen(part.get(last), value)
+        return _create_trial_from_spec(
+            {**spec, "config": whole},
+            parser,
+            evaluated_params=values,
+            experiment_tag="_".join(filter(None, ["added", format_vars(_by_path(values))])),
+            trial_id=trial_id,
+        )
+
+    def add(self, trial: Trial) -> None:
+        """Add a trial, as one of the search algorithm's."""
+        self._tune.add_trial(trial)
+
+    @property
+    def can_add(self) -> bool:
+        """Return whether its search algorithm lets others add trials."""
+        return isinstance(self._tune.search_alg, (SearchGenerator, BasicVariantGenerator))
 
     @property
     def is_full(self) -> bool:
@@ -766,6 +829,26 @@ def _iteration_s(trial: Trial) -> float:
     return float((trial.last_result or {}).get(TIME_THIS_ITER_S, math.inf))
 
 
+def _by_path(values: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+    return {tuple(name.split("/")): value for name, value in values.items()}
+
+
+def _chosen(domain: Any, value: Any) -> Any:
+    """Return the very value of those to choose from that JSON has a text or a list of."""
+    known = domain.categories if isinstance(domain, Categorical) else ()
+    return next((one for one in known if choice(one) == choice(value)), value)
+
+
+def _withdraw(tune: TuneController, trial: Trial) -> None:
+    """Give back the request for an actor of a trial that has not started."""
+    actor = tune._trial_to_actor.pop(trial, None)
+    if actor is not None:
+        tune._actor_to_trial.pop(actor)
+        tune._actor_manager.remove_actor(actor)
+        tune._staged_trials.discard(trial)
+        tune._actor_cache.decrease_max(trial.placement_group_factory)
+
+
 def _clear_the_way(tune: TuneController) -> None:
     """Give back what is kept for trials that are to start: requests, and actors to be reused."""
     requested = [
@@ -776,11 +859,7 @@ def _clear_the_way(tune: TuneController) -> None:
         and not tune._actor_manager.is_actor_started(tune._trial_to_actor[trial])
     ]
     for trial in requested:
-        actor = tune._trial_to_actor.pop(trial)
-        tune._actor_to_trial.pop(actor)
-        tune._actor_manager.remove_actor(actor)
-        tune._staged_trials.discard(trial)
-        tune._actor_cache.decrease_max(trial.placement_group_factory)
+        _withdraw(tune, trial)
     if requested:
         again = set(requested)
         tune._pending_trials_list[:0] = [trial for trial in tune._trials if trial in again]

@@ -20,6 +20,7 @@ import click
 import ray
 
 from tunekit._ray.storage import absolute
+from tunekit.cli.asking import answer_of, parsed
 from tunekit.cli.best import best_as_data, best_as_text, front_as_text
 from tunekit.cli.compare import comparison_as_data, comparison_as_text
 from tunekit.cli.evaluations import scores_as_data, scores_as_text
@@ -34,6 +35,7 @@ from tunekit.core.words import printable
 from tunekit.demo.command import demo
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.journal.lock import TAKE_OVER
+from tunekit.journal.requests import Request
 from tunekit.lab.comparison import compare as compared
 from tunekit.log import shown
 from tunekit.reading.findings import state_of
@@ -112,8 +114,8 @@ def tunekit() -> None:
     PATH is a sweep's folder: RunConfig(storage_path=..., name=...) makes it storage_path/name, by
     default ~/ray_results/NAME, and results.experiment_path is it. It may be a URI, such as
     s3://bucket/digits. Without PATH, a command takes the newest sweep below ~/ray_results, and says
-    so. Only resume, validate and confirm start Ray, and only resume changes what a sweep has
-    recorded.
+    so. Only resume, validate and confirm start Ray. Only resume, stop, pause, continue and add
+    change what a sweep does.
 
     \b
     A first sweep, and what became of it:
@@ -458,17 +460,27 @@ _LEADS_TO = '<meta http-equiv="refresh" content="0; url={0}"><a href="{0}">Open 
 @tunekit.command(short_help="Show sweeps in the browser, as they run.")
 @_paths
 @click.option("--port", type=click.IntRange(0, 65535), help="By default 7007, or any free one.")
+@click.option("--control", is_flag=True, help="Let who sees a page stop, pause and add trials.")
 @_option("--host", default="127.0.0.1", help="The name or address to listen on.")
 @_goal
 @_seed
 @click.option("--open", "show", is_flag=True, help="Show it in the browser.")
-def serve(paths: list[str], port: int | None, host: str, show: bool, **goal: str | None) -> None:
+def serve(
+    paths: list[str],
+    port: int | None,
+    control: bool,
+    host: str,
+    show: bool,
+    **goal: str | None,
+) -> None:
     """Show sweeps in the browser, as they run, until Ctrl-C.
 
     A PATH is a sweep's folder, or one with sweeps below it, also a URI; sweeps that begin there
     later appear. The page is the report, kept up to date. It only reads: no Ray is started, and
-    nothing is written. Open the address that is printed, with its token; TUNEKIT_SERVE_TOKEN sets
-    one that stays the same. Other machines get in with --host only, by that name or address.
+    nothing is written, but for what is asked by hand: with --control, a trial has buttons that
+    stop, pause, continue or copy it. Open the address that is printed, with its token;
+    TUNEKIT_SERVE_TOKEN sets one that stays the same. Other machines get in with --host only, by
+    that name or address.
 
     \b
     Examples:
@@ -488,7 +500,85 @@ def serve(paths: list[str], port: int | None, host: str, show: bool, **goal: str
                 page.write_text(_LEADS_TO.format(escape(address)))
                 Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
 
-        serve_pages(paths, host=host, port=port, ready=ready, **goal)
+        serve_pages(paths, host=host, port=port, control=control, ready=ready, **goal)
+
+
+_trial = click.option("--trial", metavar="ID", required=True, help="The trial.")
+
+
+@tunekit.command(short_help="End a trial of a running sweep.")
+@_path
+@_trial
+def stop(path: str, trial: str) -> None:
+    """End a trial of a running sweep, in the middle of an iteration.
+
+    Its pending validations still count: the scheduler and the searcher get its last score, and then
+    its end. The driver takes it up within a second or when its step has ended, and so does a sweep
+    that is restored. Exit code 1 says that it was refused, with what is possible.
+
+    \b
+    Examples:
+      tunekit stop ~/ray_results/digits --trial 4f1c_00003
+    """
+    _ask(path, Request("stop", trial))
+
+
+@tunekit.command(short_help="Let a trial of a running sweep wait, and others use its resources.")
+@_path
+@_trial
+def pause(path: str, trial: str) -> None:
+    """Pause a trial of a running sweep: it saves at its next report, and gives its resources back.
+
+    Nothing but tunekit continue lets it train on. Its scheduler may still stop it.
+
+    \b
+    Examples:
+      tunekit pause ~/ray_results/digits --trial 4f1c_00003
+    """
+    _ask(path, Request("pause", trial))
+
+
+@tunekit.command("continue", short_help="Let a trial that was paused by hand train on.")
+@_path
+@_trial
+def continue_trial(path: str, trial: str) -> None:
+    """Let a trial of a running sweep that was paused by hand train on.
+
+    \b
+    Examples:
+      tunekit continue ~/ray_results/digits --trial 4f1c_00003
+    """
+    _ask(path, Request("continue", trial))
+
+
+@tunekit.command(short_help="Add a trial with these hyperparameters to a running sweep.")
+@_path
+@click.option(
+    "--config",
+    metavar="JSON",
+    required=True,
+    callback=lambda ctx, own, text: parsed(text),
+    help="A value for each hyperparameter that is searched, nested as in param_space or by flat "
+    "name.",
+)
+def add(path: str, config: dict[str, Any]) -> None:
+    """Add a trial with these hyperparameters to a running sweep.
+
+    It starts as soon as there are resources for it. The scheduler ranks it as any other trial; the
+    searcher learns nothing from it.
+
+    \b
+    Examples:
+      tunekit add ~/ray_results/digits --config '{"lr": 0.003, "net/width": 64}'
+    """
+    _ask(path, Request("add", config=config))
+
+
+def _ask(path: str, request: Request) -> None:
+    refused, text = answer_of(path, request)
+    if refused:
+        raise _Failed(text)
+    click.echo(printable(text))
 
 
 @tunekit.command(short_help="Go on with a sweep that was killed or interrupted.")

@@ -104,7 +104,7 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
 
 
 def _ranked(one: Ranked) -> dict[str, Any]:
-    names = ("trial_id", "status", "stopped", "generation", "iteration")
+    names = ("trial_id", "status", "stopped", "by_hand", "generation", "iteration")
     return {
         "rank": one.rank,
         **{name: getattr(one.trial, name) for name in names},
@@ -190,10 +190,14 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
     if status["confirmation"] is not None:
         lines.append(("confirmed", status["confirmation"]["in_words"]))
     trials = _kinds({_as_of(status, kind): count for kind, count in status["trials"].items()})
-    stopped = sum(bool(row["stopped"]) for row in status["ranking"])
+    ranking = status["ranking"]
+    stopped = sum(bool(row["stopped"] and not row["by_hand"]) for row in ranking)
     trials += f"; {stopped} stopped by the scheduler" if stopped else ""
     exploits = status["exploits"]
     trials += f"; {exploits} exploit{'s' * (exploits != 1)}" if exploits else ""
+    for what in ("paused", "stopped"):
+        asked = sum(row["by_hand"] == what for row in ranking)
+        trials += f"; {asked} {what} by hand" if asked else ""
     lines += [("trials", trials), ("validations", _kinds(status["validations"]))]
     lines += [("stage", f"{name}: {_kinds(of)}") for name, of in status["stages"].items()]
     for name, later in status["later"].items():
@@ -263,7 +267,7 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
         rank, config = row["rank"], flatten(row["config"])
         cells = ["" if rank is None else str(rank), row["trial_id"]]
         cells += [
-            "stopped" if row["stopped"] else _as_of(status, row["status"]),
+            _shown_status(status, row),
             _place_short(row, "", generations),
         ]
         for name in scored:
@@ -309,6 +313,12 @@ def _as_of(status: Mapping[str, Any], kind: str) -> str:
     """Return what a trial does; nothing runs in a sweep that was killed or interrupted."""
     ended = status["state"] in ("killed", "interrupted")
     return str(status["state"]) if kind == "running" and ended else kind
+
+
+def _shown_status(status: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    if row["by_hand"]:
+        return f"{row['by_hand']} by hand"
+    return "stopped" if row["stopped"] else _as_of(status, row["status"])
 
 
 def _place_short(row: Mapping[str, Any], prefix: str, generations: bool) -> str:

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tunekit.core.delivery import Scored
+from tunekit.core.events import Asked
 from tunekit.core.validation import Outcome, Request
 
 __all__ = [
     "Ask",
     "Cancel",
+    "CarryOut",
     "Command",
     "Deliver",
     "Fold",
@@ -54,6 +56,13 @@ class Cancel:
     """End the validations of a trial that the scheduler has stopped early."""
 
     trial_id: str
+
+
+@dataclass(frozen=True)
+class CarryOut:
+    """Do what was asked for by hand."""
+
+    asked: Asked
 
 
 @dataclass(frozen=True)
@@ -112,5 +121,5 @@ class Deliver:
 
 
 Command: TypeAlias = (
-    Ask | Validate | Cancel | Fold | Show | NoteFailure | PassOver | Notify | Deliver
+    Ask | Validate | Cancel | CarryOut | Fold | Show | NoteFailure | PassOver | Notify | Deliver
 )

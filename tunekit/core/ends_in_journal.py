@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tunekit.core.events import (
+    Asked,
     BudgetExpired,
     CheckpointSaved,
     Event,
@@ -91,4 +92,5 @@ def has_begun(events: Iterable[Event]) -> bool:
         >>> has_begun([added, Reported(trial_id="a", report={})])
         True
     """
-    return any(not isinstance(e, (TrialAdded, SnapshotTaken, SessionClosed)) for e in events)
+    nothing = (Asked, TrialAdded, SnapshotTaken, SessionClosed)
+    return any(not isinstance(event, nothing) for event in events)

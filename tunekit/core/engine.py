@@ -14,9 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from tunekit.core.backlog import Backlog
+from tunekit.core.by_hand import State
 from tunekit.core.commands import (
     Ask,
     Cancel,
+    CarryOut,
     Command,
     Deliver,
     Fold,
@@ -29,6 +31,7 @@ from tunekit.core.confidence import Interval
 from tunekit.core.constraints import Constraint, standing_for
 from tunekit.core.delivery import Delivery
 from tunekit.core.events import (
+    Asked,
     AttemptBegan,
     AttemptFailed,
     AttemptStarted,
@@ -87,6 +90,8 @@ class TrialRecord:
         ended: Those that have ended and whose scores the scheduler has not heard of.
         spare: The newest score that decided nothing.
         extremes: Its least and its greatest score so far, by the metrics to judge by.
+        paused: Whether it is paused by hand.
+        stopped: Whether it was stopped by hand, and has not ended.
     """
 
     report: Mapping[str, Any] | None = None
@@ -99,6 +104,8 @@ class TrialRecord:
     ended: list[Request] = field(default_factory=list)
     spare: Outcome | None = None
     extremes: dict[str, tuple[float, float]] = field(default_factory=dict)
+    paused: bool = False
+    stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,6 +196,9 @@ class Engine:
         self.ancestry = Ancestry()
         #: What the scheduler may hear of next.
         self.delivery = Delivery(counts=self._can_be_judged, merged=self.merged)
+        #: The requests by hand that were answered, and the trials that were added so.
+        self.answered: set[str] = set()
+        self.added: set[str] = set()
         #: The trials that the scheduler stopped early, in order.
         self.rejected: dict[str, None] = {}
         self._selection = Selection(when)
@@ -267,7 +277,10 @@ class Engine:
                 self._decide(event)
             case Reminded() | Decided():
                 self._decide(event)
+            case Asked():
+                self._answer(event)
             case TrialEnded():
+                self._let_go_of(event.trial_id)
                 self._require_last(event.trial_id)
                 self.delivery.complete(event.trial_id)
                 if event.removed:
@@ -282,6 +295,7 @@ class Engine:
                 self.delivery.reopen(event.trial_id)
             case TrialErrored():
                 self.record(event.trial_id).failed = False
+                self._let_go_of(event.trial_id)
                 self.delivery.forget(event.trial_id)
             case Exploited():
                 trial_id, generation, path = event.trial_id, event.generation, event.checkpoint
@@ -462,9 +476,27 @@ class Engine:
         del record.unlogged[: len(due)]
         return due
 
+    def _answer(self, event: Asked) -> None:
+        self.answered.add(event.request)
+        if event.refused:
+            return
+        if event.action == "add":
+            self.added.add(event.trial_id)
+        else:
+            record = self.record(event.trial_id)
+            record.paused = event.action == "pause"
+            record.stopped = event.action == "stop"
+        self._commands.append(CarryOut(event))
+
+    def _let_go_of(self, trial_id: str) -> None:
+        """Forget what was asked of a trial: it has ended, or its scheduler has stopped it."""
+        record = self.record(trial_id)
+        record.paused = record.stopped = False
+
     def _decide(self, event: ScoreDelivered | Reminded | Decided) -> None:
         if event.decision == _STOP:
             self.delivery.close(event.trial_id)
+            self._let_go_of(event.trial_id)
             if not (isinstance(event, ScoreDelivered) and event.finished):
                 self.rejected[event.trial_id] = None
                 self._commands.append(Cancel(event.trial_id))
@@ -475,6 +507,18 @@ class Engine:
     def required(self) -> frozenset[str]:
         """Return the metrics that the sweep is judged by."""
         return self.judged_by.names
+
+    def state_by_hand(self, trial_id: str) -> State:
+        """Return what a trial is to someone who wants to stop, pause or continue it."""
+        record = self.record(trial_id)
+        if record.stopped or self.delivery.completed(trial_id) or self.delivery.closed(trial_id):
+            return State.ENDED
+        return State.PAUSED if record.paused else State.GOES_ON
+
+    @property
+    def paused_by_hand(self) -> list[str]:
+        """Return the trials that are paused by hand."""
+        return [trial_id for trial_id, record in self.trials.items() if record.paused]
 
     def best(self, trial_id: str) -> float | None:
         """Return a trial's best score so far, the larger the better; None if it has none."""
@@ -546,6 +590,8 @@ class Engine:
         kept = {for_validation(one) for one in self.backlog.owed | self.backlog.unfinished}
         for trial_id, record in self.trials.items():
             kept |= {for_validation(one.id) for one in record.ended}
+            if (record.paused or record.stopped) and self.delivery.completed(trial_id):
+                yield f"trial {trial_id} has ended, and is to be paused or stopped by hand"
             pending = self.delivery.pending(trial_id)
             needed = {for_validation(one.id): one.path for one in pending}
             if record.clone is not None:

@@ -25,6 +25,7 @@ type, ``time`` is in seconds since the epoch.
 ``failed``     a trial failed; Tune may start it again
 ``retried``    it is started again
 ``errored``    it failed for good
+``asked``      somebody has asked to stop, pause, continue or add a trial, by hand
 ``expired``    the time budget is used up
 ``exploited``  a trial is overwritten with a checkpoint
 ``snapshot``   the state of the whole sweep as of this line is in a file
@@ -41,7 +42,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
@@ -51,6 +52,7 @@ from tunekit.core.validation import Attempt, Outcome, Request, Status
 
 __all__ = [
     "MOST",
+    "Asked",
     "AttemptBegan",
     "AttemptFailed",
     "AttemptStarted",
@@ -510,6 +512,24 @@ class Chosen(OfTrial, frozen=True, kw_only=True, tag="chosen"):
     runs: bool
 
 
+class Asked(Happened, frozen=True, kw_only=True, tag="asked"):
+    """Somebody has asked for something by hand.
+
+    Attributes:
+        request: The name of the request, which is carried out once.
+        action: ``"stop"``, ``"pause"``, ``"continue"`` or ``"add"``.
+        trial_id: The trial, also of one that is added.
+        config: The hyperparameters of a trial that is added.
+        refused: Why nothing is done; empty if it is.
+    """
+
+    request: str
+    action: Literal["stop", "pause", "continue", "add"]
+    trial_id: str
+    config: Mapping[str, Any] = {}
+    refused: str = ""
+
+
 # The sweep -------------------------------------------------------------------------------------
 
 
@@ -554,6 +574,7 @@ Event = (
     | Decided
     | Reminded
     | Chosen
+    | Asked
     | BudgetExpired
     | SnapshotTaken
     | SessionClosed

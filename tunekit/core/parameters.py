@@ -8,14 +8,14 @@ they follow from the values that trials had.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tunekit.core.values import text
 from tunekit.core.words import setting
 
-__all__ = ["CHOICE", "FLOAT", "INT", "Parameter", "choice", "parameters_of"]
+__all__ = ["CHOICE", "FLOAT", "INT", "Parameter", "choice", "parameters_of", "problems_of"]
 
 FLOAT, INT, CHOICE = "float", "int", "choice"
 
@@ -55,6 +55,23 @@ class Parameter:
         if self.low == self.high:
             return setting(self.low)
         return f"{setting(self.low)} to {setting(self.high)}{' (log)' * self.log}"
+
+    def has(self, value: Any) -> bool:
+        """Return whether it may have a value.
+
+        Example:
+            >>> lr, n = Parameter("lr", FLOAT, 1e-4, 0.1), Parameter("n", INT, 1, 4)
+            >>> lr.has(0.1), lr.has(1), n.has(4), n.has(2.5), n.has("4")
+            (True, False, True, False, False)
+            >>> Parameter("batch", CHOICE, choices=(32, 64)).has(64)
+            True
+        """
+        if self.kind == CHOICE:
+            return len(_distinct([*self.choices, value])) == len(self.choices)
+        if not _is_number(value) or self.low is None or self.high is None:
+            return False
+        whole = self.kind != INT or isinstance(value, int)
+        return whole and self.low <= value <= self.high
 
     @property
     def single(self) -> bool:
@@ -113,6 +130,39 @@ def parameters_of(
         absent = len(values) < len(configs)
         if name in space or alone or absent or not inferred.single:
             found[name] = inferred
+    return found
+
+
+def problems_of(
+    config: Mapping[str, Any],
+    space: Mapping[str, Mapping[str, Any]],
+    *,
+    known: Collection[str],
+    required: Collection[str],
+) -> list[str]:
+    """Return what is wrong with the hyperparameters of a new trial.
+
+    Args:
+        config: Its hyperparameters, by flat name.
+        space: The recorded space, as for :func:`parameters_of`.
+        known: The names of all hyperparameters that are searched.
+        required: Those that each trial has.
+
+    Example:
+        >>> space = {"lr": {"kind": "float", "low": 1e-5, "high": 1, "log": True}}
+        >>> problems_of({"lr": 3, "rate": 1}, space, known=["lr", "n"], required=["lr", "n"])
+        ['rate is not searched: lr, n', 'n is missing', 'lr=3 is outside of 1e-05 to 1 (log)']
+    """
+    found = [
+        f"{name} is not searched: {', '.join(sorted(known)) or 'nothing is'}"
+        for name in config
+        if name not in known
+    ]
+    found += [f"{name} is missing" for name in sorted(required) if name not in config]
+    for name, described in space.items():
+        own = _recorded(name, described)
+        if name in config and own is not None and not own.has(config[name]):
+            found.append(f"{name}={setting(config[name])} is outside of {own}")
     return found
 
 

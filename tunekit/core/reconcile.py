@@ -55,6 +55,8 @@ def next_action(
     gives_way: bool = False,
     validates: bool = False,
     leaves: bool = False,
+    paused: bool = False,
+    stopped: bool = False,
 ) -> Action:
     """Say what to do about a trial now.
 
@@ -72,6 +74,8 @@ def next_action(
         gives_way: Whether it gives its resources back meanwhile.
         validates: Whether a validation runs in its process: it does nothing until that has ended.
         leaves: Whether its node is about to end: it pauses, and resumes elsewhere.
+        paused: Whether it is paused by hand: it does not train on, whatever its scheduler says.
+        stopped: Whether it was stopped by hand.
 
     Example:
         >>> next_action(Desired.RUNNING, Actual.HELD, waits=True)
@@ -83,18 +87,18 @@ def next_action(
     """
     if validates or doing in (Actual.ENDED, Actual.SAVING):
         return Action.NOTHING
-    if phase is Desired.ENDED:
+    if phase is Desired.ENDED or stopped:
         return Action.STOP
     if doing is Actual.STARTING:
         return Action.NOTHING
     if overwritten or (changed and doing is Actual.PAUSED):
         return Action.CHANGE
     if doing is Actual.HELD:
-        if leaves or phase is Desired.PAUSED:
+        if leaves or paused or phase is Desired.PAUSED:
             return Action.PAUSE
         if not waits:
             return Action.TRAIN
         return Action.GIVE_WAY if gives_way else Action.NOTHING
-    if doing is Actual.PAUSED and phase is Desired.RUNNING and not waits:
+    if doing is Actual.PAUSED and phase is Desired.RUNNING and not (waits or paused):
         return Action.RESUME
     return Action.NOTHING

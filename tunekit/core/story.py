@@ -8,6 +8,7 @@ from typing import Any
 
 from tunekit.core.engine import Engine, JudgedBy
 from tunekit.core.events import (
+    Asked,
     AttemptBegan,
     AttemptStarted,
     BudgetExpired,
@@ -54,6 +55,7 @@ _SAYS: Mapping[type[Event], str] = {
     ScoreDelivered: "score of {at} delivered: {event.decision}",
     Reminded: "score of {at} delivered again: {event.decision}",
     Decided: "decided by another trial's score: {event.decision}",
+    Asked: "{event.action} by hand: {how}",
     Chosen: "resumed by its scheduler",
     Exploited: "overwritten with {event.donor_id}'s {at}: generation {event.generation} begins",
     Waited: "has waited {event.seconds:.1f} s for scores",
@@ -161,7 +163,7 @@ def _text(event: Event, trial_id: str, judged: Sequence[str]) -> str | None:
     if isinstance(event, Exploited) and event.donor_id == trial_id != event.trial_id:
         at = place_in_words(event.donor_generation, event.iteration)
         return f"trial {event.trial_id} is overwritten with its {at}"
-    own = isinstance(event, (OfTrial, OfValidation)) and event.trial_id == trial_id
+    own = isinstance(event, (Asked, OfTrial, OfValidation)) and event.trial_id == trial_id
     ends = isinstance(event, BudgetExpired) and trial_id in event.trial_ids
     if not (own or ends or (isinstance(event, SessionClosed) and not event.finished)):
         return None
@@ -173,6 +175,8 @@ def _text(event: Event, trial_id: str, judged: Sequence[str]) -> str | None:
             place = event.report.get(GENERATION, 0), event.report[ITERATION]
         case ValidationRequested() | OfValidation():
             place, stage = event.key.place, event.key.stage
+        case Asked():
+            how = f"refused, {event.refused}" if event.refused else "taken up"
         case ScoreDelivered() | Reminded():
             place = event.generation, event.iteration
         case Exploited():
@@ -237,6 +241,10 @@ def _now(
     if trial is not None and trial.ended is not None:
         but = "" if delivery.over(trial_id) else "; that was not delivered to its scheduler yet"
         what = f"It has ended{but}."
+    elif engine.record(trial_id).stopped:
+        what = "It was stopped by hand, and ends."
+    elif engine.record(trial_id).paused:
+        what = "It is paused by hand, until `tunekit continue`."
     elif engine.record(trial_id).failed:
         what = "It has failed, and is started again if Tune's settings allow that."
     elif trial is None or trial.status == "pending" or decision is None:

@@ -12,6 +12,7 @@ from typing import Any
 from tunekit.core.constraints import Constraint, violation
 from tunekit.core.cost import Cost
 from tunekit.core.events import (
+    Asked,
     AttemptBegan,
     AttemptStarted,
     Chosen,
@@ -161,7 +162,8 @@ class TrialSummary:
         status: ``"pending"``, ``"running"``, ``"terminated"`` or ``"error"``.
         generation: How often it was overwritten.
         iteration: The training iteration that it has reported last.
-        stopped: Whether its scheduler ended it.
+        stopped: Whether its scheduler ended it, or it was stopped by hand.
+        by_hand: ``"paused"`` or ``"stopped"`` if it is, by hand; otherwise empty.
         failures: How often it has failed.
         added: When it was added, in seconds since the epoch.
         ended: When it ended, likewise; None if it has not.
@@ -177,6 +179,7 @@ class TrialSummary:
     generation: int = 0
     iteration: int = 0
     stopped: bool = False
+    by_hand: str = ""
     failures: int = 0
     added: float = math.nan
     ended: float | None = None
@@ -185,7 +188,9 @@ class TrialSummary:
 
     @property
     def shown_status(self) -> str:
-        """Return its status, which is ``"stopped"`` if its scheduler ended it."""
+        """Return its status: ``"stopped"`` if its scheduler ended it, or what was asked."""
+        if self.by_hand:
+            return f"{self.by_hand} by hand"
         return "stopped" if self.stopped else self.status
 
 
@@ -452,23 +457,28 @@ class Timeline:
             case TrialEnded():
                 summary = self._trial(event)
                 summary.status, summary.ended = "terminated", now
-                summary.stopped = event.trial_id in self._stopping
+                asked = summary.by_hand == "stopped"
+                summary.stopped = asked or event.trial_id in self._stopping
+                summary.by_hand = summary.by_hand if asked else ""
             case TrialFailed():
                 self._trial(event).failures += 1
             case TrialErrored():
                 summary = self._trial(event)
                 summary.status, summary.ended = "error", now
-                summary.failures = max(summary.failures, 1)
+                summary.failures, summary.by_hand = max(summary.failures, 1), ""
             case TrialRetried():
                 summary = self._trial(event)
                 summary.status, summary.ended, summary.stopped = "pending", None, False
                 self._stopping.discard(event.trial_id)
+            case Asked(refused="", action="stop" | "pause" | "continue"):
+                known = {"stop": "stopped", "pause": "paused"}
+                self._trial(event).by_hand = known.get(event.action, "")
             case SessionClosed():
                 self.end = "finished" if event.finished else "interrupted"
             case Chosen():
                 self.resumed.add((event.trial_id, *self._heard.get(event.trial_id, (0, 0))))
 
-    def _trial(self, event: OfTrial) -> TrialSummary:
+    def _trial(self, event: OfTrial | Asked) -> TrialSummary:
         trial = self.trials.get(event.trial_id)
         if trial is None:
             trial = self.trials[event.trial_id] = TrialSummary(event.trial_id, added=event.time)

@@ -28,6 +28,7 @@ from tunekit.core.advice import how_to_resume
 from tunekit.core.commands import (
     Ask,
     Cancel,
+    CarryOut,
     Command,
     Deliver,
     Fold,
@@ -51,11 +52,12 @@ from tunekit.core.history import History
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import hide
 from tunekit.core.problems import Problems
-from tunekit.core.progress import counted, starved, waiting_trials
+from tunekit.core.progress import counted, paused_by_hand, starved, waiting_trials
 from tunekit.core.room import Shares, shares, total
 from tunekit.core.seeds import check_seed
 from tunekit.core.validation import Outcome, Status
 from tunekit.core.warm_start import WarmStart
+from tunekit.driver.by_hand import ByHand
 from tunekit.driver.deliveries import Deliveries
 from tunekit.driver.end import Draining, SweepEnd
 from tunekit.driver.failures import FailureReports
@@ -331,7 +333,8 @@ class ValidationCallback(tune.Callback):
             state, controller, self.engine, self.validator, emit
         )
         #: Lets it choose.
-        self.next_trial = NextTrial(user_scheduler, controller, emit=emit)
+        self.next_trial = NextTrial(user_scheduler, controller, self.engine, emit=emit)
+        controller.added = self.engine.added
         searcher = ValidatedSearcher.within(controller)
         #: Which trials wait, and what may use their places.
         self.waiting = waiting = Waiting(
@@ -352,7 +355,18 @@ class ValidationCallback(tune.Callback):
             stage.follow(waiting)
         #: Brings trials to where the scheduler believes them to be.
         self.actions = TrialActions(
-            user_scheduler, controller, waiting, self.validator, self.clock, emit=emit
+            user_scheduler, controller, self.engine, waiting, self.validator, self.clock, emit=emit
+        )
+        #: Takes up what is asked for by hand.
+        self.by_hand = ByHand(
+            self.ledger,
+            self.engine,
+            self.trials,
+            controller,
+            self.actions,
+            self.clock,
+            space=lambda: self.searched or {},
+            emit=emit,
         )
         #: What the scheduler and the searcher are given.
         self.deliveries = Deliveries(
@@ -399,7 +413,7 @@ class ValidationCallback(tune.Callback):
         controller.look_at_reports_first(receive)
         self._open_experiment(controller, state, goals)
         if searcher is not None:
-            searcher.attach(self.validator.poll, self.config.constraints)
+            searcher.attach(self.validator.poll, self.config.constraints, self.engine.added)
             self._judge_by(*searcher.objectives)
         display.attach(controller)
         controller.heed(
@@ -484,6 +498,7 @@ class ValidationCallback(tune.Callback):
             for trial_id, before in told.items():
                 self._tell("on_trial_restored", self.trials[trial_id], before)
             restore.resume(controller)
+            self.by_hand.look()
         if self._end.conclude_restored(list(self.trials.values())):
             self._raise_error()
             self._end.note()
@@ -537,6 +552,7 @@ class ValidationCallback(tune.Callback):
         for validator in self.validators:
             validator.poll(at_once=at_once)
         self._optimizers.warn()
+        self.by_hand.look()
         self.files.show()
         self.actions.act()
         self._end.step(trials)
@@ -711,6 +727,8 @@ class ValidationCallback(tune.Callback):
                 self.requests.validate(command.request, again=command.again)
             case Cancel():
                 self.validator.reject(command.trial_id)
+            case CarryOut():
+                self.by_hand.carry_out(command.asked)
             case Fold():
                 self._take_over_new_criteria()
                 self.files.scored(self.trials[command.outcome.request.trial_id], command.outcome)
@@ -792,6 +810,7 @@ class ValidationCallback(tune.Callback):
             *(counted(one.summary(), f"Stage {name}") for name, one in self.stages.items()),
             waiting_trials(waiting, left),
             starved(self.validator.starved_s()),
+            paused_by_hand(self.engine.paused_by_hand),
             self._draining.awaited([one for v in self.validators for one in v.statuses()]),
         ]
         return [line for line in lines if line is not None]

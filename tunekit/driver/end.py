@@ -137,6 +137,7 @@ class SweepEnd:
             return
         self._files.finalize()
         if not self._controller.finished:
+            self._draining.over()  # a trial may have been added by hand
             return
         if self.pending:
             statuses = [one for v in self._validators for one in v.statuses()]

@@ -29,9 +29,10 @@ from tunekit._ray.checkpoints import (
 from tunekit._ray.controller import Controller
 from tunekit._ray.proxies import Proxy, Version
 from tunekit._ray.storage import exists
-from tunekit.core.commands import Command, Fold, Notify, Show, Told
+from tunekit.core.commands import CarryOut, Command, Fold, Notify, Show, Told
 from tunekit.core.engine import Engine, Hears, Input
 from tunekit.core.events import (
+    Asked,
     CheckpointSaved,
     Chosen,
     Decided,
@@ -41,6 +42,7 @@ from tunekit.core.events import (
     Reminded,
     Reported,
     ScoreDelivered,
+    TrialAdded,
     TrialEnded,
     TrialErrored,
     TrialFailed,
@@ -186,7 +188,7 @@ class Restore:
         trial = None if trial_id is None else driver.trials.get(trial_id)
         if isinstance(event, ScoreDelivered):
             driver.user_scheduler.to_hear[event.trial_id] -= 1
-        if trial_id is not None and trial is None:
+        if trial_id is not None and trial is None and not isinstance(event, Asked):
             return
         if to_scheduler and isinstance(event, (ScoreDelivered, EndDelivered)):
             self._deliver_again(event)
@@ -329,9 +331,18 @@ class Restore:
             driver.perform(command)
         if past[-1].n < self.as_of:
             self._record_lost(past)
+        self._add_asked_for(past)
         self._place(controller)
         for trial_id in list(trials):
             driver.emit(Hears(trial_id))
+
+    def _add_asked_for(self, past: Sequence[Event]) -> None:
+        """Add the trials that were asked for by hand, if the driver was killed before it did."""
+        known = {event.trial_id for event in past if isinstance(event, TrialAdded)}
+        lost = self._driver.engine.added - known - self._driver.trials.keys()
+        for event in past:
+            if isinstance(event, Asked) and event.trial_id in lost:
+                self._driver.perform(CarryOut(event))
 
     def _record_lost(self, past: Sequence[Event]) -> None:
         """Record what Tune's trials have saved and the journal lacks because its end was lost."""
@@ -359,8 +370,9 @@ class Restore:
                 continue
             user_scheduler.proxies.reopen(proxy)
             user_scheduler.proxies.moved(proxy)
-            waits = driver.waiting.waits(trial_id)
-            if proxy.phase is Desired.PAUSED or (proxy.phase is Desired.RUNNING and waits):
+            by_hand = driver.engine.record(trial_id)
+            waits = proxy.phase is Desired.RUNNING and driver.waiting.waits(trial_id)
+            if waits or by_hand.paused or by_hand.stopped or proxy.phase is Desired.PAUSED:
                 controller.set_status(proxy.real, Trial.PAUSED)
             elif proxy.phase is Desired.RUNNING:
                 proxy.phase = Desired.PENDING  # it starts again

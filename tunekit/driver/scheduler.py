@@ -147,7 +147,8 @@ class ValidatedScheduler(TrialScheduler):
         elif not restored:
             sweep.emit(TrialRetried(trial_id=trial.trial_id))
             sweep.user_scheduler.restart(proxy)
-            if proxy.phase is Desired.PAUSED:  # it goes on when your scheduler says so
+            paused_by_hand = sweep.engine.record(trial.trial_id).paused
+            if proxy.phase is Desired.PAUSED or paused_by_hand:  # it goes on when that ends
                 Controller(tune_controller).set_status(trial, Trial.PAUSED)
         sweep.adopt(trial)
 
@@ -171,7 +172,11 @@ class ValidatedScheduler(TrialScheduler):
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         """Record the end of a trial that was not running."""
-        self._join(tune_controller).ended(trial, removed=True)
+        sweep, proxy = self._join(tune_controller), self._proxies.of(trial)
+        # One that is stopped by hand while it waits is still judged by its last score.
+        stopped_by_hand = sweep.engine.record(trial.trial_id).stopped
+        removed = not (stopped_by_hand and proxy.phase is Desired.RUNNING)
+        sweep.ended(trial, removed=removed)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Return the next trial to start: first those that waited for a score."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -18,6 +18,7 @@ from tunekit.errors import AlreadyRunningError
 from tunekit.journal.home import Home
 from tunekit.journal.journal import Journal, record_of
 from tunekit.journal.lock import DriverLock
+from tunekit.journal.requests import name_of, requests_in
 from tunekit.journal.snapshots import SnapshotWriter
 from tunekit.journal.storage import Folder, folder_at, warn_of_kills
 
@@ -108,6 +109,19 @@ class Ledger:
         self.cost.take(event)
         if self._journal is not None:
             self._journal.append(relocated(event, self.home.record))
+
+    def requests(self) -> Iterator[tuple[str, bytes]]:
+        """Yield what was asked for by hand and is still there, the oldest first.
+
+        Raises:
+            Exception: Whatever the storage raises.
+        """
+        return iter(()) if self._folder is None else requests_in(self._folder)
+
+    def answered(self, request: str) -> None:
+        """Delete a request, which was answered."""
+        if self._folder is not None:
+            self._folder.remove(name_of(request))
 
     def add(self, trial: Trial) -> None:
         """Record a trial, with the stopping criterion it has now, at the next :meth:`keep`."""

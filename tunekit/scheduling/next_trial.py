@@ -9,7 +9,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
 from tunekit._ray.controller import Controller
-from tunekit.core.engine import Hears, Input
+from tunekit.core.engine import Engine, Hears, Input
 from tunekit.core.events import Chosen
 from tunekit.core.reconcile import Actual, Desired
 from tunekit.scheduling.user_scheduler import UserScheduler
@@ -26,6 +26,7 @@ class NextTrial:
     Args:
         user_scheduler: The user's scheduler.
         controller: The sweep's controller.
+        engine: The state of the sweep.
         emit: Takes what happens, before anything comes of it.
     """
 
@@ -33,12 +34,13 @@ class NextTrial:
         self,
         user_scheduler: UserScheduler,
         controller: Controller,
+        engine: Engine,
         *,
         emit: Callable[[Input], None],
     ):
         self._user_scheduler, self._controller = user_scheduler, controller
         self._proxies = user_scheduler.proxies
-        self._emit = emit
+        self._engine, self._emit = engine, emit
         # What a scheduler sees that takes the first trial.
         self._in_turn = user_scheduler.view.with_only(self._proxies.first_in_turn)
         self._reminders = Reminders()
@@ -63,13 +65,14 @@ class NextTrial:
                 return None
             if proxy.change and proxy.doing is not Actual.ENDED:
                 return None  # it takes that up first
-            if proxy.doing in (Actual.STARTING, Actual.PAUSED):
+            paused_by_hand = self._engine.record(proxy.trial_id).paused
+            if proxy.doing in (Actual.STARTING, Actual.PAUSED) and not paused_by_hand:
                 if proxy.phase is Desired.PAUSED:
                     self._emit(Chosen(trial_id=proxy.trial_id, runs=False))
                     proxy.phase = Desired.PENDING
                     self._proxies.reopen(proxy)
                 return proxy.real
-            # It is still running, or has ended: no need to start it.
+            # It is still running, has ended, or is paused by hand: no need to start it.
             self._emit(Chosen(trial_id=proxy.trial_id, runs=True))
             proxy.phase = Desired.RUNNING
             self._proxies.reopen(proxy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ray.tune.result import DEFAULT_METRIC, DONE
@@ -67,6 +67,8 @@ class ValidatedSearcher(Searcher):
         self._constraints: Sequence[Constraint] = ()
         # What a former sweep has found that your searcher has not been told of yet.
         self._former: Sequence[tuple[Point, Mapping[str, Any]]] = ()
+        # The trials that your searcher does not know.
+        self._added: Collection[str] = ()
         self._completed: set[str] = set()
         self._final: dict[str, Mapping[str, Any] | None] = {}
 
@@ -107,14 +109,20 @@ class ValidatedSearcher(Searcher):
             innermost = innermost.searcher  # what wraps it may have a copy from before it was set
         return innermost
 
-    def attach(self, refresh: Callable[[], None], constraints: Sequence[Constraint]) -> None:
+    def attach(
+        self,
+        refresh: Callable[[], None],
+        constraints: Sequence[Constraint],
+        added: Collection[str],
+    ) -> None:
         """Connect it with a sweep.
 
         Args:
             refresh: Checks what has become of the sweep's validations.
             constraints: What scores must satisfy.
+            added: The trials that were added by hand, of which your searcher is told nothing.
         """
-        self._refresh, self._constraints = refresh, constraints
+        self._refresh, self._constraints, self._added = refresh, constraints, added
 
     def begin_from(
         self,
@@ -187,6 +195,8 @@ class ValidatedSearcher(Searcher):
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Record a trial's end; your searcher gets it after the trial's last score."""
+        if trial_id in self._added:
+            return
         if error:
             self._final.pop(trial_id, None)
             self.searcher.on_trial_complete(trial_id, result=None, error=True)
@@ -212,10 +222,13 @@ class ValidatedSearcher(Searcher):
 
     def receive(self, trial_id: str, result: dict[str, Any]) -> None:
         """Give your searcher a validated result."""
-        self.searcher.on_trial_result(trial_id, {**self._told(trial_id, result), DONE: False})
+        if trial_id not in self._added:
+            self.searcher.on_trial_result(trial_id, {**self._told(trial_id, result), DONE: False})
 
     def finish(self, trial_id: str, result: Mapping[str, Any] | None) -> None:
         """Receive a trial's newest validated ``result``, after its last validation has ended."""
+        if trial_id in self._added:
+            return
         self._final[trial_id] = result
         self._complete_if_both(trial_id)
 

@@ -14,8 +14,8 @@ from tunekit._ray.proxies import Change, Proxy
 from tunekit._ray.tuner import has_workers
 from tunekit.clock import Clock
 from tunekit.core.advice import no_room
-from tunekit.core.engine import Hears, Input
-from tunekit.core.events import Waited
+from tunekit.core.engine import Engine, Hears, Input
+from tunekit.core.events import Asked, Waited
 from tunekit.core.pending import Waits, Way, when_starved
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
 from tunekit.scheduling.user_scheduler import UserScheduler
@@ -38,6 +38,7 @@ class TrialActions:
     Args:
         user_scheduler: The user's scheduler.
         controller: The sweep's controller.
+        engine: The state of the sweep.
         waiting: Which trials wait, and for what.
         validator: Runs the validations.
         clock: The sweep's clock.
@@ -48,6 +49,7 @@ class TrialActions:
         self,
         user_scheduler: UserScheduler,
         controller: Controller,
+        engine: Engine,
         waiting: Waiting,
         validator: Validator,
         clock: Clock,
@@ -57,7 +59,7 @@ class TrialActions:
         self._user_scheduler, self._controller = user_scheduler, controller
         self._proxies = user_scheduler.proxies
         self._waiting, self._pool, self._validator = waiting, waiting.pool, validator
-        self._clock, self._emit = clock, emit
+        self._engine, self._clock, self._emit = engine, clock, emit
         # When a trial began to wait for a score.
         self._since: dict[str, float] = {}
         self._starts = waiting.starts
@@ -71,11 +73,12 @@ class TrialActions:
         self.begins(proxy)
         self._proxies.reopen(proxy)
         proxy.offered, proxy.serves = True, self._user_scheduler.serves(proxy.real, result)
+        by_hand = self._engine.record(proxy.trial_id)
         waits = self._waiting.may_wait(proxy) or proxy.trial_id in self._controller.leaving
         if not waits and not proxy.change.restored_from:
-            if proxy.phase is Desired.ENDED:
+            if proxy.phase is Desired.ENDED or by_hand.stopped:
                 return TrialScheduler.STOP
-            if proxy.phase is Desired.PAUSED:
+            if proxy.phase is Desired.PAUSED or by_hand.paused:
                 return TrialScheduler.PAUSE
             self._starts.trains(proxy.trial_id, self._clock.monotonic())
             return TrialScheduler.CONTINUE
@@ -129,20 +132,21 @@ class TrialActions:
         if self._starts.begins(trial_id, now):
             self._waiting.given_up = max(0, self._waiting.given_up - 1)
 
-    @staticmethod
-    def _undecided(proxy: Proxy, doing: Actual) -> bool:
+    def _undecided(self, proxy: Proxy, doing: Actual) -> bool:
         """Return whether a trial will need something done even if nothing more is heard of it."""
         if doing is Actual.ENDED:
             return False
         return (
             bool(proxy.change)
             or proxy.phase is Desired.ENDED
+            or self._engine.record(proxy.trial_id).stopped
             or doing in (Actual.SAVING, Actual.HELD)
             or (doing is Actual.PAUSED and proxy.phase is Desired.RUNNING)
         )
 
     def _next_action(self, proxy: Proxy, doing: Actual, waits: Waits | None) -> Action:
         validates = self._pool.hosts(proxy.trial_id)
+        by_hand = self._engine.record(proxy.trial_id)
         way = Way.KEEP
         if waits is not None and doing is Actual.HELD and not validates:
             way = self._waiting.way(proxy, waits)
@@ -155,6 +159,8 @@ class TrialActions:
             validates=validates,
             gives_way=way in (Way.SWAP, Way.RELEASE),
             leaves=self._leaves(proxy.real),
+            paused=by_hand.paused,
+            stopped=by_hand.stopped,
         )
 
     def _leaves(self, trial: Trial) -> bool:
@@ -199,6 +205,16 @@ class TrialActions:
             change = self._user_scheduler.exploit(proxy)
         proxy.change = Change()
         self._controller.change(proxy.real, change)
+
+    # By hand -----------------------------------------------------------------------------------
+
+    def carry_out(self, asked: Asked) -> None:
+        """Stop, pause or continue a trial, at the end of this step or as soon as it can follow."""
+        proxy = self._proxies.by_id[asked.trial_id]
+        self._ready.pop(asked.trial_id, None)
+        if asked.action == "pause" and self._controller.can_withhold(proxy.real):
+            self._controller.withhold(proxy.real)
+        self._proxies.reopen(proxy)
 
     # While trials wait -------------------------------------------------------------------------
 

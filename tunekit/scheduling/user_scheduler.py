@@ -321,8 +321,16 @@ class UserScheduler:
         return (
             self._controller.still
             and self._validator.quiet
-            and all(proxy.stands is None for proxy in self.proxies.by_id.values())
+            and all(
+                proxy.stands is None and not self._goes_on_later(proxy)
+                for proxy in self.proxies.by_id.values()
+            )
         )
+
+    def _goes_on_later(self, proxy: Proxy) -> bool:
+        """Return whether it takes a trial to run that is paused by hand."""
+        begun = proxy.phase in (Desired.PENDING, Desired.RUNNING)
+        return begun and self._engine.record(proxy.trial_id).paused
 
     def take_up(self) -> None:
         """Process what it has given to trials, and got hold of."""

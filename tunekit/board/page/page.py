@@ -226,7 +226,11 @@ def index_of(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def render_panels(
-    found: Findings, errors: Mapping[str, str], trial_ids: Iterable[str] | None = None
+    found: Findings,
+    errors: Mapping[str, str],
+    trial_ids: Iterable[str] | None = None,
+    *,
+    control: bool = False,
 ) -> dict[str, str]:
     """Return what is shown of trials in full, as HTML, by trial.
 
@@ -234,8 +238,10 @@ def render_panels(
         found: What the sweep has come to.
         errors: What Tune recorded of failures, by trial.
         trial_ids: Which ones; by default all.
+        control: Whether there are buttons that stop, pause, continue and copy a trial.
     """
-    made: Any = _environment().get_template("sections.html").make_module({"metric": found.metric})
+    known = {"metric": found.metric, "control": control}
+    made: Any = _environment().get_template("sections.html").make_module(known)
     shown = panels(found, errors, trial_ids)
     return {trial_id: str(made.panel(one)).strip() for trial_id, one in shown.items()}
 
@@ -259,8 +265,8 @@ def shell(
         drawn: The charts, by name.
         live: Of a page that a server keeps up to date: the ``nonce`` of its scripts, where it asks
             for ``news``, the ``version`` that it has, where its ``chart`` and ``trial`` are to be
-            had, and the ``vega`` script, and where the page with all sweeps is (``home``), if there
-            is one.
+            had, and the ``vega`` script, where it can ``ask`` something of the sweep, and where the
+            page with all sweeps is (``home``), if there are these.
     """
     files = {kind: _file(f"page.{kind}") for kind in ("css", "js")}
     return (

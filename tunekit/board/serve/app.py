@@ -14,11 +14,14 @@ from urllib.parse import urlencode
 from tunekit.board.page.page import index_of, shell, vega
 from tunekit.board.serve.catalogue import Catalogue, Entry
 from tunekit.board.serve.live import LiveSweep
+from tunekit.errors import TunekitError
 from tunekit.extras import extra
+from tunekit.journal.requests import MOST_BYTES, ask, decoded, in_words
 from tunekit.version import VERSION
 
 with extra("serve"):
     from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
     from starlette.exceptions import HTTPException
     from starlette.middleware import Middleware
     from starlette.middleware.base import BaseHTTPMiddleware
@@ -61,12 +64,13 @@ class Application(Starlette):
     this machine, or can reach it, may not read the sweeps' files. Two rules keep other sites out,
     whatever a browser does with the cookie: ``Host`` is one of the server's own, so that a foreign
     name made to point here (DNS rebinding) opens nothing; and no page of another origin may load
-    anything.
+    anything. What asks something of a sweep is posted by a page of the server's own origin.
 
     Args:
         catalogue: The sweeps that are served.
         options: The metric, mode and seed, as for :func:`tunekit.load`.
         token: What a browser has to bring.
+        control: Whether trials may be stopped, paused, continued and added from a page.
         cookie: The name of the cookie that it gets for that.
         hosts: The names and addresses by which the server may be called, without a port.
         any_address: Whether any IP address may call it, too: no name was made to point here.
@@ -78,12 +82,13 @@ class Application(Starlette):
         options: Mapping[str, Any] | None = None,
         *,
         token: str,
+        control: bool = False,
         cookie: str = "tunekit",
         hosts: Collection[str] = LOCAL,
         any_address: bool = False,
     ):
         self._catalogue, self._options = catalogue, dict(options or {})
-        self._token, self._cookie = token, cookie
+        self._token, self._control, self._cookie = token, control, cookie
         self._hosts = list(dict.fromkeys(host.lower() for host in hosts))
         self._any_address = any_address
         self._entries: dict[str, Entry] = {}
@@ -97,6 +102,8 @@ class Application(Starlette):
             Route("/sweeps/{key}/chart", self._chart),
             Route(_VEGA, _vega),
         ]
+        if control:
+            routes.append(Route("/sweeps/{key}/ask", self._ask, methods=["POST"]))
         guard = Middleware(BaseHTTPMiddleware, dispatch=self._guarded)
         packed = Middleware(GZipMiddleware, minimum_size=2000, compresslevel=5)
         super().__init__(routes=routes, middleware=[guard, packed])
@@ -120,10 +127,12 @@ class Application(Starlette):
             )
             return PlainTextResponse(text, status_code=421)
         # A link from another site may be followed; what a page of such a site loads is refused.
-        follows = request.headers.get("sec-fetch-dest") == "document"
+        reads = request.method in ("GET", "HEAD")
+        follows = reads and request.headers.get("sec-fetch-dest") == "document"
         own = request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
         origin = ", ".join(request.headers.getlist("origin"))
-        foreign = origin not in ("", f"http://{host}", f"https://{host}")  # https: behind a proxy
+        foreign = origin not in (f"http://{host}", f"https://{host}")  # https: behind a proxy
+        foreign = foreign and (bool(origin) or not reads)
         if foreign or (not own and not follows):
             text = (
                 f"A page of {origin or 'another site'} may not load from this server, which "
@@ -151,7 +160,7 @@ class Application(Starlette):
             return False
         return self._any_address
 
-    # Starlette calls what follows in threads: none of it is a coroutine.
+    # Starlette calls what follows in threads, unless it is a coroutine.
 
     def _home(self, request: Request) -> Response:
         """The list of sweeps; if there is but one, that."""
@@ -171,6 +180,7 @@ class Application(Starlette):
         own = f"/sweeps/{live.entry.key}"
         known = {name: f"{own}/{name}" for name in ("news", "trial", "chart")}
         # The version first: what changes meanwhile is sent again.
+        known |= {"ask": f"{own}/ask"} if self._control else {}
         known |= {"version": live.version, "home": "/all", "vega": _VEGA}
         return _page(live.entry.name, live.parts, **known)
 
@@ -185,6 +195,24 @@ class Application(Starlette):
         if text is None:
             raise HTTPException(404, "The sweep has no such trial.")
         return HTMLResponse(text)
+
+    async def _ask(self, request: Request) -> Response:
+        data = b""
+        async for part in request.stream():
+            data += part
+            if len(data) > MOST_BYTES:
+                raise HTTPException(413, "It is too large.")
+        return await run_in_threadpool(self._asked, request, data)
+
+    def _asked(self, request: Request, data: bytes) -> Response:
+        entry = self._live(request).entry
+        try:
+            asked = decoded(data)
+            answer = ask(entry.filesystem, entry.path, asked)
+        except (OSError, ValueError, TunekitError) as error:
+            return PlainTextResponse(f"Refused: {error}.", status_code=409)
+        status = 409 if answer is not None and answer.refused else 200
+        return PlainTextResponse(in_words(answer), status_code=status)
 
     def _chart(self, request: Request) -> Response:
         text = self._live(request).charts.get(request.query_params.get("id", ""))
@@ -202,7 +230,7 @@ class Application(Starlette):
         return self._followed(key)
 
     def _follow(self, key: str) -> LiveSweep:
-        return LiveSweep(self._entries[key], self._options)
+        return LiveSweep(self._entries[key], self._options, control=self._control)
 
 
 def _same(given: str, wanted: str) -> bool:
@@ -212,7 +240,7 @@ def _same(given: str, wanted: str) -> bool:
 
 def _page(name: str, parts: Mapping[str, str], **live: str) -> Response:
     nonce = secrets.token_urlsafe(16)
-    names = ("home", "news", "version", "trial", "chart", "vega")
+    names = ("home", "news", "version", "trial", "chart", "vega", "ask")
     text = shell(name, parts, live={**dict.fromkeys(names), **live, "nonce": nonce})
     policy = (
         f"default-src 'none'; script-src 'self' 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "

@@ -40,10 +40,18 @@ class LiveSweep:
         entry: Where the sweep is.
         options: The metric, mode and seed, as for :func:`tunekit.load`.
         clock: What the time is read from.
+        control: Whether trials have buttons that stop, pause and continue them.
     """
 
-    def __init__(self, entry: Entry, options: Mapping[str, Any], clock: Clock | None = None):
-        self.entry, self._clock = entry, clock or SystemClock()
+    def __init__(
+        self,
+        entry: Entry,
+        options: Mapping[str, Any],
+        clock: Clock | None = None,
+        *,
+        control: bool = False,
+    ):
+        self.entry, self._clock, self._control = entry, clock or SystemClock(), control
         #: Why it cannot be brought up to date at the moment; empty if it can.
         self.trouble = ""
         self._name, self._number = secrets.token_hex(8), 0
@@ -132,7 +140,8 @@ class LiveSweep:
             if trial_id not in sweep.timeline.trials:
                 return None
             found = Findings(sweep)
-            return render_panels(found, sweep.trial_errors(), [trial_id])[trial_id]
+            errors, own = sweep.trial_errors(), [trial_id]
+            return render_panels(found, errors, own, control=self._control)[trial_id]
 
     def _tell(self) -> None:
         drawn = {name: spec for one in CHARTS for name, spec in self._drawn.get(one, {}).items()}

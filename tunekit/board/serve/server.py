@@ -37,6 +37,7 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int | None = None,
+    control: bool = False,
     metric: str | None = None,
     mode: str | None = None,
     seed_param: str | None = None,
@@ -49,6 +50,7 @@ def serve(
         host: The name or address to listen on; requests have to call the server by it, or by a
             name of this machine. Whoever can reach it has to bring the token.
         port: Where to listen; by default :data:`PORT`, or any free one if it is taken.
+        control: Whether whoever has the token may stop, pause, continue and add trials, too.
         metric: As for :func:`tunekit.load`.
         mode: Likewise.
         seed_param: Likewise.
@@ -79,6 +81,7 @@ def serve(
         catalogue,
         {"metric": metric, "mode": mode, "seed_param": seed_param},
         token=token,
+        control=control,
         cookie=f"tunekit-{number}",  # cookies are of a host, whatever the port
         hosts=(*LOCAL, shown, *([socket.getfqdn()] if anywhere else [])),
         any_address=anywhere,

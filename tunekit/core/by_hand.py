@@ -1,0 +1,57 @@
+"""What may be asked of a running sweep by hand, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+__all__ = ["ACTIONS", "State", "refusal"]
+
+
+class State(Enum):
+    """What a trial is to someone who wants to stop, pause or continue it."""
+
+    GOES_ON = "goes on"  #: it may wait, or be paused by its scheduler
+    PAUSED = "is paused by hand"
+    ENDED = "has ended"  #: or it has been stopped, and is about to end
+
+
+#: What may be asked, and of trials in which states; a trial that is added has none.
+ACTIONS: Mapping[str, frozenset[State]] = {
+    "stop": frozenset({State.GOES_ON, State.PAUSED}),
+    "pause": frozenset({State.GOES_ON}),
+    "continue": frozenset({State.PAUSED}),
+    "add": frozenset(),
+}
+_PAST = {"stop": "stopped", "pause": "paused", "continue": "continued"}
+_MOST_NAMED = 10
+
+
+def refusal(action: str, trial_id: str, states: Mapping[str, State]) -> str:
+    """Return why a trial cannot be stopped, paused or continued; empty if it can.
+
+    Args:
+        action: ``"stop"``, ``"pause"`` or ``"continue"``.
+        trial_id: The trial.
+        states: The state of each trial of the sweep.
+
+    Example:
+        >>> states = {"a": State.GOES_ON, "b": State.ENDED, "c": State.GOES_ON}
+        >>> refusal("pause", "a", states)
+        ''
+        >>> refusal("stop", "b", states)
+        'trial b has ended; trials that can be stopped: a, c'
+        >>> refusal("continue", "a", states)
+        'trial a is not paused by hand; trials that can be continued: none'
+    """
+    state = states.get(trial_id)
+    if state in ACTIONS[action]:
+        return ""
+    why = "is not in this sweep" if state is None else state.value
+    if state is State.GOES_ON:
+        why = "is not paused by hand"
+    able = [one for one, known in states.items() if known in ACTIONS[action]]
+    named = ", ".join(able[:_MOST_NAMED]) or "none"
+    if len(able) > _MOST_NAMED:
+        named += f" and {len(able) - _MOST_NAMED} more"
+    return f"trial {trial_id} {why}; trials that can be {_PAST[action]}: {named}"
