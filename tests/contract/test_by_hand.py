@@ -1,0 +1,421 @@
+"""Trials are stopped, paused, continued and added by hand, whatever they are doing."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.search.optuna import OptunaSearch
+
+import tunekit
+from tests.asking import Asks, AsksAtRandom, answers, put, reached
+from tests.schedulers import CASES, seed_all
+from tests.seeds import seeds
+from tests.sweeps import Endless, Ran, sweep
+from tunekit.core.events import (
+    Asked,
+    Decided,
+    Reported,
+    ScoreDelivered,
+    TrialAdded,
+    TrialEnded,
+    TrialErrored,
+)
+from tunekit.core.reconcile import Actual, Desired
+from tunekit.driver.by_hand import ByHand
+from tunekit.journal.journal import events_in
+from tunekit.journal.requests import Request, ask, in_words
+from tunekit.testing import check_journal
+
+MODES = ["continue", "wait", "wait-paused", "wait-reused", "auto", "auto-beside"]
+SCHEDULERS = ["fifo", "asha", "pbt", "pbt-sync", "hyperband", "promotion"]
+
+
+@pytest.fixture(autouse=True)
+def checked(monkeypatch):
+    monkeypatch.setenv("TUNEKIT_CHECK", "1")
+
+
+def run(folder: Path, *script: Any, scheduler: Any = None, **options: Any) -> Ran:
+    known: dict[str, Any] = {
+        "trials": 3,
+        "trainable": Endless,
+        "stop": {"training_iteration": 6},
+        "more_callbacks": (Asks(folder / "sweep", list(script)),),
+    }
+    return sweep(folder, scheduler or FIFOScheduler(), **{**known, **options})
+
+
+def told(ran: Ran) -> list[tuple[str, str]]:
+    return [(one.action, one.refused) for one in answers(ran.home)]
+
+
+def reports_after(events: list[Any], asked: Asked, until: tuple[str, ...]) -> int:
+    """How often a trial has reported from a request on, until another one is granted or it ends."""
+    count = 0
+    for event in events[events.index(asked) + 1 :]:
+        if getattr(event, "trial_id", None) != asked.trial_id:
+            continue
+        if isinstance(event, Asked) and event.action in until and not event.refused:
+            break
+        count += isinstance(event, Reported)
+    return count
+
+
+# Whatever is asked, whenever ---------------------------------------------------------------------
+
+
+def granted(events: list[Any]) -> None:
+    """Check that what was asked was granted or refused as the state of the trial says."""
+    paused: set[str] = set()
+    over: set[str] = set()
+    for event in events:
+        match event:
+            case TrialEnded() | TrialErrored():
+                over.add(event.trial_id)
+            case ScoreDelivered(decision="STOP") | Decided(decision="STOP"):
+                over.add(event.trial_id)
+            case Asked(action="add"):
+                assert not event.refused
+            case Asked(action=action, trial_id=trial_id):
+                is_paused = trial_id in paused - over
+                wanted = trial_id not in over and is_paused == (action == "continue")
+                if action == "stop":
+                    wanted = trial_id not in over
+                assert (not event.refused) == wanted, event
+                if wanted:
+                    (paused.add if action == "pause" else paused.discard)(trial_id)
+                if wanted and action == "stop":
+                    over.add(trial_id)
+
+
+SEEN: set[tuple[str, Actual, Desired]] = set()
+
+
+@pytest.mark.parametrize("on_pending", MODES)
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_anything_can_be_asked_of_any_trial_at_any_time(tmp_path, monkeypatch, name, on_pending):
+    case = CASES[name]
+    if on_pending not in case.modes:
+        pytest.skip("not with this scheduler")
+    answer = ByHand._answer
+
+    def noted(self: ByHand, request: str, data: bytes) -> Asked:
+        asked = answer(self, request, data)
+        if asked.action != "add":
+            proxy = self._actions._proxies.by_id[asked.trial_id]
+            SEEN.add((asked.action, proxy.doing, proxy.phase))
+        return asked
+
+    monkeypatch.setattr(ByHand, "_answer", noted)
+    for seed in seeds(2, name, on_pending):
+        seed_all(seed)
+        folder = tmp_path / str(seed)
+        ran = sweep(
+            folder,
+            case.make(folder / "policies"),
+            on_pending=on_pending,
+            trainable=Endless,
+            seed=seed,
+            slots=3,
+            validation_s=lambda attempt: 1.7,
+            more_callbacks=(AsksAtRandom(folder / "sweep", seed),),
+            **({"trials": 5, "stop": {"training_iteration": 9}} | case.options()),
+        )
+        events = events_in(ran.home)
+        check_journal(events)
+        granted(events)
+        asked = answers(ran.home)
+        left = {path.stem for path in (ran.home / "requests").iterdir()}
+        assert len({one.request for one in asked} - left) == len(asked) > 2
+        assert all(trial.status == "TERMINATED" for trial in ran.trials)
+        assert {one.trial_id for one in asked if one.action == "add"} <= {
+            trial.trial_id for trial in ran.trials
+        }
+        for one in asked:
+            if one.refused:
+                continue
+            if one.action == "stop":
+                assert reports_after(events, one, ()) == 0
+            if one.action == "pause":
+                assert reports_after(events, one, ("continue", "stop")) <= 1
+
+
+def test_all_states_of_a_trial_were_asked_about():
+    """The test before has met each of them, if it has run."""
+    if not SEEN:
+        pytest.skip("alone, it has seen nothing")
+    doing = {(action, at) for action, at, _ in SEEN}
+    for action in ("stop", "pause", "continue"):
+        for at in Actual:
+            assert (action, at) in doing, (action, at)
+        assert (action, Actual.PAUSED, Desired.PAUSED) in SEEN, "paused by its scheduler"
+
+
+# What comes of it --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_pending", MODES)
+def test_a_trial_that_is_stopped_is_judged_by_its_last_score(tmp_path, on_pending):
+    ran = run(
+        tmp_path,
+        (reached(1, 3), "stop", 1, {}),
+        on_pending=on_pending,
+        validation_s=lambda attempt: 4.0,
+    )
+    assert told(ran) == [("stop", "")]
+    assert ran.lengths() == {0: 6, 1: 3, 2: 6}
+    assert ran.heard.of(1)[-1:] == [3]
+    [end] = [score for index, score in ran.heard.ends if index == 1]
+    assert end == ran.validated()[1][3]
+    shown = tunekit.load(ran.home).timeline.trials[ran.trials[1].trial_id]
+    assert shown.shown_status == "stopped by hand" and shown.stopped
+
+
+@pytest.mark.parametrize("on_pending", MODES)
+def test_a_paused_trial_gives_its_slot_away_and_resumes_where_it_was(tmp_path, on_pending):
+    ran = run(
+        tmp_path,
+        (reached(0, 2), "pause", 0, {}),
+        (reached(1, 6), "continue", 0, {}),
+        on_pending=on_pending,
+        slots=1,
+    )
+    assert told(ran) == [("pause", ""), ("continue", "")]
+    assert ran.lengths() == {0: 6, 1: 6, 2: 6}
+    of = [e.trial_id for e in events_in(ran.home) if isinstance(e, Reported)]
+    first, second = ran.trials[0].trial_id, ran.trials[1].trial_id
+    assert of.index(second) < len(of) - 1 - of[::-1].index(first), "the slot was free meanwhile"
+    iterations = [
+        e.report["training_iteration"]
+        for e in events_in(ran.home)
+        if isinstance(e, Reported) and e.trial_id == first
+    ]
+    assert iterations == [1, 2, 3, 4, 5, 6], "none is lost, none is run twice"
+
+
+def test_a_pending_trial_that_is_paused_does_not_start(tmp_path):
+    ran = run(
+        tmp_path,
+        (reached(0, 1), "pause", 1, {}),
+        (reached(2, 6), "continue", 1, {}),
+        slots=1,
+    )
+    first = [e.trial_id for e in events_in(ran.home) if isinstance(e, Reported)]
+    order = list(dict.fromkeys(first))
+    assert order == [ran.trials[n].trial_id for n in (0, 2, 1)]
+
+
+def test_a_scheduler_stops_a_trial_that_is_paused_by_hand(tmp_path):
+    scheduler = ASHAScheduler(max_t=9, grace_period=1, reduction_factor=2)
+    ran = run(
+        tmp_path,
+        (reached(0, 1), "pause", 0, {}),
+        scheduler=scheduler,
+        validate=lambda attempt: {"accuracy": -attempt.request.iteration + _worst(attempt)},
+        validation_s=lambda attempt: 3.0 + 5.0 * (_worst(attempt) < 0),
+    )
+    assert told(ran) == [("pause", "")]
+    trial = tunekit.load(ran.home).timeline.trials[ran.trials[0].trial_id]
+    assert trial.shown_status == "stopped" and ran.lengths()[0] <= 2
+
+
+def _worst(attempt: Any) -> float:
+    return -100.0 if attempt.request.trial_id.endswith("00000") else 0.0
+
+
+def test_a_sweep_whose_last_trials_are_paused_waits_and_says_so(tmp_path, caplog):
+    shown: list[Any] = []
+    waited = itertools.count()
+
+    def while_paused(trials: dict[int, Any]) -> bool:
+        if all(trials[n].is_finished() for n in (1, 2)) and trials[0].status == "PAUSED":
+            known = tunekit.load(tmp_path / "sweep")
+            shown[:] = [known.timeline.trials[trials[0].trial_id].shown_status]
+            shown.append(known.story(trials[0].trial_id))
+            return next(waited) > 50
+        return False
+
+    with caplog.at_level(logging.WARNING, "tunekit"):
+        ran = run(tmp_path, (reached(0, 2), "pause", 0, {}), (while_paused, "continue", 0, {}))
+    said = [record.getMessage() for record in caplog.records if "by hand" in record.getMessage()]
+    assert said == [
+        "1 trial paused by hand: 00000_00000. No other trial runs: the sweep waits for "
+        "`tunekit continue`, or `tunekit stop`."
+    ]
+    assert shown[0] == "paused by hand" and "It is paused by hand" in shown[1]
+    assert "pause by hand: taken up" in shown[1]
+    assert ran.lengths() == {0: 6, 1: 6, 2: 6}
+
+
+# Adding ------------------------------------------------------------------------------------------
+
+SPACE = {"lr": tune.loguniform(1e-4, 1e-1), "net": {"width": tune.choice([8, (16, 16)])}, "n": 3}
+LR = {"kind": "float", "low": 1e-4, "high": 1e-1, "log": True}
+
+
+def adding(folder: Path, *configs: dict[str, Any], **options: Any) -> Ran:
+    script = [(reached(0, 2), "add", 0, config) for config in configs]
+    ran = run(folder, *script, param_space=SPACE, run=False, **options)
+    ran.validation.searched = {
+        "lr": LR,
+        "net/width": {"kind": "choice", "choices": [8, "[16, 16]"]},
+    }
+    ran.sweep.run(most=50_000)
+    return ran
+
+
+def test_an_added_trial_is_one_like_the_others(tmp_path):
+    ran = adding(tmp_path, {"lr": 0.05, "net": {"width": [16, 16]}, "n": 3})
+    assert told(ran) == [("add", "")]
+    added = ran.sweep.controller.get_trials()[-1]
+    assert added.trial_id == "00000001" and len(ran.trials) == 4
+    assert added.config == {"lr": 0.05, "net": {"width": (16, 16)}, "n": 3}
+    assert added.last_result["training_iteration"] == 6 and added.status == "TERMINATED"
+    recorded = [e for e in events_in(ran.home) if isinstance(e, TrialAdded)]
+    assert [e.trial_id for e in recorded][-1] == "00000001"
+    assert len(dict(ran.validation.history.scores("00000001"))) == 6
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"lr": 3, "net/width": 8}, "lr=3 is outside of 0.0001 to 0.1 (log)"),
+        ({"lr": 0.01, "net/width": 9}, "net/width=9 is outside of 8, [16, 16]"),
+        ({"lr": 0.01}, "net/width is missing"),
+        ({"lr": 0.01, "net/width": 8, "n": 4}, "n is not searched: lr, net/width"),
+        ({"rate": 1, "net": {"width": 8}}, "rate is not searched: lr, net/width; lr is missing"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_by_name(tmp_path, config, why):
+    ran = adding(tmp_path, config)
+    assert told(ran) == [("add", why)] and len(ran.trials) == 3
+
+
+def test_a_searcher_is_not_told_of_a_trial_that_it_has_not_suggested(tmp_path):
+    search = OptunaSearch({"lr": tune.uniform(0.0, 1.0)}, metric="accuracy", mode="max", seed=1)
+    ran = run(
+        tmp_path,
+        (lambda trials: len(trials) > 1 and reached(1, 2)(trials), "add", 1, {"lr": 0.5}),
+        search_alg=tunekit.ValidatedSearcher(search),
+        metric=None,
+        mode=None,
+    )
+    assert told(ran) == [("add", "")] and len(ran.trials) == 4
+    assert len(search._ot_study.trials) == 3
+    assert all(trial.status == "TERMINATED" for trial in ran.trials)
+
+
+# Refusals ----------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_is_refused_with_what_can(tmp_path):
+    done = lambda trials: trials[0].is_finished()  # noqa: E731
+    ran = run(
+        tmp_path,
+        (reached(0, 2), "stop", 0, {}),
+        *((done, action, 0, {}) for action in ("stop", "pause", "continue")),
+        (done, "continue", 1, {}),
+        (done, "pause", 1, {}),
+        (done, "pause", 1, {}),
+        (reached(2, 6), "continue", 1, {}),
+    )
+    ended = "trial 00000_00000 has ended; trials that can be "
+    assert told(ran) == [
+        ("stop", ""),
+        ("stop", ended + "stopped: 00000_00001, 00000_00002"),
+        ("pause", ended + "paused: 00000_00001, 00000_00002"),
+        ("continue", ended + "continued: none"),
+        (
+            "continue",
+            "trial 00000_00001 is not paused by hand; trials that can be continued: none",
+        ),
+        ("pause", ""),
+        (
+            "pause",
+            "trial 00000_00001 is paused by hand; trials that can be paused: 00000_00002",
+        ),
+        ("continue", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"nonsense",
+        b'{"action": "delete"}',
+        b'{"action": "add", "config": ' + b'{"a": ' * 200 + b"1" + b"}" * 201,
+        b'{"action": "stop", "trial_id": "' + b"x" * 70_000 + b'"}',
+    ],
+)
+def test_a_request_that_is_none_is_refused_and_removed(tmp_path, data):
+    home = tmp_path / "sweep"
+    name = f"{7:020d}-{7:08x}"
+
+    class Writes(tune.Callback):
+        def on_trial_result(self, iteration: int, **info: Any) -> None:
+            put(home, 3, "stop", "nobody")
+            (home / f"requests/{name}.json").write_bytes(data)
+            (home / "requests/of-somebody-else.txt").write_text("?")
+
+    ran = run(tmp_path, more_callbacks=(Writes(),))
+    first, second = answers(home)[:2]
+    assert first.refused.startswith("trial nobody is not in this sweep; trials that can be")
+    assert second.request == name and second.refused
+    assert "nobody" not in tunekit.load(home).timeline.trials
+    assert [one.name for one in (home / "requests").iterdir()] == ["of-somebody-else.txt"]
+    assert ran.lengths() == {0: 6, 1: 6, 2: 6}
+
+
+def test_a_link_among_the_requests_is_not_followed(tmp_path):
+    home, secret = tmp_path / "sweep", tmp_path / "secret.json"
+    secret.write_text('{"action": "stop", "trial_id": "00000_00000"}')
+
+    class Links(tune.Callback):
+        def on_trial_result(self, iteration: int, **info: Any) -> None:
+            (home / "requests").mkdir(exist_ok=True)
+            path = home / f"requests/{7:020d}-{7:08x}.json"
+            if not path.is_symlink():
+                path.symlink_to(secret)
+
+    ran = run(tmp_path, more_callbacks=(Links(),))
+    assert ran.lengths() == {0: 6, 1: 6, 2: 6} and secret.exists()
+    assert answers(home)[0].refused
+
+
+# Who asks ----------------------------------------------------------------------------------------
+
+
+def test_whoever_asks_reads_the_answer_in_the_journal(tmp_path):
+    ran = run(tmp_path, run=False)
+    trial_id, said = "00000_00001", []
+    for _ in range(12):
+        ran.sweep.step()
+    filesystem = ran.sweep.controller._storage.storage_filesystem
+
+    def asked(*request: Any, **config: Any) -> str:
+        def sleep(seconds: float) -> None:
+            ran.sweep.step()
+
+        return in_words(ask(filesystem, str(ran.home), Request(*request, **config), sleep=sleep))
+
+    said = [asked("pause", trial_id), asked("pause", trial_id), asked("continue", trial_id)]
+    assert said == [
+        f"Trial {trial_id} pauses at its next report.",
+        f"Refused: trial {trial_id} is paused by hand; trials that can be paused: 00000_00000, "
+        "00000_00002.",
+        f"Trial {trial_id} continues.",
+    ]
+    late = ask(filesystem, str(ran.home), Request("stop", trial_id), sleep=lambda seconds: None)
+    assert late is None and "has not answered yet" in in_words(late)
+    ran.sweep.run(most=50_000)
+    assert answers(ran.home)[-1].action == "stop" and not answers(ran.home)[-1].refused
+    with pytest.raises(ValueError, match="no driver runs this sweep"):
+        ask(filesystem, str(ran.home), Request("stop", trial_id))
+    assert not list((ran.home / "requests").iterdir()), "nothing was asked"
