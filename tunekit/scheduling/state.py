@@ -51,7 +51,8 @@ class SchedulerState:
             home: Where the experiment is kept.
         """
         state = {
-            "scheduler": self.scheduler.__dict__,
+            # A copy: what refers to the scheduler itself would get a part of its dict otherwise.
+            "scheduler": dict(self.scheduler.__dict__),
             "judged": {trial_id: proxy.state() for trial_id, proxy in self.proxies.by_id.items()},
             "offers": self.proxies.offers,
         }
