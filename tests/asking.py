@@ -44,6 +44,17 @@ def reached(number: int, iteration: int) -> Callable[[dict[int, Trial]], bool]:
     return has
 
 
+def scored(number: int, iteration: int) -> Callable[[dict[int, Trial]], bool]:
+    """Whether a trial has a score of an iteration, also before anything has come of it."""
+
+    def has(trials: dict[int, Trial]) -> bool:
+        last = (trials[number].last_result or {}) if number in trials else {}
+        shown = last.get("validated_iteration", 0)
+        return bool(max(shown, getattr(trials.get(number), "scored", 0)) >= iteration)
+
+    return has
+
+
 class Asks(tune.Callback):
     """Asks, in order, as soon as a test says so; it comes before the ValidationCallback.
 
@@ -54,18 +65,27 @@ class Asks(tune.Callback):
 
     def __init__(self, home: Path, script: Script):
         self.home, self.script, self.count = home, list(script), 0
+        self.known: dict[int, Trial] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        known = {index_of(trial): trial for trial in trials}
+        self.known = {index_of(trial): trial for trial in trials}
+        self.ask()
+
+    def on_trial_validated(self, trial: Trial, report: dict[str, Any], metrics: Any) -> None:
+        trial.scored = report["training_iteration"]
+        self.ask()
+
+    def ask(self) -> None:
         while self.count < len(self.script):
             when, action, number, config = self.script[self.count]
-            if not when(known):
+            if not when(self.known):
                 return
             self.count += 1
-            put(self.home, self.count, action, known[number].trial_id * (action != "add"), **config)
+            trial_id = self.known[number].trial_id if action != "add" else ""
+            put(self.home, self.count, action, trial_id, **config)
 
 
 class AsksAtRandom(tune.Callback):

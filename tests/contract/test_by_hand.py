@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import itertools
 import logging
+import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.search import BasicVariantGenerator
 from ray.tune.search.optuna import OptunaSearch
 
 import tunekit
-from tests.asking import Asks, AsksAtRandom, answers, put, reached
+from tests.asking import Asks, AsksAtRandom, Script, answers, put, reached, scored
+from tests.kills import run_killed
 from tests.schedulers import CASES, seed_all
-from tests.seeds import seeds
-from tests.sweeps import Endless, Ran, sweep
+from tests.seeds import SCHEDULES, seeds
+from tests.sweeps import Endless, Ran, quality, sweep
 from tunekit.core.events import (
     Asked,
     Decided,
@@ -419,3 +423,127 @@ def test_whoever_asks_reads_the_answer_in_the_journal(tmp_path):
     with pytest.raises(ValueError, match="no driver runs this sweep"):
         ask(filesystem, str(ran.home), Request("stop", trial_id))
     assert not list((ran.home / "requests").iterdir()), "nothing was asked"
+
+
+# Killed ------------------------------------------------------------------------------------------
+
+
+def asked_once(home: Path, script: Script) -> Callable[[], Asks]:
+    """One who asks, who outlives the driver."""
+    asks = Asks(home, script)
+
+    class Outlives(Asks):
+        def __init__(self) -> None:
+            self.__dict__ = asks.__dict__
+
+    return Outlives
+
+
+def is_paused(trials: dict[int, Any]) -> bool:
+    return any(trial.status == "PAUSED" for trial in trials.values())
+
+
+def lengths(ran: Ran) -> dict[str, int]:
+    return {one.trial_id: one.last_result["training_iteration"] for one in ran.trials}
+
+
+def by_name(attempt: Any) -> dict[str, float]:
+    """The score of a trial that may have been added, in whatever life."""
+    number = int(attempt.request.trial_id.rsplit("_", 1)[-1], 16)
+    return {"accuracy": quality(number, attempt.request.iteration)}
+
+
+@pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
+def test_killed_at_any_write_whatever_was_asked_is_done_once(tmp_path, on_pending, monkeypatch):
+    """One trial at a time, and asked as a score ends: nothing depends on when that is."""
+    monkeypatch.setattr("tunekit.driver.by_hand._INTERVAL_S", 0.0)
+    script: Script = [
+        (scored(0, 2), "pause", 0, {}),
+        (is_paused, "continue", 0, {}),
+        (scored(1, 3), "stop", 1, {}),
+        (scored(2, 3), "stop", 1, {}),
+        (scored(2, 5), "add", 2, {}),
+    ]
+
+    def run_it(folder: Path, lives: Iterator[int], torn: bool) -> tuple[Ran, int]:
+        asks = asked_once(folder / "sweep", script)
+
+        def made(folder: Path, **options: Any) -> Ran:
+            generator = BasicVariantGenerator(max_concurrent=1)
+            generator._uuid_prefix = "00000_"
+            return run(
+                folder,
+                scheduler=ASHAScheduler(max_t=5, grace_period=1, reduction_factor=2),
+                on_pending=on_pending,
+                search_alg=generator,
+                validate=by_name,
+                slots=1,
+                more_callbacks=(asks(),),
+                listening=False,
+                run=False,
+                **options,
+            )
+
+        return run_killed(folder, made, lives, torn=torn)
+
+    undisturbed, _ = run_it(tmp_path / "undisturbed", iter([]), False)
+    expected = check_journal(events_in(undisturbed.home))
+    assert [action for action, why in told(undisturbed) if not why] == [
+        *("pause", "continue", "stop", "add")
+    ]
+    for at in itertools.count(step=5 if SCHEDULES == 1 else 1):
+        ran, kills = run_it(tmp_path / str(at), iter([at]), bool(at % 2))
+        lives = check_journal(events_in(ran.home))
+        lives.running = expected.running = 0
+        assert told(ran) == told(undisturbed), at
+        assert lives == expected, at
+        assert lengths(ran) == lengths(undisturbed), at
+        if not kills:
+            break
+    assert at >= 60
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("on_pending", ["continue", "auto", "wait-reused"])
+def test_killed_often_while_anything_is_asked(tmp_path, name, on_pending):
+    case = CASES[name]
+    if on_pending not in case.modes:
+        pytest.skip("not with this scheduler")
+    for seed in seeds(1, name, on_pending):
+        draw, folder = random.Random(seed), tmp_path / str(seed)
+        asks = AsksAtRandom(folder / "sweep", seed)
+
+        class Outlives(AsksAtRandom):
+            def __init__(self) -> None:
+                self.__dict__ = asks.__dict__  # noqa: B023
+
+        def made(folder: Path, **options: Any) -> Ran:
+            seed_all(seed)  # noqa: B023
+            return sweep(
+                folder,
+                case.make(folder / "policies"),
+                on_pending=on_pending,
+                trainable=Endless,
+                seed=seed,  # noqa: B023
+                slots=3,
+                listening=False,
+                run=False,
+                more_callbacks=(Outlives(),),
+                **({"trials": 5, "stop": {"training_iteration": 9}} | case.options()),
+                **options,
+            )
+
+        lives = iter([draw.randrange(5, 200) for _ in range(3)])
+        ran, _ = run_killed(folder, made, lives, torn=bool(seed % 2))
+        events = events_in(ran.home)
+        check_journal(events)
+        granted(events)
+        asked = answers(ran.home)
+        assert len({one.request for one in asked}) == len(asked)
+        assert all(trial.status == "TERMINATED" for trial in ran.trials)
+        added = {one.trial_id for one in asked if one.action == "add"}
+        assert added <= {trial.trial_id for trial in ran.trials}
+        for one in asked:
+            if one.action == "pause" and not one.refused:
+                # What a trial trained after its last checkpoint, it trains again.
+                assert reports_after(events, one, ("continue", "stop")) <= 1

@@ -24,7 +24,13 @@ __all__ = ["Change", "Proxy", "ProxyController", "Scheduling", "Version"]
 
 
 class Scheduling(Protocol):
-    """What hears of what a scheduler does to a proxy."""
+    """What hears of what a scheduler does to a proxy.
+
+    Attributes:
+        paused_by_hand: Returns whether a trial is.
+    """
+
+    paused_by_hand: Callable[[str], bool]
 
     def moved(self, proxy: Proxy) -> None:
         """Its phase is another one."""
@@ -202,7 +208,9 @@ class Proxy:
     def is_finished(self) -> bool:
         # One that has ended can be cloned as long as there is something of it to be seen, but it
         # cannot be overwritten, which PBT does with the trial whose result it gets.
+        # One that is paused by hand would overwrite the same trials again and again.
         ended = self.phase is Desired.ENDED or self.status == Trial.ERROR
+        ended = ended or self._scheduling.paused_by_hand(self.trial_id)
         return ended or (self.judging and self.doing is Actual.ENDED)
 
     @property

@@ -333,7 +333,7 @@ class ValidationCallback(tune.Callback):
             state, controller, self.engine, self.validator, emit
         )
         #: Lets it choose.
-        self.next_trial = NextTrial(user_scheduler, controller, self.engine, emit=emit)
+        self.next_trial = NextTrial(user_scheduler, controller, emit=emit)
         controller.added = self.engine.added
         searcher = ValidatedSearcher.within(controller)
         #: Which trials wait, and what may use their places.

@@ -9,7 +9,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
 from tunekit._ray.controller import Controller
-from tunekit.core.engine import Engine, Hears, Input
+from tunekit.core.engine import Hears, Input
 from tunekit.core.events import Chosen
 from tunekit.core.reconcile import Actual, Desired
 from tunekit.scheduling.user_scheduler import UserScheduler
@@ -26,7 +26,6 @@ class NextTrial:
     Args:
         user_scheduler: The user's scheduler.
         controller: The sweep's controller.
-        engine: The state of the sweep.
         emit: Takes what happens, before anything comes of it.
     """
 
@@ -34,13 +33,12 @@ class NextTrial:
         self,
         user_scheduler: UserScheduler,
         controller: Controller,
-        engine: Engine,
         *,
         emit: Callable[[Input], None],
     ):
         self._user_scheduler, self._controller = user_scheduler, controller
         self._proxies = user_scheduler.proxies
-        self._engine, self._emit = engine, emit
+        self._emit = emit
         # What a scheduler sees that takes the first trial.
         self._in_turn = user_scheduler.view.with_only(self._proxies.first_in_turn)
         self._reminders = Reminders()
@@ -65,7 +63,7 @@ class NextTrial:
                 return None
             if proxy.change and proxy.doing is not Actual.ENDED:
                 return None  # it takes that up first
-            paused_by_hand = self._engine.record(proxy.trial_id).paused
+            paused_by_hand = self._proxies.paused_by_hand(proxy.trial_id)
             if proxy.doing in (Actual.STARTING, Actual.PAUSED) and not paused_by_hand:
                 if proxy.phase is Desired.PAUSED:
                     self._emit(Chosen(trial_id=proxy.trial_id, runs=False))
@@ -94,6 +92,7 @@ class NextTrial:
             proxy
             for proxy in self._proxies.by_id.values()
             if proxy.status not in (Trial.TERMINATED, Trial.ERROR)
+            and not self._proxies.paused_by_hand(proxy.trial_id)
         ]
         if any(proxy.phase is not Desired.PAUSED for proxy in left):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 from ray.tune.experiment import Trial
 
@@ -33,6 +34,8 @@ class Proxies:
         self.by_id: dict[str, Proxy] = {}
         #: The trials that something may have to be done about.
         self.open: dict[str, Proxy] = {}
+        #: Returns whether a trial is paused by hand.
+        self.paused_by_hand: Callable[[str], bool] = lambda trial_id: False
         # Those that the user's scheduler has just done something to.
         self._touched: dict[str, Proxy] = {}
         # The trials that it may start or resume, by their places in Tune's list of trials.

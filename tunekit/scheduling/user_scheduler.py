@@ -71,6 +71,7 @@ class UserScheduler:
         #: The same, as it is saved.
         self.state = state
         self.proxies = state.proxies
+        self.proxies.paused_by_hand = lambda trial_id: engine.record(trial_id).paused
         self._controller, self._engine, self._validator = controller, engine, validator
         self._emit = emit
         #: The sweep as the scheduler sees it.
@@ -330,7 +331,7 @@ class UserScheduler:
     def _goes_on_later(self, proxy: Proxy) -> bool:
         """Return whether it takes a trial to run that is paused by hand."""
         begun = proxy.phase in (Desired.PENDING, Desired.RUNNING)
-        return begun and self._engine.record(proxy.trial_id).paused
+        return begun and self.proxies.paused_by_hand(proxy.trial_id)
 
     def take_up(self) -> None:
         """Process what it has given to trials, and got hold of."""
