@@ -30,25 +30,31 @@ class Browser:
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
 
-    def get(self, target: str, method: str = "GET", **headers: str | list[str]) -> Answer:
+    def get(
+        self, target: str, method: str = "GET", body: bytes = b"", **headers: str | list[str]
+    ) -> Answer:
         """Ask for something, and return the whole answer; a header may be there several times."""
-        return self.loop.run_until_complete(self._whole(target, method, headers))
+        return self.loop.run_until_complete(self._whole(target, method, body, headers))
 
-    async def _whole(self, target: str, method: str, headers: dict[str, Any]) -> Answer:
+    async def _whole(
+        self, target: str, method: str, body: bytes, headers: dict[str, Any]
+    ) -> Answer:
         said: list[dict[str, Any]] = []
 
         async def send(message: dict[str, Any]) -> None:
             said.append(message)
 
-        await self._ask(target, method, headers, send)
-        body = b"".join(message.get("body", b"") for message in said[1:])
+        await self._ask(target, method, body, headers, send)
+        text = b"".join(message.get("body", b"") for message in said[1:])
         known = {name.decode(): value.decode() for name, value in said[0]["headers"]}
         if "set-cookie" in known:
             name, _, value = known["set-cookie"].partition(";")[0].partition("=")
             self.cookies[name] = value
-        return Answer(said[0]["status"], known, body.decode())
+        return Answer(said[0]["status"], known, text.decode())
 
-    async def _ask(self, target: str, method: str, headers: dict[str, Any], send: Any) -> None:
+    async def _ask(
+        self, target: str, method: str, body: bytes, headers: dict[str, Any], send: Any
+    ) -> None:
         path, _, query = target.partition("?")
         known = {"host": self._host, **{n.replace("_", "-"): v for n, v in headers.items()}}
         if self.cookies:
@@ -78,7 +84,7 @@ class Browser:
             nonlocal asked
             if not asked:
                 asked = True
-                return {"type": "http.request", "body": b"", "more_body": False}
+                return {"type": "http.request", "body": body, "more_body": False}
             await asyncio.Event().wait()  # the browser stays
             raise AssertionError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import random
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import BasicVariantGenerator
@@ -20,7 +22,11 @@ from tests.asking import Asks, AsksAtRandom, Script, answers, put, reached, scor
 from tests.kills import run_killed
 from tests.schedulers import CASES, seed_all
 from tests.seeds import SCHEDULES, seeds
+from tests.serving import Browser
 from tests.sweeps import Endless, Ran, quality, sweep
+from tunekit.board.serve.app import Application
+from tunekit.board.serve.catalogue import Catalogue
+from tunekit.cli import commands
 from tunekit.core.events import (
     Asked,
     Decided,
@@ -547,3 +553,146 @@ def test_killed_often_while_anything_is_asked(tmp_path, name, on_pending):
             if one.action == "pause" and not one.refused:
                 # What a trial trained after its last checkpoint, it trains again.
                 assert reports_after(events, one, ("continue", "stop")) <= 1
+
+
+# From a page -------------------------------------------------------------------------------------
+
+TOKEN = "t0ken-" * 5
+OWN = {"origin": "http://127.0.0.1:7007", "sec_fetch_site": "same-origin"}
+
+
+class Page:
+    """A browser at a sweep that runs as far as it is stepped."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, control: bool = True):
+        self.ran = run(folder, run=False)
+        for _ in range(12):
+            self.ran.sweep.step()
+        self.monkeypatch = monkeypatch
+        app = Application(Catalogue([str(self.ran.home)]), token=TOKEN, control=control)
+        self.browser = Browser(app)
+        [key] = Catalogue([str(self.ran.home)]).look()
+        self.at = f"/sweeps/{key}"
+
+    def enter(self) -> Page:
+        assert self.browser.get(f"/?token={TOKEN}").status == 303
+        return self
+
+    def post(self, body: Any, **headers: str) -> Any:
+        """Post, while the sweep goes on."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        with self.monkeypatch.context() as patch:
+            patch.setattr(
+                "tunekit.journal.requests.ask.__kwdefaults__",
+                {"patience_s": 5.0, "sleep": lambda seconds: self.ran.sweep.step()},
+            )
+            return self.browser.get(f"{self.at}/ask", "POST", body=data, **headers)
+
+    def finish(self) -> list[tuple[str, str]]:
+        self.ran.sweep.run(most=50_000)
+        self.browser.close()
+        return told(self.ran)
+
+
+def test_a_page_asks_and_shows_the_answer(tmp_path, monkeypatch):
+    page = Page(tmp_path, monkeypatch).enter()
+    trial_id = "00000_00001"
+    panel = page.browser.get(f"{page.at}/trial?id={trial_id}").text
+    assert 'data-asks="pause"' in panel and 'data-asks="continue"' not in panel
+    assert f'data-ask="{page.at}/ask"' in page.browser.get(page.at).text
+    paused = page.post({"action": "pause", "trial_id": trial_id}, **OWN)
+    assert (paused.status, paused.text) == (200, f"Trial {trial_id} pauses at its next report.")
+    again = page.post({"action": "pause", "trial_id": trial_id}, **OWN)
+    assert again.status == 409 and again.text.startswith(f"Refused: trial {trial_id} is paused")
+    assert page.post({"action": "delete"}, **OWN).status == 409
+    assert page.post(b"x" * 70_000, **OWN).status == 413
+    page.post({"action": "stop", "trial_id": trial_id}, **OWN)
+    assert [action for action, _ in page.finish()] == ["pause", "pause", "stop"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"origin": "null"},
+        {"origin": "http://evil.example"},
+        {"origin": "http://localhost:8000", "sec_fetch_site": "same-site"},
+        {"origin": "http://127.0.0.1:7007", "sec_fetch_site": "cross-site"},
+        {
+            "origin": "http://127.0.0.1:7007",
+            "sec_fetch_site": "cross-site",
+            "sec_fetch_dest": "document",
+        },
+        {**OWN, "host": "evil.example"},
+    ],
+)
+def test_a_page_of_another_site_changes_nothing(tmp_path, monkeypatch, headers):
+    page = Page(tmp_path, monkeypatch).enter()
+    answer = page.post({"action": "stop", "trial_id": "00000_00001"}, **headers)
+    assert answer.status in (403, 421)
+    assert not (page.ran.home / "requests").exists() and page.finish() == []
+
+
+def test_without_the_token_nothing_changes(tmp_path, monkeypatch):
+    page = Page(tmp_path, monkeypatch)
+    asked = {"action": "stop", "trial_id": "00000_00001"}
+    assert page.post(asked, **OWN).status == 401
+    assert page.post(asked, **OWN, cookie="tunekit=guessed").status == 401
+    page.at += "/ask?token=" + TOKEN + "&"  # it is let in, and has asked nothing yet
+    assert page.post(asked, **OWN).status == 303
+    assert not (page.ran.home / "requests").exists() and page.finish() == []
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT"])
+def test_nothing_but_a_post_changes_anything(tmp_path, monkeypatch, method):
+    page = Page(tmp_path, monkeypatch).enter()
+    data = json.dumps({"action": "stop", "trial_id": "00000_00001"}).encode()
+    assert page.browser.get(f"{page.at}/ask", method, body=data, **OWN).status == 405
+    assert page.finish() == []
+
+
+def test_without_control_there_is_nothing_to_ask(tmp_path, monkeypatch):
+    page = Page(tmp_path, monkeypatch, control=False).enter()
+    assert page.post({"action": "stop", "trial_id": "00000_00001"}, **OWN).status == 404
+    assert "data-asks" not in page.browser.get(f"{page.at}/trial?id=00000_00001").text
+    assert "data-ask=" not in page.browser.get(page.at).text
+    assert page.finish() == []
+
+
+# On the command line -----------------------------------------------------------------------------
+
+
+def command(*arguments: Any) -> tuple[int, str]:
+    result = CliRunner().invoke(commands.tunekit, [str(argument) for argument in arguments])
+    return result.exit_code, result.output
+
+
+def test_the_commands_say_what_came_of_it(tmp_path, monkeypatch):
+    ran = run(tmp_path, run=False)
+    for _ in range(12):
+        ran.sweep.step()
+    monkeypatch.setattr(
+        "tunekit.journal.requests.ask.__kwdefaults__",
+        {"patience_s": 5.0, "sleep": lambda seconds: ran.sweep.step()},
+    )
+    one = ("--trial", "00000_00001")
+    assert command("pause", ran.home, *one) == (
+        0,
+        "Trial 00000_00001 pauses at its next report.\n",
+    )
+    code, said = command("status", ran.home)
+    assert code == 0 and "1 paused by hand" in said
+    assert command("pause", ran.home, *one)[0] == 1
+    assert command("continue", ran.home, *one) == (0, "Trial 00000_00001 continues.\n")
+    code, said = command("add", ran.home, "--config", '{"lr": 1}')
+    assert (code, said) == (1, "Error: Refused: lr is not searched: nothing is.\n")
+    code, said = command("add", ran.home, "--config", "{}")
+    assert code == 0 and said.endswith(" is added.\n")
+    assert command("add", ran.home, "--config", "[1]")[0] == 2
+    assert command("stop", ran.home, *one) == (0, "Trial 00000_00001 is stopped.\n")
+    ran.sweep.run(most=50_000)
+    code, said = command("status", ran.home)
+    assert "1 stopped by hand" in said and "stopped by the scheduler" not in said
+    code, said = command("stop", ran.home, *one)
+    assert code == 2 and "no driver runs this sweep, so nothing was asked" in said
+    assert command("stop", tmp_path / "none", *one)[0] == 2
