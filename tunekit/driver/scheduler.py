@@ -142,9 +142,9 @@ class ValidatedScheduler(TrialScheduler):
         before = proxies.by_id.get(trial.trial_id)
         restored = before is not None and before.real is None  # its saved scheduler knows it
         proxy = proxies.add(trial)
-        if before is None:
+        if before is None and not sweep.adds_later(trial.trial_id):
             sweep.user_scheduler.add(proxy)
-        elif not restored:
+        elif before is not None and not restored:
             sweep.emit(TrialRetried(trial_id=trial.trial_id))
             sweep.user_scheduler.restart(proxy)
             paused_by_hand = sweep.engine.record(trial.trial_id).paused
