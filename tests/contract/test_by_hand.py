@@ -187,6 +187,29 @@ def test_a_trial_that_is_stopped_is_judged_by_its_last_score(tmp_path, on_pendin
     assert shown.shown_status == "stopped by hand" and shown.stopped
 
 
+def test_a_trial_that_is_stopped_while_it_has_given_way_is_judged_by_its_last_score(tmp_path):
+    ran = run(
+        tmp_path,
+        (lambda trials: reached(1, 3)(trials) and trials[1].status == "PAUSED", "stop", 1, {}),
+        on_pending="wait-paused",
+        validation_s=lambda attempt: 4.0,
+    )
+    assert told(ran) == [("stop", "")] and ran.lengths()[1] == 3
+    assert ran.heard.of(1)[-1:] == [3]
+
+
+def test_a_request_whose_file_is_there_again_is_not_done_again(tmp_path):
+    """As if the driver was killed before it could delete it."""
+    home = tmp_path / "sweep"
+
+    class Again(tune.Callback):
+        def on_trial_result(self, iteration: int, **info: Any) -> None:
+            put(home, 1, "add")
+
+    ran = run(tmp_path, more_callbacks=(Again(),))
+    assert told(ran) == [("add", "")] and len(ran.trials) == 4
+
+
 @pytest.mark.parametrize("on_pending", MODES)
 def test_a_paused_trial_gives_its_slot_away_and_resumes_where_it_was(tmp_path, on_pending):
     ran = run(
@@ -210,12 +233,19 @@ def test_a_paused_trial_gives_its_slot_away_and_resumes_where_it_was(tmp_path, o
 
 
 def test_a_pending_trial_that_is_paused_does_not_start(tmp_path):
+    waited = itertools.count()
     ran = run(
         tmp_path,
         (reached(0, 1), "pause", 1, {}),
-        (reached(2, 6), "continue", 1, {}),
+        (lambda trials: trials[2].is_finished() and next(waited) > 20, "continue", 1, {}),
         slots=1,
     )
+    events = events_in(ran.home)
+    continued = [one.n for one in answers(ran.home) if one.action == "continue"]
+    begun = [
+        e.n for e in events if isinstance(e, Reported) and e.trial_id == ran.trials[1].trial_id
+    ]
+    assert continued[0] < begun[0]
     first = [e.trial_id for e in events_in(ran.home) if isinstance(e, Reported)]
     order = list(dict.fromkeys(first))
     assert order == [ran.trials[n].trial_id for n in (0, 2, 1)]
