@@ -187,7 +187,10 @@ def test_a_trial_that_is_stopped_is_judged_by_its_last_score(tmp_path, on_pendin
     assert shown.shown_status == "stopped by hand" and shown.stopped
 
 
-def test_a_trial_that_is_stopped_while_it_has_given_way_is_judged_by_its_last_score(tmp_path):
+def test_a_trial_that_is_stopped_while_it_has_given_way_is_judged_by_its_last_score(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tunekit.driver.by_hand._INTERVAL_S", 0.0)  # before its score is there
     ran = run(
         tmp_path,
         (lambda trials: reached(1, 3)(trials) and trials[1].status == "PAUSED", "stop", 1, {}),
