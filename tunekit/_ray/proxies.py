@@ -8,7 +8,7 @@ ever. What it does to a proxy is kept until the trial itself can follow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -348,6 +348,7 @@ class ProxyController:
         stopped: Called with a trial that the scheduler has stopped other than by a decision about
             its result.
         idle: Returns whether no trial runs or is about to, and no validation is pending.
+        unknown: The trials that the scheduler does not see yet.
     """
 
     def __init__(
@@ -357,9 +358,10 @@ class ProxyController:
         *,
         stopped: Callable[[Proxy], None],
         idle: Callable[[], bool],
+        unknown: Collection[str] = (),
     ):
         self.wrapped, self._proxy_of = wrapped, proxy
-        self._stopped, self.idle = stopped, idle
+        self._stopped, self.idle, self._unknown = stopped, idle, unknown
         self._trials: list[Proxy] = []
         self._as_of: tuple[int, Trial | None] = (0, None)
 
@@ -369,7 +371,7 @@ class ProxyController:
         as_of = (len(trials), trials[-1] if trials else None)
         if as_of != self._as_of:
             self._trials, self._as_of = [self._proxy_of(trial) for trial in trials], as_of
-        return list(self._trials)
+        return [one for one in self._trials if one.trial_id not in self._unknown]
 
     def with_only(self, trials: Callable[[], list[Proxy]]) -> Any:
         """The same for a scheduler that is to see some trials only."""

@@ -471,10 +471,6 @@ class ValidationCallback(tune.Callback):
         self._stopping.take_over(trial, self.engine.required)
         self._judge_by()
 
-    def adds_later(self, trial_id: str) -> bool:
-        """Return whether a restored scheduler is told of a trial in its turn, in the replay."""
-        return trial_id in self._restore.added_since
-
     # From the report to the request ------------------------------------------------------------
 
     def setup(self, **info: Any) -> None:

@@ -123,8 +123,6 @@ class Restore:
         self._scheduler_as_of = self._searcher_as_of = 0
         # The saved checkpoints, by trial, generation and iteration.
         self._checkpoints: dict[tuple[str, int, int], Request] = {}
-        #: The trials that were added by hand since the scheduler was saved, until it hears of them.
-        self.added_since: set[str] = set()
         # Trials that the scheduler stopped by the decision that is replayed next.
         self._stopped: list[Proxy] = []
 
@@ -144,7 +142,7 @@ class Restore:
             state.load(saved["scheduler"], ledger.home, filesystem=filesystem)
         asked = (event for event in self.past if isinstance(event, Asked))
         since = (event for event in asked if event.n > self._scheduler_as_of)
-        self.added_since = {one.trial_id for one in since if one.action == "add"}
+        state.proxies.unknown.update(one.trial_id for one in since if one.action == "add")
         return True
 
     # What happened, again -----------------------------------------------------------------------
@@ -169,7 +167,8 @@ class Restore:
         user_scheduler.keep_all()
         for event in self.past[len(known) :]:
             self._tell(event, controller, told, to_scheduler=True)
-        self.replays, self.added_since = False, set()
+        self.replays = False
+        user_scheduler.proxies.unknown.clear()
         _note(told, driver.engine.postponed)
         if len(self.past) > len(known):
             count = len(self.past) - len(known)
@@ -265,6 +264,7 @@ class Restore:
             case Decided():
                 self._stopped.append(proxy)
             case Asked(action="add", refused=""):
+                user_scheduler.proxies.unknown.discard(proxy.trial_id)
                 user_scheduler.add(proxy)
             case Chosen():
                 user_scheduler.scheduler.choose_trial_to_run(user_scheduler.view)

@@ -142,7 +142,7 @@ class ValidatedScheduler(TrialScheduler):
         before = proxies.by_id.get(trial.trial_id)
         restored = before is not None and before.real is None  # its saved scheduler knows it
         proxy = proxies.add(trial)
-        if before is None and not sweep.adds_later(trial.trial_id):
+        if before is None and trial.trial_id not in proxies.unknown:
             sweep.user_scheduler.add(proxy)
         elif before is not None and not restored:
             sweep.emit(TrialRetried(trial_id=trial.trial_id))

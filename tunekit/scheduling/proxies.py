@@ -34,6 +34,8 @@ class Proxies:
         self.by_id: dict[str, Proxy] = {}
         #: The trials that something may have to be done about.
         self.open: dict[str, Proxy] = {}
+        #: The trials that a restored scheduler is told of in their turn, and does not see before.
+        self.unknown: set[str] = set()
         #: Returns whether a trial is paused by hand.
         self.paused_by_hand: Callable[[str], bool] = lambda trial_id: False
         # Those that the user's scheduler has just done something to.

@@ -76,7 +76,11 @@ class UserScheduler:
         self._emit = emit
         #: The sweep as the scheduler sees it.
         self.view = ProxyController(
-            controller.wrapped(), self.proxies.of, stopped=self.stopped, idle=self._idle
+            controller.wrapped(),
+            self.proxies.of,
+            stopped=self.stopped,
+            idle=self._idle,
+            unknown=self.proxies.unknown,
         )
         #: What kind it is.
         self.traits = traits_of(self.scheduler)
