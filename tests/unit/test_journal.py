@@ -324,7 +324,14 @@ def example(kind: type, field: str) -> Any:
         }
     if field in ("resources", "stop"):
         return {"CPU": 1.0}
-    known = {**typed, **numbers, **dict.fromkeys(counts, 3), "attempt": 2, "score": 0.5}
+    known = {
+        **typed,
+        **numbers,
+        **dict.fromkeys(counts, 3),
+        "attempt": 2,
+        "score": 0.5,
+        "action": "add",
+    }
     return known.get(field, f"a {field}")
 
 
