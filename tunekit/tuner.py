@@ -11,6 +11,7 @@ import posixpath
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow.fs
@@ -230,7 +231,7 @@ class Tuner(tune.Tuner):
         reuse_processes: bool = True,
         confirm: Confirm | None = None,
         seed_param: str | None = None,
-        warm_start: str | os.PathLike[str] | Sweep | None = None,
+        warm_start: str | Path | Sweep | None = None,
         **internal: Any,
     ):
         problems = Problems("Tuner")
