@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tunekit.core.sequential import Sequential
     from tunekit.driver.callback import ValidationCallback
     from tunekit.driver.scheduler import ValidatedScheduler
+    from tunekit.evaluation.following import follow
     from tunekit.policies import AtDecisions, EveryIterations
     from tunekit.reading.sweep import Sweep, load
     from tunekit.scheduling.searcher import ValidatedSearcher
@@ -58,6 +59,7 @@ __all__ = [
     "ValidationContext",
     "checkpoint_with",
     "checkpointable",
+    "follow",
     "get_validation_context",
     "load",
     "report",
@@ -74,6 +76,7 @@ _HOMES = {
     "tunekit.core.estimates": ("Estimate",),
     "tunekit.core.sequential": ("Sequential",),
     "tunekit.driver.callback": ("ValidationCallback",),
+    "tunekit.evaluation.following": ("follow",),
     "tunekit.policies": ("AtDecisions", "EveryIterations"),
     "tunekit.reading.sweep": ("Sweep", "load"),
     "tunekit.driver.scheduler": ("ValidatedScheduler",),

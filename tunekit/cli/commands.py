@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
 import tempfile
 import time
 import webbrowser
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -28,12 +29,15 @@ from tunekit.cli.layout import terminal_width, width_of_output
 from tunekit.cli.list import RESULTS, listing, listing_as_text, newest_or_given
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import importable_here, lasting, trainable_at
+from tunekit.config import ValidationConfig
 from tunekit.core.confirmation import CONFIRMED
 from tunekit.core.later_validations import ALL
-from tunekit.core.metrics import plain
-from tunekit.core.words import printable
+from tunekit.core.metrics import flatten, plain
+from tunekit.core.values import number as as_number
+from tunekit.core.words import number, printable
 from tunekit.demo.command import demo
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
+from tunekit.evaluation.following import follow
 from tunekit.journal.lock import TAKE_OVER
 from tunekit.journal.requests import Request
 from tunekit.lab.comparison import compare as compared
@@ -308,6 +312,17 @@ _fn = partial(click.option, "--fn", "where", metavar="WHERE")
 @click.option(
     "--replace", is_flag=True, help="Show scores of another version under that name no more."
 )
+@click.option(
+    "--follow", "follows", is_flag=True, help="PATH is any folder that checkpoints come into."
+)
+@click.option("--which", metavar="WHICH", help="With --follow: all, newest or every=N.")
+@click.option("--until", metavar="STEP|FILE", help="With --follow: when a run has ended.")
+@click.option("--pattern", metavar="REGEX", help="With --follow: the names; group 1 is the step.")
+@click.option("--complete", metavar="WHERE", help="With --follow: tests if one is complete.")
+@click.option("--keep", is_flag=True, help="With --follow: protect them until they are evaluated.")
+@click.option("--keep-best", type=int, metavar="N", help="With --delete-others: the best of each.")
+@click.option("--delete-others", is_flag=True, help="Delete what is evaluated, and not the best.")
+@click.option("--journal", metavar="DIR", help="With --follow: where the journal is kept.")
 @_goal
 @_json
 def validate(
@@ -318,7 +333,10 @@ def validate(
     cache: str | None,
     replace: bool,
     as_json: bool,
-    **goal: str | None,
+    follows: bool,
+    metric: str | None,
+    mode: str | None,
+    **following: Any,
 ) -> None:
     """Validate checkpoints of a sweep with another function, beside what it was decided by.
 
@@ -332,8 +350,16 @@ def validate(
       tunekit validate ~/ray_results/digits --fn evals.py:robust --checkpoints 5
       tunekit validate ~/ray_results/digits --fn evals:robust --checkpoints all --cache ~/scores
       tunekit best ~/ray_results/digits --metric robust/accuracy --mode max
+      tunekit validate outputs/ --fn evals.py:generate --follow --until done --json
     """
-    sweep, fn = load(path, **goal), trainable_at(where, "--fn")
+    fn = trainable_at(where, "--fn")
+    given = {option: value for option, value in following.items() if value}
+    if follows:
+        _follow(path, fn, cache, as_json, metric=metric, mode=mode, **given)
+        return
+    if given:
+        raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} needs --follow.")
+    sweep = load(path, metric=metric, mode=mode)
     name = name or where.rpartition(":")[2].rpartition(".")[2]
     ids = ALL if checkpoints == ALL else checkpoints.split(",")
     which = int(checkpoints) if checkpoints.isdigit() else ids
@@ -341,6 +367,36 @@ def validate(
     with _on_ray(as_json):
         sweep = sweep.validate(fn, which, **own)
     _print_scores(sweep, name, path, as_json, confirms=False)
+
+
+def _follow(path: str, fn: Any, cache: str | None, as_json: bool, **options: Any) -> None:
+    """Follow a folder; print a line for each outcome."""
+
+    def show(known: Mapping[str, Any]) -> None:
+        known = {**known, "metrics": flatten(known["metrics"])}
+        if as_json:
+            text = json.dumps(plain(known), allow_nan=False, default=str)
+        else:
+            values = (
+                f"{one} {number(as_number(value), '-')}" for one, value in known["metrics"].items()
+            )
+            why = known["reason"] or ", ".join(values)
+            text = f"{known['run']}@{known['step']} {known['status']}: {why}"
+        click.echo(printable(text), file=output)
+
+    output = sys.stdout
+    config = fn if isinstance(fn, ValidationConfig) else ValidationConfig(fn)
+    if cache is not None:
+        config = copy.copy(config)
+        config.cache = absolute(cache)
+    if str(options.get("until", "")).isdigit():
+        options["until"] = int(options["until"])
+    if "complete" in options:
+        options["complete"] = trainable_at(options["complete"], "--complete")
+    if "journal" in options:
+        options["journal"] = absolute(options["journal"])
+    with _on_ray(as_json), suppress(KeyboardInterrupt):  # how it is told to stop
+        follow(path, config, notify=show, **options)
 
 
 def _print_scores(sweep: Sweep, name: str, path: str, as_json: bool, *, confirms: bool) -> None:

@@ -16,7 +16,7 @@ from tunekit.core.validation import Outcome, Request, Status
 from tunekit.stage import Stage
 from tunekit.validating.validator import Around, Validator
 
-__all__ = ["Evaluation", "Source"]
+__all__ = ["Evaluation", "Source", "is_there"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,10 @@ class Source(Around):
 
     #: What unfinished validations have yielded before, by their names.
     estimates: Mapping[str, Mapping[str, Estimate]] = {}
+    #: Whether a later session continues what this one leaves.
+    goes_on = False
+    #: Writes an event down; whoever evaluates sets it.
+    emit: Callable[[Event], None]
 
     def __init__(self, requests: Sequence[Request] = ()):
         self._requests = requests
@@ -39,6 +43,13 @@ class Source(Around):
     def wanted(self) -> Sequence[Request]:
         """Return what has to end; what was returned before may be among it."""
         return self._requests
+
+    def over(self) -> bool:
+        """Return whether no more is to come than what has been returned."""
+        return True
+
+    def recorded(self, event: Event) -> None:
+        """Note that an event has been written down."""
 
     def unfinished(self) -> Sequence[Request]:
         """Return what a former session has requested, in the same journal."""
@@ -76,7 +87,7 @@ class Evaluation(Validator):
         **options: Any,
     ):
         super().__init__(config, *where, emit=emit, around=source, **options)
-        self._source = source
+        self._source, source.emit = source, emit
         self._asked: set[str] = set()
         self._failures = Failures(gives_up=gives_up)
         #: The failure by which the function is considered broken, if it is.
@@ -96,7 +107,7 @@ class Evaluation(Validator):
             self._emit(ValidationRequested.of(request))
         known = self._source.estimates if self._resumes else {}
         for request in [*left, *new]:
-            if again and not _is_there(request):
+            if again and not is_there(request):
                 self.give_up(request, gone(request.path))
             else:
                 self.submit(replace(request, known=known.get(request.id, request.known)))
@@ -131,7 +142,7 @@ class Evaluation(Validator):
         """Record how a validation ended, and act on it."""
         outcome = self._source.take(outcome)
         failed = outcome.status in (Status.FAILED, Status.TIMED_OUT)
-        if failed and not _is_there(outcome.request):
+        if failed and not is_there(outcome.request):
             outcome = replace(outcome, reason=gone(outcome.request.path), error=None)
         super()._conclude(outcome)
         if outcome.validated:
@@ -156,7 +167,7 @@ class Evaluation(Validator):
             logger.warning("%sValidations have failed: %s.", self._of, verdict.more)
 
 
-def _is_there(request: Request) -> bool:
+def is_there(request: Request) -> bool:
     """Return whether a checkpoint is still in the storage, as far as that can be known."""
     try:
         return exists(request.checkpoint.filesystem, request.checkpoint.path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timezone
 from typing import Any
@@ -20,7 +20,7 @@ from msgspec import structs
 
 from tunekit._ray.interruption import ended_by_sigterm
 from tunekit._ray.tuner import is_remote
-from tunekit.clock import SystemClock
+from tunekit.clock import Clock, SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.events import (
     Event,
@@ -63,6 +63,9 @@ class Session:
         home: Where that is.
         config: How checkpoints are validated.
         cache: Where scores are looked up, and kept.
+        series: The journal's folder there; None: a new one below ``validations/``.
+        before: The events of former sessions that this one continues.
+        clock: What the time is read from.
     """
 
     def __init__(
@@ -71,12 +74,18 @@ class Session:
         home: Home,
         config: ValidationConfig,
         cache: ValidationCache | None = None,
+        *,
+        series: str | None = None,
+        before: Sequence[Event] = (),
+        clock: Clock | None = None,
     ):
         self._folder, self._home, self._config = folder, home, config
-        self._cache, self._clock = cache, SystemClock()
+        self._cache, self._clock = cache, clock or SystemClock()
+        self._series, self._begins = series, not before
         self._journal: Journal
+        self._source: Source
         self._requested = 0
-        self._ended: Counter[str] = Counter()
+        self._ended = Counter(one.status for one in before if isinstance(one, ValidationEnded))
         self._news = News(_FIRST_NEWS_S, _NEWS_INTERVAL_S)
         self._starved = False
 
@@ -101,8 +110,8 @@ class Session:
             tunekit.errors.ValidationFailedError: If the first validations have failed alike.
         """
         with ExitStack() as around:
-            executor = None
-            if source.wanted():
+            executor, self._source = None, source
+            if not source.over() or source.wanted():
                 executor = around.enter_context(self._executing(call))
             check_ray: Callable[[], None] = lambda: None  # noqa: E731
             if executor is not None and not is_remote():
@@ -134,8 +143,10 @@ class Session:
         stamp = datetime.fromtimestamp(now, timezone.utc).strftime("%Y%m%d-%H%M%S")
         function = import_path(self._config.fn) or name_of(self._config.fn)
         head = {**about(now, config=self._config), "function": function, **own}
-        series = f"{LATER}/{stamp}-{secrets.token_hex(4)}"
-        journal = self._journal = Journal(self._folder, series=series, about=head)
+        series = self._series or f"{LATER}/{stamp}-{secrets.token_hex(4)}"
+        journal = self._journal = Journal(
+            self._folder, series=series, begins=self._begins, about=head
+        )
         finished = False
         try:
             yield
@@ -153,19 +164,21 @@ class Session:
             source=source,
             emit=self._emit,
             cache=self._cache,
-            gives_up=self._config.on_failure != "ignore" and not self._ended,
+            gives_up=self._config.on_failure != "ignore"
+            and not self._ended[Status.VALIDATED.value],
         )
         evaluation.check_ray = check_ray
         try:
-            while evaluation.ask() or not evaluation.idle:
+            while evaluation.ask() or not (evaluation.idle and source.over()):
                 evaluation.poll(at_once=True)
                 while evaluation.ask():
                     evaluation.poll(at_once=True)
                 self._tell(evaluation)
-                if not evaluation.idle:
-                    _wait(evaluation.awaited())
+                if not (evaluation.idle and source.over()):
+                    _wait(evaluation.awaited(), self._clock)
         finally:
-            evaluation.drop_all("was interrupted")
+            if not source.goes_on:
+                evaluation.drop_all("was interrupted")
             evaluation.close()
             self._tell(evaluation)
         if evaluation.broken_by is not None:
@@ -175,6 +188,7 @@ class Session:
         """Record an event."""
         event = structs.replace(event, time=event.time or self._clock.time())
         self._journal.append(relocated(event, self._home.record))
+        self._source.recorded(event)
         if isinstance(event, ValidationRequested):
             self._requested += 1
         elif isinstance(event, ValidationEnded):
@@ -190,7 +204,7 @@ class Session:
         )
 
     def _tell(self, evaluation: Evaluation) -> None:
-        if self._news.due(self._clock.monotonic()):
+        if not evaluation.idle and self._news.due(self._clock.monotonic()):
             counts = {**self._ended, **evaluation.counts()}
             logger.info("%s, of %d.", counted(counts), self._requested)
         short = starved(evaluation.starved_s())
@@ -209,9 +223,9 @@ def _start_ray(executor: Executor, call: str) -> None:
     problems.raise_any()
 
 
-def _wait(awaited: Collection[Any]) -> None:
+def _wait(awaited: Collection[Any], clock: Clock) -> None:
     """Wait until something has happened, or for a moment."""
     if awaited:
         ray.wait(list(awaited), num_returns=1, timeout=_WAIT_S)
     else:
-        SystemClock().sleep(_WAIT_S)
+        clock.sleep(_WAIT_S)

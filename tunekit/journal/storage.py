@@ -42,6 +42,7 @@ __all__ = [
     "LocalFolder",
     "RemoteFolder",
     "folder_at",
+    "keeps_objects",
     "replace_file",
     "warn_of_kills",
 ]
@@ -59,7 +60,7 @@ _OBJECT_STORES = frozenset(
 
 def warn_of_kills(filesystem: pyarrow.fs.FileSystem, path: str) -> None:
     """Warn if a sweep in a folder of a storage does not survive a kill of its driver."""
-    if local_path(filesystem, path) is None and not _keeps_objects(filesystem):
+    if local_path(filesystem, path) is None and not keeps_objects(filesystem):
         logger.warning(
             "The sweep in %r will not survive a kill of its driver: its storage (%s) shows files "
             "while they are written, so a kill may leave half a file, and the sweep could not be "
@@ -70,11 +71,11 @@ def warn_of_kills(filesystem: pyarrow.fs.FileSystem, path: str) -> None:
         )
 
 
-def _keeps_objects(filesystem: pyarrow.fs.FileSystem) -> bool:
+def keeps_objects(filesystem: pyarrow.fs.FileSystem) -> bool:
     """Return whether a file of a storage is there when it is closed, and its predecessor until
     then."""
     if isinstance(filesystem, pyarrow.fs.SubTreeFileSystem):
-        return _keeps_objects(filesystem.base_fs)
+        return keeps_objects(filesystem.base_fs)
     names = re.findall(r"\w+", filesystem.type_name.removeprefix("py::").removeprefix("fsspec+"))
     return not _OBJECT_STORES.isdisjoint(names)
 
@@ -341,7 +342,7 @@ class RemoteFolder:
         self._chunks: dict[str, tuple[int, bytearray]] = {}
         self._complaints = _Complaints(f"{filesystem.type_name}://{root}")
         # Object stores have no folders.
-        self._has_folders = not _keeps_objects(filesystem)
+        self._has_folders = not keeps_objects(filesystem)
 
     def append(self, series: str, line: bytes) -> None:
         """See :class:`LocalFolder`; the line is uploaded behind."""

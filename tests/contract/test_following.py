@@ -1,0 +1,482 @@
+"""A folder that something else writes checkpoints into is evaluated, and read as a sweep is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from ray import tune
+
+import tunekit
+from tunekit.cli import commands
+from tunekit.core.validation import Attempt
+from tunekit.evaluation import following
+from tunekit.evaluation import session as sessions
+from tunekit.evaluation.folder import REST_S
+from tunekit.journal.lock import LOCK
+from tunekit.testing import FakeClock, FakeExecutor
+
+CALLS: Counter[str] = Counter()
+
+
+class World(FakeClock):
+    """Time, and what happens at which: a writer's doings, in seconds after the start."""
+
+    def __init__(self, root: Path):
+        super().__init__()
+        self.root, self._script = root, []
+        #: How long an evaluation takes, and how many run at once.
+        self.takes_s, self.slots = 0.0, 1_000_000
+
+    def at(self, seconds: float, action: Callable[..., Any], *given: Any, **named: Any) -> None:
+        self._script.append((seconds, len(self._script), lambda: action(*given, **named)))
+        self._script.sort(key=lambda one: one[:2])
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        while self._script and self._script[0][0] <= self.monotonic():
+            self._script.pop(0)[2]()
+        if self.monotonic() > 10_000:
+            raise TimeoutError("it does not end")
+
+    # What a writer does
+
+    def write(self, name: str, content: str = "w", file: str = "w.bin") -> None:
+        """Write a file of a checkpoint; what is written has the time of this world."""
+        path = self.root / name / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        for one in (path, path.parent):
+            os.utime(one, (self.time(), self.time()))
+
+    def save(self, step: int, *, run: str = "", limit: int | None = None, last: int = 0) -> None:
+        """Save as transformers.Trainer does, and rotate to ``limit`` checkpoints."""
+        name = f"{run}/checkpoint-{step}" if run else f"checkpoint-{step}"
+        self.write(name, str(step), "model.safetensors")
+        log = [{"step": step, "loss": 1 / step}]
+        state = {"global_step": step, "max_steps": last, "log_history": log}
+        self.write(name, json.dumps(state), "trainer_state.json")
+        steps = sorted(int(one.name[11:]) for one in (self.root / run).glob("checkpoint-*"))
+        for old in steps[:-limit] if limit else ():
+            shutil.rmtree(self.root / run / f"checkpoint-{old}")
+
+    def done(self) -> None:
+        (self.root / "done").write_text("")
+
+
+def accuracy(checkpoint: tune.Checkpoint) -> dict[str, Any]:
+    with checkpoint.as_directory() as folder:
+        step = int(Path(folder, "model.safetensors").read_text())
+    CALLS[checkpoint.path] += 1
+    return {"accuracy": step % 7 / 10}
+
+
+def content(checkpoint: tune.Checkpoint) -> dict[str, Any]:
+    """What is in a file, or in a folder's only file."""
+    path = Path(checkpoint.path)
+    CALLS[checkpoint.path] += 1
+    own = path if path.is_file() else next(path.iterdir())
+    return {"value": own.read_text()}
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch) -> World:
+    root = tmp_path / "outputs"
+    root.mkdir()
+    world = World(root)
+
+    def executor_of(config: tunekit.ValidationConfig, cache: Any) -> FakeExecutor:
+        def validate(attempt: Attempt) -> Any:
+            return config.fn(attempt.request.checkpoint, **attempt.request.kwargs)
+
+        return FakeExecutor(world, validate, lambda attempt: world.takes_s, slots=world.slots)
+
+    CALLS.clear()
+    monkeypatch.setattr(sessions, "executor_of", executor_of)
+    monkeypatch.setattr(sessions, "_start_ray", lambda *asked: None)
+    for module in (sessions, following):
+        monkeypatch.setattr(module, "SystemClock", lambda: world)
+    return world
+
+
+def rows(world: World) -> list[tuple[Any, ...]]:
+    table = tunekit.load(world.root).validations
+    found = table[["trial_id", "iteration", "run", "status"]].itertuples(index=False, name=None)
+    return sorted(found)
+
+
+def reasons(world: World) -> dict[int, str]:
+    table = tunekit.load(world.root).validations
+    skipped = table[table["status"] != "validated"]
+    return dict(zip(skipped["iteration"], skipped["reason"], strict=True))
+
+
+# What is evaluated -------------------------------------------------------------------------------
+
+
+def test_checkpoints_are_scored_at_their_steps_as_they_appear(world):
+    for number, step in enumerate((10, 20, 30)):
+        world.at(5.0 * number, world.save, step)
+    world.at(20.0, world.done)
+    world.sleep(0)
+    tunekit.follow(world.root, accuracy, until="done", metric="accuracy", mode="max")
+    sweep = tunekit.load(world.root)
+    assert rows(world) == [("outputs", step, 1, "validated") for step in (10, 20, 30)]
+    assert list(sweep.reports["accuracy"]) == [0.3, 0.6, 0.2]
+    assert list(sweep.reports["loss"]) == [0.1, 0.05, 1 / 30]
+    assert sweep.best().iteration == 20 and sweep.best().checkpoint is not None
+    assert sweep.summary()["state"] == "finished" and sweep.trials["status"][0] == "terminated"
+    assert max(sweep.validations["lag_s"]) < 1.0
+
+
+def test_a_run_that_says_it_has_ended_is_evaluated_and_it_ends(world):
+    world.save(10)
+    world.save(20, last=20)
+    tunekit.follow(world.root, accuracy)
+    assert [row[1] for row in rows(world)] == [10, 20]
+    tunekit.follow(world.root, accuracy)  # again: nothing is left
+    assert set(CALLS.values()) == {1} and len(tunekit.load(world.root).sessions) == 2
+
+
+def test_until_a_step(world):
+    for step in (10, 20, 30):
+        world.at(step, world.save, step)
+    tunekit.follow(world.root, accuracy, until=20)
+    assert [row[1] for row in rows(world)] == [10, 20]
+
+
+def test_several_runs_are_trials(world):
+    for run in ("a", "b"):
+        for step in (10, 20):
+            world.save(step, run=run, last=20)
+    tunekit.follow(world.root, accuracy, metric="accuracy", mode="max")
+    assert {row[0] for row in rows(world)} == {"a", "b"} and len(rows(world)) == 4
+    assert set(tunekit.load(world.root).trials["folder"]) == {"a", "b"}
+
+
+def test_the_newest_only_and_the_others_are_said_so(world):
+    world.takes_s, world.slots = 10.0, 1
+    for step in (1, 2, 3, 4, 5):
+        world.at(3.0 * step, world.save, step)
+    world.at(20.0, world.done)
+    tunekit.follow(world.root, accuracy, which="newest", until="done")
+    assert [(row[1], row[3]) for row in rows(world) if row[3] == "validated"] == [
+        (1, "validated"),
+        (4, "validated"),
+        (5, "validated"),
+    ]
+    assert set(reasons(world)) == {2, 3} and "step 4 was newer" in reasons(world)[2]
+
+
+def test_the_newest_goes_first_and_none_is_skipped(world):
+    world.takes_s, world.slots = 10.0, 1
+    for step in (1, 2, 3, 4):
+        world.at(3.0 * step, world.save, step)
+    world.at(20.0, world.done)
+    tunekit.follow(world.root, accuracy, until="done")
+    assert [Path(path).name for path in CALLS] == [f"checkpoint-{n}" for n in (1, 4, 3, 2)]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_steps_that_are_apart(world, at_once):
+    for step in range(10, 70, 10):
+        world.at(0 if at_once else step, world.save, step, last=60)
+    world.sleep(0)
+    tunekit.follow(world.root, accuracy, which="every=20")
+    assert [row[1] for row in rows(world)] == ([20, 40, 60] if at_once else [10, 30, 50])
+
+
+# When it is complete -----------------------------------------------------------------------------
+
+
+def test_what_is_half_written_is_not_evaluated(world):
+    world.save(10)
+    world.write("checkpoint-20", "20", "model.safetensors")  # killed before the state
+    world.write("checkpoint-30", "30", "model.safetensors")
+    world.write("checkpoint-30", '{"global_st', "trainer_state.json")
+    world.at(3 * REST_S, world.done)
+    tunekit.follow(world.root, accuracy, until="done")
+    assert [(row[1], row[3]) for row in rows(world)] == [
+        (10, "validated"),
+        (20, "skipped"),
+        (30, "skipped"),
+    ]
+    assert "no whole trainer_state.json" in reasons(world)[20]
+    world.save(20)  # by a training that was resumed
+    world.save(30)
+    for _ in range(2):
+        tunekit.follow(world.root, accuracy, until="done")
+    assert rows(world)[-1] == ("outputs", 30, 2, "validated")
+    assert set(CALLS.values()) == {1}
+
+
+def test_a_slow_writer_is_waited_for(world):
+    for second in range(0, 90, 10):
+        world.at(second, world.write, "step-5", "x", f"__{second}_0.distcp")
+    world.at(100, world.write, "step-5", "m", ".metadata")
+    world.at(101, world.done)
+    tunekit.follow(world.root, lambda checkpoint: {"at": world.monotonic()}, until="done")
+    sweep = tunekit.load(world.root)
+    assert 100 <= sweep.validations["metrics/at"][0] < 101
+
+
+def test_what_no_framework_is_known_to_write_must_rest(world):
+    for second in (0, 20, 40):
+        world.at(second, world.write, "step_5", "x", f"{second}.bin")
+    world.at(41, world.done)
+    world.sleep(0)
+    tunekit.follow(world.root, lambda checkpoint: {"at": world.monotonic()}, until="done")
+    at = tunekit.load(world.root).validations["metrics/at"][0]
+    assert 40 + REST_S <= at < 42 + REST_S
+
+
+def test_the_users_own_names_and_test(world):
+    for name in ("model_a7", "model_a8", "log_9"):
+        world.write(name)
+    world.write("model_a7", "", "READY")
+    world.done()
+    ready = lambda checkpoint: Path(checkpoint.path, "READY").exists()  # noqa: E731
+    named = r"model_a(\d+)"
+    tunekit.follow(world.root, lambda c: {"f1": 0.5}, pattern=named, complete=ready, until="done")
+    assert [(row[1], row[3]) for row in rows(world)] == [(7, "validated"), (8, "skipped")]
+
+
+def test_the_step_from_a_function(world):
+    world.write("final", "12")
+    world.done()
+    step = lambda c: Path(c.path).is_dir() and int(Path(c.path, "w.bin").read_text())  # noqa: E731
+    tunekit.follow(world.root, lambda checkpoint: {"f1": 0.5}, complete=step, until="done")
+    assert [(row[1], row[3]) for row in rows(world)] == [(12, "validated")]
+
+
+def test_checkpoints_that_ray_train_has_registered(world):
+    for name in ("checkpoint_2026-01-01_00-00-00.1", "checkpoint_2026-01-01_00-00-09.1"):
+        world.write(name)
+    first = {"checkpoint_dir_name": "checkpoint_2026-01-01_00-00-00.1", "metrics": {"loss": 0.5}}
+    state = {"checkpoint_results": [first], "checkpoint_report_indices": [0]}
+    (world.root / "checkpoint_manager_snapshot.json").write_text(json.dumps(state))
+    world.done()
+    tunekit.follow(world.root, lambda checkpoint: {"f1": 0.5}, until="done")
+    sweep = tunekit.load(world.root)
+    assert rows(world) == [("outputs", 1, 1, "validated")] and sweep.reports["loss"][0] == 0.5
+
+
+# Deleted, replaced, renamed ----------------------------------------------------------------------
+
+
+def falls_behind(world: World, **how: Any) -> dict[str, set[int]]:
+    """Save every 3 seconds, keep two, and evaluate for 10 seconds; return what came of it."""
+    world.takes_s, world.slots = 10.0, 1
+    for step in range(1, 9):
+        world.at(3.0 * step, world.save, step, limit=2, last=8)
+    tunekit.follow(world.root, accuracy, **how)
+    found: dict[str, set[int]] = {"validated": set(), "skipped": set()}
+    for _, step, _, status in rows(world):
+        found[status].add(step)
+    return found
+
+
+def test_what_is_deleted_while_it_is_queued_is_skipped(world):
+    found = falls_behind(world)
+    assert found["validated"] | found["skipped"] == set(range(1, 9)) and found["skipped"]
+    assert {8, 7} <= found["validated"]
+    for reason in reasons(world).values():
+        assert "was deleted" in reason
+
+
+def test_what_is_protected_is_evaluated_though_it_was_deleted(world):
+    assert falls_behind(world, keep=True) == {"validated": set(range(1, 9)), "skipped": set()}
+    assert not list((world.root / "kept").rglob("*.safetensors"))
+    assert sorted(one.name for one in world.root.glob("checkpoint-*")) == [
+        "checkpoint-7",
+        "checkpoint-8",
+    ]
+
+
+def test_what_is_written_again_is_evaluated_again(world):
+    world.save(5)
+    world.at(10, shutil.rmtree, world.root / "checkpoint-5")
+    world.at(10, world.save, 5)
+    world.at(20, world.write, "checkpoint-5", "noise", "notes.txt")  # which is no new checkpoint
+    world.at(30, world.done)
+    tunekit.follow(world.root, accuracy, until="done")
+    assert rows(world) == [("outputs", 5, 1, "validated"), ("outputs", 5, 2, "validated")]
+    tunekit.follow(world.root, accuracy, until="done")
+    assert len(rows(world)) == 2
+
+
+def test_what_is_replaced_while_it_is_evaluated_has_no_score_of_the_old(world):
+    world.takes_s = 10.0
+    world.save(5)
+    world.at(5, world.save, 5)
+    world.at(30, world.done)
+    tunekit.follow(world.root, accuracy, until="done")
+    assert rows(world) == [("outputs", 5, 1, "skipped"), ("outputs", 5, 2, "validated")]
+    assert "replaced" in reasons(world)[5]
+
+
+def test_what_is_renamed_is_not_evaluated_again(world):
+    world.save(5)
+    world.at(10, os.rename, world.root / "checkpoint-5", world.root / "step-5")
+    world.at(50, world.done)
+    tunekit.follow(world.root, accuracy, until="done", complete=lambda checkpoint: True)
+    assert rows(world) == [("outputs", 5, 1, "validated")]
+
+
+# Interrupted and continued -----------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    pass
+
+
+def kill() -> None:
+    raise Killed
+
+
+def test_a_follower_that_is_killed_scores_each_once_and_loses_none(world, monkeypatch):
+    world.takes_s, world.slots = 4.0, 2
+    for step in range(1, 31):
+        world.at(2.0 * step, world.save, step, last=30)
+    for second in range(1, 61, 3):
+        world.at(second + 0.5, kill)
+    kills = 0
+    monkeypatch.setattr("tunekit.journal.journal.Journal.close", lambda *given: True)
+    while True:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sessions.SessionClosed, "__new__", object.__new__)
+            try:
+                tunekit.follow(world.root, accuracy)
+                break
+            except Killed:
+                kills += 1
+    assert kills == 20
+    assert rows(world) == [("outputs", step, 1, "validated") for step in range(1, 31)]
+
+
+def test_ctrl_c_leaves_what_runs_for_the_next_time(world):
+    world.takes_s = 5.0
+    world.save(5, last=5)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    world.at(2.0, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        tunekit.follow(world.root, accuracy)
+    assert tunekit.load(world.root).summary()["state"] == "interrupted"
+    tunekit.follow(world.root, accuracy)
+    assert rows(world) == [("outputs", 5, 1, "validated")]
+
+
+def test_scores_of_another_function_are_not_mixed(world):
+    world.save(5, last=5)
+    tunekit.follow(world.root, accuracy)
+    with pytest.raises(tunekit.errors.ConfigError, match="--journal"):
+        tunekit.follow(world.root, content)
+    other = world.root.parent / "other"
+    tunekit.follow(world.root, lambda checkpoint: {"f1": 0.5}, journal=other)
+    assert tunekit.load(other).validations["metrics/f1"][0] == 0.5
+
+
+def test_a_function_that_is_corrected_begins_again(world):
+    for step in (1, 2, 3, 4):
+        world.save(step, last=4)
+
+    def broken(checkpoint: tune.Checkpoint) -> dict[str, Any]:
+        raise ValueError("no data")
+
+    with pytest.raises(tunekit.errors.ValidationFailedError, match="no data"):
+        tunekit.follow(world.root, broken)
+    tunekit.follow(world.root, accuracy)
+    assert rows(world) == [("outputs", step, 1, "validated") for step in (1, 2, 3, 4)]
+
+
+# Keeping the best --------------------------------------------------------------------------------
+
+
+def test_the_best_are_kept_and_the_newest(world):
+    for step in (1, 2, 3, 4, 5, 6, 7, 8):
+        world.at(3.0 * step, world.save, step, last=8)
+    world.write("notes", "x", "README.md")
+    best = {"metric": "accuracy", "mode": "max", "keep_best": 2, "delete_others": True}
+    tunekit.follow(world.root, accuracy, **best)
+    left = sorted(one.name for one in world.root.glob("checkpoint-*"))
+    assert left == ["checkpoint-5", "checkpoint-6", "checkpoint-8"]  # 0.5, 0.6, and the newest
+    assert (world.root / "notes" / "README.md").exists()
+
+
+def test_nothing_outside_of_the_folder_is_deleted(world, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    for step in (1, 2, 3):
+        world.save(step, last=3)
+    shutil.move(world.root / "checkpoint-1", elsewhere)
+    (world.root / "checkpoint-1").symlink_to(elsewhere)
+    best = {"metric": "accuracy", "mode": "max", "keep_best": 1, "delete_others": True}
+    tunekit.follow(world.root, accuracy, **best)
+    assert (elsewhere / "model.safetensors").exists() and (world.root / "checkpoint-1").exists()
+    assert not (world.root / "checkpoint-2").exists() and (world.root / "checkpoint-3").exists()
+
+
+# The command line, and other readers -------------------------------------------------------------
+
+
+def test_the_command_prints_a_line_of_json_for_each(world, tmp_path):
+    (tmp_path / "evals.py").write_text(
+        "def score(checkpoint):\n    return {'accuracy': 0.5, 'by': {'kind': 1}}\n"
+    )
+    for step in (1, 2):
+        world.save(step, last=2)
+    where = f"{tmp_path}/evals.py:score"
+    options = ["validate", str(world.root), "--fn", where, "--follow", "--json"]
+    ran = CliRunner().invoke(commands.tunekit, options)
+    lines = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [line["step"] for line in lines] == [2, 1] and ran.exit_code == 0
+    assert lines[0]["metrics"] == {"accuracy": 0.5, "by/kind": 1}
+    goal = ["--metric", "accuracy", "--mode", "max"]
+    for read in (["status"], ["best", *goal], ["compare", *goal], ["report"]):
+        shown = CliRunner().invoke(commands.tunekit, [read[0], str(world.root), *read[1:]])
+        assert shown.exit_code == 0, shown.output
+
+
+def test_options_of_following_need_it(world):
+    where = "tests.contract.test_following:accuracy"
+    ran = CliRunner().invoke(
+        commands.tunekit, ["validate", str(world.root), "--fn", where, "--keep"]
+    )
+    assert ran.exit_code == 2 and "--keep needs --follow" in ran.output
+
+
+def test_scores_are_in_tensorboard_at_their_steps_once(world):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for step in (10, 20):
+        world.save(step, last=20)
+    for _ in range(2):
+        tunekit.follow(world.root, accuracy)
+    read = EventAccumulator(str(world.root / "tensorboard" / "outputs"))
+    read.Reload()
+    found = [(one.step, round(one.value, 3)) for one in read.Scalars("validation/accuracy")]
+    assert sorted(found) == [(10, 0.3), (20, 0.6)]
+
+
+def test_wrong_arguments_are_said_together(world):
+    with pytest.raises(tunekit.errors.ConfigError, match="4 problems"):
+        tunekit.follow(world.root, accuracy, which="x", pattern="x", keep_best=1, metric="loss")
+
+
+def test_the_folder_of_a_sweep_is_refused(world):
+    from tunekit.journal.journal import Journal
+    from tunekit.journal.storage import LocalFolder
+
+    Journal(LocalFolder(world.root)).close()
+    with pytest.raises(tunekit.errors.ConfigError, match="folder of a sweep"):
+        tunekit.follow(world.root, accuracy)
+    assert not (world.root / LOCK).exists()

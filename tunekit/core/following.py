@@ -1,0 +1,406 @@
+"""A followed folder: which of its checkpoints are complete, are evaluated next, and may go.
+
+A folder that anything writes checkpoints into is recorded as a sweep is: a run is a trial, and the
+step of a checkpoint its iteration. A checkpoint that is written again is another run of that
+iteration. So everything that reads a sweep reads a followed folder, too.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tunekit.core.events import (
+    CheckpointSaved,
+    Event,
+    Reported,
+    TrialEnded,
+    ValidationEnded,
+    ValidationRequested,
+)
+from tunekit.core.metrics import flatten
+from tunekit.core.retention import Kept, surplus
+from tunekit.core.validation import Request
+from tunekit.core.values import number
+
+__all__ = [
+    "KINDS",
+    "WHICH",
+    "Files",
+    "Followed",
+    "Kind",
+    "Seen",
+    "kind_of",
+    "mark_of",
+    "step_in",
+    "trainer_metrics",
+    "which_problem",
+]
+
+#: What ``which`` may be, apart from ``every=N``.
+WHICH = ("all", "newest")
+
+# When a checkpoint was completed, in its report: Tune's own key, in seconds since the epoch.
+_COMPLETED = "timestamp"
+
+_WORDS = "checkpoint|ckpt|global|step|iter|iteration|epoch|model|weights|state|params|update|round"
+_SUFFIXES = "ckpt|pt|pth|bin|safetensors|pkl|npz|msgpack|keras|h5|zip|tar"
+_NAMES = (
+    re.compile(rf"(?:(?:{_WORDS})s?[-_=.]?)*(\d+)(?:\.(?:{_SUFFIXES}))?"),
+    # lightning/pytorch/callbacks/model_checkpoint.py, CHECKPOINT_JOIN_CHAR and _EQUALS_CHAR:
+    # "epoch=3-step=400.ckpt", and what the user has put between.
+    re.compile(r"(?:.*\b)?step=(\d+).*\.ckpt"),
+    re.compile(r"(?:.*\b)?epoch=(\d+).*\.ckpt"),
+)
+
+# Name below the checkpoint: its size in bytes, and when it was written.
+Files = Mapping[str, tuple[int, float]]
+
+
+def step_in(name: str, pattern: str | None = None) -> int | None:
+    """Return the step in a checkpoint's name; None if it is not named like a checkpoint.
+
+    Args:
+        name: The name of a file or a folder.
+        pattern: A regular expression for the whole name, whose first group is the step. None: what
+            the known frameworks write.
+
+    Example:
+        >>> names = ["checkpoint-500", "step_20.pt", "epoch=3-step=400.ckpt", "7", "model.bin"]
+        >>> [step_in(name) for name in names]
+        [500, 20, 400, 7, None]
+        >>> step_in("tmp-checkpoint-500"), step_in("run7-final", r"run(\\d+)-final")
+        (None, 7)
+    """
+    for one in _NAMES if pattern is None else (re.compile(pattern),):
+        found = one.fullmatch(name)
+        if found is not None:
+            return int(found[1])
+    return None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a framework writes a checkpoint.
+
+    Attributes:
+        framework: Its name.
+        last: The file that it writes last.
+        named: Which names it gives them, as a regular expression; empty if any.
+        holds: Which file tells that it is of this kind, likewise; empty if the name does.
+    """
+
+    framework: str
+    last: str
+    named: str = ""
+    holds: str = ""
+
+
+#: What a folder must have to be complete, from the frameworks' own sources. The first kind that
+#: fits counts. The others are complete when they rest.
+KINDS = (
+    # transformers/trainer.py, Trainer._save_checkpoint: the model, optimizer, scheduler and random
+    # state; then TrainerState.save_to_json(TRAINER_STATE_NAME), which writes in place.
+    Kind("transformers", "trainer_state.json", named=r"checkpoint-\d+"),
+    # torch/distributed/checkpoint/filesystem.py, _FileSystemWriter.finish: renames .metadata.tmp to
+    # .metadata after all ranks have written their .distcp.
+    Kind("torch.distributed.checkpoint", ".metadata", holds=r".*\.distcp"),
+    # orbax/checkpoint/_src/path/atomicity.py: both AtomicRenameTemporaryPath.finalize, which then
+    # renames N.orbax-checkpoint-tmp to N, and CommitFileTemporaryPath.finalize write it last.
+    Kind("orbax", "commit_success.txt", holds=r"_CHECKPOINT_METADATA|commit_success\.txt"),
+)
+
+
+def kind_of(name: str, files: Collection[str]) -> Kind | None:
+    """Return of which kind a folder is; None if only rest can tell whether it is complete.
+
+    Args:
+        name: The folder's name.
+        files: The names of what is in it.
+
+    Example:
+        >>> kind_of("checkpoint-5", ["model.safetensors"]).last
+        'trainer_state.json'
+        >>> kind_of("step-5", ["__0_0.distcp"]).last, kind_of("step_5", ["w.bin"])
+        ('.metadata', None)
+    """
+    for kind in KINDS:
+        if re.fullmatch(kind.named or ".*", name) and (
+            not kind.holds or any(re.fullmatch(kind.holds, file) for file in files)
+        ):
+            return kind
+    return None
+
+
+def mark_of(kind: Kind | None, files: Files) -> float | None:
+    """Return when a checkpoint was completed, as its files say; None if it has not been.
+
+    It is later if the checkpoint is written again, and stays if something is added to the folder.
+
+    Args:
+        kind: Of which kind it is.
+        files: What is in it.
+
+    Example:
+        >>> mark_of(None, {"a": (1, 3.0), "b": (1, 5.0)}), mark_of(KINDS[1], {"a": (1, 3.0)})
+        (3.0, None)
+    """
+    if kind is None:
+        return min((written for _, written in files.values()), default=None)
+    return files[kind.last][1] if kind.last in files else None
+
+
+def trainer_metrics(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``trainer_state.json`` says of training at the step of its checkpoint.
+
+    The loss is the newest one, which may be of an earlier step. ``done``: its run has ended.
+
+    Example:
+        >>> log = [{"step": 5, "loss": 2.0, "epoch": 0.5}, {"step": 10, "eval_loss": 1.5}]
+        >>> trainer_metrics({"global_step": 10, "max_steps": 10, "log_history": log})
+        {'loss': 2.0, 'eval_loss': 1.5, 'done': True}
+    """
+    step, found = state.get("global_step"), {}
+    for entry in state.get("log_history") or ():
+        own = entry if entry.get("step") == step else {"loss": entry.get("loss")}
+        found.update({name: v for name, v in own.items() if name != "step" and v is not None})
+    return {**found, "done": True} if step and step == state.get("max_steps") else found
+
+
+def which_problem(which: Any) -> str | None:
+    """Say what is wrong with ``which``; None if nothing is.
+
+    Example:
+        >>> which_problem("newest"), which_problem("every=100")
+        (None, None)
+        >>> which_problem("some")
+        "which='some' is not a choice. Pass 'all', 'newest', or 'every=100' for steps that are at \
+least 100 apart."
+    """
+    if isinstance(which, str) and (which in WHICH or re.fullmatch(r"every=0*[1-9]\d*", which)):
+        return None
+    return (
+        f"which={which!r} is not a choice. Pass 'all', 'newest', or 'every=100' for steps that are "
+        "at least 100 apart."
+    )
+
+
+@dataclass
+class Seen:
+    """A complete checkpoint that was seen.
+
+    Attributes:
+        request: The request to evaluate it.
+        mark: When it was completed, as :func:`mark_of` says.
+        at: When it was seen, in seconds since the epoch.
+    """
+
+    request: Request
+    mark: float
+    at: float
+
+    @property
+    def name(self) -> str:
+        """Return the name of its file or folder."""
+        return self.request.path.rsplit("/", 1)[-1]
+
+    def is_another(self, mark: float) -> bool:
+        """Return whether what has a mark now was written after this one was seen.
+
+        Example:
+            >>> seen = Seen(Request("run", 5), mark=10.0, at=12.0)
+            >>> seen.is_another(10.0), seen.is_another(11.0), seen.is_another(13.0)
+            (False, False, True)
+        """
+        return mark > max(self.mark, self.at)
+
+
+class Followed:
+    """What is known of a followed folder: the sum of its journal's events.
+
+    Args:
+        which: Which checkpoints are evaluated. ``"all"``; ``"newest"``: the newest whenever an
+            evaluator is free; ``"every=N"``: those that are at least N steps apart.
+
+    Example:
+        >>> followed = Followed("newest")
+        >>> for step in (5, 10):
+        ...     for event in followed.saw("run", step, f"/run/checkpoint-{step}", {}, mark=1.0):
+        ...         followed.apply(event)
+        >>> request, passed = followed.next(requested=())
+        >>> request.id, [one.id for one in passed]
+        ('run:0:10:1', ['run:0:5:1'])
+    """
+
+    def __init__(self, which: str = "all"):
+        self._newest_only = which == "newest"
+        self._every = 1 if which in WHICH else int(which.removeprefix("every="))
+        #: By run, the checkpoints that are known, by their names.
+        self.seen: dict[str, dict[str, Seen]] = {}
+        #: What has to be evaluated and has not ended, by the names of the validations.
+        self.pending: dict[str, Seen] = {}
+        #: The metrics of what was evaluated, likewise.
+        self.scores: dict[str, Mapping[str, Any]] = {}
+        #: The runs whose training has ended, and those of which that is recorded.
+        self.done: set[str] = set()
+        self.ended: set[str] = set()
+        #: The paths of what was given up before it was complete.
+        self.given_up: set[str] = set()
+        # The names of all validations that have ended, and how many of each run.
+        self._ended: set[str] = set()
+        self._served: Counter[str] = Counter()
+        # The newest checkpoint of each step, by run and step; and the steps that are evaluated.
+        self._at: dict[tuple[str, int], Seen] = {}
+        self._steps: dict[str, list[int]] = {}
+        self._mark: dict[str, float] = {}
+
+    def apply(self, event: Event) -> None:
+        """Apply an event of the journal; those of a former session come first."""
+        match event:
+            case Reported():
+                self.ended.discard(event.trial_id)
+                self._mark[event.trial_id] = number(event.report.get(_COMPLETED)) or 0.0
+                (self.done.add if event.report.get("done") else self.done.discard)(event.trial_id)
+            case CheckpointSaved():
+                self._saved(event)
+            case ValidationRequested() if event.id not in self.pending:
+                self.given_up.add(event.checkpoint)
+            case ValidationEnded():
+                self._ended.add(event.id)
+                if self.pending.pop(event.id, None) is not None:
+                    self._served[event.trial_id] += 1
+                if event.status == "validated":
+                    self.scores[event.id] = event.metrics
+            case TrialEnded():
+                self.ended.add(event.trial_id)
+
+    def _saved(self, event: CheckpointSaved) -> None:
+        run, step, path = event.trial_id, event.iteration, event.checkpoint
+        request = Request(run, step, event.run, path=path)
+        known, own = self._at.get((run, step)), self.seen.setdefault(run, {})
+        seen = Seen(request, self._mark.get(run, 0.0), event.time)
+        if known is not None and known.request.id == request.id:  # it was renamed
+            own.pop(known.name, None)
+            seen.mark = known.mark
+        elif event.wish is not False:
+            bisect.insort(self._steps.setdefault(run, []), step)
+        if event.wish is not False or request.id in self.pending:
+            self.pending[request.id] = seen
+        own[seen.name] = self._at[run, step] = seen
+
+    def saw(
+        self,
+        run: str,
+        step: int,
+        path: str,
+        report: Mapping[str, Any],
+        mark: float,
+        *,
+        there: Collection[str] = (),
+    ) -> list[Event]:
+        """Return the events of a complete checkpoint that is new; none if it is not.
+
+        Args:
+            run: Whose it is.
+            step: Its step.
+            path: Where it is.
+            report: What training says of it.
+            mark: When it was completed.
+            there: The names of what is in the run's folder. A checkpoint whose name is not there
+                any more, with the same step and mark, was renamed.
+        """
+        known = self._at.get((run, step))
+        if known is not None and known.request.path == path and not known.is_another(mark):
+            return []
+        if known is not None and known.mark == mark and known.name not in there:
+            return [CheckpointSaved.of(replace(known.request, path=path), wish=False)]
+        request = self.request(run, step, path)
+        wish = None if self._is_apart(run, step) else False
+        row = {**report, _COMPLETED: mark, "training_iteration": step}
+        return [Reported(trial_id=run, report=row), CheckpointSaved.of(request, wish=wish)]
+
+    def request(self, run: str, step: int, path: str) -> Request:
+        """Return a request that there was not before: another run of the step, if there was one."""
+        known = self._at.get((run, step))
+        request = Request(run, step, 1 if known is None else known.request.run + 1, path=path)
+        while request.id in self._ended:
+            request = replace(request, run=request.run + 1)
+        return request
+
+    def _is_apart(self, run: str, step: int) -> bool:
+        """Return whether a step is far enough from the others that are evaluated."""
+        steps = self._steps.get(run, [])
+        at = bisect.bisect_left(steps, step)
+        return all(
+            one == step or abs(one - step) >= self._every for one in steps[max(0, at - 1) : at + 1]
+        )
+
+    def next(self, requested: Collection[str]) -> tuple[Request | None, list[Request]]:
+        """Return what to evaluate next: the newest of the run of which fewest were evaluated.
+
+        Args:
+            requested: The names of what has been passed to the evaluators.
+
+        Returns:
+            The request, None if there is none, and those that are passed over for it.
+        """
+        waiting: dict[str, list[Seen]] = {}
+        turns = self._served.copy()
+        for name, seen in self.pending.items():
+            run = seen.request.trial_id
+            if name in requested:
+                turns[run] += 1
+            else:
+                waiting.setdefault(run, []).append(seen)
+        if not waiting:
+            return None, []
+        own = waiting[min(waiting, key=turns.__getitem__)]
+        *older, newest = sorted(own, key=lambda one: (one.mark, one.request.iteration))
+        return newest.request, [one.request for one in older] if self._newest_only else []
+
+    def to_delete(
+        self, run: str, there: Iterable[str], keep: int, metric: str, mode: str
+    ) -> list[str]:
+        """Return the names of the checkpoints that the best ones of a run replace.
+
+        These have a score, are not among the best, and are not the newest: training resumes from
+        that.
+
+        Args:
+            run: The run.
+            there: The names of what is in its folder that is a checkpoint, complete or not.
+            keep: How many of the best to keep.
+            metric: What to rank by, as a flat name.
+            mode: ``"min"`` or ``"max"``.
+
+        Example:
+            >>> followed = Followed()
+            >>> for step, accuracy in ((5, 0.9), (10, 0.2), (15, 0.1)):
+            ...     for event in followed.saw("run", step, f"/run/step-{step}", {}, mark=1.0):
+            ...         followed.apply(event)
+            ...     ended = {"status": "validated", "metrics": {"accuracy": accuracy}}
+            ...     followed.apply(ValidationEnded(id=f"run:0:{step}:1", **ended))
+            >>> there = ["step-5", "step-10", "step-15", "step-20"]
+            >>> followed.to_delete("run", there, 1, "accuracy", "max")
+            ['step-10']
+        """
+        own = self.seen.get(run, {})
+        names = [name for name in own if name in set(there)]
+        sign = 1 if mode == "max" else -1
+        scores = [self.scores.get(own[name].request.id) for name in names]
+        values = [None if one is None else number(flatten(one).get(metric)) for one in scores]
+        newest = max((own[name].request.iteration for name in names), default=math.nan)
+        kept = [
+            Kept(
+                order,
+                None if value is None else sign * value,
+                leased=value is None or own[name].request.iteration == newest,
+            )
+            for order, (name, value) in enumerate(zip(names, values, strict=True))
+        ]
+        return [names[index] for index in surplus(kept, keep, by_score=True)]

@@ -1,0 +1,320 @@
+"""A folder that anything writes checkpoints into: what is in it, what is complete, what may go."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import posixpath
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow.fs
+from ray import tune
+
+from tunekit._ray.storage import exists
+from tunekit.core.following import Files, Kind, kind_of, mark_of, step_in, trainer_metrics
+from tunekit.core.signatures import name_of
+from tunekit.core.values import described
+from tunekit.journal.confined import is_inside, local_path
+from tunekit.journal.journal import LATER, SERIES
+from tunekit.journal.storage import keeps_objects
+
+__all__ = ["KEPT", "REST_S", "Complete", "Entry", "WatchedFolder"]
+
+logger = logging.getLogger(__name__)
+
+#: The folder, in that of the journal, of checkpoints that are protected until they are evaluated.
+KEPT = "kept"
+
+#: For how long a checkpoint must rest, in seconds, if nothing else tells that it is complete.
+REST_S = 30.0
+
+# What tunekit writes into the folder itself.
+_OWN = frozenset({SERIES, LATER, KEPT, "tensorboard"})
+
+# ray/train/v2/_internal/constants.py: the checkpoints that Ray Train has registered, each after all
+# workers have uploaded their parts of it (checkpoint_manager.py, _write_state_to_storage).
+_SNAPSHOT = "checkpoint_manager_snapshot.json"
+
+#: Whether a checkpoint is complete, or its step.
+Test = Callable[[tune.Checkpoint], Any]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is named like a checkpoint.
+
+    Attributes:
+        name: Its name.
+        path: Where it is.
+        step: The step in its name, if it has one.
+        written: When the file, or the folder itself, was written, in seconds since the epoch; 0 if
+            the storage does not say.
+        is_folder: Whether it is one.
+        report: What training says of it, where that is known; then it is complete.
+    """
+
+    name: str
+    path: str
+    step: int | None
+    written: float
+    is_folder: bool
+    report: Mapping[str, Any] | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Complete:
+    """A complete checkpoint: its step, when it was completed, and what training says of it."""
+
+    step: int
+    mark: float
+    report: Mapping[str, Any]
+
+
+class WatchedFolder:
+    """A folder with checkpoints, or with one folder of them for each run.
+
+    Args:
+        filesystem: The storage.
+        path: The folder there.
+        pattern: As of :func:`~tunekit.core.following.step_in`.
+        complete: The user's own test; None for what is known of the frameworks.
+    """
+
+    def __init__(
+        self,
+        filesystem: pyarrow.fs.FileSystem,
+        path: str,
+        pattern: str | None = None,
+        complete: Test | None = None,
+    ):
+        self.filesystem, self.path = filesystem, path.rstrip("/")
+        self.name = posixpath.basename(self.path)
+        self._pattern, self._complete = pattern, complete
+        self._resting: dict[str, tuple[Files, float]] = {}
+        self._failed = False
+
+    def look(self) -> tuple[dict[str, dict[str, Entry]], dict[str, set[str]]]:
+        """Return what is named like a checkpoint, and all names, by run.
+
+        That is one listing of the folder, and one of each folder in it that is no checkpoint.
+
+        Raises:
+            OSError: If the storage fails.
+        """
+        found: dict[str, dict[str, Entry]] = {}
+        names: dict[str, set[str]] = {}
+        for run, infos in self._runs():
+            entries = {entry.name: entry for entry in self._entries(infos)}
+            if entries or run == self.name:
+                found[run], names[run] = entries, {info.base_name for info in infos}
+        return found, names
+
+    def _runs(self) -> Iterator[tuple[str, list[pyarrow.fs.FileInfo]]]:
+        top = self._inside(self.path)
+        yield self.name, top
+        for info in sorted(top, key=lambda one: one.base_name):
+            name = info.base_name
+            is_run = info.type == pyarrow.fs.FileType.Directory and name not in _OWN
+            if is_run and name[0] not in "._" and self._step(name) is None:
+                yield name, self._inside(info.path)
+
+    def folder_of(self, run: str) -> str:
+        """Return the name of a run's folder in this one; empty if it is this one."""
+        return "" if run == self.name else run
+
+    def _inside(self, path: str) -> list[pyarrow.fs.FileInfo]:
+        selector = pyarrow.fs.FileSelector(path, allow_not_found=True)
+        return list(self.filesystem.get_file_info(selector))
+
+    def _step(self, name: str) -> int | None:
+        return step_in(name, self._pattern)
+
+    def _entries(self, infos: list[pyarrow.fs.FileInfo]) -> Iterator[Entry]:
+        known = {info.base_name: info for info in infos}
+        registered = self._registered(known.get(_SNAPSHOT))
+        for name, info in known.items():
+            step, report = registered.get(name, (self._step(name), None))
+            # With a test of the user's, its answer may be the step.
+            asked = self._complete is not None and self._pattern is None and name not in _OWN
+            if step is not None or asked:
+                is_folder = info.type == pyarrow.fs.FileType.Directory
+                written = (info.mtime_ns or 0) / 1e9
+                yield Entry(name, info.path, step, written, is_folder, report)
+
+    def _registered(
+        self, info: pyarrow.fs.FileInfo | None
+    ) -> dict[str, tuple[int, Mapping[str, Any]]]:
+        """Return the step and the metrics of what Ray Train has registered, by name."""
+        state = {} if info is None else self._json(info.path) or {}
+        results, steps = state.get("checkpoint_results", []), "checkpoint_report_indices"
+        return {
+            one["checkpoint_dir_name"]: (step + 1, one["metrics"])
+            for one, step in zip(results, state.get(steps, []), strict=False)
+        }
+
+    def _json(self, path: str) -> dict[str, Any] | None:
+        """Return the object in a file; None if it is not whole, or gone."""
+        with suppress(OSError, ValueError), self.filesystem.open_input_stream(path) as stream:
+            found = json.loads(stream.readall())
+            return found if isinstance(found, dict) else None
+        return None
+
+    # Whether a checkpoint is complete ----------------------------------------------------------
+
+    def files(self, entry: Entry) -> Files:
+        """Return what is in a checkpoint; nothing if it is gone."""
+        if entry.is_folder:
+            selector = pyarrow.fs.FileSelector(entry.path, recursive=True, allow_not_found=True)
+            infos = [one for one in self.filesystem.get_file_info(selector) if one.is_file]
+        else:
+            infos = [one for one in [self.filesystem.get_file_info(entry.path)] if one.is_file]
+        start = len(entry.path) + 1
+        return {one.path[start:]: (one.size, (one.mtime_ns or 0) / 1e9) for one in infos}
+
+    def check(self, entry: Entry, now: float) -> Complete | str:
+        """Return the checkpoint if it is complete, and what it waits for otherwise.
+
+        Args:
+            entry: What was found.
+            now: Seconds on a clock that does not go back.
+
+        Raises:
+            OSError: If the storage fails.
+        """
+        files = self.files(entry)
+        if not files:
+            return "it has no file"
+        if self._complete is not None:
+            return self._by_test(self._complete, entry, files)
+        if entry.report is not None and entry.step is not None:
+            return Complete(entry.step, mark_of(None, files) or 0.0, entry.report)
+        kind = self._kind(entry, files)
+        mark, report = mark_of(kind, files), {}
+        if kind is not None and mark is not None and kind.last.endswith(".json"):
+            state = self._json(f"{entry.path}/{kind.last}")
+            mark, report = (None, {}) if state is None else (mark, trainer_metrics(state))
+        if mark is None:
+            assert kind is not None  # or it has a file
+            return f"it has no whole {kind.last}, which {kind.framework} writes last"
+        if kind is None and not self._is_whole(entry) and not self._rests(entry, files, now):
+            return ""
+        self._resting.pop(entry.path, None)
+        assert entry.step is not None  # or it would not be one
+        return Complete(entry.step, mark, report)
+
+    def mark(self, entry: Entry) -> float:
+        """Return when a checkpoint was completed; 0 if it is not, or is gone."""
+        files = self.files(entry)
+        return mark_of(self._kind(entry, files), files) or 0.0
+
+    def _kind(self, entry: Entry, files: Files) -> Kind | None:
+        known = self._complete is not None or entry.report is not None or not entry.is_folder
+        return None if known else kind_of(entry.name, files)
+
+    def _by_test(self, test: Test, entry: Entry, files: Files) -> Complete | str:
+        try:
+            answer = test(tune.Checkpoint(entry.path, self.filesystem))
+        except Exception as error:  # of the user's code
+            if not self._failed:
+                self._failed = True
+                what = described(error)
+                logger.warning("%s %s for %s.", name_of(test), what.reason, entry.path)
+            answer = False
+        if answer is None or answer is False:
+            return f"it is not complete by {name_of(test)}"
+        step = entry.step if answer is True else int(answer)
+        if step is None:
+            return f"its name has no step, and {name_of(test)} returned none"
+        return Complete(step, mark_of(None, files) or 0.0, {})
+
+    def _is_whole(self, entry: Entry) -> bool:
+        """Return whether a file is whole, as far as itself tells.
+
+        torch.save ends a file with the directory of its zip archive. Lightning writes one so, and
+        moves it into place (lightning/fabric/utilities/cloud_io.py, _atomic_save), by a copy if
+        the temporary folder is on another file system.
+        """
+        if entry.is_folder:
+            return False
+        local = local_path(self.filesystem, entry.path)
+        return keeps_objects(self.filesystem) if local is None else zipfile.is_zipfile(local)
+
+    def _rests(self, entry: Entry, files: Files, now: float) -> bool:
+        """Return whether a checkpoint has the same files, of the same sizes, for long enough."""
+        known, since = self._resting.get(entry.path, ({}, now))
+        if known != files:
+            self._resting[entry.path] = (files, now)
+            return False
+        return now - since >= REST_S
+
+    # What is done with it ----------------------------------------------------------------------
+
+    def checkpoint(self, path: str) -> tune.Checkpoint:
+        """Return the checkpoint at a path."""
+        return tune.Checkpoint(path, self.filesystem)
+
+    def protect(self, entry: Entry, home: str) -> bool:
+        """Keep a checkpoint at another path; False if it was deleted meanwhile.
+
+        In a local folder these are hard links, which take no space until the checkpoint is
+        deleted; across file systems, and in an object store, they are copies.
+
+        Args:
+            entry: The checkpoint.
+            home: Where to, in the same storage.
+        """
+        before = self.files(entry)
+        self.discard(home)
+        local = local_path(self.filesystem, entry.path)
+        try:
+            for name in before:
+                source, target = (
+                    posixpath.join(at, name) if name else at for at in (entry.path, home)
+                )
+                if local is None:
+                    self.filesystem.copy_file(source, target)
+                else:
+                    os.makedirs(posixpath.dirname(target), exist_ok=True)
+                    _link(source, target)
+        except FileNotFoundError:
+            before = {}
+        if before and self.files(entry) == before:
+            return True
+        self.discard(home)
+        return False
+
+    def discard(self, path: str) -> None:
+        """Delete what is at a path, if anything is; a link is not followed."""
+        local = local_path(self.filesystem, path)
+        if local is not None:
+            if local.is_dir() and not local.is_symlink():
+                shutil.rmtree(local, ignore_errors=True)
+            else:
+                local.unlink(missing_ok=True)
+        elif self.filesystem.get_file_info(path).is_file:
+            self.filesystem.delete_file(path)
+        elif exists(self.filesystem, path):
+            self.filesystem.delete_dir(path)
+
+    def delete(self, path: str) -> bool:
+        """Delete a checkpoint; False if it is not in the folder, or a link."""
+        local = local_path(self.filesystem, path)
+        if not is_inside(self.filesystem, self.path, path) or (local and local.is_symlink()):
+            return False
+        self.discard(path)
+        return True
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system, or one without links
+        shutil.copy2(source, target)

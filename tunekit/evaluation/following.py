@@ -1,0 +1,475 @@
+"""Evaluates checkpoints that something else writes into a folder, as they appear."""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs
+
+from tunekit._ray.storage import exists, storage_at
+from tunekit.clock import Clock, SystemClock
+from tunekit.config import ValidationConfig
+from tunekit.core.events import (
+    CheckpointSaved,
+    Event,
+    TrialAdded,
+    TrialEnded,
+    ValidationEnded,
+    ValidationRequested,
+    relocated,
+)
+from tunekit.core.failures import place_of
+from tunekit.core.following import Followed, which_problem
+from tunekit.core.metrics import flatten
+from tunekit.core.pace import Pace
+from tunekit.core.pool import Pool
+from tunekit.core.problems import Problems
+from tunekit.core.signatures import ValidationFunction
+from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.values import number
+from tunekit.errors import AlreadyRunningError
+from tunekit.evaluation.evaluation import Source, is_there
+from tunekit.evaluation.folder import KEPT, Complete, Entry, Test, WatchedFolder
+from tunekit.evaluation.session import Session
+from tunekit.journal.confined import local_path
+from tunekit.journal.home import Home
+from tunekit.journal.journal import SERIES, record_of
+from tunekit.journal.lock import DriverLock
+from tunekit.journal.storage import Folder, folder_at
+from tunekit.log import shown
+from tunekit.results.event_file import EventFile
+from tunekit.validating.cache import ValidationCache
+from tunekit.validating.executor import Executor
+from tunekit.validating.fingerprint import fingerprint
+from tunekit.validating.validator import Launch
+
+__all__ = ["follow"]
+
+logger = logging.getLogger(__name__)
+
+# Seconds between two looks into a local folder, and into another storage; and the largest share of
+# the time that looking takes. What is new is checked for so long at once.
+_LOCAL_S, _REMOTE_S, _SHARE, _SLICE_S = 0.25, 5.0, 0.1, 0.25
+# A folder that was written so shortly before it was seen may have changed since.
+_DOUBT_S = 2.0
+
+
+@shown()
+def follow(
+    folder: str | Path,
+    fn: ValidationConfig | ValidationFunction,
+    *,
+    which: str = "all",
+    until: int | str | None = None,
+    metric: str | None = None,
+    mode: str | None = None,
+    pattern: str | None = None,
+    complete: Test | None = None,
+    keep: bool = False,
+    keep_best: int | None = None,
+    delete_others: bool = False,
+    journal: str | Path | None = None,
+    storage_filesystem: pyarrow.fs.FileSystem | None = None,
+    notify: Callable[[Mapping[str, Any]], None] | None = None,
+) -> None:
+    """Evaluate the checkpoints that something else writes into a folder, each once.
+
+    Training runs in another process, or on another machine, and need not know. The folder is
+    recorded as a sweep is, with a run as a trial and a step as an iteration, so that
+    :func:`tunekit.load`, ``tunekit status``, ``best``, ``report``, ``serve`` and ``compare`` read
+    it. Evaluations run on Ray, which is started if necessary. Ctrl-C or SIGTERM ends it, and so
+    does the end of all runs; to continue, call this again.
+
+    Args:
+        folder: The folder that checkpoints are written into, or one with a folder for each run: a
+            path or a URI.
+        fn: A validation function, called as ``fn(checkpoint)``, or a
+            :class:`~tunekit.ValidationConfig` with its arguments, resources, evaluators, cache and
+            limits. Settings that concern training have no effect.
+        which: ``"all"``; ``"newest"``: the newest whenever an evaluator is free, and those before
+            it are skipped; or ``"every=N"``: those that are at least N steps apart. The newest
+            is always first.
+        until: When runs have ended: at a step, or when a file of this name is in the folder, or in
+            the run's. A run of a ``transformers.Trainer`` that has reached its last step has ended
+            in any case.
+        metric: The metric to rank by, as a flat name.
+        mode: ``"min"`` or ``"max"``.
+        pattern: A regular expression for the names of checkpoints, whose first group is the step.
+        complete: Called as ``complete(checkpoint)``: whether it is complete, or its step. None:
+            what the frameworks write last, or 30 seconds without a change.
+        keep: Whether to protect checkpoints until they are evaluated from whatever deletes them:
+            by hard links in ``kept/``, or copies where there are none.
+        keep_best: How many of the best checkpoints of each run to keep; needs ``delete_others``.
+        delete_others: Whether to delete those that are evaluated, and not among the best. The
+            newest one of each run is kept.
+        journal: Where to keep the journal: another folder or URI. None: ``folder`` itself.
+        storage_filesystem: The filesystem of ``folder`` and ``journal``, if it is one of your own.
+        notify: Called with each outcome: ``run``, ``step``, ``status``, ``metrics``, ``reason``,
+            ``checkpoint``.
+
+    Raises:
+        tunekit.errors.ConfigError: If an argument is wrong, if the folder is a sweep's, or if it
+            has scores of another function.
+        tunekit.errors.AlreadyRunningError: If another process follows it.
+        tunekit.errors.ValidationFailedError: If the first three evaluations have failed alike
+            (unless ``on_failure="ignore"``).
+
+    Example:
+        >>> follow("/no/such/folder", lambda checkpoint: {"accuracy": 0.9}, which="some")
+        Traceback (most recent call last):
+        tunekit.errors.ConfigError: tunekit.follow: which='some' is not a choice...
+    """
+    config = fn if isinstance(fn, ValidationConfig) else ValidationConfig(fn)
+    problems = Problems("tunekit.follow")
+    for wrong in (which_problem(which), _pattern_problem(pattern)):
+        if wrong is not None:
+            problems.add(wrong)
+    problems.integer("keep_best", keep_best, least=1, optional=True)
+    if mode is not None:
+        problems.choice("mode", mode, ["min", "max"])
+    if (keep_best is None) == delete_others:
+        problems.add("keep_best and delete_others belong together. Pass both, or neither.")
+    if (metric is None) != (mode is None) or (delete_others and metric is None):
+        problems.add("metric and mode say which is the best. Pass both.")
+    problems.raise_any()
+    filesystem, path = storage_at(str(folder), storage_filesystem)
+    own, home = storage_at(str(journal or folder), storage_filesystem)
+    source = _Watched(
+        WatchedFolder(filesystem, path, pattern, complete),
+        Followed(which),
+        config,
+        until=until,
+        keep=keep,
+        keeps=None if keep_best is None else (keep_best, str(metric), str(mode)),
+        board=local_path(own, home),
+        notify=notify,
+    )
+    lock, place = DriverLock(own, home), folder_at(own, home)
+    cache = None if config.cache is None else ValidationCache(config.cache)
+    mark = fingerprint(config.fn, sorted((config.task_config.fn_kwargs or {}).items()))
+    about: dict[str, Any] = {"followed": path, "fingerprint": mark}
+    if metric is not None:
+        about |= {"judged": [metric], "mode": mode, "objectives": {metric: mode}}
+    with lock.held():
+        before = _before(place, Home(home), mark)
+        source.replay(before)
+
+        def give_way(error: AlreadyRunningError) -> None:
+            place.abandon()
+            source.lost.append(error)
+
+        lock.keep(give_way)
+        session = Session(place, Home(home), config, cache, series=SERIES, before=before)
+        session.run(source, (), call="tunekit.follow", about=about)
+
+
+def _before(folder: Folder, home: Home, mark: str | None) -> list[Event]:
+    """Return what former sessions have recorded; nothing if they have no score that counts.
+
+    Args:
+        folder: The folder of the journal.
+        home: Where that is.
+        mark: What tells the function and its arguments from others.
+
+    Raises:
+        tunekit.errors.ConfigError: If it is a sweep's, or has scores of another function.
+    """
+    record, problems = record_of(folder), Problems("tunekit.follow")
+    newest: dict[str, Any] = {"followed": "", "fingerprint": mark}
+    if record.sessions:
+        newest = record.sessions[-1]
+    if "followed" not in newest:
+        problems.add(
+            f"{home.folder!r} is the folder of a sweep, whose journal says what was validated. "
+            "Pass another folder for the journal: journal='...' (--journal)."
+        )
+    elif newest.get("fingerprint") != mark:
+        if not any(isinstance(one, ValidationEnded) and one.metrics for one in record.events):
+            return []
+        when = datetime.fromtimestamp(newest["time"], timezone.utc)
+        problems.add(
+            f"{home.folder!r} has scores of {newest.get('function')}, of {when:%Y-%m-%d %H:%M} "
+            "UTC, which was another function, or had other code or arguments then: they cannot be "
+            "compared. Pass another folder for the journal: journal='...' (--journal)."
+        )
+    problems.raise_any()
+    return [relocated(event, home.path) for event in record.events]
+
+
+def _pattern_problem(pattern: str | None) -> str | None:
+    try:
+        groups = 1 if pattern is None else re.compile(pattern).groups
+    except re.error as error:
+        return f"pattern={pattern!r} is not a regular expression: {error}. Pass r'step-(\\d+)'."
+    return (
+        None if groups else f"pattern={pattern!r} has no group for the step. Pass r'step-(\\d+)'."
+    )
+
+
+class _Watched(Source):
+    """A folder as a source: what is complete in it, the newest first, whenever there is room.
+
+    Args:
+        folder: The folder.
+        state: What is known of it.
+        config: How checkpoints are evaluated.
+        until: As of :func:`follow`; likewise the others.
+        keep: Whether checkpoints are protected.
+        keeps: How many of the best are kept, by which metric and mode; None: all are.
+        board: Where the journal is on this machine, for TensorBoard; None if it is elsewhere.
+        notify: Called with each outcome.
+        clock: What the time is read from.
+    """
+
+    goes_on = True
+
+    def __init__(
+        self,
+        folder: WatchedFolder,
+        state: Followed,
+        config: ValidationConfig,
+        *,
+        until: int | str | None = None,
+        keep: bool = False,
+        keeps: tuple[int, str, str] | None = None,
+        board: Path | None = None,
+        notify: Callable[[Mapping[str, Any]], None] | None = None,
+        clock: Clock | None = None,
+    ):
+        super().__init__()
+        self._folder, self._state, self._config = folder, state, config
+        self._until, self._keep, self._keeps = until, keep, keeps
+        self._board, self._notify, self._clock = board, notify, clock or SystemClock()
+        local = local_path(folder.filesystem, folder.path) is not None
+        self._pace = Pace(_SHARE, _LOCAL_S if local else _REMOTE_S)
+        #: Why nothing more may be written, if another process has taken over.
+        self.lost: list[Exception] = []
+        self._room, self._over, self._complained = True, False, False
+        self._requested: dict[str, None] = {}
+        self._entries: dict[str, dict[str, Entry]] = {}
+        # When the folder of each checkpoint was written as of its last check; and the checks.
+        self._checked: dict[str, float] = {}
+        self._tries: dict[str, int] = {}
+        self._files: dict[str, EventFile] = {}
+        self._paths: dict[str, str] = {}
+
+    def replay(self, events: Sequence[Event]) -> None:
+        """Take what former sessions have recorded, and write it to TensorBoard again."""
+        for event in events:
+            self._state.apply(event)
+            if isinstance(event, ValidationEnded) and event.metrics:
+                self._draw(event)
+
+    # What to evaluate --------------------------------------------------------------------------
+
+    def wanted(self) -> Sequence[Request]:
+        """Return the next checkpoint if an evaluator is free for it."""
+        if self.lost:
+            raise self.lost[0]
+        self._look()
+        request, passed = self._state.next(self._requested) if self._room else (None, [])
+        if request is None:
+            return ()
+        for one in passed:
+            self._skip(one, f"step {request.iteration} was newer when an evaluator was free")
+        self._requested[request.id], self._room = None, False
+        task, kept = self._config.task_config, self._kept(request)
+        protected = self._keep and exists(self._folder.filesystem, kept)
+        return [
+            replace(
+                request,
+                checkpoint=self._folder.checkpoint(kept if protected else request.path),
+                kwargs=task.fn_kwargs or {},
+                timeout_s=task.timeout_s,
+            )
+        ]
+
+    def over(self) -> bool:
+        """Return whether all runs have ended, and nothing is left of them."""
+        return self._over and not self._state.pending
+
+    def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
+        """Yield what to start, as for others, and note whether there is room for more."""
+        yield from super().start(pool, executor, now)
+        flying, most = len(pool.in_flight()), self._config.most_in_flight
+        free = executor.capacity(()) > 0 if most is None else flying < most
+        self._room = not pool.waiting and (free or not flying)
+
+    def _skip(self, request: Request, reason: str) -> None:
+        self.emit(ValidationRequested.of(request))
+        self.emit(ValidationEnded.of(Outcome(request, Status.SKIPPED, reason=reason)))
+
+    # What is there -----------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        began = self._clock.monotonic()
+        if not self._pace.due(began):
+            return
+        try:
+            self._entries, names = self._folder.look()
+            waits = self._check(names)
+            self._pass_over_deleted(names)
+            self._over = self._all_ended(names) and not self._at_the_end(waits)
+            self._complained = False
+        except OSError as error:
+            if not self._complained:
+                self._complained = True
+                logger.warning("%s cannot be read now: %s", self._folder.path, error)
+        self._pace.took(began, self._clock.monotonic())
+
+    def _check(self, names: Mapping[str, set[str]]) -> list[tuple[str, Entry, str]]:
+        """Record what is new and complete; return the rest, and what each waits for."""
+        began, waits = self._clock.monotonic(), []
+        new = [
+            (run, entry)
+            for run, entries in self._entries.items()
+            for entry in entries.values()
+            if self._is_new(run, entry)
+        ]
+        # Those that were looked at least come first; of these, the newest.
+        new.sort(key=lambda one: (self._tries.get(one[1].path, 0), -(one[1].step or 0)))
+        for run, entry in new:
+            now, reason = self._clock.monotonic(), ""
+            if now <= began + _SLICE_S:
+                self._tries[entry.path] = self._tries.get(entry.path, 0) + 1
+                self._checked[entry.path] = entry.written
+                found = self._folder.check(entry, now)
+                if isinstance(found, Complete):
+                    self._see(run, entry, found, names[run])
+                    continue
+                reason = found
+            waits.append((run, entry, reason))
+        return waits
+
+    def _is_new(self, run: str, entry: Entry) -> bool:
+        """Return whether what is in a folder may be a checkpoint that was not seen yet."""
+        if isinstance(self._until, int) and entry.step is not None and entry.step > self._until:
+            return False
+        seen = self._state.seen.get(run, {}).get(entry.name)
+        return seen is None or (
+            entry.written > seen.at - _DOUBT_S and entry.written != self._checked.get(entry.path)
+        )
+
+    def _see(self, run: str, entry: Entry, found: Complete, there: set[str]) -> None:
+        """Record a complete checkpoint, if it is another one than those that are known."""
+        events = self._state.saw(run, found.step, entry.path, found.report, found.mark, there=there)
+        for event in events:
+            if isinstance(event, CheckpointSaved) and self._keep and event.wish is None:
+                kept = self._kept(self._state.request(run, found.step, entry.path))
+                if not self._folder.protect(entry, kept):
+                    return  # it is deleted just now
+        if events and run not in self._state.seen:
+            self.emit(TrialAdded(trial_id=run, folder=self._folder.folder_of(run)))
+        for event in events:
+            self.emit(event)
+
+    def _kept(self, request: Request) -> str:
+        """Return where a checkpoint is protected."""
+        name = f"{posixpath.basename(request.path)}.{request.run}"
+        return f"{self._folder.path}/{KEPT}/{request.trial_id}/{name}"
+
+    def _pass_over_deleted(self, names: Mapping[str, set[str]]) -> None:
+        for name, seen in list(self._state.pending.items()):
+            if name in self._requested or seen.name in names.get(seen.request.trial_id, ()):
+                continue
+            if not exists(self._folder.filesystem, self._kept(seen.request)):
+                self._skip(seen.request, "its checkpoint was deleted before its evaluation began")
+
+    def _all_ended(self, names: Mapping[str, set[str]]) -> bool:
+        """Return whether all runs have ended: by a file, by their step, or as they say."""
+        if self._until in names.get(self._folder.name, ()):
+            return True
+        runs = [run for run in names if self._entries[run] or run in self._state.seen]
+        return bool(runs) and all(
+            run in self._state.done
+            or self._until in names[run]
+            or (
+                isinstance(self._until, int)
+                and any(
+                    one.request.iteration >= self._until
+                    for one in self._state.seen.get(run, {}).values()
+                )
+            )
+            for run in runs
+        )
+
+    def _at_the_end(self, waits: Sequence[tuple[str, Entry, str]]) -> bool:
+        """Give up what will not be complete any more; return whether anything else is left."""
+        rests = [entry for _, entry, reason in waits if not reason]
+        if not rests:
+            for run, entry, reason in waits:
+                if entry.step is not None and entry.path not in self._state.given_up:
+                    request = self._state.request(run, entry.step, entry.path)
+                    self._skip(request, f"it was not complete when its run ended: {reason}")
+            for run in self._state.seen.keys() - self._state.ended:
+                self.emit(TrialEnded(trial_id=run))
+        return bool(rests)
+
+    # What comes of it --------------------------------------------------------------------------
+
+    def take(self, outcome: Outcome) -> Outcome:
+        """Skip what was deleted, or replaced, while it was evaluated."""
+        request, why = outcome.request, None
+        seen = self._state.pending.get(request.id)
+        path = request.checkpoint.path
+        entry = self._entries.get(request.trial_id, {}).get(posixpath.basename(request.path))
+        if outcome.status in (Status.FAILED, Status.TIMED_OUT):
+            why = None if is_there(request) else "deleted"
+        elif outcome.validated and seen is not None and entry is not None and path == entry.path:
+            why = "replaced" if seen.is_another(self._folder.mark(entry)) else None
+        if why is None:
+            return outcome
+        reason = f"its checkpoint was {why} while it was evaluated"
+        return replace(outcome, status=Status.SKIPPED, metrics={}, reason=reason, error=None)
+
+    def recorded(self, event: Event) -> None:
+        """Act on an event that has been written down."""
+        if isinstance(event, ValidationRequested):
+            self._paths[event.id] = event.checkpoint
+        seen = self._state.pending.get(event.id) if isinstance(event, ValidationEnded) else None
+        self._state.apply(event)
+        if not isinstance(event, ValidationEnded):
+            return
+        self._requested.pop(event.id, None)
+        if self._keep and seen is not None:
+            self._folder.discard(self._kept(seen.request))
+        if event.metrics:
+            self._draw(event)
+            self._delete_others(event.trial_id)
+        if self._notify is not None:
+            told = {name: getattr(event, name) for name in ("status", "metrics", "reason")}
+            at = {"run": event.trial_id, "step": event.key.iteration}
+            self._notify({**at, **told, "checkpoint": self._paths.pop(event.id)})
+
+    def _draw(self, event: ValidationEnded) -> None:
+        """Write a score to TensorBoard, at the step of its checkpoint."""
+        if self._board is None:
+            return
+        run, known = event.trial_id, {"global_step": event.key.iteration, "walltime": event.time}
+        if run not in self._files:  # all is written again: a kill may have left half of it
+            folder, suffix = self._board / "tensorboard" / run, f".{time.time_ns()}"
+            self._files[run] = EventFile(folder, suffix=suffix, purge_step=0)
+        for name, value in flatten(event.metrics).items():
+            if (found := number(value)) is not None:
+                self._files[run].add_scalar(f"validation/{name}", found, **known)
+        self._files[run].flush()
+
+    def _delete_others(self, run: str) -> None:
+        if self._keeps is None:
+            return
+        there = self._entries.get(run, {})
+        for name in self._state.to_delete(run, there, *self._keeps):
+            entry = there.pop(name)
+            place = place_of(run, self._state.seen[run][name].request.iteration)
+            if self._folder.delete(entry.path):
+                logger.info("Deleted %s: it is not among the best %d.", place, self._keeps[0])
+            else:
+                logger.warning("%s is a link, or outside of the folder: not deleted.", place)
