@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,16 @@ from click.testing import CliRunner
 from ray import tune
 
 import tunekit
+from tests.kills import DoomedFolder, Killed
 from tunekit.cli import commands
+from tunekit.core.events import ValidationEnded
 from tunekit.core.validation import Attempt
 from tunekit.evaluation import following
 from tunekit.evaluation import session as sessions
 from tunekit.evaluation.folder import REST_S
+from tunekit.journal.journal import Journal, events_in
 from tunekit.journal.lock import LOCK
+from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeClock, FakeExecutor
 
 CALLS: Counter[str] = Counter()
@@ -190,7 +197,7 @@ def test_steps_that_are_apart(world, at_once):
         world.at(0 if at_once else step, world.save, step, last=60)
     world.sleep(0)
     tunekit.follow(world.root, accuracy, which="every=20")
-    assert [row[1] for row in rows(world)] == ([20, 40, 60] if at_once else [10, 30, 50])
+    assert [row[1] for row in rows(world)] == [10, 30, 50]
 
 
 # When it is complete -----------------------------------------------------------------------------
@@ -333,32 +340,35 @@ def test_what_is_renamed_is_not_evaluated_again(world):
 # Interrupted and continued -----------------------------------------------------------------------
 
 
-class Killed(BaseException):
-    pass
+def _opened(made: Callable[[Path], DoomedFolder], filesystem: Any, path: str) -> DoomedFolder:
+    return made(Path(path))
 
 
-def kill() -> None:
-    raise Killed
-
-
-def test_a_follower_that_is_killed_scores_each_once_and_loses_none(world, monkeypatch):
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_follower_that_is_killed_scores_each_once_and_loses_none(world, seed, keep):
+    """It is killed twenty times in the middle of a line, or before one."""
     world.takes_s, world.slots = 4.0, 2
     for step in range(1, 31):
-        world.at(2.0 * step, world.save, step, last=30)
-    for second in range(1, 61, 3):
-        world.at(second + 0.5, kill)
-    kills = 0
-    monkeypatch.setattr("tunekit.journal.journal.Journal.close", lambda *given: True)
+        world.at(2.0 * step, world.save, step, limit=2 if keep else None, last=30)
+    draw, kills, ended = random.Random(seed), 0, Counter[tuple[int, str]]()
     while True:
+        writes = draw.randrange(12) if kills < 20 else 10**9
+        doomed = partial(DoomedFolder, writes=count(writes, -1), torn=draw.random() < 0.5)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sessions.SessionClosed, "__new__", object.__new__)
+            patch.setattr(following, "folder_at", partial(_opened, doomed))
             try:
-                tunekit.follow(world.root, accuracy)
+                tunekit.follow(world.root, accuracy, keep=keep)
                 break
             except Killed:
                 kills += 1
+                (world.root / LOCK).unlink(missing_ok=True)  # it names this process, which lives
     assert kills == 20
-    assert rows(world) == [("outputs", step, 1, "validated") for step in range(1, 31)]
+    ends = [one for one in events_in(world.root) if isinstance(one, ValidationEnded)]
+    ended.update((one.key.iteration, one.status) for one in ends)
+    assert set(ended.values()) == {1} and {step for step, _ in ended} == set(range(1, 31))
+    if not keep:
+        assert rows(world) == [("outputs", step, 1, "validated") for step in range(1, 31)]
 
 
 def test_ctrl_c_leaves_what_runs_for_the_next_time(world):
@@ -393,7 +403,7 @@ def test_a_function_that_is_corrected_begins_again(world):
     def broken(checkpoint: tune.Checkpoint) -> dict[str, Any]:
         raise ValueError("no data")
 
-    with pytest.raises(tunekit.errors.ValidationFailedError, match="no data"):
+    with pytest.raises(tunekit.errors.ValidationFailedError, match="failed alike"):
         tunekit.follow(world.root, broken)
     tunekit.follow(world.root, accuracy)
     assert rows(world) == [("outputs", step, 1, "validated") for step in (1, 2, 3, 4)]
@@ -441,7 +451,8 @@ def test_the_command_prints_a_line_of_json_for_each(world, tmp_path):
     assert [line["step"] for line in lines] == [2, 1] and ran.exit_code == 0
     assert lines[0]["metrics"] == {"accuracy": 0.5, "by/kind": 1}
     goal = ["--metric", "accuracy", "--mode", "max"]
-    for read in (["status"], ["best", *goal], ["compare", *goal], ["report"]):
+    other = shutil.copytree(world.root, tmp_path / "another")
+    for read in (["status"], ["best", *goal], ["compare", str(other), *goal], ["report"]):
         shown = CliRunner().invoke(commands.tunekit, [read[0], str(world.root), *read[1:]])
         assert shown.exit_code == 0, shown.output
 
@@ -473,9 +484,6 @@ def test_wrong_arguments_are_said_together(world):
 
 
 def test_the_folder_of_a_sweep_is_refused(world):
-    from tunekit.journal.journal import Journal
-    from tunekit.journal.storage import LocalFolder
-
     Journal(LocalFolder(world.root)).close()
     with pytest.raises(tunekit.errors.ConfigError, match="folder of a sweep"):
         tunekit.follow(world.root, accuracy)

@@ -23,6 +23,7 @@ from tunekit.core.events import (
     ValidationEnded,
     ValidationRequested,
 )
+from tunekit.core.history import ITERATION
 from tunekit.core.metrics import flatten
 from tunekit.core.retention import Kept, surplus
 from tunekit.core.validation import Request
@@ -258,14 +259,13 @@ class Followed:
         self._at: dict[tuple[str, int], Seen] = {}
         self._steps: dict[str, list[int]] = {}
         self._mark: dict[str, float] = {}
+        self._last: dict[str, int] = {}
 
     def apply(self, event: Event) -> None:
         """Apply an event of the journal; those of a former session come first."""
         match event:
             case Reported():
-                self.ended.discard(event.trial_id)
-                self._mark[event.trial_id] = number(event.report.get(_COMPLETED)) or 0.0
-                (self.done.add if event.report.get("done") else self.done.discard)(event.trial_id)
+                self._reported(event.trial_id, event.report)
             case CheckpointSaved():
                 self._saved(event)
             case ValidationRequested() if event.id not in self.pending:
@@ -278,6 +278,13 @@ class Followed:
                     self.scores[event.id] = event.metrics
             case TrialEnded():
                 self.ended.add(event.trial_id)
+
+    def _reported(self, run: str, report: Mapping[str, Any]) -> None:
+        self.ended.discard(run)
+        self._mark[run] = number(report.get(_COMPLETED)) or 0.0
+        if report[ITERATION] >= self._last.get(run, 0):  # the newest may be seen first
+            self._last[run] = report[ITERATION]
+            (self.done.add if report.get("done") else self.done.discard)(run)
 
     def _saved(self, event: CheckpointSaved) -> None:
         run, step, path = event.trial_id, event.iteration, event.checkpoint
@@ -321,7 +328,7 @@ class Followed:
             return [CheckpointSaved.of(replace(known.request, path=path), wish=False)]
         request = self.request(run, step, path)
         wish = None if self._is_apart(run, step) else False
-        row = {**report, _COMPLETED: mark, "training_iteration": step}
+        row = {**report, _COMPLETED: mark, ITERATION: step}
         return [Reported(trial_id=run, report=row), CheckpointSaved.of(request, wish=wish)]
 
     def request(self, run: str, step: int, path: str) -> Request:

@@ -100,6 +100,8 @@ class Evaluation(Validator):
             again: Whether it was interrupted: what was requested before runs again, and a
                 checkpoint may be gone.
         """
+        if self.broken_by is not None and self._source.goes_on:
+            return False  # what is left is for a function that works
         left = self._source.unfinished() if again else ()
         new = [one for one in self._source.wanted() if one.id not in self._asked]
         self._asked.update(request.id for request in new)

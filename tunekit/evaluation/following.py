@@ -328,6 +328,7 @@ class _Watched(Source):
     def _check(self, names: Mapping[str, set[str]]) -> list[tuple[str, Entry, str]]:
         """Record what is new and complete; return the rest, and what each waits for."""
         began, waits = self._clock.monotonic(), []
+        complete: list[tuple[str, Entry, Complete]] = []
         new = [
             (run, entry)
             for run, entries in self._entries.items()
@@ -343,10 +344,12 @@ class _Watched(Source):
                 self._checked[entry.path] = entry.written
                 found = self._folder.check(entry, now)
                 if isinstance(found, Complete):
-                    self._see(run, entry, found, names[run])
+                    complete.append((run, entry, found))
                     continue
                 reason = found
             waits.append((run, entry, reason))
+        for run, entry, found in sorted(complete, key=lambda one: one[2].step):
+            self._see(run, entry, found, names[run])
         return waits
 
     def _is_new(self, run: str, entry: Entry) -> bool:

@@ -169,12 +169,12 @@ class Session:
         )
         evaluation.check_ray = check_ray
         try:
-            while evaluation.ask() or not (evaluation.idle and source.over()):
+            while evaluation.ask() or not (evaluation.idle and _is_over(evaluation, source)):
                 evaluation.poll(at_once=True)
                 while evaluation.ask():
                     evaluation.poll(at_once=True)
                 self._tell(evaluation)
-                if not (evaluation.idle and source.over()):
+                if not (evaluation.idle and _is_over(evaluation, source)):
                     _wait(evaluation.awaited(), self._clock)
         finally:
             if not source.goes_on:
@@ -221,6 +221,10 @@ def _start_ray(executor: Executor, call: str) -> None:
     advice = "Ask for less with ray_remote_kwargs."
     say_what_is_too_much("validation", executor.need, ray.cluster_resources(), advice, problems)
     problems.raise_any()
+
+
+def _is_over(evaluation: Evaluation, source: Source) -> bool:
+    return evaluation.broken_by is not None or source.over()
 
 
 def _wait(awaited: Collection[Any], clock: Clock) -> None:
