@@ -250,6 +250,8 @@ class Followed:
         #: The runs whose training has ended, and those of which that is recorded.
         self.done: set[str] = set()
         self.ended: set[str] = set()
+        #: The largest step of each run.
+        self.last: dict[str, int] = {}
         #: The paths of what was given up before it was complete.
         self.given_up: set[str] = set()
         # The names of all validations that have ended, and how many of each run.
@@ -259,7 +261,6 @@ class Followed:
         self._at: dict[tuple[str, int], Seen] = {}
         self._steps: dict[str, list[int]] = {}
         self._mark: dict[str, float] = {}
-        self._last: dict[str, int] = {}
 
     def apply(self, event: Event) -> None:
         """Apply an event of the journal; those of a former session come first."""
@@ -282,8 +283,8 @@ class Followed:
     def _reported(self, run: str, report: Mapping[str, Any]) -> None:
         self.ended.discard(run)
         self._mark[run] = number(report.get(_COMPLETED)) or 0.0
-        if report[ITERATION] >= self._last.get(run, 0):  # the newest may be seen first
-            self._last[run] = report[ITERATION]
+        if report[ITERATION] >= self.last.get(run, 0):  # the newest may be seen first
+            self.last[run] = report[ITERATION]
             (self.done.add if report.get("done") else self.done.discard)(run)
 
     def _saved(self, event: CheckpointSaved) -> None:

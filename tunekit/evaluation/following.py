@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import posixpath
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -255,9 +257,13 @@ class _Watched(Source):
         self._room, self._over, self._complained = True, False, False
         self._requested: dict[str, None] = {}
         self._entries: dict[str, dict[str, Entry]] = {}
+        self._names: dict[str, set[str]] = {}
         # When the folder of each checkpoint was written as of its last check; and the checks.
         self._checked: dict[str, float] = {}
-        self._tries: dict[str, int] = {}
+        self._tries: Counter[str] = Counter()
+        # What is left to check of the last look, and what waits for something as of that.
+        self._left: list[tuple[str, Entry]] = []
+        self._waits: list[tuple[str, Entry, str]] = []
         self._files: dict[str, EventFile] = {}
         self._paths: dict[str, str] = {}
 
@@ -310,47 +316,53 @@ class _Watched(Source):
     # What is there -----------------------------------------------------------------------------
 
     def _look(self) -> None:
-        began = self._clock.monotonic()
-        if not self._pace.due(began):
-            return
+        began, due = self._clock.monotonic(), False
         try:
-            self._entries, names = self._folder.look()
-            waits = self._check(names)
-            self._pass_over_deleted(names)
-            self._over = self._all_ended(names) and not self._at_the_end(waits)
+            if due := self._pace.due(began):
+                self._entries, self._names = self._folder.look()
+                self._left, self._waits = self._new(), []
+            if due or self._left:
+                self._check()
+            if due and not self._left:
+                self._pass_over_deleted()
+                self._over = self._all_ended() and self._give_up_the_rest()
             self._complained = False
         except OSError as error:
             if not self._complained:
                 self._complained = True
                 logger.warning("%s cannot be read now: %s", self._folder.path, error)
-        self._pace.took(began, self._clock.monotonic())
+        if due:
+            self._pace.took(began, self._clock.monotonic())
 
-    def _check(self, names: Mapping[str, set[str]]) -> list[tuple[str, Entry, str]]:
-        """Record what is new and complete; return the rest, and what each waits for."""
-        began, waits = self._clock.monotonic(), []
-        complete: list[tuple[str, Entry, Complete]] = []
+    def _new(self) -> list[tuple[str, Entry]]:
+        """Return what may be a checkpoint that was not seen yet, by run.
+
+        Those that were looked at most come first; of these, the oldest: it is taken from the end.
+        """
         new = [
             (run, entry)
             for run, entries in self._entries.items()
             for entry in entries.values()
             if self._is_new(run, entry)
         ]
-        # Those that were looked at least come first; of these, the newest.
-        new.sort(key=lambda one: (self._tries.get(one[1].path, 0), -(one[1].step or 0)))
-        for run, entry in new:
-            now, reason = self._clock.monotonic(), ""
-            if now <= began + _SLICE_S:
-                self._tries[entry.path] = self._tries.get(entry.path, 0) + 1
-                self._checked[entry.path] = entry.written
-                found = self._folder.check(entry, now)
-                if isinstance(found, Complete):
-                    complete.append((run, entry, found))
-                    continue
-                reason = found
-            waits.append((run, entry, reason))
-        for run, entry, found in sorted(complete, key=lambda one: one[2].step):
-            self._see(run, entry, found, names[run])
-        return waits
+        return sorted(new, key=lambda one: (-self._tries[one[1].path], one[1].step or 0))
+
+    def _check(self) -> None:
+        """Record what is new and complete, for a moment; the next call continues."""
+        began = now = self._clock.monotonic()
+        complete: list[tuple[str, Entry, Complete]] = []
+        while self._left and now <= began + _SLICE_S:
+            run, entry = self._left.pop()
+            self._tries[entry.path] += 1
+            self._checked[entry.path] = entry.written
+            found = self._folder.check(entry, now)
+            if isinstance(found, Complete):
+                complete.append((run, entry, found))
+            else:
+                self._waits.append((run, entry, found))
+            now = self._clock.monotonic()
+        for run, entry, whole in sorted(complete, key=lambda one: one[2].step):
+            self._see(run, entry, whole)
 
     def _is_new(self, run: str, entry: Entry) -> bool:
         """Return whether what is in a folder may be a checkpoint that was not seen yet."""
@@ -361,9 +373,10 @@ class _Watched(Source):
             entry.written > seen.at - _DOUBT_S and entry.written != self._checked.get(entry.path)
         )
 
-    def _see(self, run: str, entry: Entry, found: Complete, there: set[str]) -> None:
+    def _see(self, run: str, entry: Entry, found: Complete) -> None:
         """Record a complete checkpoint, if it is another one than those that are known."""
-        events = self._state.saw(run, found.step, entry.path, found.report, found.mark, there=there)
+        step, there = found.step, self._names[run]
+        events = self._state.saw(run, step, entry.path, found.report, found.mark, there=there)
         for event in events:
             if isinstance(event, CheckpointSaved) and self._keep and event.wish is None:
                 kept = self._kept(self._state.request(run, found.step, entry.path))
@@ -379,42 +392,35 @@ class _Watched(Source):
         name = f"{posixpath.basename(request.path)}.{request.run}"
         return f"{self._folder.path}/{KEPT}/{request.trial_id}/{name}"
 
-    def _pass_over_deleted(self, names: Mapping[str, set[str]]) -> None:
+    def _pass_over_deleted(self) -> None:
         for name, seen in list(self._state.pending.items()):
-            if name in self._requested or seen.name in names.get(seen.request.trial_id, ()):
+            there = self._names.get(seen.request.trial_id, ())
+            if name in self._requested or seen.name in there:
                 continue
             if not exists(self._folder.filesystem, self._kept(seen.request)):
                 self._skip(seen.request, "its checkpoint was deleted before its evaluation began")
 
-    def _all_ended(self, names: Mapping[str, set[str]]) -> bool:
+    def _all_ended(self) -> bool:
         """Return whether all runs have ended: by a file, by their step, or as they say."""
-        if self._until in names.get(self._folder.name, ()):
-            return True
-        runs = [run for run in names if self._entries[run] or run in self._state.seen]
-        return bool(runs) and all(
-            run in self._state.done
-            or self._until in names[run]
-            or (
-                isinstance(self._until, int)
-                and any(
-                    one.request.iteration >= self._until
-                    for one in self._state.seen.get(run, {}).values()
-                )
-            )
-            for run in runs
+        marked = {run for run, names in self._names.items() if self._until in names}
+        runs = {run for run in self._names if self._entries[run] or run in self._state.seen}
+        steps = self._until if isinstance(self._until, int) else math.inf
+        past = {run for run, step in self._state.last.items() if step >= steps}
+        return self._folder.name in marked or (
+            bool(runs) and runs <= marked | past | self._state.done
         )
 
-    def _at_the_end(self, waits: Sequence[tuple[str, Entry, str]]) -> bool:
-        """Give up what will not be complete any more; return whether anything else is left."""
-        rests = [entry for _, entry, reason in waits if not reason]
-        if not rests:
-            for run, entry, reason in waits:
-                if entry.step is not None and entry.path not in self._state.given_up:
-                    request = self._state.request(run, entry.step, entry.path)
-                    self._skip(request, f"it was not complete when its run ended: {reason}")
-            for run in self._state.seen.keys() - self._state.ended:
-                self.emit(TrialEnded(trial_id=run))
-        return bool(rests)
+    def _give_up_the_rest(self) -> bool:
+        """Skip what will not be complete any more; False if something may only have to rest."""
+        if not all(reason for _, _, reason in self._waits):
+            return False
+        for run, entry, reason in self._waits:
+            if entry.step is not None and entry.path not in self._state.given_up:
+                request = self._state.request(run, entry.step, entry.path)
+                self._skip(request, f"it was not complete when its run ended: {reason}")
+        for run in self._state.seen.keys() - self._state.ended:
+            self.emit(TrialEnded(trial_id=run))
+        return True
 
     # What comes of it --------------------------------------------------------------------------
 
