@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import pyarrow.fs
 import pytest
 
 import tunekit
+from tests.integration.s3 import S3Server
 
 pytestmark = pytest.mark.ray
 
@@ -50,3 +53,36 @@ def test_a_program_is_followed_from_another_process(name, tmp_path):
     assert sorted(one["step"] for one in told) == steps
     assert {one["status"] for one in told} == {"validated"}, told
     assert tunekit.load(outputs).best().score == max(one["metrics"]["accuracy"] for one in told)
+
+
+@pytest.fixture
+def s3_server() -> Iterator[S3Server]:
+    with S3Server() as server:
+        yield server
+
+
+def test_checkpoints_on_s3_are_followed_and_protected(ray_cluster, s3_server):
+    filesystem = s3_server.filesystem()
+    bucket = s3_server.make_bucket("runs")
+    for step in (1, 2, 3):
+        state = json.dumps({"global_step": step, "max_steps": 3}).encode()
+        for name, data in (("weights", b"%d" % step), ("trainer_state.json", state)):
+            path = f"{bucket}/outputs/checkpoint-{step}/{name}"
+            with filesystem.open_output_stream(path) as stream:
+                stream.write(data)
+
+    def evaluate(checkpoint):
+        with checkpoint.as_directory() as folder:
+            return {"accuracy": int(Path(folder, "weights").read_text()), "at": checkpoint.path}
+
+    best = {"metric": "accuracy", "mode": "max", "keep_best": 1, "delete_others": True}
+    for _ in range(2):
+        tunekit.follow(
+            f"{bucket}/outputs", evaluate, storage_filesystem=filesystem, keep=True, **best
+        )
+    sweep = tunekit.load(f"{bucket}/outputs", filesystem)
+    assert list(sweep.validations["status"]) == ["validated"] * 3 and len(sweep.sessions) == 2
+    assert all("/kept/" in at for at in sweep.validations["metrics/at"])
+    below = filesystem.get_file_info(pyarrow.fs.FileSelector(f"{bucket}/outputs", recursive=True))
+    left = [one.path for one in below if one.base_name == "weights"]
+    assert left == [f"{bucket}/outputs/checkpoint-3/weights"]

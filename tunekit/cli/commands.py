@@ -695,6 +695,9 @@ def resume(
 def _written_down(sweep: Sweep) -> str:
     """Return where the sweep's trainable can be imported from, as its last session says."""
     where = sweep.newest_session.get("trainable")
+    if "followed" in sweep.newest_session:
+        what = "the folder was followed. Run tunekit validate DIR --fn WHERE --follow again."
+        raise ConfigError("tunekit resume", [what])
     if where is None:
         raise ConfigError(
             "tunekit resume",

@@ -151,11 +151,12 @@ def _head(status: Mapping[str, Any]) -> str:
     if heard is not None:
         when = datetime.fromtimestamp(status["last"], timezone.utc)
         line += f"  last heard of {duration(heard)} ago ({when:%Y-%m-%d %H:%M:%S} UTC)"
+    way = "tunekit validate DIR --fn ... --follow" if status["followed"] else "tunekit resume PATH"
     hints = {
-        "open": "Its driver runs, or was killed; if it was: tunekit resume PATH",
+        "open": f"Its driver runs, or was killed; if it was: {way}",
         "running": _driver(status["driver"]),
-        "killed": f"{_driver(status['driver'])}. To go on with it: tunekit resume PATH",
-        "interrupted": "To go on with it: tunekit resume PATH",
+        "killed": f"{_driver(status['driver'])}. To go on with it: {way}",
+        "interrupted": f"To go on with it: {way}",
     }
     hint = hints.get(state)
     return "\n".join([line, path, *([hint] if hint else [])])

@@ -810,6 +810,8 @@ class Sweep:
         - ``exploits``, ``sessions``: how many;
         - ``later``: later validations (:meth:`validate`): for each name the ``function``, the names
           of the ``metrics``, and how many ``validations`` there are of each status;
+        - ``followed``: the folder whose checkpoints it evaluates (:func:`tunekit.follow`); None for
+          a sweep of Tune's;
         - ``objectives``: the metrics that the scheduler ranks by, and which values are better;
           ``constraints``: what scores must keep, as text;
         - ``pareto``: the Pareto front of several objectives, a list of what ``best`` has, with the
@@ -829,6 +831,7 @@ class Sweep:
             configuration = self.ranked_configurations()[0] if self.has_seeds else None
         return {
             "path": self.path,
+            "followed": self.newest_session.get("followed"),
             "sessions": len(self.sessions),
             "metric": self.metric,
             "mode": self.mode,

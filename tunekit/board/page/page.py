@@ -188,8 +188,17 @@ def contents(found: Findings, drawn: Mapping[str, Any] | None = None) -> dict[st
         "otherwise": None if verdict is None else newest_differs(sweep, verdict.best, found.names),
         "loads": _loads(sweep),
         "finds": f".best({sweep.metric!r}, {sweep.mode!r})",
-        "resumes": None if sweep.source is None else f"tunekit resume {shlex.quote(sweep.source)}",
+        "resumes": None if sweep.source is None else _resumes(sweep, shlex.quote(sweep.source)),
     }
+
+
+def _resumes(sweep: Sweep, source: str) -> str:
+    """Return the command that continues a sweep."""
+    known = sweep.newest_session
+    if "followed" in known:
+        return f"tunekit validate {source} --fn {known.get('function')} --follow"
+    trainable = "" if known.get("trainable") else " --trainable YOUR_MODULE:YOUR_TRAINABLE"
+    return f"tunekit resume {source}{trainable}"
 
 
 def _are_numbers(found: Findings, name: str) -> bool:
