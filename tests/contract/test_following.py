@@ -423,6 +423,17 @@ def test_the_best_are_kept_and_the_newest(world):
     assert (world.root / "notes" / "README.md").exists()
 
 
+def test_what_training_has_written_last_is_kept_though_it_went_back(world):
+    for second, step in enumerate((10, 20, 15)):
+        world.at(3.0 * second, world.save, step)
+    world.at(20.0, world.done)
+    world.sleep(0)
+    best = {"metric": "accuracy", "mode": "max", "keep_best": 1, "delete_others": True}
+    tunekit.follow(world.root, accuracy, until="done", **best)
+    left = sorted(one.name for one in world.root.glob("checkpoint-*"))
+    assert left == ["checkpoint-15", "checkpoint-20"]  # the newest, and the best
+
+
 def test_nothing_outside_of_the_folder_is_deleted(world, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     for step in (1, 2, 3):
@@ -433,6 +444,18 @@ def test_nothing_outside_of_the_folder_is_deleted(world, tmp_path):
     tunekit.follow(world.root, accuracy, **best)
     assert (elsewhere / "model.safetensors").exists() and (world.root / "checkpoint-1").exists()
     assert not (world.root / "checkpoint-2").exists() and (world.root / "checkpoint-3").exists()
+
+
+def test_links_are_not_deleted(world):
+    for step in (1, 2, 3):
+        world.write("data", str(step), f"of-{step}")
+        (world.root / f"step_{step}.bin").symlink_to(world.root / "data" / f"of-{step}")
+    world.done()
+    best = {"metric": "value", "mode": "max", "keep_best": 1, "delete_others": True}
+    value = lambda checkpoint: {"value": int(Path(checkpoint.path).read_text())}  # noqa: E731
+    tunekit.follow(world.root, value, until="done", pattern=r"step_(\d+).bin", **best)
+    assert len(rows(world)) == 3
+    assert len([one for one in world.root.iterdir() if one.is_symlink()]) == 3
 
 
 # The command line, and other readers -------------------------------------------------------------

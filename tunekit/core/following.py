@@ -8,10 +8,9 @@ iteration. So everything that reads a sweep reads a followed folder, too.
 from __future__ import annotations
 
 import bisect
-import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +30,6 @@ from tunekit.core.values import number
 
 __all__ = [
     "KINDS",
-    "WHICH",
     "Files",
     "Followed",
     "Kind",
@@ -40,11 +38,8 @@ __all__ = [
     "mark_of",
     "step_in",
     "trainer_metrics",
-    "which_problem",
+    "wrong_choices",
 ]
-
-#: What ``which`` may be, apart from ``every=N``.
-WHICH = ("all", "newest")
 
 # When a checkpoint was completed, in its report: Tune's own key, in seconds since the epoch.
 _COMPLETED = "timestamp"
@@ -173,22 +168,28 @@ def trainer_metrics(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "done": True} if step and step == state.get("max_steps") else found
 
 
-def which_problem(which: Any) -> str | None:
-    """Say what is wrong with ``which``; None if nothing is.
+def wrong_choices(which: Any, pattern: str | None) -> Iterator[str]:
+    """Yield what is wrong with the choice of checkpoints.
+
+    Args:
+        which: As of :class:`Followed`.
+        pattern: As of :func:`step_in`.
 
     Example:
-        >>> which_problem("newest"), which_problem("every=100")
-        (None, None)
-        >>> which_problem("some")
-        "which='some' is not a choice. Pass 'all', 'newest', or 'every=100' for steps that are at \
-least 100 apart."
+        >>> list(wrong_choices("every=100", r"step-(\\d+)")), len(list(wrong_choices("some", "x")))
+        ([], 2)
     """
-    if isinstance(which, str) and (which in WHICH or re.fullmatch(r"every=0*[1-9]\d*", which)):
-        return None
-    return (
-        f"which={which!r} is not a choice. Pass 'all', 'newest', or 'every=100' for steps that are "
-        "at least 100 apart."
-    )
+    if not isinstance(which, str) or not re.fullmatch(r"all|newest|every=0*[1-9]\d*", which):
+        yield (
+            f"which={which!r} is not a choice. Pass 'all', 'newest', or 'every=100' for steps that "
+            "are at least 100 apart."
+        )
+    try:
+        why = None if pattern is None or re.compile(pattern).groups else "has no group for the step"
+    except re.error as error:
+        why = f"is not a regular expression: {error}"
+    if why is not None:
+        yield f"pattern={pattern!r} {why}. Pass r'step-(\\d+)', for example."
 
 
 @dataclass
@@ -209,6 +210,11 @@ class Seen:
     def name(self) -> str:
         """Return the name of its file or folder."""
         return self.request.path.rsplit("/", 1)[-1]
+
+    @property
+    def step(self) -> int:
+        """Return its step."""
+        return self.request.iteration
 
     def is_another(self, mark: float) -> bool:
         """Return whether what has a mark now was written after this one was seen.
@@ -240,7 +246,7 @@ class Followed:
 
     def __init__(self, which: str = "all"):
         self._newest_only = which == "newest"
-        self._every = 1 if which in WHICH else int(which.removeprefix("every="))
+        self._every = int(which.partition("=")[2] or 1)
         #: By run, the checkpoints that are known, by their names.
         self.seen: dict[str, dict[str, Seen]] = {}
         #: What has to be evaluated and has not ended, by the names of the validations.
@@ -368,11 +374,11 @@ class Followed:
         if not waiting:
             return None, []
         own = waiting[min(waiting, key=turns.__getitem__)]
-        *older, newest = sorted(own, key=lambda one: (one.mark, one.request.iteration))
+        *older, newest = sorted(own, key=lambda one: (one.mark, one.step))
         return newest.request, [one.request for one in older] if self._newest_only else []
 
     def to_delete(
-        self, run: str, there: Iterable[str], keep: int, metric: str, mode: str
+        self, run: str, there: Collection[str], keep: int, metric: str, mode: str
     ) -> list[str]:
         """Return the names of the checkpoints that the best ones of a run replace.
 
@@ -389,7 +395,7 @@ class Followed:
         Example:
             >>> followed = Followed()
             >>> for step, accuracy in ((5, 0.9), (10, 0.2), (15, 0.1)):
-            ...     for event in followed.saw("run", step, f"/run/step-{step}", {}, mark=1.0):
+            ...     for event in followed.saw("run", step, f"/run/step-{step}", {}, mark=step):
             ...         followed.apply(event)
             ...     ended = {"status": "validated", "metrics": {"accuracy": accuracy}}
             ...     followed.apply(ValidationEnded(id=f"run:0:{step}:1", **ended))
@@ -397,18 +403,12 @@ class Followed:
             >>> followed.to_delete("run", there, 1, "accuracy", "max")
             ['step-10']
         """
-        own = self.seen.get(run, {})
-        names = [name for name in own if name in set(there)]
-        sign = 1 if mode == "max" else -1
-        scores = [self.scores.get(own[name].request.id) for name in names]
-        values = [None if one is None else number(flatten(one).get(metric)) for one in scores]
-        newest = max((own[name].request.iteration for name in names), default=math.nan)
-        kept = [
-            Kept(
-                order,
-                None if value is None else sign * value,
-                leased=value is None or own[name].request.iteration == newest,
-            )
-            for order, (name, value) in enumerate(zip(names, values, strict=True))
-        ]
+        own = {name: seen for name, seen in self.seen.get(run, {}).items() if name in there}
+        names = sorted(own, key=lambda name: (own[name].mark, own[name].step))
+        last = max((seen.step for seen in own.values()), default=0)
+        sign, kept = 1 if mode == "max" else -1, []
+        for order, name in enumerate(names):
+            value = number(flatten(self.scores.get(own[name].request.id, {})).get(metric))
+            needed = value is None or own[name].step == last
+            kept.append(Kept(order, None if value is None else sign * value, leased=needed))
         return [names[index] for index in surplus(kept, keep, by_score=True)]

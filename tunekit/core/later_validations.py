@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
@@ -143,6 +144,15 @@ class LaterSession:
     def began(self) -> float:
         """Return when it began, in seconds since the epoch."""
         return float(self.head.get("time") or 0.0)
+
+    @property
+    def as_another(self) -> str:
+        """Return what its scores are to another function, in words."""
+        when = datetime.fromtimestamp(self.began, timezone.utc)
+        return (
+            f"scores of {self.function}, of {when:%Y-%m-%d %H:%M} UTC, which was another function, "
+            "or had other code or arguments then: they cannot be compared with what is to come"
+        )
 
     @property
     def confirms(self) -> Mapping[str, Any] | None:

@@ -270,7 +270,7 @@ class WatchedFolder:
             home: Where to, in the same storage.
         """
         before = self.files(entry)
-        self.discard(home)
+        self.delete(home)
         local = local_path(self.filesystem, entry.path)
         try:
             for name in before:
@@ -286,28 +286,29 @@ class WatchedFolder:
             before = {}
         if before and self.files(entry) == before:
             return True
-        self.discard(home)
+        self.delete(home)
         return False
 
-    def discard(self, path: str) -> None:
-        """Delete what is at a path, if anything is; a link is not followed."""
+    def protected(self) -> set[str]:
+        """Return the paths of what is protected."""
+        runs = self._inside(f"{self.path}/{KEPT}")
+        return {one.path for run in runs for one in self._inside(run.path)}
+
+    def delete(self, path: str) -> bool:
+        """Delete what is at a path, if anything is; False if that is a link, or not in the folder.
+
+        Args:
+            path: A checkpoint, or what is kept of one.
+        """
         local = local_path(self.filesystem, path)
-        if local is not None:
-            if local.is_dir() and not local.is_symlink():
-                shutil.rmtree(local, ignore_errors=True)
-            else:
-                local.unlink(missing_ok=True)
+        if not is_inside(self.filesystem, self.path, path) or (local and local.is_symlink()):
+            return False
+        if local is not None and local.is_dir():
+            shutil.rmtree(local, ignore_errors=True)
         elif self.filesystem.get_file_info(path).is_file:
             self.filesystem.delete_file(path)
         elif exists(self.filesystem, path):
             self.filesystem.delete_dir(path)
-
-    def delete(self, path: str) -> bool:
-        """Delete a checkpoint; False if it is not in the folder, or a link."""
-        local = local_path(self.filesystem, path)
-        if not is_inside(self.filesystem, self.path, path) or (local and local.is_symlink()):
-            return False
-        self.discard(path)
         return True
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import logging
 import math
 import posixpath
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pyarrow.fs
 
 from tunekit._ray.storage import exists, storage_at
-from tunekit.clock import Clock, SystemClock
+from tunekit.clock import SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.events import (
     CheckpointSaved,
@@ -29,7 +27,8 @@ from tunekit.core.events import (
     relocated,
 )
 from tunekit.core.failures import place_of
-from tunekit.core.following import Followed, which_problem
+from tunekit.core.following import Followed, wrong_choices
+from tunekit.core.later_validations import LaterSession
 from tunekit.core.metrics import flatten
 from tunekit.core.pace import Pace
 from tunekit.core.pool import Pool
@@ -131,9 +130,8 @@ def follow(
     """
     config = fn if isinstance(fn, ValidationConfig) else ValidationConfig(fn)
     problems = Problems("tunekit.follow")
-    for wrong in (which_problem(which), _pattern_problem(pattern)):
-        if wrong is not None:
-            problems.add(wrong)
+    for wrong in wrong_choices(which, pattern):
+        problems.add(wrong)
     problems.integer("keep_best", keep_best, least=1, optional=True)
     if mode is not None:
         problems.choice("mode", mode, ["min", "max"])
@@ -185,35 +183,22 @@ def _before(folder: Folder, home: Home, mark: str | None) -> list[Event]:
         tunekit.errors.ConfigError: If it is a sweep's, or has scores of another function.
     """
     record, problems = record_of(folder), Problems("tunekit.follow")
-    newest: dict[str, Any] = {"followed": "", "fingerprint": mark}
-    if record.sessions:
-        newest = record.sessions[-1]
-    if "followed" not in newest:
-        problems.add(
-            f"{home.folder!r} is the folder of a sweep, whose journal says what was validated. "
-            "Pass another folder for the journal: journal='...' (--journal)."
-        )
-    elif newest.get("fingerprint") != mark:
-        if not any(isinstance(one, ValidationEnded) and one.metrics for one in record.events):
+    for head in record.sessions[-1:]:
+        former = LaterSession("", head, record.events)
+        if "followed" not in head:
+            problems.add(
+                f"{home.folder!r} is the folder of a sweep, whose journal says what was validated. "
+                "Pass another folder for the journal: journal='...' (--journal)."
+            )
+        elif head.get("fingerprint") != mark and former.scored:
+            problems.add(
+                f"{home.folder!r} has {former.as_another}. Pass another folder for the journal: "
+                "journal='...' (--journal)."
+            )
+        elif head.get("fingerprint") != mark:
             return []
-        when = datetime.fromtimestamp(newest["time"], timezone.utc)
-        problems.add(
-            f"{home.folder!r} has scores of {newest.get('function')}, of {when:%Y-%m-%d %H:%M} "
-            "UTC, which was another function, or had other code or arguments then: they cannot be "
-            "compared. Pass another folder for the journal: journal='...' (--journal)."
-        )
     problems.raise_any()
     return [relocated(event, home.path) for event in record.events]
-
-
-def _pattern_problem(pattern: str | None) -> str | None:
-    try:
-        groups = 1 if pattern is None else re.compile(pattern).groups
-    except re.error as error:
-        return f"pattern={pattern!r} is not a regular expression: {error}. Pass r'step-(\\d+)'."
-    return (
-        None if groups else f"pattern={pattern!r} has no group for the step. Pass r'step-(\\d+)'."
-    )
 
 
 class _Watched(Source):
@@ -228,7 +213,6 @@ class _Watched(Source):
         keeps: How many of the best are kept, by which metric and mode; None: all are.
         board: Where the journal is on this machine, for TensorBoard; None if it is elsewhere.
         notify: Called with each outcome.
-        clock: What the time is read from.
     """
 
     goes_on = True
@@ -244,12 +228,11 @@ class _Watched(Source):
         keeps: tuple[int, str, str] | None = None,
         board: Path | None = None,
         notify: Callable[[Mapping[str, Any]], None] | None = None,
-        clock: Clock | None = None,
     ):
         super().__init__()
         self._folder, self._state, self._config = folder, state, config
         self._until, self._keep, self._keeps = until, keep, keeps
-        self._board, self._notify, self._clock = board, notify, clock or SystemClock()
+        self._board, self._notify, self._clock = board, notify, SystemClock()
         local = local_path(folder.filesystem, folder.path) is not None
         self._pace = Pace(_SHARE, _LOCAL_S if local else _REMOTE_S)
         #: Why nothing more may be written, if another process has taken over.
@@ -273,6 +256,10 @@ class _Watched(Source):
             self._state.apply(event)
             if isinstance(event, ValidationEnded) and event.metrics:
                 self._draw(event)
+        if self._keep:  # what was protected when a former session was killed
+            kept = {self._kept(seen.request) for seen in self._state.pending.values()}
+            for path in self._folder.protected() - kept:
+                self._folder.delete(path)
 
     # What to evaluate --------------------------------------------------------------------------
 
@@ -326,7 +313,7 @@ class _Watched(Source):
             if due and not self._left:
                 self._pass_over_deleted()
                 self._over = self._all_ended() and self._give_up_the_rest()
-            self._complained = False
+                self._complained = False
         except OSError as error:
             if not self._complained:
                 self._complained = True
@@ -355,7 +342,10 @@ class _Watched(Source):
             run, entry = self._left.pop()
             self._tries[entry.path] += 1
             self._checked[entry.path] = entry.written
-            found = self._folder.check(entry, now)
+            try:
+                found = self._folder.check(entry, now)
+            except OSError as error:
+                found = f"it cannot be read: {error}"
             if isinstance(found, Complete):
                 complete.append((run, entry, found))
             else:
@@ -449,7 +439,7 @@ class _Watched(Source):
             return
         self._requested.pop(event.id, None)
         if self._keep and seen is not None:
-            self._folder.discard(self._kept(seen.request))
+            self._folder.delete(self._kept(seen.request))
         if event.metrics:
             self._draw(event)
             self._delete_others(event.trial_id)

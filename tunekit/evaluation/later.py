@@ -8,7 +8,6 @@ import logging
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -107,13 +106,9 @@ def validate_later(
     call.mark = fingerprint(config.fn, sorted(kwargs.items()))
     other = call.other()
     if other is not None and other.scored and not replace:
-        when = datetime.fromtimestamp(other.began, timezone.utc)
         call.problems.add(
-            f"name={call.called!r} is that of scores of {other.function}, of "
-            f"{when:%Y-%m-%d %H:%M} UTC, "
-            "which was another function, or had other code or arguments then: they cannot be "
-            "compared with what is to come. Pass another name, or replace=True (--replace) to show "
-            "them no more."
+            f"name={call.called!r} is that of {other.as_another}. Pass another name, or "
+            "replace=True (--replace) to show them no more."
         )
     where = config.cache if cache is None else cache
     scores = None if where is None else ValidationCache(str(where))

@@ -20,7 +20,7 @@ from msgspec import structs
 
 from tunekit._ray.interruption import ended_by_sigterm
 from tunekit._ray.tuner import is_remote
-from tunekit.clock import Clock, SystemClock
+from tunekit.clock import SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.events import (
     Event,
@@ -65,7 +65,6 @@ class Session:
         cache: Where scores are looked up, and kept.
         series: The journal's folder there; None: a new one below ``validations/``.
         before: The events of former sessions that this one continues.
-        clock: What the time is read from.
     """
 
     def __init__(
@@ -77,10 +76,9 @@ class Session:
         *,
         series: str | None = None,
         before: Sequence[Event] = (),
-        clock: Clock | None = None,
     ):
         self._folder, self._home, self._config = folder, home, config
-        self._cache, self._clock = cache, clock or SystemClock()
+        self._cache, self._clock = cache, SystemClock()
         self._series, self._begins = series, not before
         self._journal: Journal
         self._source: Source
@@ -175,7 +173,7 @@ class Session:
                     evaluation.poll(at_once=True)
                 self._tell(evaluation)
                 if not (evaluation.idle and _is_over(evaluation, source)):
-                    _wait(evaluation.awaited(), self._clock)
+                    _wait(evaluation.awaited())
         finally:
             if not source.goes_on:
                 evaluation.drop_all("was interrupted")
@@ -227,9 +225,9 @@ def _is_over(evaluation: Evaluation, source: Source) -> bool:
     return evaluation.broken_by is not None or source.over()
 
 
-def _wait(awaited: Collection[Any], clock: Clock) -> None:
+def _wait(awaited: Collection[Any]) -> None:
     """Wait until something has happened, or for a moment."""
     if awaited:
         ray.wait(list(awaited), num_returns=1, timeout=_WAIT_S)
     else:
-        clock.sleep(_WAIT_S)
+        SystemClock().sleep(_WAIT_S)
