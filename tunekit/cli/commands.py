@@ -355,6 +355,8 @@ def validate(
     fn = trainable_at(where, "--fn")
     given = {option: value for option, value in following.items() if value}
     if follows:
+        if name or replace or checkpoints != "10":
+            raise click.UsageError("--checkpoints, --name and --replace are not for --follow.")
         _follow(path, fn, cache, as_json, metric=metric, mode=mode, **given)
         return
     if given:
