@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def test_a_program_is_followed_from_another_process(name, tmp_path):
     outputs = tmp_path / "outputs"
     where = f"{FOLDER / name}/evals.py:evaluate"
     env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    env |= {"HOME": str(tmp_path), "PYTHONPATH": str(FOLDER.parents[1])}
+    env |= {"HOME": str(tmp_path)}
     command = [sys.executable, "-m", "tunekit", "validate", str(outputs), "--fn", where, "--follow"]
     options = ["--json", "--until", "done", "--keep", "--metric", "accuracy", "--mode", "max"]
     with (tmp_path / "log").open("w") as log:
@@ -61,7 +62,7 @@ def s3_server() -> Iterator[S3Server]:
         yield server
 
 
-def test_checkpoints_on_s3_are_followed_and_protected(ray_cluster, s3_server):
+def test_checkpoints_on_s3_are_followed_and_protected(ray_cluster, s3_server, tmp_path):
     filesystem = s3_server.filesystem()
     bucket = s3_server.make_bucket("runs")
     for step in (1, 2, 3):
@@ -75,14 +76,18 @@ def test_checkpoints_on_s3_are_followed_and_protected(ray_cluster, s3_server):
         with checkpoint.as_directory() as folder:
             return {"accuracy": int(Path(folder, "weights").read_text()), "at": checkpoint.path}
 
+    config = tunekit.ValidationConfig(evaluate, evaluators=1, cache=tmp_path / "scores")
+    follow = partial(
+        tunekit.follow, f"{bucket}/outputs", config, storage_filesystem=filesystem, keep=True
+    )
     best = {"metric": "accuracy", "mode": "max", "keep_best": 1, "delete_others": True}
     for _ in range(2):
-        tunekit.follow(
-            f"{bucket}/outputs", evaluate, storage_filesystem=filesystem, keep=True, **best
-        )
+        follow(**best)
     sweep = tunekit.load(f"{bucket}/outputs", filesystem)
     assert list(sweep.validations["status"]) == ["validated"] * 3 and len(sweep.sessions) == 2
     assert all("/kept/" in at for at in sweep.validations["metrics/at"])
     below = filesystem.get_file_info(pyarrow.fs.FileSelector(f"{bucket}/outputs", recursive=True))
     left = [one.path for one in below if one.base_name == "weights"]
     assert left == [f"{bucket}/outputs/checkpoint-3/weights"]
+    follow(journal=f"{bucket}/other")
+    assert list(tunekit.load(f"{bucket}/other", filesystem).validations["cached"]) == [True]
