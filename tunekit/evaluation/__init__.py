@@ -1,8 +1,9 @@
-"""Evaluates what decides nothing: further stages, later validations, the confirmed winner.
+"""Evaluates what decides nothing: further stages, the confirmed winner, followed folders.
 
 They are one thing, an :class:`~tunekit.evaluation.evaluation.Evaluation`: a
 :class:`~tunekit.evaluation.evaluation.Source` of checkpoints, a function with its resources, a
 journal and a cache. Further stages follow a sweep, and write into its journal
 (:mod:`tunekit.evaluation.stages`). A :class:`~tunekit.evaluation.session.Session` has a journal of
-its own.
+its own: later validations and a confirmation beside the sweep's, a followed folder
+(:mod:`tunekit.evaluation.following`) in the place of a sweep's.
 """

@@ -1,8 +1,8 @@
 """Evaluates checkpoints outside of a sweep's driver, with a journal of its own.
 
-That is ``validations/<session>/000001.jsonl`` in the experiment's folder. The sweep's own journal
-is left alone: a driver that runs is not disturbed, a restored sweep knows nothing of it, and so the
-sweep may have ended or not.
+That is ``validations/<session>/000001.jsonl`` in the experiment's folder, unless a folder is
+followed (:mod:`tunekit.evaluation.following`). The sweep's own journal is left alone: a driver that
+runs is not disturbed, a restored sweep knows nothing of it, and so the sweep may have ended or not.
 """
 
 from __future__ import annotations
