@@ -128,7 +128,9 @@ def test_another_metric_and_mode_rank_otherwise(ended):
 
 
 def test_a_seed_that_no_trial_has_is_an_error_that_names_those_there_are(ended, untold):
-    told = r"seed_param='seed' is a hyperparameter of no trial. Did you mean 'opt/seed'\? .*'lr'"
+    told = (
+        r"seed_param='seed' is not a hyperparameter of any trial. Did you mean 'opt/seed'\? .*'lr'"
+    )
     with pytest.raises(tunekit.errors.ConfigError, match=told):
         tunekit.load(ended, seed_param="seed")
     for call in (tunekit.load(untold).configurations, tunekit.load(untold).ranked_configurations):
@@ -376,7 +378,7 @@ def test_a_clear_difference_is_said_to_be_one(tmp_path):
 
 def test_the_report_does_not_say_what_stopped_seeds_do_not(tmp_path):
     text = text_of(render(asha(tmp_path)))
-    assert "whether that is chance cannot be said, because not all of their trials ran" in text
+    assert "whether that is chance cannot be said, because not all of their trials are" in text
 
 
 def test_a_seed_that_is_named_wrong_in_the_sweep_costs_no_report(tmp_path):
@@ -387,7 +389,7 @@ def test_a_seed_that_is_named_wrong_in_the_sweep_costs_no_report(tmp_path):
     assert loaded.best().score == 0.9 and tunekit_("best", loaded.path).exit_code == 0
     assert tunekit_("status", loaded.path).exit_code == 0
     with pytest.raises(
-        tunekit.errors.ConfigError, match="seed_param='sed' is a hyperparameter of no trial"
+        tunekit.errors.ConfigError, match="seed_param='sed' is not a hyperparameter of any trial"
     ):
         loaded.configurations()
 

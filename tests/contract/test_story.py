@@ -134,7 +134,7 @@ def test_what_the_journal_does_not_record_is_not_guessed(tmp_path, on_pending):
                 told = story(record.events, trial.trial_id, sessions=record.sessions)
                 waits = ran.validation.waiting.waits(trial.trial_id)
                 assert "It waits for the score of" not in told, told
-                assert not waits or "It trains on, or waits for the score of" in told, told
+                assert not waits or "It trains, or waits for the score of" in told, told
                 seen.add("waits" if waits else "trains")
 
     late = {"validation_s": lambda attempt: 2.5 + attempt.request.iteration, "validation_slots": 2}

@@ -589,7 +589,7 @@ def test_a_path_that_is_no_sweep_is_wrong_usage(command, tmp_path, monkeypatch):
 def test_a_metric_that_is_mistyped_is_told_with_the_one_that_was_meant(ended):
     result = tunekit_("best", ended[0], "--metric", "acuracy")
     assert result.exit_code == 2
-    assert "metric='acuracy' is none of the validated ones" in result.stderr
+    assert "metric='acuracy' is not among the validated metrics" in result.stderr
     assert "Did you mean 'accuracy'?" in result.stderr and "mode is missing" not in result.stderr
     result = tunekit_("best", ended[0], "--metric", "acuracy", "--mode", "max")
     assert result.exit_code == 3 and "Did you mean 'accuracy'?" in result.stderr

@@ -267,7 +267,7 @@ def test_what_is_not_written_down_is_what_has_the_same_text_or_what_there_is(tmp
         ({"n": 2, "event": "waited", "trial_id": "a", "seconds": math.nan}, "seconds"),
         ({"n": 2, "event": "waited", "trial_id": "a", "seconds": 1, "time": 1e16}, "time"),
         ({"n": 2, "event": "reported", "trial_id": "a", "report": {}}, "training_iteration"),
-        ({"n": 2, "event": "started", "id": "a:b:c:d", "attempt": 1}, "no name of a validation"),
+        ({"n": 2, "event": "started", "id": "a:b:c:d", "attempt": 1}, "not the name of"),
     ],
 )
 def test_an_event_that_is_not_known_is_an_error_and_not_left_out(tmp_path, known, says):

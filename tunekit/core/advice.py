@@ -1,4 +1,4 @@
-"""What a user can write: so that checkpoints are validated, trials judged, a sweep resumed."""
+"""Advice in messages: how to save checkpoints, choose a metric, make room, resume a sweep."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = [
     "unknown_metric",
 ]
 
-#: Under which key ``ray.tune.integration.ray_train.TuneReportCallback`` reports where the workers
-#: of a trainer have put a checkpoint; Tune does not get the checkpoint.
+#: The key under which ``ray.tune.integration.ray_train.TuneReportCallback`` reports the path of a
+#: checkpoint that a trainer's workers have saved; Tune does not get the checkpoint itself.
 CHECKPOINT_PATH = "checkpoint_path"
 
 NO_CHECKPOINT = (
@@ -27,25 +27,25 @@ NO_CHECKPOINT = (
 )
 
 _HAND_OVER = (
-    "Hand the trainer itself over, and its checkpoints are the trial's:\n"
+    "Pass the trainer itself, so that its checkpoints become the trial's:\n"
     "    tunekit.Tuner(TorchTrainer(train_loop, scaling_config=...),\n"
     '                  param_space={"train_loop_config": {...}}, ...)\n'
-    "or, if more than that depends on the trial,\n"
+    "or, if other arguments depend on the trial, too,\n"
     "    tunekit.Tuner(tunekit.distributed.TrainerFactory(lambda config: TorchTrainer(...)), ...)"
 )
 
 
 def drives_a_trainer(report: Mapping[str, Any]) -> str | None:
-    """Return what to write instead of a function that runs a trainer; None if a report is no such.
+    """Return what to write instead of a function that runs a trainer; None for other reports.
 
     Example:
         >>> print(drives_a_trainer({"loss": 0.5, "checkpoint_path": "/results/checkpoint_1"}))
         checkpoint_path='/results/checkpoint_1' in a report, without a checkpoint: the function runs
-        a trainer of Ray Train's, and reports with TuneReportCallback, so that no checkpoint comes
-        to Tune. Hand the trainer itself over, and its checkpoints are the trial's:
+        a Ray Train trainer and reports with TuneReportCallback, so Tune gets no checkpoint. Pass
+        the trainer itself, so that its checkpoints become the trial's:
             tunekit.Tuner(TorchTrainer(train_loop, scaling_config=...),
                           param_space={"train_loop_config": {...}}, ...)
-        or, if more than that depends on the trial,
+        or, if other arguments depend on the trial, too,
             tunekit.Tuner(tunekit.distributed.TrainerFactory(lambda config: TorchTrainer(...)), ...)
         >>> drives_a_trainer({"loss": 0.5, "should_checkpoint": True, "checkpoint_path": "a"})
     """
@@ -54,27 +54,27 @@ def drives_a_trainer(report: Mapping[str, Any]) -> str | None:
         return None
     return (
         f"{CHECKPOINT_PATH}={path!r} in a report, without a checkpoint: the function runs a "
-        "trainer of Ray Train's, and reports with TuneReportCallback, so that no checkpoint comes "
-        f"to Tune. {_HAND_OVER}"
+        "Ray Train trainer and reports with TuneReportCallback, so Tune gets no checkpoint. "
+        f"{_HAND_OVER}"
     )
 
 
 def no_trial_has_saved(advice: str) -> str:
-    """Return why nothing was validated, and what to do about it.
+    """Return why nothing was validated, and how to fix it.
 
     Example:
         >>> no_trial_has_saved("Save.")
-        'No trial has saved a checkpoint, so that nothing was validated. Save.'
+        'No trial has saved a checkpoint, so nothing was validated. Save.'
     """
-    return f"No trial has saved a checkpoint, so that nothing was validated. {advice}"
+    return f"No trial has saved a checkpoint, so nothing was validated. {advice}"
 
 
 def no_room(trial_id: str, *, trials: int) -> str:
-    """Return why a trial is paused for validations, and what leaves room for them.
+    """Return why a trial is paused for validations, and how to leave resources for them.
 
     Args:
         trial_id: The trial.
-        trials: How many trials have resources; fewer cannot help where it is one.
+        trials: How many trials have resources.
 
     Example:
         >>> print(no_room("a", trials=3))
@@ -82,8 +82,8 @@ def no_room(trial_id: str, *, trials: int) -> str:
         scores; trial a is paused to make room. Set max_concurrent_trials to less than 3.
         >>> print(no_room("a", trials=1))
         Validations get no resources because the only running trial holds what they need while it
-        waits for a score; trial a is paused to make room. Give trials less (tune.with_resources),
-        validations no more than is left beside one (ray_remote_kwargs), or the cluster more.
+        waits for a score; trial a is paused to make room. Reduce the resources of trials
+        (tune.with_resources) or of validations (ray_remote_kwargs), or enlarge the cluster.
     """
     if trials > 1:
         why = f"the {trials} running trials hold theirs while they wait for scores"
@@ -91,8 +91,8 @@ def no_room(trial_id: str, *, trials: int) -> str:
     else:
         why = "the only running trial holds what they need while it waits for a score"
         how = (
-            "Give trials less (tune.with_resources), validations no more than is left beside one "
-            "(ray_remote_kwargs), or the cluster more."
+            "Reduce the resources of trials (tune.with_resources) or of validations "
+            "(ray_remote_kwargs), or enlarge the cluster."
         )
     return (
         f"Validations get no resources because {why}; trial {trial_id} is paused to make room. "
@@ -103,38 +103,38 @@ def no_room(trial_id: str, *, trials: int) -> str:
 def unknown_metric(
     missing: Sequence[str], validated: Collection[str], result: Mapping[str, Any]
 ) -> str:
-    """Return what is wrong with a metric that nobody produces, and which was meant.
+    """Return why a metric is unknown, and which one was probably meant.
 
     Args:
-        missing: The metrics that the sweep is to be judged by and that nobody produces.
-        validated: Those that validation has produced, by flat name.
-        result: A validated result, flat: it has those that training reports, too.
+        missing: The metrics to rank by that neither validation nor training produces.
+        validated: The metrics that validation has produced, by flat name.
+        result: A validated result, flat, with the metrics that training reports.
 
     Example:
         >>> print(unknown_metric(["acuracy"], ["accuracy"], {"accuracy": 0.9, "loss": 0.1}))
-        The sweep is to be judged by 'acuracy', but neither validation nor training produces that.
-        Did you mean 'accuracy'? Validation returned 'accuracy'; training reported 'loss'. Name one
-        of these as the metric, or return it from the validation function.
+        The sweep ranks by 'acuracy', but neither validation nor training produces it. Did you mean
+        'accuracy'? Validation returned 'accuracy'; training reported 'loss'. Use one of these as
+        the metric, or return the missing one from the validation function.
     """
     training = chosen(name for name in result if name not in validated)
     near = [meant(name, [*validated, *training]) for name in missing]
     hint = f" Did you mean {near[0]!r}?" if near[0] is not None else ""
     return (
-        f"The sweep is to be judged by {', '.join(map(repr, missing))}, but neither validation nor "
-        f"training produces that.{hint} Validation returned {listed(validated, missing)}; training "
-        f"reported {listed(training, missing)}. Name one of these as the metric, or return it from "
-        "the validation function."
+        f"The sweep ranks by {', '.join(map(repr, missing))}, but neither validation nor training "
+        f"produces it.{hint} Validation returned {listed(validated, missing)}; training "
+        f"reported {listed(training, missing)}. Use one of these as the metric, or return the "
+        "missing one from the validation function."
     )
 
 
 def how_to_resume(path: str, trainable: str | None, *, own_filesystem: bool = False) -> str:
-    """Return the command, and the line of Python, that go on with a sweep.
+    """Return the command and the Python line that continue a sweep.
 
     Args:
         path: The sweep's folder, a local path or a URI.
-        trainable: Where the trainable can be imported from, ``"module:name"``, or None.
-        own_filesystem: Whether ``path`` is in a filesystem that the user passed; the command line
-            does not reach that.
+        trainable: The trainable's import path, ``"module:name"``, or None.
+        own_filesystem: Whether ``path`` is in a filesystem that the user passed, which the command
+            line cannot reach.
 
     Example:
         >>> print(how_to_resume("/results/digits", "train:train_digits"))

@@ -1,4 +1,4 @@
-"""Validations of one kind: what is owed, what was requested and has not ended, and the totals."""
+"""The validations of one stage: owed, requested and ended."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Backlog"]
 
 
 class Backlog:
-    """The validations that a scheduler decides by, or those of a further stage.
+    """The validations that the scheduler decides by, or those of a further stage.
 
     Args:
-        leases: Keeps the checkpoint of each, from when it is owed until :meth:`let_go`.
+        leases: Keeps each checkpoint, from when its validation is owed until :meth:`let_go`.
 
     Example:
         >>> backlog = Backlog(leases := Leases())
@@ -28,7 +28,7 @@ class Backlog:
 
     def __init__(self, leases: Leases):
         self._leases = leases
-        #: What is to be requested, by name, in order.
+        #: The requests to be made, by name, in order.
         self.owed: dict[str, Request] = {}
         #: The requests that have not ended, by name, in order.
         self.unfinished: dict[str, Request] = {}
@@ -40,26 +40,26 @@ class Backlog:
         self.ran_s = 0.0
 
     def owe(self, request: Request) -> None:
-        """Take what is to be requested, and keep its checkpoint."""
+        """Add a request to be made, and keep its checkpoint."""
         self.owed[request.id] = request
         self._of_trial.setdefault(request.trial_id, {})[request.id] = None
         self._leases.take(for_validation(request.id), request.path, request.trial_id)
 
     def request(self, name: str) -> Request | None:
-        """Note that a validation is requested; return the request, None if it was not owed."""
+        """Record that a validation is requested; return the request, None if it was not owed."""
         request = self.owed.pop(name, None)
         if request is not None:
             self.unfinished[name] = request
         return request
 
     def estimate(self, event: ValidationEstimated) -> None:
-        """Note what a validation has yielded so far."""
+        """Record the estimates of a validation."""
         request = self.unfinished.get(event.id)
         if request is not None:
             self.unfinished[event.id] = replace(request, known=event.estimates)
 
     def end(self, event: ValidationEnded) -> Outcome | None:
-        """Note how a validation ended; return that, None if it was not requested."""
+        """Record how a validation ended; return its outcome, None if it was not requested."""
         request = self.unfinished.pop(event.id, None)
         if request is None:
             return None
@@ -70,22 +70,22 @@ class Backlog:
         return outcome
 
     def drop_owed(self, trial_id: str) -> None:
-        """Drop what is owed of a trial, and has not been requested."""
+        """Drop a trial's requests that have not been made."""
         for name in [one for one in self._of_trial.get(trial_id, ()) if one in self.owed]:
             del self._of_trial[trial_id][name]
             self.let_go(self.owed.pop(name))
 
     def let_go(self, request: Request) -> None:
-        """Release the checkpoint of a validation, whose score nobody waits for."""
+        """Release the checkpoint of a validation whose score is no longer needed."""
         self._leases.release(for_validation(request.id))
 
     def pending(self, trial_id: str) -> list[Request]:
-        """Return what is owed or unfinished of a trial."""
+        """Return a trial's requests that are owed or unfinished."""
         names = self._of_trial.get(trial_id, ())
         return [self.owed.get(name) or self.unfinished[name] for name in names]
 
     def broken(self) -> Iterator[str]:
-        """Yield what is wrong; see :meth:`tunekit.core.engine.Engine.broken`."""
+        """Yield broken invariants; see :meth:`tunekit.core.engine.Engine.broken`."""
         known = {name for names in self._of_trial.values() for name in names}
         for key in known ^ (self.owed.keys() | self.unfinished.keys()):
             yield f"{key} is {'not ' if key in known else ''}pending, and its trial differs"

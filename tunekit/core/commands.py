@@ -1,8 +1,8 @@
-"""What a sweep's shell has to do about an event: one type for each thing to be done.
+"""The engine's commands: one type for each action.
 
-:meth:`tunekit.core.engine.Engine.handle` returns them, in the order in which they are to be carried
-out, and ``tunekit.driver.callback`` carries them out. They are data: a test compares them, and a
-restore that must not do again what was done drops them.
+:meth:`tunekit.core.engine.Engine.handle` returns them in the order in which
+``tunekit.driver.callback`` carries them out. They are data: tests compare them, and a restore drops
+those that were carried out already.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Ask:
 
 @dataclass(frozen=True)
 class Validate:
-    """Hand a recorded request to what runs validations.
+    """Pass a recorded request to the validator.
 
     Attributes:
         request: The request.
-        again: Whether a former session recorded it: the checkpoint may be gone.
+        again: Whether an earlier session recorded it: the checkpoint may be gone.
     """
 
     request: Request
@@ -53,7 +53,7 @@ class Validate:
 
 @dataclass(frozen=True)
 class Cancel:
-    """End the validations of a trial that the scheduler has stopped early."""
+    """Cancel the validations of a trial that the scheduler has stopped early."""
 
     trial_id: str
 
@@ -67,42 +67,42 @@ class CarryOut:
 
 @dataclass(frozen=True)
 class Fold:
-    """Show a score in its trial."""
+    """Merge a score into its trial's result."""
 
     outcome: Outcome
 
 
 @dataclass(frozen=True)
 class Show:
-    """Show in a trial what a further stage has found: nothing is ranked or decided by it."""
+    """Show the score of a further stage in its trial; no decision depends on it."""
 
     outcome: Outcome
 
 
 @dataclass(frozen=True)
 class NoteFailure:
-    """Log, or count, a validation that has ended without a score."""
+    """Log or count a validation that ended without a score."""
 
     outcome: Outcome
 
 
 @dataclass(frozen=True)
 class PassOver:
-    """Log that a score is delivered to nobody: it lacks a metric that the sweep is judged by."""
+    """Log that a score is not delivered, because it lacks a metric that the sweep ranks by."""
 
     scored: Scored
 
 
 @dataclass(frozen=True)
 class Notify:
-    """Give a score to loggers."""
+    """Pass a score to loggers."""
 
     outcome: Outcome
 
 
 @dataclass(frozen=True)
 class Told:
-    """What loggers were told of a trial: a report, or a validated result.
+    """A report or a validated result that loggers have received.
 
     Attributes:
         report: The report; of a validated result, that of the iteration that saved the checkpoint.
@@ -115,7 +115,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Deliver:
-    """Give the scheduler and the searcher what is due of a trial."""
+    """Deliver a trial's due score, or its end, to the scheduler and the searcher."""
 
     trial_id: str
 

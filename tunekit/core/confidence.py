@@ -1,17 +1,17 @@
-"""How far the mean of a metric may be from its estimate, whenever one looks.
+"""Confidence sequences: intervals for the mean of a metric that hold at all times.
 
-A confidence interval for a number of examples that is fixed in advance holds at that number only.
-One that looks again after every batch, and stops once it likes what it sees, is wrong more often
-than it says. A confidence *sequence* holds at all times at once: with a probability of at least the
-confidence, none of its intervals ever misses the mean. So it may be looked at as often as one
-likes, and decide when to stop.
+A confidence interval for a fixed number of examples holds at that number only. Looking again after
+every batch, and stopping at a favorable result, makes errors more frequent than stated. A
+confidence *sequence* holds at all times at once: with a probability of at least the confidence, all
+of its intervals contain the mean. So it may be looked at any number of times, and decide when to
+stop.
 
-The intervals follow from cumulative sums, at whatever times these are known. For each candidate
+The intervals follow from cumulative sums, at any times at which these are known. For each candidate
 mean ``m`` there is a wealth, a non-negative function of the number of values, their mean and their
 variance, which starts at 1 and is a supermartingale if ``m`` is the mean. By Ville's inequality, it
-ever reaches ``1 / alpha`` with a probability of at most ``alpha``. The interval has the ``m`` whose
-wealth is below that. Below, ``X`` is a value, moved and scaled to [0, 1], ``n`` the number of
-values and ``S`` their sum.
+ever reaches ``1 / alpha`` with a probability of at most ``alpha``. The interval consists of the
+``m`` whose wealth is below that. Below, ``X`` is a value, shifted and scaled to [0, 1], ``n`` the
+number of values and ``S`` their sum.
 
 *Bounds alone.* As ``exp`` is convex, ``E exp(l X) <= 1 - m + m exp(l)`` for every real ``l``, so
 ``exp(l S - n log(1 - m + m exp(l)))`` is a supermartingale: ``X`` is sub-Bernoulli. Written with
@@ -31,8 +31,8 @@ applications"). As ``X - m >= -m``, the same holds for ``Y = X - m`` and ``l < 1
 ``(X - m)^2``, ``exp(l (S - n m) - V psi(l m) / m^2)`` is a supermartingale. This is an empirical
 Bernstein inequality (compare Waudby-Smith & Ramdas 2024, "Estimating means of bounded random
 variables by betting") centred at the candidate itself. It needs no prediction of the mean, and
-``V = n (variance + (mean - m)^2)`` is known whenever the sums are, however the values came in
-batches. The wealth is a weighted mean of this for several ``l``, of the same for ``1 - X``, and of
+``V = n (variance + (mean - m)^2)`` is known whenever the sums are, for batches of any size. The
+wealth is a weighted mean of this for several ``l``, of the same for ``1 - X``, and of
 the beta-binomial mixture. Averaging is never worse than intersecting their intervals, each with its
 share of ``alpha``.
 
@@ -52,7 +52,7 @@ from tunekit.core.problems import Problems
 
 __all__ = ["EVERYTHING", "LEAST_UNBOUNDED", "ConfidenceSequence", "Interval"]
 
-#: So many values are needed before a variance alone says anything.
+#: The number of values that a variance alone needs before it gives an interval.
 LEAST_UNBOUNDED = 100
 
 # The weight of the candidate in the beta-binomial mixture, in values. With 20, the interval is
@@ -68,9 +68,9 @@ _SHARE = 0.5
 _EXPONENTS = range(-10, 5)
 _SUM = math.fsum((1 + abs(k + 0.5)) ** -2 for k in _EXPONENTS)
 _SLOPES = tuple((2.0**k, (1 + abs(k + 0.5)) ** -2 / _SUM) for k in _EXPONENTS)
-# How much farther from the mean an end of an interval may be than computed exactly, as a share.
+# How much wider than exact an end of an interval may be, relative to its distance from the mean.
 _PRECISION = 1e-6
-# What may be rounding in a cumulative estimate, as a share of the sum so far.
+# What may be rounding in a cumulative estimate, relative to the sum so far.
 _ROUNDING = 1e-3
 
 
@@ -95,15 +95,16 @@ EVERYTHING = Interval(-math.inf, math.inf)
 
 
 class ConfidenceSequence:
-    """Say how far a mean may be from its estimate, after each of any number of estimates.
+    """Compute an interval for a mean after each of any number of estimates.
 
     With a probability of at least ``confidence``, *all* intervals together contain the mean. This
-    holds for values that are independent, and so for examples evaluated **in random order**: if a
-    file has its easy examples first, shuffle them once. The intervals are then for the mean that
-    any number of such examples would have. The mean of one finite set is nearer to the means of
-    its parts than that, and missed less often.
+    holds for independent values, and so for examples evaluated **in random order**: if a file has
+    its easy examples first, shuffle them once. The intervals are for the mean of infinitely many
+    such
+    examples. The mean of one finite set is closer to the means of its parts, so it is missed less
+    often.
 
-    What is promised depends on the estimates:
+    The guarantee depends on the estimates:
 
     - with bounds: at least ``confidence``, for any values within them and any number of values;
     - with bounds and variance: the same; the interval is narrower if the values vary less than
@@ -116,9 +117,8 @@ class ConfidenceSequence:
       and 8 % for zeros with a one among a hundred (10). Pass bounds if there are any.
 
     If two intervals have no value in common, which happens with a probability of less than ``1 -
-    confidence`` in random order, the examples are not in random order. Then nothing is said any
-    more: :attr:`consistent` is False, and each interval from then on is everything that the bounds
-    allow.
+    confidence`` in random order, the examples are not in random order. From then on,
+    :attr:`consistent` is False, and each interval covers everything that the bounds allow.
 
     Args:
         confidence: The probability that all intervals contain the mean, between 0 and 1.
@@ -143,16 +143,15 @@ class ConfidenceSequence:
         self.consistent = True
 
     def update(self, estimate: Estimate) -> Interval:
-        """Return the interval after one more estimate, which lies within all earlier ones.
+        """Return the interval after one more estimate, which includes all earlier ones.
 
         Args:
-            estimate: Of *all* examples evaluated so far, those of earlier estimates included.
+            estimate: Of *all* examples evaluated so far, including those of earlier estimates.
 
         Raises:
-            ConfigError: If there are not more examples than before, if the bounds are others, if
-                the variance is missing where it was given before, or the other way round, or if
-                mean or variance cannot be those of more examples beside the ones before. The
-                sequence is as it was.
+            ConfigError: If the number of examples does not grow, the bounds change, the variance is
+                missing in some estimates only, or mean or variance are impossible given the
+                estimate before. The sequence is then unchanged.
         """
         if self.newest is not None:
             _check(self.newest, estimate)
@@ -168,7 +167,7 @@ class ConfidenceSequence:
 
 
 def _check(before: Estimate, now: Estimate) -> None:
-    """Require an estimate to be of the examples of the one before, and of more."""
+    """Require an estimate to extend the one before."""
     problems = Problems("Estimate")
     more = now.n - before.n
     if more <= 0:
@@ -179,7 +178,7 @@ def _check(before: Estimate, now: Estimate) -> None:
     if now.bounds != before.bounds:
         problems.add(
             f"bounds={now.bounds} after bounds={before.bounds}: a metric's bounds are the same for "
-            "all estimates of a validation. Pass the least and the greatest value possible."
+            "all estimates of a validation. Pass the least and the greatest possible value."
         )
     if (now.variance is None) is not (before.variance is None):
         problems.add(
@@ -217,7 +216,7 @@ def _check(before: Estimate, now: Estimate) -> None:
 
 
 def _interval(estimate: Estimate, alpha: float) -> Interval:
-    """Return the interval of one estimate, whatever came before."""
+    """Return the interval of one estimate alone."""
     if estimate.bounds is None:
         return _asymptotic(estimate, alpha)
     low, high = estimate.bounds
@@ -226,7 +225,7 @@ def _interval(estimate: Estimate, alpha: float) -> Interval:
     variance = None if estimate.variance is None else estimate.variance / width**2
     least = _least(mean, estimate.n, variance, alpha)
     most = _least(1 - mean, estimate.n, variance, alpha)
-    # Rounding must not move an end past the bounds, nor past the estimate.
+    # Rounding must not move an end past the bounds or the estimate.
     return Interval(
         max(low, min(low + width * least, estimate.mean)),
         min(high, max(high - width * most, estimate.mean)),
@@ -234,7 +233,7 @@ def _interval(estimate: Estimate, alpha: float) -> Interval:
 
 
 def _asymptotic(estimate: Estimate, alpha: float) -> Interval:
-    """Return Waudby-Smith et al.'s interval (2024, theorem 2.2), with their rho for _NARROWEST."""
+    """Return the interval of Waudby-Smith et al. (2024, theorem 2.2), with rho for _NARROWEST."""
     n, mean, variance = estimate.n, estimate.mean, estimate.variance or 0.0
     if n < LEAST_UNBOUNDED or variance <= (1e-8 * mean) ** 2:
         return EVERYTHING
@@ -262,14 +261,15 @@ def _least(mean: float, n: int, variance: float | None, alpha: float) -> float:
         for slope, weight in slopes:
             growth = n * (slope * distance - deviation * _psi(slope, m))
             wealth += (1 - share) / 2 * weight * math.exp(min(growth, 700.0))
-        # As it is at most 1 on both sides of its minimum, it is left out there: what is left falls
-        # from the mean on.
+        # As it is at most 1 on both sides of its minimum, it is left out there: the remaining
+        # wealth
+        # falls from the mean on.
         mixture = _mixture(m, mean, n)
         if mixture > 0:
             wealth += share * math.exp(min(mixture, 700.0))
         return wealth * alpha >= 1
 
-    # Each time, the end comes nearer, and more slopes can be used.
+    # Each time, the end moves closer to the mean, and more slopes can be used.
     while len(more := _growing(mean, mean - least)) > len(slopes):
         slopes = more
         least = _outside(refuted, least, mean)
@@ -279,8 +279,8 @@ def _least(mean: float, n: int, variance: float | None, alpha: float) -> float:
 def _growing(mean: float, farthest: float) -> list[tuple[float, float]]:
     """Return the slopes, and their weights, whose wealth grows with the distance from the mean.
 
-    It does for candidates down to ``mean - farthest`` at least. To leave out the others makes the
-    wealth smaller, so the interval remains valid.
+    It grows for candidates down to ``mean - farthest`` at least. Leaving out the other slopes
+    reduces the wealth, so the interval remains valid.
     """
     return [
         (slope, weight)
@@ -309,7 +309,7 @@ def _psi(slope: float, most: float) -> float:
 
 
 def _outside(refuted: Callable[[float], bool], outer: float, mean: float) -> float:
-    """Return the end of an interval, or a value next to it outside: refuted, as outer is."""
+    """Return the end of an interval, or a value just outside: refuted, as ``outer`` is."""
     inner = mean
     for _ in range(60):
         middle = (outer + inner) / 2

@@ -1,31 +1,31 @@
-"""The confirmation of a sweep's winner: what to evaluate, when to stop, and what is known then.
+"""The confirmation of a sweep's winner: which candidates to evaluate, when to stop, the result.
 
-The best checkpoints of a sweep were each ranked by one score, and the best of many scores was
-lucky. So the few best are evaluated once more, and compared by intervals, until one is left or all
-is used. There are two ways, which depend on the function:
+The best checkpoints of a sweep were each ranked by one score, and the best of many noisy scores is
+biased upward. So the top candidates are evaluated again, and compared by intervals, until one
+remains or the examples run out. There are two ways, depending on the function:
 
-- *once*: each candidate is evaluated once, as far as it takes. A generator yields estimates, and is
-  stopped when its candidate is eliminated or the winner is certain. At its end, the mean over all
-  examples is exact; so is what a function returns that yields nothing.
+- *once*: each candidate is evaluated once. A generator yields estimates, and is stopped when its
+  candidate is eliminated or the winner is certain. At its end, the mean over all examples is exact;
+  so is the value of a function that does not yield.
 - *in rounds*: the function takes ``seed``, and is called with 0, 1, 2, ... Each score is one
-  observation of the mean over seeds. A round is a validation of its own, with the seed in its name.
+  observation of the mean over seeds. Each round is a validation, with the seed in its name.
 
 This is best-arm identification with a fixed confidence by action elimination (Even-Dar, Mannor &
 Mansour 2006, "Action elimination and stopping conditions for the multi-armed bandit and
-reinforcement learning problems"). What is different is that examples run out: then a mean is exact,
-and nobody is evaluated for ever to tell two equal candidates apart.
+reinforcement learning problems"), except that examples run out: then a mean is exact, and equal
+candidates are not evaluated forever.
 
 *Which intervals hold.* When to stop depends on the intervals. Those of a confidence sequence hold
-at all times. Student's t-interval holds at one number of observations, and is looked at after each
-round; so each of these looks gets the same share of the probability of an error (a union bound). It
-holds if scores are normally distributed over seeds.
+at all times. Student's t-interval holds at one number of observations, but is computed after each
+round; so each of these looks gets the same share of the error probability (a union bound). It holds
+if scores are normally distributed over seeds.
 
-*What was known before.* The sweep has chosen the candidates by estimates. If these were made on the
-same examples, then to begin again is no remedy: a function that reads its examples in one order
-sees again what the candidates were lucky with. A confidence sequence is not deceived by being
-looked at, but it is by being chosen among many for its luck. What helps is that *all* that could
-have been chosen have sequences that hold together (``chosen_from``), with the same share of the
-probability for each. Then it may also go on from where the sweep has stopped. See decision 007.
+*Earlier estimates.* The sweep has chosen the candidates by estimates. If these were made on the
+same examples, starting from scratch does not help: a function that reads its examples in one order
+sees the same lucky ones again. Looking at a confidence sequence does not invalidate it, but
+selecting it among many for its luck does. The remedy is that the sequences of *all* checkpoints
+that could have been chosen hold together (``chosen_from``), each with the same share of the error
+probability. Then it may also continue from where the sweep stopped. See decision 007.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ __all__ = [
     "winning_score",
 ]
 
-#: What the names of confirmed metrics begin with.
+#: The prefix of the names of confirmed metrics.
 CONFIRMED = "confirmed"
 
-# So many scores that are all equal do not depend on the seed. Fewer may be equal by chance, as
-# there are only so many values that an accuracy can have, and their t-interval has no width.
+# As many equal scores do not depend on the seed. Fewer may be equal by chance, as an accuracy has
+# only so many possible values, and their t-interval would have no width.
 _EQUAL_ENOUGH = 5
 _ENDED = ("validated", "failed", "timed_out")
 
@@ -70,20 +70,19 @@ _ENDED = ("validated", "failed", "timed_out")
 def interval_over_rounds(
     scores: Sequence[float], confidence: float, max_rounds: int
 ) -> tuple[float, float] | None:
-    """Return Student's t-interval of the mean over seeds, which holds at every look.
+    """Return Student's t-interval of the mean over seeds, valid at every look.
 
-    With the given probability, none of the intervals after 2, 3, ..., ``max_rounds`` scores misses
-    the mean, **if scores are normally distributed** over seeds and independent. Scores that are all
-    equal say nothing about how much they vary; when there are five, they do not depend on the seed,
-    and their value is exact.
+    With the given probability, all of the intervals after 2, 3, ..., ``max_rounds`` scores contain
+    the mean, **if scores are normally distributed** over seeds and independent. A few equal scores
+    say nothing about the variance; five do not depend on the seed, and their value is exact.
 
     Args:
-        scores: One for each seed.
+        scores: One per seed.
         confidence: The probability that all intervals contain the mean.
-        max_rounds: How many scores there will be at most.
+        max_rounds: The largest number of scores.
 
     Returns:
-        None if nothing is known of the mean.
+        None if no interval can be given.
 
     Example:
         >>> [round(end, 3) for end in interval_over_rounds([0.84, 0.86, 0.84, 0.86], 0.95, 4)]
@@ -100,22 +99,21 @@ def interval_over_rounds(
     return mean - half, mean + half
 
 
-# Who is the best --------------------------------------------------------------------------------
+# The best candidate -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A checkpoint that was among the best.
+    """A checkpoint that is among the best of its sweep.
 
     Attributes:
         trial_id: Its trial.
         generation: How many times the trial had been overwritten by then (PBT).
         iteration: The training iteration at which it was saved.
         mean: Its confirmed value of the metric; None if it could not be evaluated.
-        low: The lower end of its interval, equal to ``mean`` if that is exact; None if nothing is
-            known.
-        high: The upper end, likewise.
-        n: How many examples, or seeds, that is from; None if the function does not say.
+        low: The lower end of its interval, equal to ``mean`` if that is exact; None if unknown.
+        high: The upper end.
+        n: The number of examples or seeds; None if the function does not return it.
     """
 
     trial_id: str
@@ -133,17 +131,17 @@ class Candidate:
 
 
 class Race:
-    """Find the best of several candidates from how their validations end.
+    """Find the best of several candidates from the outcomes of their validations.
 
-    A candidate is eliminated when the best value that it can have is worse than the worst value
-    that another can have. If all intervals hold together, the best candidate is never eliminated:
-    so each gets one with the confidence :attr:`each`.
+    A candidate is eliminated when its best possible value is worse than the worst possible value of
+    another. If all intervals hold together, the best candidate is never eliminated; so each has
+    the confidence :attr:`each`.
 
     Args:
-        about: What the journal says of the confirmation: the ``candidates`` by the names of their
+        about: The journal's record of the confirmation: the ``candidates`` by the names of their
             validations, the best ranked first; ``metric``, ``mode``, ``confidence``; ``max_rounds``
-            if they are evaluated with several seeds; and ``chosen_from``: how many they were chosen
-            from by scores on the same examples, if they were.
+            if they are evaluated with several seeds; and ``chosen_from``: the number of checkpoints
+            they were chosen from by scores on the same examples, if they were.
 
     Example:
         >>> about = {"candidates": ["a:0:3:1", "b:0:2:1"], "metric": "accuracy", "mode": "max"}
@@ -161,7 +159,7 @@ class Race:
         self._confidence, self._chosen = about["confidence"], about.get("chosen_from")
         self._max_rounds = about.get("max_rounds")
         names: list[str] = about["candidates"]
-        #: What is known of each, the best ranked first, by the name of its validation.
+        #: The state of each, the best ranked first, by the name of its validation.
         self.candidates = {name: Candidate(*ValidationKey.parse(name)[:3]) for name in names}
         self._alpha = (1 - self._confidence) / (self._chosen or len(names))
         self._scores: dict[str, dict[str, float]] = {name: {} for name in names}
@@ -169,11 +167,11 @@ class Race:
 
     @property
     def each(self) -> float:
-        """Return the confidence that each candidate's intervals must have."""
+        """Return the confidence that the intervals of each candidate need."""
         return 1 - self._alpha
 
     def take(self, key: str, status: str, metrics: Mapping[str, Any]) -> None:
-        """Take how a validation ended; one that was interrupted is still wanted.
+        """Record how a validation ended; one that was interrupted is still wanted.
 
         Args:
             key: Its name.
@@ -203,17 +201,17 @@ class Race:
         self.candidates[name] = Candidate(*ValidationKey.parse(name)[:3], *found)
 
     def value(self, metrics: Mapping[str, Any]) -> float | None:
-        """Return what a score says of the metric; None if it is no finite number."""
+        """Return the metric's value in a score; None if it is not a finite number."""
         return _number(flatten(metrics), self._metric)
 
     def enough(self, key: str, interval: Interval) -> bool:
-        """Return whether a validation may end that has yielded an estimate.
+        """Return whether a validation that has yielded an estimate may end.
 
-        That is when its candidate is eliminated, or all others are. In rounds, each counts in full.
+        It may if its candidate is eliminated, or all others are. In rounds, each runs to its end.
 
         Args:
             key: The name of the validation.
-            interval: Where the candidate's mean is.
+            interval: The interval of the candidate's mean.
         """
         if self._max_rounds is not None:
             return False
@@ -223,9 +221,9 @@ class Race:
         return key not in left or len(left) < 2
 
     def wanted(self) -> list[ValidationKey]:
-        """Return the validations that have to end, the best ranked candidate's first.
+        """Return the validations that still have to end, the best ranked candidate's first.
 
-        In rounds, these are for those that may be the best, and nobody is a round ahead.
+        In rounds, these are for candidates that may be the best, and none is a round ahead.
         """
         left = self.contenders()
         done = {name: len(self._scores[name]) for name in left}
@@ -238,13 +236,13 @@ class Race:
         return [ValidationKey(*key[:4], stage=f"seed{least}") for key in keys]
 
     def contenders(self) -> list[str]:
-        """Return who may still be the best, the best ranked first; nobody if all have failed."""
+        """Return the candidates that may still be the best, the best ranked first."""
         there = [name for name in self.candidates if name not in self._failed]
         ends = {name: self._ends(name) for name in there}
         found: list[str] = []
         for place, name in enumerate(there):
             best = ends[name][1]
-            # Equal ones are ranked as the sweep has ranked them.
+            # Equal ones keep their rank in the sweep.
             beaten = (
                 worst > best or (worst == best and other < place)
                 for other, (worst, _) in enumerate(ends.values())
@@ -262,20 +260,20 @@ class Race:
 
     @property
     def winner(self) -> Candidate:
-        """Return the contender that is the best, or leads."""
+        """Return the best contender, or the one that leads."""
         left = [self.candidates[name] for name in self.contenders()]
         return max(left, key=lambda one: -math.inf if one.mean is None else self._sign * one.mean)
 
     @property
     def sure(self) -> float:
-        """Return the probability, at least, that the winner is the best; 0 while others may be."""
+        """Return the least probability that the winner is the best; 0 while others may be."""
         there = [self.candidates[name] for name in self.candidates if name not in self._failed]
         relied = sum(one.low is None or one.low != one.high for one in there)
         if len(self.contenders()) > 1:
             return 0.0
         if len(there) == 1 or not relied:
             return 1.0
-        # Whichever were chosen, the interval of one may be wrong.
+        # Any of the chosen ones may have a wrong interval.
         return round(self._confidence if self._chosen else 1 - self._alpha * relied, 12)
 
 
@@ -285,10 +283,10 @@ def _number(metrics: Mapping[str, Any], name: str) -> float | None:
 
 
 def rows_per_checkpoint(sessions: Iterable[LaterSession]) -> list[dict[str, Any]]:
-    """Return a row for each checkpoint and name; of rounds, with the means over them.
+    """Return a row for each checkpoint and name, with the means over rounds.
 
     Args:
-        sessions: Those of later validations that are in force, in that order.
+        sessions: The sessions of later validations that are in force, in order.
     """
     of: dict[str, list[LaterSession]] = {}
     for session in sessions:
@@ -326,26 +324,26 @@ def _over_rounds(
     return found
 
 
-# What has come of it ----------------------------------------------------------------------------
+# The result of a confirmation -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Confirmed:
-    """What the confirmation of a sweep's winner has come to.
+    """The result of the confirmation of a sweep's winner.
 
     Attributes:
-        function: What the candidates were evaluated with.
+        function: The function that evaluated the candidates.
         metric: The metric, by flat name; ``mode``: whether small or large values are better.
         by: ``"trial"`` if the candidates are the best checkpoints of the best trials,
             ``"configuration"`` if they are those of the best configurations, over their seeds.
-        asked: The confidence that was asked for.
-        winner: The candidate that is the best, or leads.
+        asked: The requested confidence.
+        winner: The best candidate, or the one that leads.
         certain: Whether all others are eliminated.
-        sure: The probability, at least, that the winner is the best of the candidates: 0 if it is
-            not certain, 1 if every candidate's value is exact.
-        contenders: Those that may be the best, in the order in which the sweep ranked them.
-        candidates: All of them, in that order.
-        began: When it began, or went on last, in seconds since the epoch.
+        sure: The least probability that the winner is the best of the candidates: 0 if it is not
+            certain, 1 if every candidate's value is exact.
+        contenders: The candidates that may be the best, in the sweep's order.
+        candidates: All candidates, in the sweep's order.
+        began: When it began or was last continued, in seconds since the epoch.
     """
 
     function: str
@@ -367,16 +365,16 @@ def confirmed_by(
     rows: Iterable[Mapping[str, Any]],
     began: float = 0.0,
 ) -> Confirmed | None:
-    """Return what a confirmation has come to, from what is recorded of it.
+    """Return the result of a confirmation from its records.
 
     Args:
-        function: What it evaluated with.
-        about: As of :class:`Race`; and ``by``.
-        rows: A row for each validation, as of :func:`tunekit.core.later_validations.rows_of`.
+        function: The function that evaluated the candidates.
+        about: As for :class:`Race`, plus ``by``.
+        rows: A row for each validation, as from :func:`tunekit.core.later_validations.rows_of`.
         began: When it began, in seconds since the epoch.
 
     Returns:
-        None if it has not ended, or if none of the candidates could be evaluated.
+        None if it has not ended, or if no candidate could be evaluated.
 
     Example:
         >>> about = {"candidates": ["a:0:3:1", "b:0:2:1"], "metric": "accuracy", "mode": "max"}
@@ -413,10 +411,10 @@ def confirmed_by(
 
 
 def confirmation_in(sessions: Iterable[LaterSession]) -> Confirmed | None:
-    """Return what the newest confirmation has come to; None if it has not ended.
+    """Return the result of the newest confirmation; None if it has not ended.
 
     Args:
-        sessions: Those of later validations that are in force, in that order.
+        sessions: The sessions of later validations that are in force, in order.
     """
     own = [session for session in sessions if session.name == CONFIRMED]
     if not own or own[-1].confirms is None:
@@ -427,12 +425,12 @@ def confirmation_in(sessions: Iterable[LaterSession]) -> Confirmed | None:
 def confirmation_that_counts(
     confirmed: Confirmed | None, timeline: Timeline, metric: str, mode: str, by: str
 ) -> Confirmed | None:
-    """Return a confirmation if it is of what is asked for, and holds; None otherwise.
+    """Return a confirmation if it answers the question and still holds; None otherwise.
 
     Args:
-        confirmed: What it has come to.
-        timeline: What became of the sweep.
-        metric: What the winner is the best by, as a flat name.
+        confirmed: Its result.
+        timeline: The sweep's timeline.
+        metric: The metric that the winner is to be the best by, as a flat name.
         mode: ``"min"`` or ``"max"``.
         by: ``"trial"`` or ``"configuration"``.
 
@@ -447,7 +445,7 @@ def confirmation_that_counts(
 
 
 def is_outdated(confirmed: Confirmed, timeline: Timeline) -> bool:
-    """Return whether the sweep has validated since what would have been a candidate."""
+    """Return whether the sweep has since validated a checkpoint that would be a candidate."""
     places = {(one.trial_id, *one.place) for one in confirmed.candidates}
     scores: dict[bool, list[float]] = {True: [], False: []}
     for row in timeline.validations:
@@ -463,7 +461,7 @@ def is_outdated(confirmed: Confirmed, timeline: Timeline) -> bool:
 
 
 def winning_score(confirmed: Confirmed, timeline: Timeline) -> ScoredCheckpoint | None:
-    """Return the score of a confirmed checkpoint, unless the trial has run that again since."""
+    """Return a confirmed checkpoint's score; None if its trial has run the iteration again."""
     winner = confirmed.winner
     if winner.trial_id not in timeline.trials:
         return None

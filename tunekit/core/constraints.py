@@ -1,8 +1,8 @@
-"""Constraints on validated metrics: what is feasible, and how far the rest is from it.
+"""Constraints on validated metrics: whether a score is feasible, and its violation.
 
-The rule is that of Deb, 2000 (https://doi.org/10.1016/S0045-7825(99)00389-8): of two scores, one
-that satisfies all constraints is better than one that does not; of two that do not, the one that
-violates them by less; of two that do, the one with the better objective.
+The rule is that of Deb, 2000 (https://doi.org/10.1016/S0045-7825(99)00389-8): a feasible score is
+better than an infeasible one; of two infeasible ones, the one with the smaller violation; of two
+feasible ones, the one with the better objective.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tunekit.errors import ConfigError
 __all__ = ["Constraint", "penalized", "standing_for", "violation"]
 
 _TERM = re.compile(r"\s*(?P<metric>.+?)\s*(?P<sign><=|>=)\s*(?P<bound>\S+)\s*")
-# No score is expected to be this bad. The sum of a hundred million such values is still finite, as
+# Worse than any expected score. The sum of a hundred million such values is still finite, which
 # schedulers need that compute means and percentiles.
 _INFEASIBLE = 1e299
 
@@ -78,9 +78,9 @@ class Constraint:
         return self._parts[0]
 
     def violation(self, value: float) -> float:
-        """Return by how much a value violates the constraint, in units of its bound; else 0.
+        """Return the violation of a value, in units of the bound; 0 if it satisfies the constraint.
 
-        If the bound is 0, in units of the metric. NaN violates it by infinity.
+        If the bound is 0, it is in units of the metric. NaN gives infinity.
         """
         _, sign, bound = self._parts
         if math.isnan(value):
@@ -89,14 +89,14 @@ class Constraint:
         return max(0.0, excess / (abs(bound) or 1.0))
 
     def surely_holds(self, interval: Interval) -> bool:
-        """Return whether a metric satisfies the constraint wherever in an interval it is."""
+        """Return whether every value in an interval satisfies the constraint."""
         return self.violation(interval.low) == 0 and self.violation(interval.high) == 0
 
 
 def violation(metrics: Mapping[str, Any], constraints: Iterable[Constraint]) -> float:
-    """Return by how much flat metrics violate constraints, added up; 0 if they satisfy all.
+    """Return the total violation of constraints by flat metrics; 0 if they satisfy all.
 
-    A metric that is missing, or not a number, violates its constraint by infinity.
+    A metric that is missing or not a number gives infinity.
 
     Example:
         >>> limits = [Constraint("latency_ms <= 20"), Constraint("recall >= 0.5")]
@@ -113,15 +113,15 @@ def violation(metrics: Mapping[str, Any], constraints: Iterable[Constraint]) -> 
 
 
 def penalized(value: float, mode: str | None, by: float) -> float:
-    """Return the value of an objective that stands for a score that violates constraints.
+    """Return the objective's value that schedulers and searchers get for an infeasible score.
 
-    It is worse than any feasible one, and the worse the more it violates them. Schedulers and
-    searchers that know nothing of constraints are given it, so they rank by the rule above.
+    It is worse than any feasible value, the more so the larger the violation. So schedulers and
+    searchers that do not know constraints rank by the rule above.
 
     Args:
         value: The objective's own value.
-        mode: Which values are better, ``"min"`` or ``"max"``; ``"max"`` if nobody says.
-        by: By how much the score violates constraints.
+        mode: Which values are better, ``"min"`` or ``"max"``; None means ``"max"``.
+        by: The total violation.
 
     Example:
         >>> penalized(0.9, "max", by=0)
@@ -131,7 +131,7 @@ def penalized(value: float, mode: str | None, by: float) -> float:
     """
     if by == 0:
         return value
-    # From 1 to 2: a number too large to tell apart violates them as much as any.
+    # From 1 to 2; beyond the precision of a float, all violations count the same.
     share = 2.0 if math.isinf(by) else 1.0 + by / (1.0 + by)
     return _INFEASIBLE * (share if mode == "min" else -share)
 
@@ -141,11 +141,11 @@ def standing_for(
     objectives: Mapping[str, str | None],
     constraints: Iterable[Constraint],
 ) -> dict[str, Any]:
-    """Return a flat result for who ranks by objectives and knows nothing of constraints.
+    """Return a flat result for a component that ranks by objectives and ignores constraints.
 
     Args:
         result: The result.
-        objectives: What it ranks by, and which values of each are better.
+        objectives: The metrics it ranks by, each with its mode.
         constraints: The constraints.
 
     Example:

@@ -1,12 +1,12 @@
-"""Which reports' scores the scheduler will use.
+"""Decision points: the reports whose scores the scheduler will use.
 
-Most schedulers decide only at some reports: at a rung, at a perturbation interval. A rule tells
-what a scheduler's internal state says about one trial now: when it decides, and what it has already
-used. What that cannot know is passed in: what the scores that are on their way will serve
-(``Engine.coming``). So a rule is asked anew for each report, and as often as one likes.
+Most schedulers decide only at some reports: at a rung, at a perturbation interval. A rule
+describes a scheduler's internal state for one trial: when it decides, and which scores it has
+already used. What that state does not show is passed in: what pending scores will serve
+(``Engine.coming``). So a rule is evaluated again for each report, any number of times.
 
-One report too many does no harm: the scheduler looks at it and goes on. One too few leaves it
-without a score to decide by. Where the two cannot be told apart, the report is due.
+One report too many does no harm: the scheduler looks at it and continues. One too few leaves it
+without a score to decide by. In case of doubt, a report is a decision point.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ __all__ = ["Always", "DecisionRule", "Interval", "Never", "Rungs"]
 
 
 class DecisionRule(Protocol):
-    """When a scheduler uses a score of one trial, as its books now stand."""
+    """When a scheduler uses a score of one trial, given its current internal state."""
 
     def serves(self, now: float, coming: Collection[float]) -> float | None:
-        """Return what a report's score would serve in the scheduler's books; None if nothing.
+        """Return what a report's score would serve in that state; None if nothing.
 
         Args:
             now: The time of the report, in the scheduler's own unit.
-            coming: What this method returned for reports whose scores are on their way.
+            coming: What this method returned for reports whose scores are pending.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Rungs:
-    """Due at the first report at or past each milestone: ASHA, HyperBand, a replayed PBT.
+    """Decide at the first report at or past each milestone: ASHA, HyperBand, a replayed PBT.
 
     Args:
         times: The milestones, sorted.
-        served: The milestones that the scheduler has a score for, or will not ask one for.
-        each: What a report that has passed several open milestones at once serves. False: all of
+        served: The milestones that the scheduler has a score for, or will not need one for.
+        each: What a report serves that has passed several open milestones at once. False: all of
             them. True: the highest; the next report serves the next lower one, as in ASHA.
 
     Example:
@@ -69,12 +69,12 @@ class Rungs:
 
 @dataclass(frozen=True)
 class Interval:
-    """Due when the last score that was used is ``interval`` old: PBT and PB2.
+    """Decide when the last used score is ``interval`` old: PBT and PB2.
 
     Args:
         interval: The time between two scores that are used.
         burn_in: No score is used before this time.
-        last: The time of the last score that the scheduler has used, 0 at first.
+        last: The time of the last score that the scheduler has used, initially 0.
 
     Example:
         >>> rule = Interval(4, burn_in=6)
@@ -96,7 +96,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Always:
-    """Every report is due: the scheduler uses all scores, or nobody knows which.
+    """Decide at every report: the scheduler uses all scores, or it is unknown which.
 
     Example:
         >>> Always().serves(3, coming=())
@@ -110,7 +110,7 @@ class Always:
 
 @dataclass(frozen=True)
 class Never:
-    """No report is due but the trial's last: the scheduler decides nothing.
+    """Decide at no report but the trial's last.
 
     Example:
         >>> Never().serves(3, coming=())

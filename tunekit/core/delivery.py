@@ -1,9 +1,9 @@
 """When the scheduler and the searcher may see a score.
 
 They see only validated results, each once, in iteration order within a trial: a score that
-overtakes an older one waits until the older one has ended, one way or another. Where they look only
-at some scores, these do not wait for the others, and one that ends after a newer one was delivered
-is no longer delivered. The end of a trial is delivered after its last validation. When a trial is
+overtakes an older one waits until the older validation has ended, with or without a score. If they
+use only some scores, these do not wait for the others, and a score that arrives after a newer one
+was delivered is dropped. The end of a trial is delivered after its last validation. When a trial is
 overwritten with other weights, scores of its former weights are no longer delivered.
 """
 
@@ -32,7 +32,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Completion:
-    """The end of a trial to deliver, with its newest validated result (None if it has none)."""
+    """The end of a trial to deliver, with its newest validated result (None if there is none)."""
 
     trial_id: str
     result: Mapping[str, Any] | None
@@ -40,7 +40,7 @@ class Completion:
 
 @dataclass
 class _Line:
-    """The validations of one trial that have not been delivered, in iteration order."""
+    """The undelivered validations of one trial, in iteration order."""
 
     generation: int = 0
     requests: dict[int, Request] = field(default_factory=dict)
@@ -60,20 +60,20 @@ class _Line:
         self.order.clear()
 
 
-# What is known of a trial of which nothing is.
+# The line of a trial that has none.
 _EMPTY = _Line()
 
 
 class Delivery:
-    """Puts the scores of each trial in order and gives each out once.
+    """Order the scores of each trial and deliver each once.
 
     Feed it with :meth:`requested`, :meth:`ended`, :meth:`offered` and :meth:`complete`, in any
-    order in which they can happen; :meth:`due` returns what may be delivered now.
+    possible order; :meth:`due` returns what may be delivered now.
 
     Args:
-        counts: Returns whether a validated result can be judged by; one that cannot is delivered
-            to nobody, and no trial ends with it.
-        merged: ``merged(report, metrics)`` is the validated result.
+        counts: Returns whether a validated result has the metrics to decide by. One that has not is
+            not delivered, and no trial ends with it.
+        merged: ``merged(report, metrics)`` returns the validated result.
 
     Example:
         >>> from tunekit.core.validation import Outcome, Request, Status
@@ -100,7 +100,7 @@ class Delivery:
         #: Whether every score has to be delivered; if not, unused ones may be overtaken.
         self.all_count = True
         self._lines: dict[str, _Line] = {}
-        # What was delivered against the rules, in words.
+        # Deliveries that broke the rules, in words.
         self._broken: list[str] = []
 
     # What happens ------------------------------------------------------------------------------
@@ -108,11 +108,13 @@ class Delivery:
     def offered(
         self, trial_id: str, iteration: int, generation: int = 0, *, offered: bool = True
     ) -> None:
-        """Note whether Tune asked the scheduler about the report of an iteration.
+        """Record whether Tune showed the scheduler the report of an iteration.
 
-        It does not ask about a report that ends the trial by itself (``done``, or a stopping
-        criterion). The score of such a report goes only with the completion, as in Tune, even if a
-        former run of the iteration did not end the trial.
+        It does not show a report that ends the trial by itself (``done``, or a stopping criterion).
+        As
+        in Tune, the score of such a report is delivered only with the completion, even if an
+        earlier
+        run of the iteration did not end the trial.
         """
         line = self._line(trial_id)
         if generation == line.generation:
@@ -120,7 +122,7 @@ class Delivery:
             line.offered = most if offered else min(line.offered, iteration - 1)
 
     def requested(self, request: Request) -> None:
-        """Note that a checkpoint will be validated: scores of later iterations wait for it."""
+        """Record that a checkpoint will be validated: scores of later iterations wait for it."""
         line = self._line(request.trial_id)
         if request.generation != line.generation:
             return
@@ -130,14 +132,14 @@ class Delivery:
         line.outcomes.pop(request.iteration, None)
 
     def ended(self, outcome: Outcome) -> None:
-        """Take an outcome; one that was replaced by a newer run of its iteration is ignored."""
+        """Record an outcome; ignore one that a newer run of its iteration has replaced."""
         line, iteration = self._line(outcome.request.trial_id), outcome.request.iteration
         request = line.requests.get(iteration)
         if request is not None and request.id == outcome.request.id:
             line.outcomes[iteration] = outcome
 
     def overwritten(self, trial_id: str, generation: int, iteration: int) -> None:
-        """Note that the trial goes on with other weights, saved at ``iteration``.
+        """Record that the trial continues with other weights, saved at ``iteration``.
 
         Scores of its former generations are no longer delivered.
         """
@@ -148,26 +150,26 @@ class Delivery:
         line.clear()
 
     def close(self, trial_id: str) -> None:
-        """Note that the scheduler has stopped the trial, and gets no more of its results."""
+        """Record that the scheduler has stopped the trial, and gets no more of its results."""
         self._line(trial_id).closed = True
 
     def complete(self, trial_id: str) -> None:
-        """Note that the trial has ended; its completion follows its last validation."""
+        """Record that the trial has ended; its completion follows its last validation."""
         self._line(trial_id).complete = True
 
     def reopen(self, trial_id: str) -> None:
-        """Note that the trial goes on, after a failure or a restore: it will end again."""
+        """Record that the trial continues, after a failure or a restore: it will end again."""
         line = self._line(trial_id)
         line.complete = line.over = False
 
     def forget(self, trial_id: str) -> None:
-        """Note that the trial is gone with an error: nothing more of it is delivered."""
+        """Record that the trial has failed for good: nothing more of it is delivered."""
         line = self._line(trial_id)
         line.clear()
         line.over = True
 
     def delivered(self, trial_id: str, place: tuple[int, int], *, counts: bool = True) -> None:
-        """Note that a score was delivered, or that it cannot be judged by, if not ``counts``."""
+        """Record that a score was delivered, or cannot be decided by, if not ``counts``."""
         line, (generation, iteration) = self._line(trial_id), place
         if generation != line.generation:
             return
@@ -186,17 +188,18 @@ class Delivery:
         line.delivered = max(line.delivered, iteration)
 
     def end_delivered(self, trial_id: str) -> None:
-        """Note that the trial's end was delivered: what is left of it never is."""
+        """Record that the trial's end was delivered: its remaining scores never are."""
         line = self._line(trial_id)
         for iteration in list(line.order):
             self._leave(line, iteration, self._score(line, trial_id, iteration))
         line.over = True
 
     def settle(self, trial_id: str) -> list[Scored]:
-        """Leave behind what comes before the next score to deliver and will never be delivered.
+        """Drop what precedes the next score to deliver and will never be delivered.
 
-        Such as a validation without a score; or one of a trial's last report, which is not due by
-        itself but goes with the trial's end. Return those that cannot be judged by.
+        Examples are a validation without a score, and that of a trial's last report, which is
+        delivered
+        with the trial's end only. Return the scores that cannot be decided by.
         """
         line, passed_over = self._known(trial_id), []
         for iteration in list(self._in_turn(line)):
@@ -217,7 +220,7 @@ class Delivery:
         return bool(self._known(trial_id).order)
 
     def pending(self, trial_id: str) -> list[Request]:
-        """Return the trial's requests whose scores were not delivered, in iteration order."""
+        """Return the trial's requests whose scores are not delivered, in iteration order."""
         line = self._known(trial_id)
         return [line.requests[iteration] for iteration in line.order]
 
@@ -226,7 +229,7 @@ class Delivery:
         return sum(request.used for request in self.pending(trial_id))
 
     def holds(self, request: Request) -> bool:
-        """Return whether the score of that request still has to be delivered or waited for."""
+        """Return whether the score of a request still has to arrive or to be delivered."""
         kept = self._known(request.trial_id).requests.get(request.iteration)
         return kept is not None and kept.id == request.id
 
@@ -244,9 +247,9 @@ class Delivery:
         return self._known(trial_id).over
 
     def due(self, trial_id: str) -> Scored | Completion | None:
-        """Return what to deliver next of a trial, if anything may be delivered now.
+        """Return what to deliver next for a trial; None if nothing may be delivered now.
 
-        It stays due until :meth:`delivered` or :meth:`end_delivered` says that it was.
+        It stays due until :meth:`delivered` or :meth:`end_delivered` is called.
         """
         line = self._known(trial_id)
         for iteration in self._in_turn(line):
@@ -258,14 +261,14 @@ class Delivery:
         return None
 
     def score_at(self, trial_id: str, place: tuple[int, int]) -> Scored | None:
-        """Return the score of a generation and iteration, if it has not been delivered."""
+        """Return the score of a generation and iteration that has not been delivered."""
         line, (generation, iteration) = self._known(trial_id), place
         if generation != line.generation or iteration not in line.order:
             return None
         return self._score(line, trial_id, iteration)
 
     def broken(self) -> Iterator[str]:
-        """Yield what is wrong with the lines of scores; see :meth:`tunekit.core.engine.Engine`."""
+        """Yield broken invariants; see :meth:`tunekit.core.engine.Engine.broken`."""
         yield from self._broken
         for trial_id, line in self._lines.items():
             if line.order != sorted(line.requests):
@@ -277,14 +280,14 @@ class Delivery:
                     yield f"the score {request.id} is of weights that its trial has lost"
 
     def end(self, trial_id: str) -> Completion:
-        """Return the trial's end as it is if what has not been delivered by now never is."""
+        """Return the trial's end as it is if its undelivered validations never end."""
         line = self._known(trial_id)
         left = (self._score(line, trial_id, iteration) for iteration in line.order)
         counted = [one.result for one in left if one is not None and self._counts(one.result)]
         return Completion(trial_id, counted[-1] if counted else line.newest)
 
     def _in_turn(self, line: _Line) -> Iterator[int]:
-        """Yield in order the iterations that have ended and need not wait for older ones."""
+        """Yield, in order, the iterations that have ended and need not wait for older ones."""
         overtakes = False
         for iteration in line.order:
             outcome, used = line.outcomes.get(iteration), line.requests[iteration].used
@@ -294,8 +297,8 @@ class Delivery:
                     return
                 overtakes = True
             elif outcome.validated and not offered and not line.complete:
-                return  # saved before its report was looked at
-            elif not overtakes or (used and offered):  # nobody waits for others: they keep theirs
+                return  # saved before its report was processed
+            elif not overtakes or (used and offered):  # the scheduler waits only for used scores
                 yield iteration
 
     @staticmethod
@@ -303,7 +306,7 @@ class Delivery:
         return iteration <= line.offered and not line.closed
 
     def _score(self, line: _Line, trial_id: str, iteration: int) -> Scored | None:
-        """Return a validated result, unless it is older than what was delivered."""
+        """Return a validated result, unless a newer one was delivered."""
         outcome = line.outcomes.get(iteration)
         if outcome is None or not outcome.validated or iteration <= line.delivered:
             return None
@@ -313,7 +316,7 @@ class Delivery:
     def _leave(
         self, line: _Line, iteration: int, scored: Scored | None, *, counts: bool | None = None
     ) -> None:
-        """Take a validation of a trial out of its line."""
+        """Remove a validation from its trial's line."""
         line.order.remove(iteration)
         line.outcomes.pop(iteration, None)
         del line.requests[iteration]
@@ -323,7 +326,7 @@ class Delivery:
                 line.newest = scored.result
 
     def _known(self, trial_id: str) -> _Line:
-        """Return what is known of a trial; not to be changed."""
+        """Return the line of a trial, not to be changed."""
         return self._lines.get(trial_id, _EMPTY)
 
     def _line(self, trial_id: str) -> _Line:

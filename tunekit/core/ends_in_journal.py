@@ -1,6 +1,4 @@
-"""Which trials have ended though nobody got to say so, and which have not though they stopped;
-and whether any has begun.
-"""
+"""Read from a journal which trials ended unrecorded or were cut short, and whether any began."""
 
 from __future__ import annotations
 
@@ -26,13 +24,13 @@ __all__ = ["cut_short", "has_begun", "trials_ended_unrecorded"]
 
 
 def trials_ended_unrecorded(events: Iterable[Event]) -> set[str]:
-    """The trials that have saved at their last report: nothing of them is to come.
+    """Return the trials that saved at their last report: nothing more will come from them.
 
-    A trial ends after it has saved. If the driver dies between the two, the trial must not be
-    started again: it would run beyond its end.
+    A trial ends after it has saved. If the driver dies in between, the trial must not be started
+    again: it would run beyond its end.
 
     Args:
-        events: What happened in the sweep, in order, as its journal has it.
+        events: The events of the sweep's journal, in order.
 
     Example:
         >>> last = {"training_iteration": 9, "generation": 0, "done": True}
@@ -59,10 +57,10 @@ def trials_ended_unrecorded(events: Iterable[Event]) -> set[str]:
 
 
 def cut_short(events: Iterable[Event]) -> set[str]:
-    """Return the trials that a used-up time budget has stopped: a restored sweep goes on with them.
+    """Return the trials that the time budget has stopped: a restored sweep continues them.
 
     Args:
-        events: What happened in the sweep, in order, as its journal has it.
+        events: The events of the sweep's journal, in order.
 
     Example:
         >>> expired = BudgetExpired(trial_ids=["a", "b"])
@@ -80,10 +78,10 @@ def cut_short(events: Iterable[Event]) -> set[str]:
 
 
 def has_begun(events: Iterable[Event]) -> bool:
-    """Return whether anything has come of a sweep's trials, so that it may not begin again.
+    """Return whether the sweep's trials have done anything, so that it may not start again.
 
     Args:
-        events: What happened in the sweep, as its journal has it.
+        events: The events of the sweep's journal.
 
     Example:
         >>> added = TrialAdded(trial_id="a")

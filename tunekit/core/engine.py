@@ -1,8 +1,8 @@
-"""The rules of a sweep as one machine: events in, commands out.
+"""The rules of a sweep as one state machine: events in, commands out.
 
-:meth:`Engine.handle` takes an event that is in the journal and returns what is to be done about it.
-A restored sweep passes the same events through :meth:`Engine.apply`, so it knows what the former
-one knew, and then asks :meth:`Engine.reconcile` what is still to be done. Only events are saved.
+:meth:`Engine.handle` takes an event that is in the journal and returns the commands that follow. A
+restored sweep passes the journal's events through :meth:`Engine.apply`, which restores the engine's
+state, and then calls :meth:`Engine.reconcile` for what is still to be done. Only events are saved.
 """
 
 from __future__ import annotations
@@ -77,17 +77,17 @@ _SHOULD_CHECKPOINT, _DONE = "should_checkpoint", "done"
 
 @dataclass
 class TrialRecord:
-    """What is known about a trial.
+    """The state of a trial.
 
     Attributes:
         report: Its last report, with its hyperparameters.
-        serves: What the score of that would serve in its scheduler's internal state.
+        serves: What that report's score would serve in its scheduler's internal state.
         used: Whether the scheduler will use that score, or it is the trial's last.
         saved: The generation, iteration and run of its newest checkpoint.
-        clone: The checkpoint that it was overwritten with, until it has saved one of its own.
-        failed: Whether it has failed, and has not been started again.
-        unlogged: Outcomes that loggers may not have before older ones, in order.
-        ended: Those that have ended and whose scores the scheduler has not heard of.
+        clone: The checkpoint that it was overwritten with, until it saves one of its own.
+        failed: Whether it has failed and has not restarted.
+        unlogged: Outcomes that loggers get only after older ones, in order.
+        ended: The requests that have ended and whose scores are not delivered.
         spare: The newest score that decided nothing.
         extremes: Its least and its greatest score so far, by the metrics to judge by.
         paused: Whether it is paused by hand.
@@ -110,7 +110,7 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class Hears:
-    """The scheduler may be given results of a trial: it takes the trial to run, or to have ended.
+    """Allow the scheduler to get results of a trial, which it takes to be running or ended.
 
     Attributes:
         trial_id: The trial.
@@ -121,13 +121,13 @@ class Hears:
 
 @dataclass(frozen=True)
 class JudgedBy:
-    """What a sweep is judged by is known; its scheduler and its stoppers say so in each session.
+    """The metrics that the scheduler and the stoppers of a sweep use, reported in each session.
 
     Attributes:
         names: The metrics.
         all_count: Whether the scheduler, or anything else, uses every score.
-        objectives: Those that the scheduler ranks by, and which values of each are better.
-        mode: What ``TuneConfig`` says of its metric: ``"min"``, ``"max"`` or None.
+        objectives: The metrics that the scheduler ranks by, each with its mode.
+        mode: The mode in ``TuneConfig``: ``"min"``, ``"max"`` or None.
     """
 
     names: frozenset[str] = frozenset()
@@ -136,10 +136,9 @@ class JudgedBy:
     mode: str | None = None
 
     def better(self, name: str) -> str | None:
-        """Return whether the greatest or the least values of a metric are best; None: not known.
+        """Return the mode of a metric, ``"max"`` or ``"min"``; None if unknown.
 
-        A searcher may judge by another metric than the scheduler, and other values of that one may
-        be better.
+        A searcher may use another metric than the scheduler, with another mode.
 
         Example:
             >>> judged_by = JudgedBy(
@@ -152,16 +151,16 @@ class JudgedBy:
 
     @property
     def numbers(self) -> dict[str, str | None]:
-        """Return the metrics, which must be numbers, and which of their values are better."""
+        """Return the metrics, which must be numbers, each with its mode."""
         return {name: self.better(name) for name in self.names}
 
 
-#: What the engine takes: events, and what is not written down because each session says it anew.
+#: The engine's inputs: events, and facts that are not recorded as each session reports them again.
 Input: TypeAlias = Event | JudgedBy | Hears
 
 
 class Engine:
-    """Knows the state of a sweep's trials and validations, and what follows from it.
+    """Track the state of a sweep's trials and validations, and derive commands from it.
 
     Args:
         when: Which checkpoints to validate, as in ``ValidationConfig(when=...)``.
@@ -185,16 +184,16 @@ class Engine:
     """
 
     def __init__(self, when: int | str = 1, constraints: Sequence[Constraint] = ()):
-        #: What scores must satisfy.
+        #: The constraints on scores.
         self.constraints = constraints
-        #: What the sweep is judged by.
+        #: The metrics that the sweep uses.
         self.judged_by = JudgedBy()
         self.trials: dict[str, TrialRecord] = {}
-        #: What was validated.
+        #: The validated metrics.
         self.history = History()
-        #: Which trials were overwritten with which checkpoints.
+        #: The exploits: trials that were overwritten with checkpoints.
         self.ancestry = Ancestry()
-        #: What the scheduler may hear of next.
+        #: The scores to deliver to the scheduler.
         self.delivery = Delivery(counts=self._can_be_judged, merged=self.merged)
         #: The requests by hand that were answered, and the trials that were added so.
         self.answered: set[str] = set()
@@ -202,45 +201,46 @@ class Engine:
         #: The trials that the scheduler stopped early, in order.
         self.rejected: dict[str, None] = {}
         self._selection = Selection(when)
-        #: Which checkpoints are needed, also by further stages and by the scheduler.
+        #: The checkpoints that are needed, including by further stages and by the scheduler.
         self.leases = Leases()
         #: The validations that the scheduler decides by.
         self.backlog = Backlog(self.leases)
-        #: What loggers get once it is known which metrics are validation's, in order.
+        #: Outcomes for loggers, in order, until it is known which metrics are validation's.
         self.postponed: list[Outcome] = []
-        # The trials to deliver something of, once existing scores can be judged by.
+        # The trials with something to deliver, once existing scores can be decided by.
         self._undelivered: dict[str, None] = {}
-        # The trials of which something happened since it was left behind what is never delivered:
-        # as long as nobody knows which metrics are validation's, that is not known either.
+        # The trials with events since the last cleanup of what is never delivered. Cleaning up
+        # needs to
+        # know which metrics are validation's.
         self._unsettled: dict[str, None] = {}
-        # What a former session has left to be requested.
+        # The requests that an earlier session has left to be made.
         self._from_before: frozenset[str] = frozenset()
-        # What follows from the event that is being applied.
+        # The commands that follow from the event that is being applied.
         self._commands: list[Command] = []
         #: Seconds that trials waited for scores, added up.
         self.waited_s = 0.0
-        #: The least and the greatest score so far, by the metrics to judge by.
+        #: The least and the greatest score so far, by each metric that the sweep uses.
         self.extremes: dict[str, tuple[float, float]] = {}
         #: Whether any checkpoint was saved.
         self.has_saved = False
-        #: Whether the scheduler has heard of any score.
+        #: Whether any score was delivered to the scheduler.
         self.has_delivered = False
 
     def record(self, trial_id: str) -> TrialRecord:
-        """Return what is known about a trial."""
+        """Return the state of a trial."""
         return self.trials.setdefault(trial_id, TrialRecord())
 
     # What happens ------------------------------------------------------------------------------
 
     def handle(self, event: Input) -> list[Command]:
-        """Apply an event, and return what is to be done about it, in order."""
+        """Apply an event and return the commands that follow, in order."""
         self.apply(event)
         return self._commands
 
     def reconcile(self) -> list[Command]:
-        """Return what a restored sweep has still to do about the events that were applied.
+        """Return the commands that a restored sweep has still to carry out.
 
-        What loggers were given is known to them.
+        Loggers have already received their outcomes.
         """
         self.postponed = []
         self._from_before = frozenset(self.backlog.owed)
@@ -324,7 +324,7 @@ class Engine:
                 never(event)
 
     def _settle(self, trial_id: str) -> None:
-        """Let go of what nobody waits for any more, as far as that is known."""
+        """Release what is no longer needed, as far as that is known."""
         known = not self.hesitates()
         for one in self._unsettled if known else (trial_id,):
             if known:
@@ -383,10 +383,10 @@ class Engine:
 
     def _request(self, event: ValidationRequested) -> None:
         request = self.backlog.request(event.id)
-        if request is None:  # a further stage's, or it was pending before, or its line is lost
+        if request is None:  # a further stage's, already pending, or its line is lost
             return
         self._commands.append(Validate(request, again=event.id in self._from_before))
-        if request.optional:  # nobody waits for it
+        if request.optional:  # no trial waits for it
             return
         self.history.requested(event.id)
         self.delivery.requested(request)
@@ -394,9 +394,9 @@ class Engine:
             self._undelivered[request.trial_id] = None
 
     def _require_last(self, trial_id: str) -> None:
-        """Let the end of a trial have the score of its newest checkpoint, if it was optional.
+        """Require the score of a trial's newest checkpoint at its end, if it was optional.
 
-        Not if the scheduler has stopped the trial early.
+        It stays optional if the scheduler has stopped the trial early.
         """
         record = self.record(trial_id)
         if record.saved is None or self.delivery.closed(trial_id):
@@ -434,7 +434,7 @@ class Engine:
         self._undelivered[request.trial_id] = None
 
     def _take_score(self, outcome: Outcome) -> bool:
-        """Take an outcome; return whether it is a score of the newest run of its iteration."""
+        """Record an outcome; return whether it is a score of the newest run of its iteration."""
         metrics = flatten(outcome.metrics) if outcome.validated else {}
         if metrics and self.constraints:
             whole = flatten(self.merged(outcome.request.report, outcome.metrics))
@@ -445,7 +445,7 @@ class Engine:
             score = number(metrics[name])
             if score is not None:
                 own = self.record(outcome.request.trial_id).extremes
-                # What is decided must not depend on whether there was room for another score.
+                # Decisions must not depend on whether there were resources for another score.
                 for extremes in (own,) if outcome.request.optional else (own, self.extremes):
                     least, most = extremes.get(name, (score, score))
                     extremes[name] = min(least, score), max(most, score)
@@ -455,7 +455,7 @@ class Engine:
         return self.history.ended(outcome)
 
     def _notify(self, outcome: Outcome) -> None:
-        """Let loggers have a score in turn, once the names that hide training's are known."""
+        """Pass scores to loggers in order, once the names that hide training's are known."""
         self.postponed += [outcome] if outcome.request.optional else self._in_order(outcome)
         if self.hesitates():
             return
@@ -463,10 +463,10 @@ class Engine:
         self._commands += [Notify(one) for one in due if self.history.counts(one)]
 
     def _in_order(self, outcome: Outcome) -> list[Outcome]:
-        """Return what loggers may have now of a trial: nothing before an older one has ended.
+        """Return the outcomes that loggers may get now: none before an older one has ended.
 
-        Unlike the scheduler, they get everything: also what comes after a STOP, and scores of a
-        former generation.
+        Unlike the scheduler, they get everything, including outcomes after a STOP and scores of an
+        earlier generation.
         """
         record = self.record(outcome.request.trial_id)
         bisect.insort(record.unlogged, outcome, key=lambda one: one.request.place)
@@ -505,7 +505,7 @@ class Engine:
 
     @property
     def required(self) -> frozenset[str]:
-        """Return the metrics that the sweep is judged by."""
+        """Return the metrics that the sweep uses."""
         return self.judged_by.names
 
     def state_by_hand(self, trial_id: str) -> State:
@@ -521,7 +521,7 @@ class Engine:
         return [trial_id for trial_id, record in self.trials.items() if record.paused]
 
     def best(self, trial_id: str) -> float | None:
-        """Return a trial's best score so far, the larger the better; None if it has none."""
+        """Return a trial's best score so far, larger is better; None if it has none."""
         extremes = self.record(trial_id).extremes
         for name in (one for one in self.judged_by.objectives if one in extremes):
             least, most = extremes[name]
@@ -529,7 +529,7 @@ class Engine:
         return None
 
     def undecided(self) -> set[str]:
-        """Return the metrics to judge by that may be validation's or training's."""
+        """Return the metrics of the sweep that may be validation's or training's."""
         return self.history.undecided(self.required)
 
     def coming(self, trial_id: str, before: float = math.inf) -> list[float]:
@@ -537,13 +537,14 @@ class Engine:
 
         Args:
             trial_id: The trial.
-            before: Of which iterations; a trial that goes back runs newer ones again.
+            before: The iteration below which they count; a trial that goes back runs later ones
+            again.
         """
         pending = self.delivery.pending(trial_id)
         return [one.serves for one in pending if one.serves is not None and one.iteration < before]
 
     def may_be_best(self, name: str, interval: Interval) -> bool:
-        """Return whether a score may be the best so far, wherever in its interval it is."""
+        """Return whether any value in a score's interval may be the best so far."""
         if name not in self.extremes:
             return True
         mode = self.judged_by.better(name)
@@ -553,33 +554,33 @@ class Engine:
         )
 
     def hesitates(self) -> bool:
-        """Return whether existing scores cannot be judged by until other validations have ended."""
+        """Return whether decisions on existing scores depend on validations that have not ended."""
         return self.history.hesitates(self.required)
 
     def lacks(self, result: Mapping[str, Any]) -> list[str]:
-        """Return the metrics to judge by that a flat result does not have as numbers."""
+        """Return the metrics that the sweep uses and a flat result does not have as numbers."""
         return sorted(name for name in self.required if number(result.get(name)) is None)
 
     def _can_be_judged(self, result: Mapping[str, Any]) -> bool:
         return not self.lacks(flatten(result))
 
     def merged(self, report: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a validated result; what validation produces is never taken from training."""
+        """Return a validated result; metrics of validation are never taken from training."""
         return merge(hide(report, self.history.names), metrics)
 
     def undelivered(self) -> Iterator[str]:
-        """Yield the trials of which something is due, once existing scores can be judged by.
+        """Yield the trials with something to deliver, once existing scores can be decided by.
 
-        Once all commands are carried out, those are trials of which the scheduler does not hear,
-        such as one that it has paused.
+        After all commands are carried out, these are trials whose scores the scheduler does not get
+        now, such as a paused one.
         """
         if not self.hesitates():
             yield from (one for one in self.trials if self.delivery.due(one) is not None)
 
     def broken(self) -> Iterator[str]:
-        """Yield what must never be so, in words; nothing as long as the rules hold.
+        """Yield broken invariants, in words; nothing as long as the rules hold.
 
-        Tests look after every event, and so do users with ``TUNEKIT_CHECK=1``: it takes time that
+        Tests check after every event, and so do sweeps with ``TUNEKIT_CHECK=1``: it takes time that
         grows with the sweep.
 
         Example:

@@ -1,4 +1,4 @@
-"""What a validation knows of a metric before it has seen every example."""
+"""Estimates of a metric before all examples are evaluated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tunekit.core.values import admitted, number, singled
 
 __all__ = ["Estimate"]
 
-# Rounding of numbers that were added up in single precision, as a share of the metric's range.
+# Rounding of sums in single precision, as a share of the metric's range.
 _ROUNDING = 1e-6
 
 
@@ -86,8 +86,8 @@ class Estimate:
             )
         if self.variance is None and self.bounds is None:
             problems.add(
-                "variance=None and bounds=None: one of them is needed to say how far the mean may "
-                "be off. Pass bounds=(0, 1) for a metric between 0 and 1, or the variance of the "
+                "variance=None and bounds=None: one of them is needed to bound the error of the "
+                "mean. Pass bounds=(0, 1) for a metric between 0 and 1, or the variance of the "
                 "values."
             )
         if mean is not None and bounds is not None:
@@ -97,9 +97,9 @@ class Estimate:
             most = (mean - low) * (high - mean)
             if not inside:
                 problems.add(
-                    f"mean={shown(self.mean)} is outside bounds=({low:g}, {high:g}), which no mean "
-                    "of values within them is. Pass the bounds of the metric itself, in the unit "
-                    "of the mean."
+                    f"mean={shown(self.mean)} is outside bounds=({low:g}, {high:g}), but the mean "
+                    "of values within them cannot be. Pass the bounds of the metric itself, in the "
+                    "unit of the mean."
                 )
             elif variance is not None and variance > most + (high - low) * slack:
                 problems.add(
@@ -125,7 +125,7 @@ def _finite(value: Any) -> float | None:
 
 
 def _whole(value: Any) -> int | None:
-    """Return a whole number, also if it is a float, as a sum of a mask is; None for others."""
+    """Return a whole number, also from a float, such as the sum of a mask; None for others."""
     found = _plain(value)
     if isinstance(found, bool):
         return None

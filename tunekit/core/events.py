@@ -1,12 +1,12 @@
-"""What can happen to a sweep: one type for each kind of line of its journal.
+"""The events of a sweep: one type for each kind of line in its journal.
 
-A line is a JSON object with the fields of its event: ``n`` numbers the lines, ``event`` names the
-type, ``time`` is in seconds since the epoch.
+A line is a JSON object with the fields of its event: ``n`` is the line's number, ``event`` the name
+of the type, ``time`` is in seconds since the epoch.
 
 ============== ===================================================================================
 ``added``      a trial was added
 ``reported``   a trial reported an iteration
-``saved``      a trial saved a checkpoint at the iteration it reported last
+``saved``      a trial saved a checkpoint at its last reported iteration
 ``requested``  that checkpoint will be validated
 ``started``    an attempt was handed to Ray
 ``began``      it got its resources, and runs
@@ -14,16 +14,16 @@ type, ``time`` is in seconds since the epoch.
 ``estimated``  it has yielded what it knows so far
 ``ended``      the validation ended for good
 ``delivered``  the scheduler got the validated result, and decided
-``decided``    the scheduler stopped a trial on another one's result
-``reminded``   the scheduler got a result again that it had seen, and decided
+``decided``    the scheduler stopped a trial on another trial's result
+``reminded``   the scheduler got an earlier result again, and decided
 ``chosen``     the scheduler resumes a trial that it had paused
 ``completed``  a trial ended
 ``finished``   the scheduler and the searcher were told of that end, after its last score
 ``took``       a trial got its resources
 ``released``   it gave them back: it paused or ended
 ``waited``     a trial waited for a score
-``failed``     a trial failed; Tune may start it again
-``retried``    it is started again
+``failed``     a trial failed; Tune may restart it
+``retried``    the trial restarts
 ``errored``    it failed for good
 ``asked``      somebody has asked to stop, pause, continue or add a trial, by hand
 ``expired``    the time budget is used up
@@ -32,8 +32,8 @@ type, ``time`` is in seconds since the epoch.
 ``closed``     the session ended
 ============== ===================================================================================
 
-A new field has a default, and readers ignore fields that they do not know. A new event, or one
-whose meaning changes, needs a new version of the format, ``tunekit.journal.journal.VERSION``.
+A new field has a default, and readers ignore unknown fields. A new event, or one whose meaning
+changes, needs a new version of the format, ``tunekit.journal.journal.VERSION``.
 
 A checkpoint is named by its path below the experiment's folder, which may be moved.
 """
@@ -91,11 +91,11 @@ __all__ = [
 ]
 
 
-#: The largest number of a line, an iteration and so on: what a float can still count.
+#: The largest line number, iteration and so on: the largest count that a float can represent.
 MOST = 2**53
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
-# Seconds since the epoch. A clock may be wrong; this is what can be shown, until the year 2242.
+# Seconds since the epoch. A clock may be wrong; this is the range that can be shown, until 2242.
 _Time = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 # Seconds that passed: negative if a clock was put back.
 _Seconds = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
@@ -109,10 +109,11 @@ class ValidationKey(NamedTuple):
 
     Attributes:
         trial_id: The trial that saved the checkpoint.
-        generation: How often the trial had been overwritten with other weights.
+        generation: The number of times the trial had been overwritten with other weights.
         iteration: The training iteration at which it was saved.
-        run: How many times the trial has run that iteration: 1 for the first run, 2 for its rerun.
-        stage: The further stage that validates it; empty for the one that schedulers judge by.
+        run: The number of times the trial has run that iteration: 1 for the first run, 2 for its
+        rerun.
+        stage: The further stage that validates it; empty for the one that schedulers decide by.
 
     Example:
         >>> key = ValidationKey.parse("train_7f:0:3:1")
@@ -130,7 +131,7 @@ class ValidationKey(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> ValidationKey:
-        """Read a key from the text that :class:`str` makes of it."""
+        """Parse a key from its ``str``."""
         of_checkpoint, last = text.rsplit(":", 1)
         stage = "" if last.isdecimal() else last
         trial_id, generation, iteration, run = (of_checkpoint if stage else text).rsplit(":", 3)
@@ -138,12 +139,12 @@ class ValidationKey(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Return ``(generation, iteration)``, the row of its trial that it belongs to."""
+        """Return ``(generation, iteration)``, which identifies the row of its trial."""
         return (self.generation, self.iteration)
 
     @property
     def first(self) -> ValidationKey:
-        """Return the name that the validation of the same checkpoint has in the first stage."""
+        """Return the key of the first stage's validation of the same checkpoint."""
         return ValidationKey(self.trial_id, self.generation, self.iteration, self.run)
 
     def __str__(self) -> str:
@@ -163,7 +164,7 @@ def trial_of(validation: str) -> str:
 
 
 class Happened(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
-    """What all events have in common.
+    """The fields of all events.
 
     Attributes:
         n: The number of its line; 0 until it is written.
@@ -175,17 +176,17 @@ class Happened(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class OfTrial(Happened, frozen=True, kw_only=True):
-    """What happens to a trial."""
+    """An event of a trial."""
 
     trial_id: str
 
 
 class OfCheckpoint(OfTrial, frozen=True, kw_only=True):
-    """What happens to a checkpoint of a trial.
+    """An event of a trial's checkpoint.
 
     Attributes:
-        id: The name of its validation, as :class:`ValidationKey` says.
-        generation: How often the trial had been overwritten.
+        id: The name of its validation, a :class:`ValidationKey`.
+        generation: The number of times the trial had been overwritten.
         iteration: The iteration.
     """
 
@@ -200,7 +201,7 @@ class OfCheckpoint(OfTrial, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls: type[_Kind], request: Request, time: float = 0.0, **more: Any) -> _Kind:
-        """Make the event of a request, with what it says and the event has, and ``more``."""
+        """Make the event of a request from the request's fields that it has, and ``more``."""
         said = {
             "id": request.id,
             "generation": request.generation,
@@ -215,13 +216,13 @@ class OfCheckpoint(OfTrial, frozen=True, kw_only=True):
 
 
 class OfValidation(Happened, frozen=True, kw_only=True):
-    """What happens to a validation, named as :class:`ValidationKey` says."""
+    """An event of a validation, named by a :class:`ValidationKey`."""
 
     id: str
 
     @property
     def key(self) -> ValidationKey:
-        """Return which validation it is about."""
+        """Return the key of its validation."""
         return ValidationKey.parse(self.id)
 
     @property
@@ -239,11 +240,11 @@ class TrialAdded(OfTrial, frozen=True, kw_only=True, tag="added"):
     Attributes:
         config: Its hyperparameters, with texts for values that JSON cannot represent.
         folder: The name of its folder in the experiment's.
-        resources: What it takes from the cluster.
-        search: The archive with the searcher that suggested it, if one was written.
-        tune: Tune's own record of the trial, and of its results.
-        stop: Its stopping criterion, as in ``RunConfig(stop=...)``; Tune's record lacks what it
-            says about validated metrics.
+        resources: The resources that it takes from the cluster.
+        search: The archive with the searcher that suggested it, if one was saved.
+        tune: Tune's own record of the trial and its results.
+        stop: Its stopping criterion, as in ``RunConfig(stop=...)``; Tune's record lacks the part
+            on validated metrics.
     """
 
     config: Mapping[Any, Any] = {}
@@ -272,14 +273,14 @@ class CheckpointSaved(OfCheckpoint, frozen=True, kw_only=True, tag="saved"):
     """A trial saved a checkpoint at the iteration that it reported last.
 
     Attributes:
-        run: How many times the trial has run the iteration.
-        checkpoint: Where the checkpoint is.
-        report: The report that is stored with it, where that is not the trial's last.
-        wish: Whether the report asked for a validation; None if it did not say.
+        run: The number of times the trial has run the iteration.
+        checkpoint: The checkpoint's path.
+        report: The report that is stored with it, if that is not the trial's last.
+        wish: Whether the report requested a validation; None if it left that open.
         used: Whether the scheduler will use the score, or it is the trial's last checkpoint.
-        optional: Whether it is validated only where that costs nobody anything.
-        kwargs: What the report adds to the keyword arguments of its validation.
-        timeout_s: How long its validation may run, in seconds, if the report says so.
+        optional: Whether it is validated only if no trial is delayed by that.
+        kwargs: The report's keyword arguments for the validation.
+        timeout_s: The report's time limit for the validation, in seconds, if any.
     """
 
     run: _Count = 1
@@ -293,13 +294,13 @@ class CheckpointSaved(OfCheckpoint, frozen=True, kw_only=True, tag="saved"):
 
 
 class TrialEnded(OfTrial, frozen=True, kw_only=True, tag="completed"):
-    """A trial ended; ``removed``: while it was not running."""
+    """A trial ended; ``removed``: it was not running."""
 
     removed: bool = False
 
 
 class EndDelivered(OfTrial, frozen=True, kw_only=True, tag="finished"):
-    """The scheduler and the searcher were told of a trial's end, after its last score."""
+    """The scheduler and the searcher were notified of a trial's end, after its last score."""
 
 
 class SlotTaken(OfTrial, frozen=True, kw_only=True, tag="took"):
@@ -313,17 +314,17 @@ class SlotReleased(OfTrial, frozen=True, kw_only=True, tag="released"):
 
 
 class Waited(OfTrial, frozen=True, kw_only=True, tag="waited"):
-    """A trial waited for a score, for ``seconds`` until now."""
+    """A trial has waited ``seconds`` for a score, until now."""
 
     seconds: _Seconds
 
 
 class TrialFailed(OfTrial, frozen=True, kw_only=True, tag="failed"):
-    """A trial failed; Tune may start it again."""
+    """A trial failed; Tune may restart it."""
 
 
 class TrialRetried(OfTrial, frozen=True, kw_only=True, tag="retried"):
-    """A trial that had failed is started again."""
+    """A trial restarts after a failure."""
 
 
 class TrialErrored(OfTrial, frozen=True, kw_only=True, tag="errored"):
@@ -361,8 +362,8 @@ class ValidationRequested(OfCheckpoint, frozen=True, kw_only=True, tag="requeste
     """A checkpoint will be validated.
 
     Attributes:
-        run: How many times the trial has run the iteration.
-        checkpoint: Where the checkpoint is.
+        run: The number of times the trial has run the iteration.
+        checkpoint: The checkpoint's path.
     """
 
     run: _Count = 1
@@ -370,7 +371,7 @@ class ValidationRequested(OfCheckpoint, frozen=True, kw_only=True, tag="requeste
 
     @property
     def key(self) -> ValidationKey:
-        """Return which validation it is."""
+        """Return the key of the validation."""
         return ValidationKey.parse(self.id)
 
     @property
@@ -411,11 +412,11 @@ class AttemptFailed(OfValidation, frozen=True, kw_only=True, tag="retrying"):
 
 
 class ValidationEstimated(OfValidation, frozen=True, kw_only=True, tag="estimated"):
-    """An attempt has yielded what it knows so far.
+    """An attempt yielded estimates.
 
     Attributes:
         attempt: The attempt, counted from 1.
-        estimates: What is known of metrics so far, by their flat names.
+        estimates: The estimates so far, by the flat names of their metrics.
     """
 
     attempt: _Count
@@ -425,7 +426,7 @@ class ValidationEstimated(OfValidation, frozen=True, kw_only=True, tag="estimate
     def of(
         cls, attempt_id: str, estimates: Mapping[str, Estimate], time: float
     ) -> ValidationEstimated:
-        """Make the event of estimates that an attempt has yielded."""
+        """Make the event of the estimates that an attempt yielded."""
         request, number = attempt_id.rsplit("#", 1)
         return cls(time=time, id=request, attempt=int(number), estimates=estimates)
 
@@ -463,7 +464,7 @@ class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
         )
 
     def outcome(self, request: Request) -> Outcome:
-        """Return the outcome of the request that it is about."""
+        """Return the outcome, given its request."""
         return Outcome(
             request=request,
             status=Status(self.status),
@@ -485,7 +486,7 @@ class ScoreDelivered(OfCheckpoint, frozen=True, kw_only=True, tag="delivered"):
 
     Attributes:
         decision: The decision.
-        finished: Whether a trial that was stopped had run its course: it was not rejected.
+        finished: Whether a trial that was stopped had finished, rather than being stopped early.
     """
 
     decision: str
@@ -493,13 +494,13 @@ class ScoreDelivered(OfCheckpoint, frozen=True, kw_only=True, tag="delivered"):
 
 
 class Decided(OfTrial, frozen=True, kw_only=True, tag="decided"):
-    """The scheduler made a ``decision`` about a trial on another one's result."""
+    """The scheduler made a ``decision`` about a trial on another trial's result."""
 
     decision: str
 
 
 class Reminded(OfTrial, frozen=True, kw_only=True, tag="reminded"):
-    """The scheduler got a result again that it had seen, and made its ``decision``."""
+    """The scheduler got an earlier result again, and made its ``decision``."""
 
     generation: _Count = 0
     iteration: _Count = 0
@@ -507,7 +508,7 @@ class Reminded(OfTrial, frozen=True, kw_only=True, tag="reminded"):
 
 
 class Chosen(OfTrial, frozen=True, kw_only=True, tag="chosen"):
-    """The scheduler resumes a trial that it had paused; ``runs``: the trial has an actor."""
+    """The scheduler resumes a paused trial; ``runs``: the trial has an actor."""
 
     runs: bool
 
@@ -534,19 +535,19 @@ class Asked(Happened, frozen=True, kw_only=True, tag="asked"):
 
 
 class BudgetExpired(Happened, frozen=True, kw_only=True, tag="expired"):
-    """The time budget is used up: the trials ``trial_ids`` were stopped, and have not ended."""
+    """The time budget is used up; ``trial_ids`` were stopped, and have not ended."""
 
     trial_ids: Sequence[str]
 
 
 class SnapshotTaken(Happened, frozen=True, kw_only=True, tag="snapshot"):
-    """The state of the whole sweep as of this line is in a ``file`` of the experiment's folder."""
+    """The sweep's state as of this line is in a ``file`` of the experiment's folder."""
 
     file: str
 
 
 class SessionClosed(Happened, frozen=True, kw_only=True, tag="closed"):
-    """The session ended; ``finished``: so did the sweep."""
+    """The session ended; ``finished``: the sweep did, too."""
 
     finished: bool
 
@@ -582,7 +583,7 @@ Event = (
 
 
 def relocated(event: Event, where: Callable[[str], str]) -> Event:
-    """Return an event with the path of its checkpoint, if it names one, as ``where`` returns it.
+    """Return an event with the path of its checkpoint, if any, mapped by ``where``.
 
     Example:
         >>> saved = CheckpointSaved(trial_id="a", checkpoint="./a/checkpoint_000001")
@@ -595,7 +596,7 @@ def relocated(event: Event, where: Callable[[str], str]) -> Event:
 
 
 def never(event: NoReturn) -> NoReturn:
-    """Raise: a ``match`` over events has a case for each, which the type checker verifies.
+    """Raise: a ``match`` over events must have a case for each, which the type checker verifies.
 
     Raises:
         AssertionError: Always.

@@ -1,4 +1,4 @@
-"""Which failed validations are news, which are but counted, and when nothing else is to come."""
+"""Failed validations: which to log in full, which to count, and when to give up."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 __all__ = ["HOPELESS", "FailureNotice", "Failures", "gone", "kind_of", "place_of", "was_gone"]
 
-#: How many failures that are alike, with no success before, leave no hope.
+#: The number of similar failures, without a success, after which there is no hope.
 HOPELESS = 3
 
-# So many places of a kind are named.
+# The most failures of a kind that are named in a message.
 _MOST_PLACES = 5
 
 _GONE = "was not run: its checkpoint"
 
-# What differs between two failures of the same kind.
+# The parts in which two failures of the same kind may differ.
 _AFTER = re.compile(r" \(after \d+ attempts\)$")
 _PARTICULARS = (
     re.compile(r"\S*/\S*"),  # paths and URIs
@@ -26,7 +26,7 @@ _PARTICULARS = (
 
 
 def kind_of(reason: str) -> str:
-    """Return what failures that are alike have in common: all but numbers, ids and paths.
+    """Return the kind of a failure: its reason without numbers, IDs and paths.
 
     Example:
         >>> kind_of("raised FileNotFoundError: no /x/a3395_00002/w.json (after 2 attempts)")
@@ -43,7 +43,7 @@ def kind_of(reason: str) -> str:
 
 
 def place_of(trial_id: str, iteration: int, generation: int = 0) -> str:
-    """Return what a user calls a checkpoint by.
+    """Return the name of a checkpoint in messages.
 
     Example:
         >>> place_of("a3395_00002", 25), place_of("a3395_00002", 25, 1)
@@ -53,7 +53,8 @@ def place_of(trial_id: str, iteration: int, generation: int = 0) -> str:
 
 
 def gone(path: str) -> str:
-    """Return the reason of a validation whose checkpoint is not there: no fault of the function's.
+    """Return the reason of a validation whose checkpoint is missing, which the function cannot
+    help.
 
     Example:
         >>> was_gone(gone("/sweep/a/checkpoint_000003")), was_gone("raised ValueError: no")
@@ -63,18 +64,18 @@ def gone(path: str) -> str:
 
 
 def was_gone(reason: str) -> bool:
-    """Return whether :func:`gone` has said so."""
+    """Return whether a reason is one of :func:`gone`."""
     return reason.startswith(_GONE)
 
 
 @dataclass(frozen=True)
 class FailureNotice:
-    """What to do about a failure.
+    """How to report a failure.
 
     Attributes:
-        first: Whether it is the first of its kind: to be told in full.
-        more: What to tell of others like it that were only counted; None for nothing yet.
-        hopeless: Whether the first ones have all failed, so many of them alike.
+        first: Whether it is the first of its kind, to be logged in full.
+        more: A message about similar failures that were only counted; None if it is not due.
+        hopeless: Whether all validations have failed so far, and enough of them alike.
     """
 
     first: bool
@@ -84,7 +85,7 @@ class FailureNotice:
 
 @dataclass
 class _Kind:
-    """Failures that are alike."""
+    """Similar failures."""
 
     first: str
     reason: str
@@ -93,7 +94,7 @@ class _Kind:
     places: list[str] = field(default_factory=list)
 
     def tell(self) -> str:
-        """The ones that were only counted since, which are told with this."""
+        """Return a message about the failures that were only counted since the last one."""
         named = ", ".join(self.places)
         others = self.untold - len(self.places)
         text = (
@@ -105,12 +106,12 @@ class _Kind:
 
 
 class Failures:
-    """Tells failures that are alike once, counts the others, and says when it is hopeless.
+    """Log the first of similar failures, count the others, and detect hopeless sweeps.
 
-    Those that were only counted are told at the 10th, 100th, 1000th of their kind, and at the end.
+    Counts are logged at the 10th, 100th, 1000th failure of a kind, and at the end.
 
     Args:
-        gives_up: Whether the first :data:`HOPELESS` ones, if alike, leave no hope.
+        gives_up: Whether the first :data:`HOPELESS` failures, if similar, leave no hope.
 
     Example:
         >>> failures = Failures(gives_up=True)
@@ -128,14 +129,14 @@ class Failures:
         self._kinds: dict[str, _Kind] = {}
 
     def succeeded(self) -> None:
-        """Take that a validation has succeeded: there is hope from now on."""
+        """Record that a validation succeeded: from now on, there is hope."""
         self._gives_up = False
 
     def failed(self, place: str, reason: str) -> FailureNotice:
-        """Take a failure.
+        """Record a failure.
 
         Args:
-            place: Which validation it was, as a user calls it.
+            place: The validation, as it is called in messages.
             reason: Why it failed, in a line.
         """
         kind = self._kinds.setdefault(kind_of(reason), _Kind(place, reason))
@@ -152,5 +153,5 @@ class Failures:
         return FailureNotice(False, kind.tell() if told else None, hopeless)
 
     def rest(self) -> list[str]:
-        """Return what is to be told at the end of those that were only counted."""
+        """Return the messages, at the end, about failures that were only counted."""
         return [kind.tell() for kind in self._kinds.values() if kind.untold]

@@ -15,7 +15,7 @@ __all__ = ["asks_itself", "saves_only_when_asked", "unseeded_split"]
 # Keywords of calls, and any names, by which a function reports a checkpoint, or asks to be saved.
 _ASKING_KEYWORDS = frozenset({"checkpoint", "validation"})
 _ASKING_NAMES = frozenset({"should_checkpoint", "tunekit_validation"})
-# Functions that split rows at random, and what each needs to split them alike in every process.
+# Functions that split rows at random, and the argument that makes each reproducible.
 _SPLITS = {
     "random_split": "generator=torch.Generator().manual_seed(0)",
     "train_test_split": "random_state=0",
@@ -32,17 +32,17 @@ _SEEDING = frozenset(
         "set_seed",
     }
 )
-# Whose own code says nothing about the user's.
+# Packages whose code says nothing about the user's.
 _FRAMEWORKS = frozenset({"ray", "tunekit"})
-# Of how many functions the code is looked at, at most.
+# The most functions whose code is read.
 _MOST = 200
 
 
 def saves_only_when_asked(function: Any) -> bool:
     """Return whether a function registers how to save, and never reports or asks for a checkpoint.
 
-    It looks at names in the code of the function and of what that calls, as far as it can be found
-    without running anything; so it can be wrong in both directions.
+    It reads names in the code of the function and of the functions that it calls, as far as these
+    can be found without running anything; so it can be wrong in both directions.
 
     Args:
         function: The function.
@@ -65,7 +65,7 @@ def saves_only_when_asked(function: Any) -> bool:
 
 
 def asks_itself(cls: type) -> bool:
-    """Return whether a class trainable's own reports ask for checkpoints, by its code.
+    """Return whether the reports of a class trainable request checkpoints, judging by its code.
 
     Example:
         >>> class Net:
@@ -82,8 +82,8 @@ def asks_itself(cls: type) -> bool:
 def unseeded_split(function: Any) -> str | None:
     """Return a warning if a function splits rows at random without a seed; None if it does not.
 
-    Like the others here it reads names only. A call that gets its generator by position, or a seed
-    from somewhere else, counts as seeded if the code names one.
+    Like the other functions here, it only reads names. A call that gets its generator by position,
+    or a seed from elsewhere, counts as seeded if the code names one.
 
     Args:
         function: The trainable, or the validation function.
@@ -111,7 +111,7 @@ def unseeded_split(function: Any) -> str | None:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The global names, attributes, keywords and short texts in a piece of code."""
+    """Yield the global names, attributes, keywords and short strings in a code object."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, str):
@@ -121,7 +121,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _keywords(code: CodeType) -> Iterator[str]:
-    """The keywords of a piece of code's calls: a key of a dict, or a text, may be anything."""
+    """Yield the keywords of a code object's calls; dict keys and strings are left out."""
     steps = list(dis.get_instructions(code))
     for step, after in pairwise(steps):
         if step.opname == "KW_NAMES":  # Python 3.11 and 3.12
@@ -131,7 +131,7 @@ def _keywords(code: CodeType) -> Iterator[str]:
 
 
 def _codes(function: Any) -> Iterator[CodeType]:
-    """The code of a function, of functions inside of it, and of those that it may call."""
+    """Yield the code of a function, of its nested functions, and of functions that it may call."""
     queue: deque[Any] = deque([function])
     seen: set[FunctionType] = set()
     while queue and len(seen) < _MOST:
@@ -147,7 +147,7 @@ def _codes(function: Any) -> Iterator[CodeType]:
 
 
 def _functions(thing: Any) -> Iterator[FunctionType]:
-    """The functions that run when a thing is called, or may be."""
+    """Yield the functions that run when an object is called, or may run."""
     if isinstance(thing, partial):
         yield from _functions(thing.func)
     elif isinstance(thing, MethodType):
@@ -168,8 +168,7 @@ def _functions(thing: Any) -> Iterator[FunctionType]:
 
 
 def _called(code: CodeType, function: FunctionType) -> Iterator[Any]:
-    """Yield what a piece of code may call, among what its function closes over and finds by
-    name."""
+    """Yield what a code object may call: its function's closure and globals."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -186,7 +185,7 @@ def _called(code: CodeType, function: FunctionType) -> Iterator[Any]:
 
 
 def _is_foreign(thing: Any) -> bool:
-    """Return whether its code is Ray's, tunekit's or Python's own."""
+    """Return whether an object's code is Ray's, tunekit's or Python's own."""
     module = getattr(thing, "__module__", None)
     return thing is None or _root(str(module)) in _FRAMEWORKS | {"builtins"}
 

@@ -1,11 +1,11 @@
-"""Asynchronous successive halving: who continues at a rung, who waits there, and who ends.
+"""Asynchronous successive halving: which trials continue at a rung, wait there, or end.
 
 By promotion, it is Algorithm 2 of Li et al., 2018 (https://arxiv.org/abs/1810.05934): a trial that
-reaches a rung waits there. Of the ``n`` scores that a rung has, the best ``n / reduction_factor``
-are promoted: those of them that wait continue to the next rung. By stopping, a trial that reaches a
-rung ends there, unless it is among the best of those that have reached it so far.
+reaches a rung waits there. Of the ``n`` scores at a rung, the best ``n / reduction_factor`` are
+promoted: their trials, if they wait, continue to the next rung. By stopping, a trial that reaches a
+rung ends there, unless it is among the best that have reached it so far.
 
-With several objectives, ``tunekit.core.pareto`` says who is better.
+With several objectives, ``tunekit.core.pareto`` ranks the scores.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ __all__ = ["Halving", "RungAction", "milestones", "next_bracket"]
 
 
 class RungAction(enum.Enum):
-    """What follows from a result of a trial."""
+    """What a trial does after a result."""
 
-    #: It trains on to the next rung.
+    #: It trains to the next rung.
     GO_ON = "go on"
-    #: It has come to a rung, and waits there.
+    #: It waits at the rung that it has reached.
     WAIT = "wait"
-    #: It has trained for as long as a trial may.
+    #: It has trained for as long as a trial may, or is stopped.
     END = "end"
 
 
 def milestones(
     grace_period: float, max_t: float, reduction_factor: float, bracket: int = 0
 ) -> tuple[float, ...]:
-    """Return the times at which trials of a bracket wait; they are all before ``max_t``.
+    """Return the times of a bracket's rungs; all are before ``max_t``.
 
     Args:
-        grace_period: The first one of bracket 0.
-        max_t: When a trial ends.
-        reduction_factor: How many times later the next one is.
-        bracket: How many of the first ones a bracket does without.
+        grace_period: The first rung of bracket 0.
+        max_t: The time at which a trial ends.
+        reduction_factor: The ratio of the times of two consecutive rungs.
+        bracket: The number of first rungs that the bracket skips.
 
     Example:
         >>> milestones(1, 27, 3), milestones(1, 28, 3, bracket=2), milestones(5, 5, 2)
@@ -59,14 +59,14 @@ def milestones(
 
 
 def next_bracket(sizes: Sequence[int], counts: Sequence[int]) -> int:
-    """Return the bracket of the next trial, so that each gets its share.
+    """Return the bracket of the next trial, so that each bracket gets its share.
 
-    The shares are those by which Tune's ``ASHAScheduler`` draws a bracket: the softmax of the
-    sizes.
+    The shares are the probabilities with which Tune's ``ASHAScheduler`` draws a bracket: the
+    softmax of the sizes.
 
     Args:
-        sizes: How many rungs each bracket has.
-        counts: How many trials each has been given.
+        sizes: The number of rungs of each bracket.
+        counts: The number of trials in each bracket so far.
 
     Example:
         >>> counts = [0, 0, 0]
@@ -85,17 +85,17 @@ def next_bracket(sizes: Sequence[int], counts: Sequence[int]) -> int:
 
 @dataclass
 class _Rung:
-    # When trials come to it.
+    # The time at which trials reach it.
     time: float
-    # The scores of each trial, in the order in which the trials came.
+    # The scores of each trial, in the order in which the trials reached it.
     scores: dict[str, Point] = field(default_factory=dict)
-    # The trials from best to worst; None if that is not known any more.
+    # The trials from best to worst; None if that has to be computed.
     _order: list[str] | None = None
 
     def record(self, trial_id: str, score: Point) -> None:
         self.scores[trial_id] = score
         if len(score) > 1 or self._order is None:
-            self._order = None  # one point may change the places of all
+            self._order = None  # one point may change all ranks
         else:
             bisect.insort(self._order, trial_id, key=lambda one: worse(self.scores[one][0]))
 
@@ -110,21 +110,21 @@ class _Rung:
         return self._order
 
     def is_among_best(self, trial_id: str, reduction_factor: float) -> bool:
-        """Return whether a trial is in the best part of those that have come so far."""
+        """Return whether a trial is in the best part of those that have arrived so far."""
         return self.ranked().index(trial_id) <= len(self.scores) / reduction_factor
 
 
 class Halving:
-    """Records who has reached which rung with which score, and who waits there.
+    """Record which trial has reached which rung with which score, and which trials wait.
 
-    Ties go to the trial that came first; NaN is the worst score. Scores of trials that have ended
-    still count: only trials that wait can be promoted.
+    Ties go to the trial that came first; NaN is the worst score. Scores of ended trials still
+    count, but only trials that wait can be promoted.
 
     Args:
         brackets: The times of each bracket's rungs.
-        max_t: When a trial ends.
-        reduction_factor: One out of so many continues.
-        stops: Whether a trial that is not among the best at a rung ends there, rather than waits.
+        max_t: The time at which a trial ends.
+        reduction_factor: One in so many trials continues.
+        stops: Whether a trial that is not among the best at a rung ends there instead of waiting.
 
     Example:
         >>> books = Halving([(1, 3)], max_t=9, reduction_factor=3)
@@ -158,22 +158,22 @@ class Halving:
         self._stops = stops
         self._brackets = [[_Rung(time) for time in times] for times in brackets]
         self._max_t, self._reduction_factor = max_t, reduction_factor
-        # How many trials each bracket has been given.
+        # The number of trials in each bracket so far.
         self._counts = [0] * len(brackets)
-        # The bracket of each trial that has not ended, and which of its rungs it has come to last.
+        # The bracket of each trial that has not ended, and the last rung that it has reached.
         self._bracket: dict[str, int] = {}
         self._level: dict[str, int] = {}
-        # Those that wait at the rung that they have come to last.
+        # The trials that wait at the last rung that they have reached.
         self._waiting: set[str] = set()
-        # How far trials went that have ended by themselves, or at ``max_t``.
+        # The latest time of a trial that ended by itself, or at ``max_t``.
         self._farthest = -math.inf
-        # Those that may be promoted, until something changes.
+        # The trials that may be promoted, until something changes.
         self._promotable: list[str] | None = None
 
     # What happens ------------------------------------------------------------------------------
 
     def add(self, trial_id: str) -> None:
-        """Give a trial to a bracket; one that begins again after a failure stays in its own.
+        """Assign a trial to a bracket; one that restarts after a failure keeps its own.
 
         Example:
             >>> books = Halving([(1, 3), (3,)], max_t=9, reduction_factor=3)
@@ -190,9 +190,9 @@ class Halving:
         self._level[trial_id] = -1
 
     def reported(self, trial_id: str, time: float, score: Point) -> RungAction:
-        """Take a result of a trial that runs.
+        """Record a result of a running trial.
 
-        A result at or after several new rungs counts for the last of them.
+        A result at or past several new rungs counts for the last of them.
 
         Args:
             trial_id: The trial.
@@ -201,7 +201,7 @@ class Halving:
         """
         if trial_id not in self._bracket:
             return RungAction.GO_ON
-        self.promote(trial_id)  # it runs, whoever let it
+        self.promote(trial_id)  # it runs, so it no longer waits
         if time >= self._max_t:
             return RungAction.END
         rungs = self._brackets[self._bracket[trial_id]]
@@ -218,13 +218,13 @@ class Halving:
         return RungAction.WAIT
 
     def promote(self, trial_id: str) -> None:
-        """Let a trial that waits go on to the next rung."""
+        """Let a waiting trial continue to the next rung."""
         if trial_id in self._waiting:
             self._waiting.discard(trial_id)
             self._promotable = None
 
     def failed(self, trial_id: str) -> None:
-        """A trial has failed, and may begin again: where it waits it has to come to again.
+        """Record a failure. If the trial restarts, it must reach its rung again.
 
         Example:
             >>> books = Halving([(1,)], max_t=9, reduction_factor=3)
@@ -245,11 +245,11 @@ class Halving:
         self._level[trial_id] = max(below, default=-1)
 
     def ended(self, trial_id: str, time: float | None = None) -> None:
-        """A trial has ended: its scores count on.
+        """Record that a trial has ended; its scores still count.
 
         Args:
             trial_id: The trial.
-            time: How long it has trained, if it has come to its end; None if it was ended while it
+            time: The time that it has reached, if it ended by itself; None if it was ended while it
                 waited.
         """
         self.promote(trial_id)
@@ -265,11 +265,11 @@ class Halving:
         return trial_id in self._waiting
 
     def has_begun(self, trial_id: str) -> bool:
-        """Return whether a trial has come to a rung."""
+        """Return whether a trial has reached a rung."""
         return self._level.get(trial_id, -1) >= 0
 
     def promotable(self) -> Iterator[str]:
-        """Give out the trials that may be promoted: from the highest rung down, the best first."""
+        """Yield the trials that may be promoted: the highest rung first, then the best score."""
         if self._promotable is None:
             found = []
             for rung in self._from_above():
@@ -279,14 +279,14 @@ class Halving:
         return iter(self._promotable)
 
     def waiting(self) -> Iterator[str]:
-        """Give out all that wait: from the highest rung down, the best first."""
+        """Yield all trials that wait: the highest rung first, then the best score."""
         for rung in self._from_above():
             for trial_id in rung.ranked():
                 if self._waits_at(trial_id, rung):
                     yield trial_id
 
     def is_ahead(self, trial_id: str) -> bool:
-        """Return whether no trial has ended that went farther than to where this one waits.
+        """Return whether no ended trial went further than the rung where this one waits.
 
         Example:
             >>> books = Halving([(1, 3)], max_t=9, reduction_factor=3)
@@ -302,7 +302,7 @@ class Halving:
         return self._farthest <= self._rung_of(trial_id).time
 
     def rule(self, trial_id: str) -> DecisionRule:
-        """Return which scores of a trial it will use.
+        """Return which scores of a trial the scheduler will use.
 
         Example:
             >>> books = Halving([(1, 3)], max_t=9, reduction_factor=3)
@@ -318,12 +318,12 @@ class Halving:
         return Rungs((*times, self._max_t), served)
 
     def decides_alike(self, trial_id: str, time: float, interval: Interval) -> bool:
-        """Return whether a score may be promoted now, or may not, wherever in an interval it is.
+        """Return whether the promotion of a score is the same for all values in an interval.
 
         Args:
             trial_id: The trial.
-            time: When it comes to the rung.
-            interval: Where its score is, larger is better.
+            time: The time of the rung.
+            interval: The interval of its score, larger is better.
 
         Example:
             >>> books = Halving([(1, 3)], max_t=9, reduction_factor=2)
@@ -344,14 +344,14 @@ class Halving:
         return alike_by_rank(interval, others, [rank])
 
     def counts(self) -> list[tuple[float, int, int]]:
-        """Return (time, scores, trials that wait) of each rung, from the lowest up."""
+        """Return (time, scores, waiting trials) of each rung, from the lowest up."""
         return [
             (rung.time, len(rung.scores), sum(self._waits_at(one, rung) for one in rung.scores))
             for rung in reversed(list(self._from_above()))
         ]
 
     def _from_above(self) -> Iterator[_Rung]:
-        """All brackets' rungs, the latest first."""
+        """Yield all brackets' rungs, the latest first."""
         rungs = [rung for bracket in self._brackets for rung in bracket]
         return iter(sorted(rungs, key=lambda rung: rung.time, reverse=True))
 

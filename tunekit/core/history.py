@@ -11,24 +11,25 @@ from tunekit.core.validation import Outcome
 
 __all__ = ["GENERATION", "ITERATION", "RUNS", "VALIDATED_ITERATION", "History"]
 
-#: The key, in a report, of how often its trial had been overwritten with other weights.
+#: The key, in a report, of the number of times its trial had been overwritten with other weights.
 GENERATION = "generation"
 
 #: The key, in a report, of the iteration it belongs to (Tune's ``training_iteration``).
 ITERATION = "training_iteration"
 #: The key, in a trial's newest result, of the iteration whose checkpoint the score belongs to.
 VALIDATED_ITERATION = "validated_iteration"
-#: The key, in a row, of how many times the iteration was run.
+#: The key, in a row, of the number of times the iteration was run.
 RUNS = "iteration_runs"
 
 
 class History:
-    """What was validated in a sweep, and which row it belongs to.
+    """The validated metrics of a sweep, each in its row.
 
-    A score belongs to the run of the iteration that saved its checkpoint. When a trial goes back
-    to an older checkpoint and runs an iteration again, the row is the newest run's, and a score of
-    the older run is no longer shown in it. A trial that is overwritten with other weights begins a
-    generation: its iterations have rows of their own.
+    A score belongs to the run of the iteration that saved its checkpoint. When a trial returns to
+    an
+    older checkpoint and repeats an iteration, the row is the newest run's, and a score of an older
+    run is no longer shown in it. A trial that is overwritten with other weights starts a new
+    generation, whose iterations have rows of their own.
 
     Example:
         >>> from tunekit.core.validation import Outcome, Request, Status
@@ -49,16 +50,17 @@ class History:
         self._order: dict[str, list[tuple[int, int]]] = {}
         #: Flat names of all metrics that the first stage has produced, in order of appearance.
         self.names: dict[str, None] = {}
-        # What further stages have found, below their names, by trial and (generation, iteration).
+        # The metrics of further stages, below the stages' names, by trial and (generation,
+        # iteration).
         self._staged: dict[str, dict[tuple[int, int], Mapping[str, Any]]] = {}
         #: Flat names of all metrics that further stages have produced, in order of appearance.
         self.staged_names: dict[str, None] = {}
-        # The requests that have not ended, and those that had not when the first score came.
+        # The requests that have not ended, and those that had not when the first score arrived.
         self._pending: set[str] = set()
         self._may_tell: set[str] = set()
 
     def reported(self, trial_id: str, iteration: int, generation: int = 0) -> int:
-        """Count a run of an iteration; return how many there have been, this one included."""
+        """Count a run of an iteration; return the number of runs, including this one."""
         runs, place = self._runs.setdefault(trial_id, {}), (generation, iteration)
         runs[place] = runs.get(place, 0) + 1
         if self._scores.get(trial_id, {}).pop(place, None) is not None:
@@ -67,21 +69,22 @@ class History:
         return runs[place]
 
     def run_of(self, trial_id: str, iteration: int, generation: int = 0) -> int:
-        """The number of the newest run of an iteration, 1 if it has not been reported."""
+        """Return the number of the newest run of an iteration, 1 if it has not been reported."""
         return self._runs.get(trial_id, {}).get((generation, iteration), 1)
 
     def requested(self, request_id: str) -> None:
-        """A checkpoint is going to be validated."""
+        """Record that a checkpoint will be validated."""
         self._pending.add(request_id)
 
     def undecided(self, judged: Collection[str]) -> set[str]:
-        """Those metrics of which it is not known yet whether they are validation's.
+        """Return the metrics that may still turn out to be validation's.
 
-        A name that any validation has produced is. One that the first validations have not, those
-        that were pending when the first score came, is training's, unless a later one produces it.
+        A name that any validation has produced is validation's. A name that is missing from the
+        first validations (all that were pending when the first score arrived) is training's, unless
+        a later one produces it.
 
         Args:
-            judged: The names that the sweep is judged by.
+            judged: The metrics that the sweep uses.
 
         Example:
             >>> from tunekit.core.validation import Outcome, Request, Status
@@ -100,11 +103,11 @@ class History:
         return set(judged).difference(self.names) if self._may_tell or not self.names else set()
 
     def hesitates(self, judged: Collection[str]) -> bool:
-        """Return whether there are scores that nobody should judge by before others have ended."""
+        """Return whether decisions on existing scores must wait for other validations to end."""
         return bool(self._may_tell) and not self.names.keys() >= set(judged)
 
     def counts(self, outcome: Outcome) -> bool:
-        """Return whether it is a score, and its trial has not run the iteration again since.
+        """Return whether it is a score, and its trial has not repeated the iteration since.
 
         Example:
             >>> from tunekit.core.validation import Outcome, Request, Status
@@ -119,7 +122,7 @@ class History:
         return outcome.validated and request.run >= newest
 
     def ended(self, outcome: Outcome) -> bool:
-        """Take an outcome; True if it is a score of the newest run of its iteration."""
+        """Record an outcome; return whether it is a score of the newest run of its iteration."""
         request = outcome.request
         self._pending.discard(request.id)
         self._may_tell.discard(request.id)
@@ -135,9 +138,9 @@ class History:
         return True
 
     def staged(self, outcome: Outcome) -> bool:
-        """Take an outcome of a further stage; True if it is a score of the newest run.
+        """Record an outcome of a further stage; return whether it is a score of the newest run.
 
-        Its metrics are shown below the name of the stage, and nothing is decided by them.
+        Its metrics are shown below the name of the stage; no decision depends on them.
 
         Example:
             >>> from tunekit.core.validation import Outcome, Request, Status
@@ -150,7 +153,7 @@ class History:
         if not self.counts(outcome):
             return False
         request = outcome.request
-        # What the sweep is decided by keeps its name.
+        # Metrics that the sweep decides by keep their names.
         metrics = without({request.stage: outcome.metrics}, self.names)
         scores = self._staged.setdefault(request.trial_id, {})
         scores[request.place] = merge(scores.get(request.place, {}), metrics)
@@ -158,7 +161,7 @@ class History:
         return True
 
     def staged_scores(self, trial_id: str) -> Iterator[tuple[tuple[int, int], Mapping[str, Any]]]:
-        """Yield ``((generation, iteration), metrics)`` of what further stages found, in order."""
+        """Yield ``((generation, iteration), metrics)`` of further stages, in order."""
         return iter(sorted(self._staged.get(trial_id, {}).items(), key=lambda one: one[0]))
 
     def newest_staged(self, trial_id: str) -> dict[str, Any]:
@@ -169,16 +172,16 @@ class History:
         return newest
 
     def scores(self, trial_id: str) -> Iterator[tuple[tuple[int, int], Mapping[str, Any]]]:
-        """Yield ``((generation, iteration), metrics)`` of what was validated, in order."""
+        """Yield ``((generation, iteration), metrics)`` of validated iterations, in order."""
         scores = self._scores.get(trial_id, {})
         return ((place, scores[place]) for place in self._order.get(trial_id, []))
 
     def score(self, trial_id: str, place: tuple[int, int]) -> Mapping[str, Any]:
-        """Return the validated metrics of a generation and iteration; none if it has none."""
+        """Return the validated metrics of a generation and iteration; empty if there are none."""
         return self._scores.get(trial_id, {}).get(place, {})
 
     def newest(self, trial_id: str) -> tuple[int, Mapping[str, Any]] | None:
-        """``(iteration, metrics)`` of the newest validated iteration of a trial."""
+        """Return ``(iteration, metrics)`` of a trial's newest validated iteration."""
         order = self._order.get(trial_id)
         return (order[-1][1], self._scores[trial_id][order[-1]]) if order else None
 
@@ -189,16 +192,16 @@ class History:
         )
 
     def rows(self, trial_id: str, reports: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Fold the validated metrics into a trial's reports: one row per iteration, in order.
+        """Merge the validated metrics into a trial's reports: one row per iteration, in order.
 
         Args:
             trial_id: The trial.
             reports: Its reports in the order they were made, repeated iterations included.
 
         Yields:
-            The newest report of each iteration of each generation with the metrics of the
-            checkpoint saved there; where an iteration was not validated, the validated names do
-            not occur.
+            The newest report of each iteration of each generation, with the metrics of the
+            checkpoint saved there; rows of iterations that were not validated lack the validated
+            names.
         """
         newest: dict[tuple[int, int], Mapping[str, Any]] = {}
         for report in reports:
@@ -206,7 +209,7 @@ class History:
         scores = self._scores.get(trial_id, {})
         for place in sorted(newest):
             report, score = newest[place], scores.get(place, {})
-            # A row that was folded before has its validated metrics in their place.
+            # A row that was merged before has its validated metrics already.
             own = dict(leaves(score)) if RUNS in report else {}
             hidden = hide(report, [name for name in self.names if name not in own])
             row = merge({**hidden, GENERATION: place[0]}, score)

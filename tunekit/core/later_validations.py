@@ -1,9 +1,9 @@
-"""Later validations: those of a sweep's checkpoints with another function, outside of the sweep.
+"""Later validations: those of a sweep's checkpoints by another function, after the sweep.
 
-A confirmation of the winner is one of them, whose rounds, if it has any, have the seed where a
-sweep's further stages have their name. Each session of them has a journal of its own beside the
-sweep's. The first line says which function it validates with and under which name its metrics are
-shown; the other lines are the same events as in the sweep's own journal.
+A confirmation of the winner is one of them. Each of its rounds, if any, has its seed in place of
+the stage's name. Each session of later validations has its own journal next to the sweep's. The
+first line names the function and the prefix of its metrics' names; the other lines are events as in
+the sweep's own journal.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = [
     "saved_in",
 ]
 
-#: What to pass for all checkpoints that are kept.
+#: Selects all checkpoints that are kept.
 ALL = "all"
 
 Place = tuple[str, int, int]  # trial, generation, iteration
 
 
-# Which checkpoints ------------------------------------------------------------------------------
+# Checkpoints ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class SavedCheckpoint:
     """A checkpoint that a trial has saved.
 
     Attributes:
-        key: The checkpoint, as its validation is named.
-        path: Where it lies, or lay.
+        key: The key of its validation.
+        path: Its path; it may be deleted.
     """
 
     key: ValidationKey
@@ -53,7 +53,7 @@ class SavedCheckpoint:
 
 
 def saved_in(events: Iterable[Event]) -> dict[Place, SavedCheckpoint]:
-    """Return the checkpoints that a journal names, by place: those of the newest run of each.
+    """Return the checkpoints that a journal names, by place: the newest run of each.
 
     Example:
         >>> events = [
@@ -73,15 +73,15 @@ def saved_in(events: Iterable[Event]) -> dict[Place, SavedCheckpoint]:
     return found
 
 
-# Under which name -------------------------------------------------------------------------------
+# Names ------------------------------------------------------------------------------------------
 
 
 def name_problem(name: str, taken: Collection[str]) -> str | None:
-    """Say why the metrics of a later validation cannot be shown under a name; None if they can.
+    """Return why later validations cannot use a name; None if they can.
 
     Args:
-        name: The name, to which theirs are joined with ``/``.
-        taken: The flat names of what the sweep itself has reported and validated.
+        name: The prefix of their metrics' names, joined with ``/``.
+        taken: The flat names of the metrics that the sweep itself has reported and validated.
 
     Example:
         >>> name_problem("robust", ["loss", "accuracy"])
@@ -93,8 +93,8 @@ def name_problem(name: str, taken: Collection[str]) -> str | None:
     parts = name.split("/")
     if not all(part and part == part.strip() and part.isprintable() for part in parts):
         return (
-            "cannot begin a metric's name: it needs characters, and none of them a space at its "
-            "ends. Pass a name such as 'robust'; the metrics are then 'robust/accuracy' and so on."
+            "cannot begin a metric's name: it must not be empty or start or end with a space. "
+            "Pass a name such as 'robust'; the metrics are then 'robust/accuracy' and so on."
         )
     if parts[0] in RESERVED | FILLED_IN:
         return "is a name that Tune or tunekit use themselves. Pass another name."
@@ -108,12 +108,12 @@ def name_problem(name: str, taken: Collection[str]) -> str | None:
     return None
 
 
-# Which scores count -----------------------------------------------------------------------------
+# Scores that count ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class LaterSession:
-    """A session of later validations, as its journal says.
+    """A session of later validations, from its journal.
 
     Attributes:
         id: The name of its folder.
@@ -132,7 +132,7 @@ class LaterSession:
 
     @property
     def fingerprint(self) -> str:
-        """Return what tells its function and arguments from others; its own id if nothing does."""
+        """Return the fingerprint of its function and arguments; its own ID if it has none."""
         return str(self.head.get("fingerprint") or self.id)
 
     @property
@@ -142,7 +142,7 @@ class LaterSession:
 
     @property
     def began(self) -> float:
-        """Return when it began, in seconds since the epoch."""
+        """Return the time of its start, in seconds since the epoch."""
         return float(self.head.get("time") or 0.0)
 
     @property
@@ -156,13 +156,13 @@ class LaterSession:
 
     @property
     def confirms(self) -> Mapping[str, Any] | None:
-        """Return what it says of the confirmation that it is part of; None if it is of none."""
+        """Return its record of the confirmation that it is part of; None if there is none."""
         about: Mapping[str, Any] | None = self.head.get("confirm")
         return about
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each of its validations, as in :attr:`tunekit.core.timeline.Timeline`."""
+        """Return a row for each validation, as in :attr:`tunekit.core.timeline.Timeline`."""
         return Timeline(self.events).of_all_stages
 
     @property
@@ -172,10 +172,10 @@ class LaterSession:
 
 
 def began_of(sessions: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return when a sweep began, which tells it from others in the same folder.
+    """Return the start time of a sweep, which identifies it among others in the same folder.
 
     Args:
-        sessions: What its journal says of each session, the first one first.
+        sessions: The first line of each session, the first session first.
 
     Example:
         >>> began_of([{"time": 5.0}, {"time": 6.0}]), began_of([])
@@ -185,14 +185,14 @@ def began_of(sessions: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def in_force(sessions: Iterable[LaterSession], sweep: float | None) -> list[LaterSession]:
-    """Return the sessions whose scores are shown, in the order in which they began.
+    """Return the sessions whose scores are shown, in the order in which they started.
 
     All scores under one name are of one function with the same arguments, so that they can be
-    compared: that of the newest session that has any score. Without any, the newest session counts.
+    compared: that of the newest session with any score. Without any, the newest session counts.
 
     Args:
-        sessions: All sessions beside a sweep.
-        sweep: When the sweep began. Another sweep may have been run in the same folder since.
+        sessions: All sessions of later validations in the sweep's folder.
+        sweep: The sweep's start time. Another sweep may have run in the same folder since.
 
     Example:
         >>> from tunekit.core.events import ValidationEnded
@@ -222,11 +222,10 @@ def in_force(sessions: Iterable[LaterSession], sweep: float | None) -> list[Late
 
 
 def rows_of(sessions: Iterable[LaterSession]) -> list[dict[str, Any]]:
-    """Return a row for each validation that sessions of one name have made.
+    """Return a row for each validation of sessions of one name.
 
     Args:
-        sessions: Those in force. One that went on with another has the newer outcomes, but a score
-            stays.
+        sessions: The sessions in force. A continued one has the newer outcomes, but a score stays.
     """
     found: dict[str, dict[str, Any]] = {}
     for session in sessions:

@@ -1,7 +1,7 @@
-"""What must hold for a line of a journal beyond its types, so that all that read it can rely on it.
+"""Rules for a journal's lines beyond their types, so that readers can rely on them.
 
-A journal that tunekit has written keeps these rules. One that was changed by hand, or made by
-somebody else, may not; it is refused where it is read, and nowhere else.
+A journal written by tunekit satisfies them. One that was edited by hand, or written by other
+software, may not; it is rejected when it is read, and nowhere else.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def check_head(head: Mapping[str, Any]) -> None:
     """Check the first line of a session.
 
     Raises:
-        ValueError: If it breaks a rule; says which.
+        ValueError: If it breaks a rule; the message names the rule.
 
     Example:
         >>> check_head({"n": 1, "begins": True, "after": 0, "follows": ""})
@@ -133,7 +133,7 @@ def check_head(head: Mapping[str, Any]) -> None:
     _check_texts(head)
     msgspec.convert(head, _Head)
     for text in head.get("validation", {}).get("constraints", ()):
-        Constraint(text)  # raises if it is none
+        Constraint(text)  # raises if it is malformed
     for name in ("n", "begins", "after", "follows"):
         if name not in head:
             raise ValueError(f"{name!r} is missing")
@@ -144,13 +144,13 @@ def check_head(head: Mapping[str, Any]) -> None:
 
 
 def check(event: Event) -> None:
-    """Check an event that was read.
+    """Check an event that was read from a journal.
 
     Args:
         event: The event.
 
     Raises:
-        ValueError: If it breaks a rule; says which.
+        ValueError: If it breaks a rule; the message names the rule.
 
     Example:
         >>> check(Reported(n=2, trial_id="a", report={"training_iteration": 3}))
@@ -187,14 +187,14 @@ def _key_of(name: str) -> ValidationKey:
     try:
         key = ValidationKey.parse(name)
     except ValueError:
-        raise ValueError(f"its id {name[:80]!r} is no name of a validation") from None
+        raise ValueError(f"its id {name[:80]!r} is not the name of a validation") from None
     if str(key) != name or not all(0 <= part <= MOST for part in key[1:4]):
-        raise ValueError(f"its id {name[:80]!r} is no name of a validation")
+        raise ValueError(f"its id {name[:80]!r} is not the name of a validation")
     return key
 
 
 def _check_texts(value: Any) -> None:
-    """Check that all texts of a session's first line can be written to a file."""
+    """Check that all texts of a session's first line can be encoded."""
     waiting = [value]
     while waiting:
         part = waiting.pop()

@@ -1,4 +1,4 @@
-"""Which trial's weights went where, with which hyperparameters."""
+"""The lineage of trials: which weights they got, and with which hyperparameters."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ __all__ = ["Ancestry", "Exploit", "configs_of"]
 
 @dataclass(frozen=True)
 class Exploit:
-    """A trial was overwritten with a checkpoint, its own or another trial's.
+    """An exploit: a trial was overwritten with a checkpoint, its own or another trial's.
 
     Attributes:
-        time: When, in seconds since the epoch.
+        time: In seconds since the epoch.
         trial_id: The trial that was overwritten.
-        generation: The generation of it that began: 1 at its first overwriting.
+        generation: The new generation: 1 after the first exploit.
         reached: The iteration that the trial had reported last.
         donor_id: The trial that saved the checkpoint; the same one for a replayed schedule.
-        donor_generation: Its generation then.
-        iteration: The training iteration of the checkpoint, with which the trial goes on.
-        checkpoint: Where it lies.
-        score: The validated score by which the donor was chosen.
-        old_config: The trial's hyperparameters until then.
-        donor_config: Those that the checkpoint was trained with.
-        config: Those that the trial goes on with.
+        donor_generation: The donor's generation at that time.
+        iteration: The training iteration of the checkpoint, from which the trial continues.
+        checkpoint: The checkpoint's path.
+        score: The validation score by which the donor was chosen.
+        old_config: The trial's previous hyperparameters.
+        donor_config: The hyperparameters that the checkpoint was trained with.
+        config: The trial's new hyperparameters.
     """
 
     time: float
@@ -79,15 +79,15 @@ class Ancestry:
         self._generations[exploit.trial_id] = exploit.generation
 
     def generation(self, trial_id: str) -> int:
-        """Return how often the trial was overwritten."""
+        """Return the number of times the trial was overwritten."""
         return self._generations.get(trial_id, 0)
 
     def line(self, trial_id: str, generation: int | None = None) -> list[Exploit]:
-        """The exploits that led to a trial's weights, the oldest first.
+        """Return the exploits that led to a trial's weights, the oldest first.
 
         Args:
             trial_id: The trial.
-            generation: Which of its generations; the newest by default.
+            generation: One of its generations; the newest by default.
 
         Raises:
             KeyError: If the trial has no such generation.
@@ -103,9 +103,9 @@ class Ancestry:
     def schedule(
         self, trial_id: str, generation: int | None = None
     ) -> list[tuple[int, Mapping[str, Any]]]:
-        """``(iteration, config)``: from which iteration on the weights were trained with what.
+        """Return ``(iteration, config)`` pairs: the config used from each iteration on.
 
-        Empty for weights that no exploit has led to: they were trained with one configuration.
+        It is empty for weights without an exploit, which were trained with one configuration.
         """
         line = self.line(trial_id, generation)
         if not line:

@@ -1,4 +1,4 @@
-"""Names of metrics as a user is shown them: those that somebody chose, the nearest first."""
+"""Names of metrics in messages: those that a user chose, the most similar first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 __all__ = ["FILLED_IN", "chosen", "listed", "meant"]
 
-#: What Tune and tunekit fill into every report.
+#: The names that Tune and tunekit add to every report.
 FILLED_IN = frozenset(
     {
         "checkpoint_dir_name",
@@ -55,7 +55,7 @@ def chosen(names: Iterable[str]) -> list[str]:
 
 
 def meant(wanted: str, names: Iterable[str]) -> str | None:
-    """Return the name that somebody may have meant; None if none is near.
+    """Return the name that was probably meant; None if none is similar.
 
     Example:
         >>> meant("acuracy", ["loss", "accuracy"]), meant("f1", ["loss", "accuracy"])
@@ -72,7 +72,7 @@ def meant(wanted: str, names: Iterable[str]) -> str | None:
 
 
 def listed(names: Iterable[str], wanted: Iterable[str] = ()) -> str:
-    """Return names as a message lists them: those that are near to what is wanted first.
+    """Return names as a list for messages, with those similar to ``wanted`` first.
 
     Example:
         >>> listed(["a", "loss", "accuracy"], ["acuracy"]), listed([])

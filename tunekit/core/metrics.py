@@ -1,7 +1,7 @@
 """Nested dictionaries of metrics: flat names, merging, hiding.
 
-A metric has one name, the path of its keys joined by ``/``, as in Tune, whichever way it was nested
-or written: ``{"eval": {"loss": 1}}`` and ``{"eval/loss": 1}`` both have ``eval/loss``.
+A metric has one name, the path of its keys joined by ``/``, as in Tune, however it was nested or
+written: ``{"eval": {"loss": 1}}`` and ``{"eval/loss": 1}`` both have ``eval/loss``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["REPORTED", "distinct", "flatten", "hide", "leaves", "merge", "plain"
 #: Where a row keeps a training metric whose name a validation also produces.
 REPORTED = "reported"
 
-# What most values are; whether something else is a mapping takes ten times as long to say.
+# The types of most values; checking whether a value is a mapping takes ten times as long.
 _SINGLE = frozenset({bool, float, int, str, type(None)})
 
 
@@ -42,10 +42,10 @@ def flatten(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge(report: Mapping[str, Any], validated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of ``report`` with ``validated`` laid over it.
+    """Return a copy of ``report`` with the metrics in ``validated`` merged into it.
 
-    A validated metric replaces a reported one of the same name, in whatever way either is written;
-    all others stay. Neither argument is changed.
+    A validated metric replaces a reported one of the same name, however either is written; all
+    others stay. Neither argument is changed.
 
     Example:
         >>> merge({"loss": 2, "eval": {"n": 1}}, {"eval": {"accuracy": 0.5}, "loss": 1})
@@ -63,7 +63,7 @@ def merge(report: Mapping[str, Any], validated: Mapping[str, Any]) -> dict[str, 
 
 
 def _laid_over(report: Mapping[str, Any], validated: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Merge two that have no name in common; None if a name is also a part of others."""
+    """Merge two mappings without common names; None if a name is also a prefix of others."""
     merged: dict[str, Any] = dict(report)
     for key, value in validated.items():
         if key in merged:
@@ -80,8 +80,8 @@ def _laid_over(report: Mapping[str, Any], validated: Mapping[str, Any]) -> dict[
 def hide(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Return a copy of a row with the metrics called ``names`` moved to ``row["reported"]``.
 
-    A sweep's validations own their metrics' names: what training reported under such a name is
-    another quantity and must not stand in the validated column. It is kept, elsewhere.
+    A sweep's validations own the names of their metrics: a value that training reported under such
+    a name is another quantity, and must not be in the validated column. It is kept elsewhere.
 
     Example:
         >>> hide({"accuracy": 0.99, "loss": 0.1}, {"accuracy"})
@@ -109,12 +109,12 @@ def without(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
 def _parted(
     level: Mapping[str, Any], names: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Part a level from the metrics called ``names``: these by name, and what is left."""
+    """Split a level into the metrics called ``names``, by flat name, and the rest."""
     return _part(level, frozenset(names), _above(names), "")
 
 
 def _above(names: Iterable[str]) -> set[str]:
-    """All that names begin with, up to any of their slashes.
+    """Return all prefixes of names, up to each of their slashes.
 
     Example:
         >>> sorted(_above(["loss", "eval/test/loss"]))
@@ -148,9 +148,9 @@ def _part(
 
 
 def distinct(report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Leave one value of each metric that is written in two ways in one report.
+    """Return a report with one value for each metric that is written in two ways.
 
-    As for Tune's schedulers, that is the one that is nested deeper.
+    As for Tune's schedulers, the one that is nested deeper wins.
 
     Example:
         >>> distinct({"eval": {"loss": 1, "n": 2}, "eval/loss": 3})
@@ -186,7 +186,7 @@ def _depths(
 
 
 def plain(value: Any) -> Any:
-    """The same in what every reader of JSON knows: no NaN, no infinity.
+    """Return a value in standard JSON: NaN and infinity become None.
 
     Example:
         >>> plain({"loss": float("nan"), "widths": (4, 8)})

@@ -1,4 +1,4 @@
-"""Whether the optimizer of a trial that was overwritten has the trial's hyperparameters."""
+"""Detect optimizers that keep a donor's hyperparameters after an exploit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tunekit.core.metrics import flatten
 
 __all__ = ["left_by_donor", "stale"]
 
-# What hyperparameters are called that PyTorch's optimizers call otherwise.
+# Names of hyperparameters that PyTorch's optimizers name differently.
 _ALIASES = {"learning_rate": "lr", "wd": "weight_decay"}
 
 
@@ -20,14 +20,14 @@ def left_by_donor(
 ) -> dict[str, tuple[float, float]]:
     """Return the hyperparameters for which an optimizer has the donor's values.
 
-    A value counts if it is the donor's to the last digit, and not the trial's own: a schedule may
+    A value counts if it equals the donor's exactly and differs from the trial's own: a schedule may
     have changed it for other reasons.
 
     Args:
-        config: The hyperparameters that the trial goes on with.
-        donor_config: Those that the checkpoint was trained with.
-        groups: The numbers in the parameter groups of its optimizers; ``initial_lr``, which a
-            schedule begins with, goes before ``lr``.
+        config: The trial's hyperparameters.
+        donor_config: The hyperparameters that the checkpoint was trained with.
+        groups: The numbers in the parameter groups of its optimizers; ``initial_lr``, from which a
+            schedule starts, takes precedence over ``lr``.
 
     Returns:
         The trial's own value and the donor's, by flat name.
@@ -51,7 +51,7 @@ def left_by_donor(
 
 
 def stale(trial_id: str, donor_id: str, left: Mapping[str, tuple[float, float]]) -> str:
-    """Return what is wrong with an optimizer that kept its donor's values, and how to fix it.
+    """Return what is wrong with an optimizer that kept its donor's values, and the fix.
 
     Example:
         >>> print(stale("b", "a", {"lr": (0.1, 0.02)}))

@@ -1,4 +1,4 @@
-"""When work that takes long is due again, so that it takes no more than its share of the time."""
+"""Spacing of slow work, so that it takes no more than its share of the time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ __all__ = ["Pace"]
 
 
 class Pace:
-    """Spaces work by how long it took.
+    """Space work by its duration.
 
     Args:
         share: The share of the time that the work may take, above 0 and at most 1.
-        least_s: The least pause between two times, in seconds.
+        least_s: The least pause between two runs of the work, in seconds.
 
     Example:
         >>> pace = Pace(share=0.25)
@@ -26,9 +26,9 @@ class Pace:
         self._next: float | None = None
 
     def due(self, now: float) -> bool:
-        """Return whether the work may be done again."""
+        """Return whether the work may run again."""
         return self._next is None or now >= self._next
 
     def took(self, began: float, ended: float) -> None:
-        """Take that the work was done, from one reading of a clock to another."""
+        """Record that the work ran between two readings of a clock."""
         self._next = ended + max(self._least_s, (ended - began) * (1 / self._share - 1))

@@ -1,8 +1,8 @@
-"""What a sweep has searched: the range or the choices of each hyperparameter.
+"""The search space of a sweep: the range or the choices of each hyperparameter.
 
-They are as recorded when the sweep was started. Where that is not known, or where values lie
-outside of it (population based training perturbs values beyond the space they were drawn from),
-they follow from the values that trials had.
+They are as recorded when the sweep was started. Without a record, or if values lie outside of it
+(population based training perturbs values beyond their initial range), they follow from the
+values of the trials.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["CHOICE", "FLOAT", "INT", "Parameter", "choice", "parameters_of", "pr
 
 FLOAT, INT, CHOICE = "float", "int", "choice"
 
-# Values whose largest is not so many times the smallest are on a linear scale.
+# Values within this ratio of largest to smallest are on a linear scale.
 _WIDE = 8
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A hyperparameter and where it was searched.
+    """A hyperparameter and its search space.
 
     Attributes:
         name: Its flat name.
@@ -33,7 +33,7 @@ class Parameter:
         low: The least value; None for choices.
         high: The greatest value, which is included; None for choices.
         log: Whether it is searched on a logarithmic scale.
-        choices: Its values, if it is a choice.
+        choices: Its values, if ``kind`` is ``"choice"``.
 
     Example:
         >>> print(Parameter("lr", FLOAT, 1e-4, 0.1, log=True))
@@ -75,12 +75,12 @@ class Parameter:
 
     @property
     def single(self) -> bool:
-        """Return whether it has one value only."""
+        """Return whether it has only one value."""
         return len(self.choices) == 1 if self.kind == CHOICE else self.low == self.high
 
 
 def choice(value: Any) -> Any:
-    """Return a value as a choice: itself if JSON has it, otherwise a text.
+    """Return a value as a choice: unchanged if JSON can represent it, otherwise as a text.
 
     Example:
         >>> choice(32), choice("relu"), choice((8, 8)), choice(float("nan"))
@@ -94,22 +94,22 @@ def choice(value: Any) -> Any:
 
 
 def _listed(value: Any) -> Any:
-    """Return a tuple as a list, as which it comes back from JSON."""
+    """Return a tuple as a list, as it is after a round trip through JSON."""
     return [_listed(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def parameters_of(
     configs: Sequence[Mapping[str, Any]], space: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Parameter]:
-    """Return what was searched, by flat name.
+    """Return the parameters that were searched, by flat name.
 
-    Those are the hyperparameters of the recorded space, and those that differ between trials.
-    Without a recorded space, a single trial's are all of its own.
+    These are the hyperparameters of the recorded space, and those that differ between trials.
+    Without a recorded space, a single trial has all of its own.
 
     Args:
-        configs: The hyperparameters of trials, by flat name. Those of every generation, where
-            trials were overwritten.
-        space: The recorded space: for each flat name the attributes of its :class:`Parameter`.
+        configs: The hyperparameters of trials, by flat name; for overwritten trials, those of
+            every generation.
+        space: The recorded space: for each flat name, the attributes of its :class:`Parameter`.
 
     Example:
         >>> configs = [{"lr": 1e-4, "width": 8, "epochs": 9}, {"lr": 0.1, "width": 16, "epochs": 9}]
@@ -174,7 +174,7 @@ def _recorded(name: str, known: Mapping[str, Any]) -> Parameter | None:
 
 
 def _widened(known: Parameter | None, values: Sequence[Any]) -> Parameter | None:
-    """Return a recorded parameter so that it has all values; None if it cannot."""
+    """Return a recorded parameter, widened to include all values; None if that is impossible."""
     if known is None:
         return None
     if known.kind == CHOICE:
@@ -195,10 +195,11 @@ def _inferred(name: str, values: Sequence[Any]) -> Parameter:
 
 
 def _is_logarithmic(values: Sequence[float]) -> bool:
-    """Say whether values were rather drawn uniformly in their logarithms than as they are.
+    """Return whether values were more likely drawn uniformly in their logarithms than as they are.
 
-    That is the likelier one of the two densities over the range that the values have,
-    1 / (b - a) and 1 / (x log(b / a)), for the values between its ends, which tell nothing.
+    This compares the two densities over the range of the values, 1 / (b - a) and 1 / (x log(b /
+    a)),
+    for the values between its ends; the ends themselves carry no information.
     """
     low, *between, high = sorted(values) if len(values) > 2 else (1.0, 1.0)
     if low <= 0 or high < _WIDE * low or not between:
@@ -213,7 +214,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the choices among values, each once; True and 1 are two."""
+    """Return the distinct choices among values; True and 1 differ."""
     found: dict[tuple[type, Any], Any] = {}
     for value in values:
         one = choice(value)

@@ -1,7 +1,7 @@
-"""Several objectives at once: which points are best, in which order, and how much they dominate.
+"""Several objectives at once: the Pareto front, an order of points, the dominated volume.
 
-A point has a value for each objective, the larger the better. One dominates another if it is at
-least as good in each objective, and better in one. The points that none dominates are the front.
+A point has a value for each objective, larger is better. One dominates another if it is at least
+as good in each objective, and better in one. The points that no other dominates are the front.
 
 The order is that of multi-objective successive halving (Schmucker et al., 2021,
 https://arxiv.org/abs/2106.12639): front after front, and within a front by an epsilon-net
@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 __all__ = ["Point", "dominates", "front", "hypervolume", "ranked", "worse"]
 
-#: The values of the objectives, the larger the better.
+#: The values of the objectives, larger is better.
 Point: TypeAlias = tuple[float, ...]
 
 
@@ -34,7 +34,7 @@ def dominates(one: Point, other: Point) -> bool:
 
 
 def front(points: Sequence[Point]) -> list[int]:
-    """Return the places of the points that no other one dominates, in the order of the points.
+    """Return the indices of the points that no other one dominates, in the order of the points.
 
     Example:
         >>> front([(1, 1), (3, 0), (0, 3), (2, 2), (2, 2)])
@@ -44,15 +44,15 @@ def front(points: Sequence[Point]) -> list[int]:
 
 
 def ranked(points: Sequence[Point], most: int | None = None) -> list[int]:
-    """Return the places of points in the order of multi-objective successive halving.
+    """Return the indices of points in the order of multi-objective successive halving.
 
-    Of the points of a front, the first is the best one in the first objective. Equal points follow
-    in the order in which they came. A point with a value that is not finite is worse than any
-    other; with a single objective, only NaN is.
+    The first point of a front is the best one in the first objective. Equal points keep their
+    order. A point with a value that is not finite is worse than any other; with a single
+    objective, only NaN is.
 
     Args:
-        points: The points, in the order in which they came.
-        most: How many places are needed; None for all.
+        points: The points, in the order in which they arrived.
+        most: The number of indices to return; None for all.
 
     Example:
         >>> ranked([(0, 0), (5, 0), (4, 1), (0, 5), (1, 1)])
@@ -72,7 +72,7 @@ def ranked(points: Sequence[Point], most: int | None = None) -> list[int]:
 
 
 def worse(value: float) -> float:
-    """Return a number by which values sort from the best to the worst, NaN last.
+    """Return a sort key that orders values from best to worst, NaN last.
 
     Example:
         >>> sorted([0.1, math.nan, math.inf, 0.7], key=worse)
@@ -82,12 +82,12 @@ def worse(value: float) -> float:
 
 
 def hypervolume(points: Sequence[Point], reference: Point) -> float:
-    """Return the volume of what some points dominate and the reference does not.
+    """Return the volume of the region that points dominate and the reference does not.
 
     Args:
-        points: The points; those that are not better than the reference in each objective add
+        points: The points; one that is not better than the reference in each objective adds
             nothing.
-        reference: A point that is as bad as any that matters.
+        reference: A point that is as bad as any point of interest.
 
     Example:
         >>> hypervolume([(2, 1), (1, 2)], reference=(0, 0))
@@ -118,8 +118,8 @@ def _usable(point: Point) -> Point:
 
 
 def _fronts(points: Sequence[Point], most: int | None = None) -> list[list[int]]:
-    """Return the front, that of the remaining points, and so on, until they have enough points."""
-    # None that comes later in this order dominates one that comes earlier.
+    """Return the front, the front of the remaining points, and so on, until enough points."""
+    # No later point in this order dominates an earlier one.
     order = sorted(range(len(points)), key=lambda at: points[at], reverse=True)
     found: list[list[int]] = []
     for at in order:
@@ -128,7 +128,7 @@ def _fronts(points: Sequence[Point], most: int | None = None) -> list[list[int]]
         def is_dominated(level: int, point: Point = point) -> bool:
             return any(dominates(points[other], point) for other in reversed(found[level]))
 
-        # Whoever is dominated in one front is dominated in each one before it.
+        # A point dominated in one front is dominated in each front before it.
         level = bisect.bisect_left(range(len(found)), True, key=lambda n: not is_dominated(n))
         if level == len(found):
             found.append([])
@@ -141,7 +141,7 @@ def _fronts(points: Sequence[Point], most: int | None = None) -> list[list[int]]
 
 
 def _net(points: Sequence[Point]) -> list[int]:
-    """Return the places of the points of a front in the order of an epsilon-net."""
+    """Return the indices of a front's points in the order of an epsilon-net."""
     low = [min(values) for values in zip(*points, strict=True)]
     high = [max(values) for values in zip(*points, strict=True)]
     scaled = [

@@ -1,8 +1,8 @@
-"""What a trial does while scores that it is judged by are pending: the one rule of that.
+"""What a trial does while scores are pending that the sweep decides by.
 
-Its steps, in the order in which a sweep comes to them: for which scores a trial waits
-(:func:`waits_for`), whether it waits now (:func:`stands_still`), and what it does then
-(:func:`while_it_waits`). In which process a validation runs is another rule: ``core/pool.py``.
+The rule's steps, in order: for which scores a trial waits (:func:`waits_for`), whether it waits now
+(:func:`stands_still`), and what it does meanwhile (:func:`while_it_waits`). Another rule decides in
+which process a validation runs: ``core/pool.py``.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ __all__ = [
     "while_it_waits",
 ]
 
-#: What ``ValidationConfig(on_pending=...)`` may be.
+#: The values of ``ValidationConfig(on_pending=...)``.
 ON_PENDING = ("auto", "wait", "continue")
 
 
 class Waits(Enum):
     """For which of its pending scores a trial waits."""
 
-    EACH = "each"  #: for every one, as with validation inline
+    EACH = "each"  #: for every one, as with inline validation
     DECISIONS = "decisions"  #: for those that its scheduler decides by
     LATE = "late"  #: for none, until its next decision is due
 
 
 class Way(Enum):
-    """What a trial does that would wait."""
+    """What a trial does instead of only waiting."""
 
-    TRAIN = "train"  #: train on: nothing could use its resources
+    TRAIN = "train"  #: continue training: nothing could use its resources
     KEEP = "keep"  #: keep its process
-    SWAP = "swap"  #: let another trial run in its process, or with its resources
-    RELEASE = "release"  #: give its resources back, to validations
+    SWAP = "swap"  #: let another trial use its process or its resources
+    RELEASE = "release"  #: release its resources to validations
 
 
 def waits_for(
@@ -54,17 +54,17 @@ def waits_for(
 ) -> Waits:
     """Return for which scores a trial waits.
 
-    With ``"auto"``, for those that decide, if its resources are used meanwhile, by the validation
-    that it waits for or by another trial: then standing still costs nothing.
+    With ``"auto"``, it waits for scores that decide if the validation or another trial uses its
+    resources meanwhile: then waiting costs nothing.
 
     Args:
-        on_pending: What the user wants.
+        on_pending: As for :class:`tunekit.ValidationConfig`.
         in_process: Whether its validations can run in its process.
         swaps: Whether another trial could use its resources, and the trial can be resumed.
         short: Whether validations run in its process, in a fraction of the time that another
             process takes to start.
-        undecided: Whether they run in its process, and no score decides anything, so that it would
-            wait for none.
+        undecided: Whether they run in its process and no score decides anything, so that it would
+            not wait for any.
         synchronous: Whether the scheduler compares all trials at the same time.
 
     Example:
@@ -83,10 +83,10 @@ def waits_for(
 
 
 def waits_for_each(on_pending: str, *, short: bool, undecided: bool) -> bool:
-    """Return whether trials that wait do so for each score, not only for those that decide.
+    """Return whether trials wait for each score, not only for those that decide.
 
     Args:
-        on_pending: As of :func:`waits_for`; likewise the others.
+        on_pending: As for :func:`waits_for`; likewise the others.
 
     Example:
         >>> waits_for_each("wait", short=False, undecided=False)
@@ -102,20 +102,19 @@ def stands_still(
     decisions: int,
     past_last: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Return whether a trial that has reported waits, rather than training on.
+    """Return whether a trial that has reported waits instead of continuing.
 
-    No trial trains past the point where the next decision is due while an older one is pending:
-    what is trained there is lost if the older one is a STOP, and makes more to validate. If no
-    further decision is due, the one that is pending is the trial's last, at ``max_t`` for instance.
-    A function may have nothing more to do and end, which makes room for others; one that reports
-    again waits.
+    No trial trains past the point where the next decision is due while an older one is pending: if
+    the older one is a STOP, that training is lost, and adds checkpoints to validate. If no further
+    decision is due, the pending one is the trial's last, for example at ``max_t``. A function may
+    have nothing left to do and end, which frees its resources; one that reports again waits.
 
     Args:
         waits: For which scores the trial waits.
-        scores: How many scores of the trial are pending.
-        decisions: How many of them the scheduler will decide by.
+        scores: The number of the trial's pending scores.
+        decisions: The number of them that the scheduler will decide by.
         past_last: Returns whether the trial has reported after the last report that the scheduler
-            can decide by. It is called only if the answer depends on it.
+            can decide by. It is called only if the result depends on it.
 
     Example:
         >>> stands_still(Waits.EACH, scores=1, decisions=0)
@@ -135,14 +134,14 @@ def stands_still(
 
 
 def pays_for_a_start(wait_s: float | None, start_s: float | None) -> bool:
-    """Return whether a trial gives its resources to one that needs another process for them.
+    """Return whether a trial releases its resources to a trial that needs another process.
 
-    The other trial needs a process in any case. This one needs a second, unless its score ends it:
-    so waiting for longer than a start takes costs more than that.
+    The other trial has to start a process in any case. This trial has to start a second one, unless
+    its score ends it: so releasing pays only if it waits for longer than a start takes.
 
     Args:
-        wait_s: For how many more seconds it will wait; None: that is not known.
-        start_s: How long a trial takes to start, in seconds; None: that is not known.
+        wait_s: The seconds for which it will still wait; None if unknown.
+        start_s: The seconds that a trial takes to start; None if unknown.
 
     Example:
         >>> pays_for_a_start(10.0, 3.0), pays_for_a_start(2.0, 3.0), pays_for_a_start(None, 3.0)
@@ -164,27 +163,27 @@ def while_it_waits(
     synchronous: bool = False,
     decides_again: Callable[[], bool] = lambda: True,
 ) -> Way:
-    """Return what a trial does that would wait, unless a validation runs in its process.
+    """Return what a waiting trial does while no validation runs in its process.
 
-    With ``"auto"``, it trains on while nothing could use its resources: what it trains costs
-    nothing, even if the pending score turns out to be a STOP. This is asked again after each
-    iteration, so that it makes room when something can. It waits nevertheless if the scheduler
-    compares all trials at the same time, or will not decide by a later report of the trial. Where
-    no score decides anything, it stands still for the validation in its process alone.
+    With ``"auto"``, it continues training while nothing could use its resources: that costs
+    nothing, even if the pending score turns out to be a STOP. This is decided again after each
+    iteration, so it makes room as soon as something can use it. It waits nevertheless if the
+    scheduler compares all trials at the same time, or will not decide by a later report of the
+    trial. If no score decides anything, it waits only for a validation in its own process.
 
     Args:
-        on_pending: What the user wants.
+        on_pending: As for :class:`tunekit.ValidationConfig`.
         waits: For which scores the trial waits.
-        squeezed: Whether its validation can only run once the trial has given its resources back.
-        ready: Whether a trial that gave way itself waits to go on.
-        new_trials: Whether a trial waits to be started.
-        handed_over: Whether another trial runs there meanwhile, if one waits for that: in its
-            process, or in another one, for which the wait is long enough.
+        squeezed: Whether its validation can only run once the trial has released its resources.
+        ready: Whether a trial that released its resources is ready to continue.
+        new_trials: Whether a trial is waiting to start.
+        handed_over: Whether another waiting trial would run meanwhile: in its process, or in
+            another one if the wait is long enough.
         undecided: Whether no score decides anything.
-        decisions: How many of its pending scores the scheduler will decide by.
+        decisions: The number of its pending scores that the scheduler will decide by.
         synchronous: Whether the scheduler compares all trials at the same time.
         decides_again: Returns whether the scheduler can decide by a later report of the trial, too.
-            It is called only if the answer depends on it.
+            It is called only if the result depends on it.
 
     Example:
         >>> while_it_waits("wait", Waits.EACH), while_it_waits("auto", Waits.LATE)
@@ -204,16 +203,16 @@ def while_it_waits(
     hedges = on_pending == "auto" and not synchronous and decisions <= 1
     if hedges and not others and decides_again():
         return Way.TRAIN
-    # Whoever stands still at each report does not wait long, unless the user has asked for that.
+    # A trial that waits at each report does not wait long, unless the user has requested that.
     swaps = ready or on_pending == "wait" or waits is Waits.DECISIONS
     return Way.SWAP if others and handed_over and swaps else Way.KEEP
 
 
 def when_starved(waits: Waits, *, resumes: bool) -> Way:
-    """Return what the first of the trials does that all wait, and keep validations from starting.
+    """Return what the first trial does when all trials wait and no validation can start.
 
-    Waiting and pausing lead to the same decisions. One that was not to wait for scores, and is not
-    known to go on from its checkpoint, trains on.
+    Waiting and pausing lead to the same decisions. A trial that was not meant to wait for scores,
+    and is not known to resume from its checkpoint, continues training.
 
     Example:
         >>> when_starved(Waits.EACH, resumes=False), when_starved(Waits.LATE, resumes=False)

@@ -1,4 +1,4 @@
-"""Which validation runs next, how long it may run, and how often it is tried."""
+"""The pool of validations: which runs next, for how long, and how often it is retried."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from tunekit.core.validation import (
 
 __all__ = ["Durations", "Pool"]
 
-# Why a validation of a trial that was stopped is skipped.
+# Why a validation of a stopped trial is skipped.
 _REJECTED = "the scheduler has stopped its trial"
-# Why one that decides nothing is skipped.
-_NO_PLACE = "no place was free for it: it decides nothing"
-_LATE = "it had not ended with the last trial: it decides nothing"
-# At the sweep's end, the checkpoints of how many trials can still win; how many of them each place
-# validates at most; and by which share of the sweep its end may be later for that. A process is
-# started for one only if that takes no larger share.
+# Why a validation that no decision depends on is skipped.
+_NO_PLACE = "no slot was free for it, and no decision depends on it"
+_LATE = "it had not ended with the last trial, and no decision depends on it"
+# At the end of a sweep: the number of trials whose checkpoints can still win; the most of them that
+# a slot validates; and the share of the sweep's time by which its end may be delayed for that. A
+# process is started for one only if that takes no larger share.
 _CAN_WIN = 3
 _ROUNDS = 2
 _TAIL = 0.05
-# Up to which share of an iteration is free: nobody notices that.
+# The share of an iteration that goes unnoticed.
 _FREE = 0.02
-# What takes longer has waited for resources, rather than for its process.
+# A longer start has waited for resources, not for its process.
 _LONGEST_START_S = 10.0
-# For how much of a start a trial may stand still although resources are free.
+# The share of a process start for which a trial may wait although resources are free.
 _SHORT = 0.1
 
 
@@ -52,7 +52,7 @@ class _Waiting:
 class _InFlight:
     attempt: Attempt
     waiting: _Waiting
-    # When it was started elsewhere; None: it runs in the process of its trial.
+    # The time of its start elsewhere; None: it runs in the process of its trial.
     started: float | None = None
     began: float | None = None
     queued: bool = False
@@ -61,23 +61,23 @@ class _InFlight:
 @dataclass
 class _Trial:
     waiting: OrderedDict[str, _Waiting] = field(default_factory=OrderedDict)
-    # How many of the waiting requests the scheduler will decide by.
+    # The number of its waiting requests that the scheduler will decide by.
     decides: int = 0
     in_flight: int = 0
-    # How many of those run in its process.
+    # The number of those that run in its process.
     hosts: int = 0
     served: int = 0
 
 
 class Durations:
-    """Learns how long things take in a sweep, from the newest of them, in seconds.
+    """Measure the newest durations in a sweep, in seconds.
 
-    These are ``starts`` of processes, ``runs`` of validations, and ``saves`` of checkpoints.
+    They are ``starts`` of processes, ``runs`` of validations, and ``saves`` of checkpoints.
 
-    In the process of a trial, nothing starts, and the trial does not train meanwhile. If
-    validations run for a tenth of the time that a process takes to start, that is the better place
-    at each checkpoint. Longer ones run while their trials train, where resources are free; without
-    any, trials stand still only for the scores that decide.
+    In the process of a trial, nothing has to start, but the trial does not train meanwhile. If
+    validations take less than a tenth of a process start, they run there, at each checkpoint.
+    Longer ones run while their trials train, if resources are free; otherwise, trials wait only for
+    the scores that decide.
 
     Example:
         >>> known = Durations()
@@ -101,39 +101,39 @@ class Durations:
         self.starts: deque[float] = deque(maxlen=9)
         self.runs: deque[float] = deque(maxlen=9)
         self.saves: deque[float] = deque(maxlen=9)
-        # When each trial reported that has not saved since.
+        # The time of the last report of each trial that has not saved since.
         self._reported: dict[str, float] = {}
 
     def reported(self, trial_id: str, now: float) -> None:
-        """Note that a trial has reported; it may save next."""
+        """Record that a trial has reported; it may save next."""
         self._reported[trial_id] = now
 
     def saved(self, trial_id: str, now: float) -> None:
-        """Note that a trial has saved."""
+        """Record that a trial has saved."""
         since = self._reported.pop(trial_id, None)
         if since is not None:
             self.saves.append(now - since)
 
     @property
     def typical_s(self) -> float | None:
-        """Return the seconds that a validation runs; None until one has ended."""
+        """Return the median duration of a validation, in seconds; None until one has ended."""
         return statistics.median(self.runs) if self.runs else None
 
     def are_short(self) -> bool:
-        """Return whether validations are so short that their trials stand still for them."""
+        """Return whether validations are so short that their trials wait for them."""
         return (self.typical_s or 0.0) < _SHORT * self.start_s
 
     def less_than_a_start(self, count: int) -> bool:
-        """Return whether so many are known to take less than a process that would start."""
+        """Return whether ``count`` validations are known to take less than a process start."""
         typical_s = self.typical_s
         return typical_s is not None and count * typical_s <= self.start_s
 
     def saves_are_free(self, iteration_s: float | None) -> bool:
-        """Return whether a trial is known to save in no time, beside an iteration."""
+        """Return whether saving is known to be negligible compared to an iteration."""
         return self._are_free(iteration_s, self.saves)
 
     def scores_are_free(self, iteration_s: float | None) -> bool:
-        """Return whether a trial is known to save and validate in no time, in its process."""
+        """Return whether saving and validating in its process are known to be negligible."""
         return self._are_free(iteration_s, self.saves, self.runs)
 
     @staticmethod
@@ -143,61 +143,61 @@ class Durations:
         return sum(map(statistics.median, parts)) <= _FREE * iteration_s
 
     def rounds_in(self, seconds: float) -> int:
-        """Return how many validations one after another are expected to end in so many seconds."""
+        """Return the expected number of consecutive validations in a number of seconds."""
         if not self.runs:
             return 0
         return int((seconds - self.start_s) / max(statistics.median(self.runs), 1e-9))
 
     def ends_in(self, seconds: float, since_s: float) -> bool:
-        """Return whether a validation is expected to end in so many seconds.
+        """Return whether a validation is expected to end within a number of seconds.
 
         Args:
             seconds: From now on.
-            since_s: How long ago its process was started; it may import only when it runs.
+            since_s: The seconds since its process was started; it may import only when it runs.
         """
         if not self.runs:
             return False
         return self.start_s + statistics.median(self.runs) - since_s <= seconds
 
     def starts_in(self, seconds: float) -> bool:
-        """Return whether a process is expected to start in so many seconds."""
+        """Return whether a process is expected to start within a number of seconds."""
         return self.start_s <= seconds
 
     @property
     def start_s(self) -> float:
-        """Return the seconds that a process takes to start, to the millisecond."""
-        # The longest: others may have found a process that had run before.
+        """Return the duration of a process start, in seconds, to the millisecond."""
+        # The longest: others may have found a process that had already run.
         return round(min(max(self.starts, default=USUAL_S), _LONGEST_START_S), 3)
 
 
 class Pool:
     """The validations of a sweep, from request to outcome.
 
-    It starts nothing and waits for nothing: its owner passes in what happened and the time, and
-    carries out what it returns. Times are seconds on any clock that does not go back.
+    It starts nothing and waits for nothing: its owner passes in events and the time, and carries
+    out what it returns. Times are seconds on any clock that is never set back.
 
     Rules:
-        - At most ``max_in_flight`` attempts are in flight at once across the whole sweep. Without
-          that limit, as many as free resources can run, and at least one, even if it has to wait
-          for resources.
-        - A validation that the scheduler will use to decide goes before those that it will not look
-          at.
+        - At most ``max_in_flight`` attempts are in flight across the whole sweep. Without that
+        limit,
+          as many as free resources allow, and at least one, even if it has to wait for resources.
+        - A validation that the scheduler will decide by precedes those that it will not look at.
         - Trials take turns. The trial with the fewest attempts in flight is next; among equals, the
           one served longest ago. Within a trial, the oldest iteration is next.
         - The time limit counts from when an attempt begins to run, not from when it begins to wait
           for resources. An attempt that exceeds it is cancelled.
         - A failed or timed-out attempt is retried up to ``max_retries`` times. A return value that
-          is not a score is not retried: the function ran to its end, and would return the same.
-        - When the scheduler has rejected a trial, its validations that have not started end.
+          is not a score is not retried: the function would return the same.
+        - When the scheduler stops a trial early, its validations that have not started end.
         - Optional ones are started only by :meth:`start_optional`: those of the trial with the best
-          score first, within a trial the newest. One place is left to what decides. None is started
-          while a process takes longer to start than a twentieth of the sweep so far. When all
-          trials have ended, those of the three best trials are left, at most two for each place, as
-          far as the sweep takes hardly longer for them; the others end.
+          score first, within a trial the newest. One slot is reserved for scores that decide. None
+          is
+          started while a process start takes longer than a twentieth of the sweep so far. When all
+          trials have ended, those of the three best trials remain, at most two per slot, if they
+          hardly delay the end of the sweep; the others end.
 
     Args:
-        max_in_flight: How many attempts may be in flight at once; None leaves it to the resources.
-        max_retries: How many attempts there may be after the first.
+        max_in_flight: The most attempts in flight at once; None: as many as resources allow.
+        max_retries: The most attempts after the first.
 
     Example:
         >>> pool = Pool(max_in_flight=1)
@@ -216,16 +216,16 @@ class Pool:
     def __init__(self, *, max_in_flight: int | None = None, max_retries: int = 0):
         self._limit = max_in_flight
         self._retries = max_retries
-        #: How long validations take.
+        #: The durations of validations.
         self.durations = Durations()
         self._rejected: set[str] = set()
         self._trials: dict[str, _Trial] = {}
         self._queue: OrderedDict[str, None] = OrderedDict()  # trials with something waiting
         self._in_flight: dict[str, _InFlight] = {}
         self._optional: dict[str, _Waiting] = {}
-        # Since when all that was started has waited for resources.
+        # The time since which all started attempts have waited for resources.
         self._starved_since: float | None = None
-        # When the first request came.
+        # The time of the first request.
         self._since: float | None = None
         self._turn = 0
         self._waiting_count = 0
@@ -234,12 +234,12 @@ class Pool:
 
     @property
     def waiting(self) -> int:
-        """Return how many requests have not been started (or wait to be retried)."""
+        """Return the number of requests that have not started (or wait to be retried)."""
         return self._waiting_count
 
     @property
     def starting(self) -> int:
-        """Return how many attempts were started and have not begun to run.
+        """Return the number of attempts that were started and do not run yet.
 
         Some of them may wait for resources (:attr:`queued`); the processes of the others are
         starting.
@@ -248,24 +248,24 @@ class Pool:
 
     @property
     def queued(self) -> int:
-        """Return how many attempts that were started wait for resources."""
+        """Return the number of started attempts that wait for resources."""
         return sum(flight.queued for flight in self._in_flight.values())
 
     def starved_s(self, now: float) -> float:
-        """Return for how many seconds all that was started has waited for resources; 0 if not.
+        """Return the seconds for which all started attempts have waited for resources, else 0.
 
-        While one runs, or its process starts, which may take long, that one has its resources.
+        An attempt that runs, or whose process starts, which may take long, has its resources.
         """
         return 0.0 if self._starved_since is None else now - self._starved_since
 
     def relieved(self, now: float) -> None:
-        """Note that something has given resources back for them: :meth:`starved_s` begins anew."""
+        """Restart :meth:`starved_s`, as resources were released for them."""
         if self._starved_since is not None:
             self._starved_since = now
 
     @property
     def running(self) -> int:
-        """Return how many attempts are running."""
+        """Return the number of running attempts."""
         return self._running_count
 
     @property
@@ -275,7 +275,7 @@ class Pool:
 
     @property
     def quiet(self) -> bool:
-        """Return whether every request has ended, apart from optional ones that wait for room."""
+        """Return whether all requests have ended, except optional ones that wait for resources."""
         return not (self._waiting_count or self._in_flight)
 
     @property
@@ -285,7 +285,7 @@ class Pool:
 
     @property
     def has_optional(self) -> bool:
-        """Return whether a validation waits or runs that is started only if there is room."""
+        """Return whether an optional validation waits or runs."""
         return bool(self._optional) or any(self._optional_flights())
 
     def flies(self, attempt_id: str) -> bool:
@@ -297,11 +297,11 @@ class Pool:
         return self._in_flight[attempt_id].attempt
 
     def in_flight(self) -> list[Attempt]:
-        """Return every attempt that was started and has not ended."""
+        """Return all attempts that were started and have not ended."""
         return [flight.attempt for flight in self._in_flight.values()]
 
     def pending(self) -> Iterator[Request]:
-        """Yield every request that has not ended: those in flight, then those waiting."""
+        """Yield all requests that have not ended: those in flight, then the waiting ones."""
         for flight in self._in_flight.values():
             yield flight.attempt.request
         for trial in self._trials.values():
@@ -311,7 +311,7 @@ class Pool:
             yield waiting.request
 
     def statuses(self, now: float) -> Iterator[Pending]:
-        """Yield the status of every request that has not ended, in the order of :meth:`pending`."""
+        """Yield the status of each request that has not ended, in the order of :meth:`pending`."""
         for flight in self._in_flight.values():
             request, began = flight.attempt.request, flight.began
             if began is None:
@@ -328,9 +328,9 @@ class Pool:
     # What happens ------------------------------------------------------------------------------
 
     def submit(self, request: Request, now: float) -> list[Outcome]:
-        """Add a request; return the outcomes of those that end instead.
+        """Add a request; return the outcomes of requests that end because of it.
 
-        These are older runs of its iteration, and the request itself if its trial was rejected.
+        These are older runs of its iteration, or the request itself if its trial was stopped.
         """
         trial = self._trials.setdefault(request.trial_id, _Trial())
         self._since = now if self._since is None else self._since
@@ -362,11 +362,11 @@ class Pool:
     def start_optional(
         self, room: int, best: Callable[[str], float | None], now: float
     ) -> list[Attempt]:
-        """Say which validations to start now that decide nothing.
+        """Return the optional validations to start now.
 
         Args:
-            room: How many places cost nobody anything.
-            best: ``best(trial_id)`` is a trial's best score, the larger the better; None if it has
+            room: The number of slots that no trial could use.
+            best: ``best(trial_id)`` returns a trial's best score, larger is better; None if it has
                 none.
             now: The time.
         """
@@ -382,11 +382,11 @@ class Pool:
     def end_optional(
         self, places: int, best: Callable[[str], float | None], now: float
     ) -> tuple[list[Attempt], list[Outcome]]:
-        """All trials have ended: let those run that may still win, and end the others.
+        """End the optional validations that cannot win, after the last trial has ended.
 
         Args:
-            places: How many more can run at once.
-            best: As of :meth:`start_optional`.
+            places: The number of further validations that can run at once.
+            best: As for :meth:`start_optional`.
             now: The time.
 
         Returns:
@@ -418,14 +418,14 @@ class Pool:
         return cancel, outcomes
 
     def _little_s(self, now: float) -> float:
-        """Return the seconds that are little beside what the sweep has taken so far."""
+        """Return the seconds that are negligible compared to the sweep so far."""
         return _TAIL * (0.0 if self._since is None else now - self._since)
 
     def _optional_flights(self) -> Iterator[_InFlight]:
         return (one for one in self._in_flight.values() if one.waiting.request.optional)
 
     def _promising(self, best: Callable[[str], float | None]) -> list[_Waiting]:
-        """Return the optional ones that wait, the most promising first."""
+        """Return the waiting optional validations, the most promising first."""
         scores = {
             one.request.trial_id: best(one.request.trial_id) for one in self._optional.values()
         }
@@ -442,9 +442,9 @@ class Pool:
         return sorted(self._optional.values(), key=order)
 
     def wait_s(self, trial_id: str, now: float) -> float | None:
-        """Return how much longer a trial waits at least for scores that the scheduler decides by.
+        """Return the least time, in seconds, that a trial still waits for scores that decide.
 
-        None if it waits for none, or if it is not known yet how long validations take.
+        It is None if it waits for none, or if the duration of validations is unknown.
 
         Example:
             >>> pool = Pool()
@@ -494,17 +494,18 @@ class Pool:
         others_wait: bool = False,
         all_count: bool = True,
     ) -> list[Attempt]:
-        """Say which attempts to start now in the processes of their trials, which stand still.
+        """Return the attempts to start now in the processes of their waiting trials.
 
-        Those that the scheduler will decide by go first, with older ones that have to be delivered
-        before them. If another trial could use such a place, that is the better use of it, unless a
+        Those that the scheduler will decide by come first, with older ones that have to be
+        delivered
+        before them. If another trial could use a waiting trial's slot, that is better, unless a
         validation would have to wait for more than one other.
 
         Args:
-            standing: The trials that stand still, and in whose processes a validation can run.
-            each: Whether these wait for each score, not only for those that decide.
-            others_wait: Whether a trial that could use such a place is waiting.
-            all_count: As of :meth:`start`.
+            standing: The trials that wait and whose processes can run a validation.
+            each: Whether they wait for each score, not only for those that decide.
+            others_wait: Whether another trial waits that could use such a slot.
+            all_count: As for :meth:`start`.
         """
         most = self._waiting_count if each else self._deciding_count
         if others_wait:
@@ -516,10 +517,10 @@ class Pool:
         return [self._start_one(one, None, all_count=all_count) for one in own[: max(0, most)]]
 
     def start_last(self, trial_id: str) -> list[Attempt]:
-        """Say which attempts to start now in the process of their trial, which ends.
+        """Return the attempts to start now in the process of their trial, which is ending.
 
-        All that wait of the trial, if they take less altogether than the start of a process
-        elsewhere: there they end first, and keep the place from others for no longer.
+        They are all waiting ones of the trial, if they take less in total than a process start
+        elsewhere: there they end first, and delay other trials no longer.
         """
         trial = self._trials.get(trial_id, _Trial())
         count = len(trial.waiting)
@@ -531,16 +532,17 @@ class Pool:
     def start(
         self, capacity: int, now: float, *, waits: bool = False, all_count: bool = True
     ) -> list[Attempt]:
-        """Say which attempts to start now.
+        """Return the attempts to start now.
 
         Args:
-            capacity: How many more attempts the free resources can run; used only if
+            capacity: The number of further attempts that the free resources allow; used only if
                 :attr:`needs_capacity`.
             now: The time.
-            waits: Whether nothing is started before resources are free. Otherwise, one is always
+            waits: Whether to start nothing until resources are free. Otherwise, one attempt is
+            always
                 started, and waits for them.
-            all_count: Whether a score has to wait for older ones of its trial, which then go before
-                it.
+            all_count: Whether a score has to wait for older ones of its trial, which then come
+                first.
         """
         if self._limit is not None:
             room = self._limit - len(self._in_flight)
@@ -572,7 +574,7 @@ class Pool:
         return attempt
 
     def began(self, attempt_id: str, now: float) -> None:
-        """Note that an attempt got its resources and runs."""
+        """Record that an attempt has got its resources and runs."""
         flight = self._in_flight.get(attempt_id)
         if flight is not None and flight.began is None:
             flight.began, flight.queued = now, False
@@ -582,13 +584,13 @@ class Pool:
             self._running_count += 1
 
     def estimated(self, attempt_id: str, known: Mapping[str, Estimate]) -> None:
-        """Note what an attempt has yielded: another one may go on from there."""
+        """Record an attempt's estimates: a retry may continue from there."""
         flight = self._in_flight.get(attempt_id)
         if flight is not None:
             flight.waiting.request = replace(flight.waiting.request, known=known)
 
     def queue(self, count: int, now: float) -> None:
-        """Set how many attempts wait for resources: the newest of those that have not begun."""
+        """Set the number of attempts that wait for resources: the newest that do not run yet."""
         starting = [
             flight
             for flight in self._in_flight.values()
@@ -610,9 +612,9 @@ class Pool:
         *,
         wrong: str | None = None,
     ) -> Outcome | None:
-        """End an attempt whose function returned ``value``; None if it is no longer wanted.
+        """End an attempt whose function returned ``value``; return None if it is not needed.
 
-        ``wrong``: what the function did that it must not; another attempt would do it again.
+        ``wrong``: what the function did that it must not do; a retry would do it again.
         """
         flight = self._land(attempt_id, now)
         if flight is None:
@@ -624,14 +626,14 @@ class Pool:
         return _ended(flight.waiting, Status.VALIDATED, now, flight, metrics=metrics)
 
     def failed(self, attempt_id: str, reason: str, error: str | None, now: float) -> Outcome | None:
-        """End an attempt that raised or whose process died; None if it is retried or not wanted."""
+        """End an attempt that raised or whose process died; None if it is retried or not needed."""
         flight = self._land(attempt_id, now)
         if flight is None:
             return None
         return self._retry_or_end(flight, Status.FAILED, reason, error, now)
 
     def expire(self, now: float) -> tuple[list[Attempt], list[Outcome]]:
-        """Give up the attempts that have run too long.
+        """End the attempts that have exceeded their time limit.
 
         Returns:
             The attempts to cancel, and the outcomes of those that are not retried.
@@ -651,7 +653,7 @@ class Pool:
         return cancel, outcomes
 
     def drop(self, trial_id: str, reason: str, now: float) -> tuple[list[Attempt], list[Outcome]]:
-        """Give up all requests of a trial.
+        """End all requests of a trial.
 
         Returns:
             The attempts to cancel, and the outcome of each of the trial's requests.
@@ -672,7 +674,7 @@ class Pool:
         return cancel, outcomes
 
     def reject(self, trial_id: str, now: float) -> list[Outcome]:
-        """End what has not started of a rejected trial; return the outcomes."""
+        """End the requests of a stopped trial that have not started; return the outcomes."""
         self._rejected.add(trial_id)
         trial = self._trials.setdefault(trial_id, _Trial())
         outcomes: list[Outcome] = []
@@ -681,15 +683,15 @@ class Pool:
             outcomes.append(_ended(waiting, Status.SKIPPED, now, reason=_REJECTED))
         return outcomes
 
-    # How it is kept ----------------------------------------------------------------------------
+    # Internal state ----------------------------------------------------------------------------
 
     def _turn_of(self, trial: _Trial) -> tuple[bool, int, int]:
-        """Return the key to order trials with waiting requests by: the least is next."""
+        """Return the sort key of trials with waiting requests: the least is next."""
         return (not trial.decides, trial.in_flight, trial.served)
 
     @staticmethod
     def _next_of(trial: _Trial, all_count: bool) -> _Waiting:
-        """Return the next request of a trial to start."""
+        """Return a trial's next request to start."""
         if trial.decides and not all_count:
             return next(one for one in trial.waiting.values() if one.request.used)
         return next(iter(trial.waiting.values()))

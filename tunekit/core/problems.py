@@ -1,4 +1,4 @@
-"""Collecting everything that is wrong with a call, to report it at once."""
+"""Collect all problems of a call, to report them together."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tunekit.errors import ConfigError
 
 __all__ = ["Problems", "shown"]
 
-# As much of a value as tells which one it is.
+# The most characters of a value in a message.
 _MOST = 60
 
 
 def shown(value: object) -> str:
-    """Return a value as an error shows it: its ``repr``, or its type and how that begins.
+    """Return a value as it is shown in errors: its ``repr``, or its type and a prefix of that.
 
     Example:
         >>> shown(3), shown("ab" * 60)
@@ -34,7 +34,7 @@ def shown(value: object) -> str:
 
 
 class Problems:
-    """What is wrong with the arguments of one call.
+    """The problems with the arguments of one call.
 
     Args:
         where: The call, as the user knows it: ``"ValidationConfig"``.
@@ -79,7 +79,7 @@ class Problems:
             )
 
     def share(self, name: str, value: Any, fix: str) -> None:
-        """Require ``value`` to be a number between 0 and 1, neither of them."""
+        """Require ``value`` to be a number between 0 and 1, both excluded."""
         real = isinstance(value, numbers.Real) and not isinstance(value, bool)
         if not real or not 0 < float(value) < 1:
             self.add(f"{name}={shown(value)} must be a number between 0 and 1. {fix}")
@@ -93,14 +93,14 @@ class Problems:
             )
 
     def function(self, name: str, value: Any, fix: str) -> bool:
-        """Require ``value`` to be callable; ``fix`` says what to pass. True if it is."""
+        """Require ``value`` to be callable; return whether it is. ``fix`` says what to pass."""
         if callable(value):
             return True
         self.add(f"{name}={shown(value)} is not callable. {fix}")
         return False
 
     def instance(self, name: str, value: Any, kind: type | tuple[type, ...], fix: str) -> bool:
-        """Require ``value`` to be an instance of ``kind``; ``fix`` says what to pass."""
+        """Require ``value`` to be a ``kind``; return whether it is. ``fix`` says what to pass."""
         if isinstance(value, kind):
             return True
         self.add(f"{name}={shown(value)} is of type {type(value).__name__}. {fix}")
@@ -111,17 +111,17 @@ class Problems:
         return value if value is not None and self.instance(name, value, kind, fix) else None
 
     def attempt(self, check: Callable[[], object], explain: Callable[[Exception], str]) -> None:
-        """Run ``check``; if it raises, record what ``explain`` makes of the exception."""
+        """Run ``check``; if it raises, add the problem that ``explain`` returns for the error."""
         try:
             check()
         except Exception as error:  # any error of the check is the user's to see
             self.add(explain(error))
 
     def error(self, kind: type[ConfigError] = ConfigError) -> ConfigError:
-        """Return the error with all that was found."""
+        """Return the error with all problems."""
         return kind(self._where, self._found)
 
     def raise_any(self) -> None:
-        """Raise one :class:`~tunekit.errors.ConfigError` with all that was found, if anything."""
+        """Raise one :class:`~tunekit.errors.ConfigError` with all problems, if there are any."""
         if self._found:
             raise self.error()

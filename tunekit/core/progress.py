@@ -1,4 +1,4 @@
-"""What is said of a sweep's validations while it runs."""
+"""Messages about a sweep's validations while it runs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = [
 ]
 
 _COUNTED = ("validated", "running", "starting", "waiting", "failed", "timed_out", "skipped")
-# How many validations are named that the sweep waits for.
+# The most validations that are named in a message.
 _MOST_NAMED = 3
-# For how long validations may wait for resources before that is said.
+# The seconds for which validations may wait for resources before a message says so.
 _STARVED_S = 10.0
 
 
 class News:
-    """When to say something: soon after the start, and now and then after that.
+    """Schedule messages: one soon after the start, and then at intervals.
 
     Args:
         first_s: Seconds from the start to the first time.
@@ -46,7 +46,7 @@ class News:
         self._next: float | None = None
 
     def due(self, now: float) -> bool:
-        """Return whether it is time; the first call is the start."""
+        """Return whether a message is due; the first call is the start."""
         if self._next is None:
             self._next = now + self._first_s
         if now < self._next:
@@ -56,12 +56,12 @@ class News:
 
 
 def counted(counts: Mapping[str, int], of: str = "Validations") -> str:
-    """Say how many validations ended how, run, and wait.
+    """Return the numbers of validations by status, in words.
 
     Args:
         counts: By ``validated``, ``failed``, ``timed_out``, ``skipped``, ``running``, ``starting``,
-            ``queued`` (how many of those that are starting) and ``waiting``.
-        of: What they are called.
+            ``queued`` (out of ``starting``) and ``waiting``.
+        of: The prefix.
 
     Example:
         >>> counted({"validated": 12, "running": 2, "starting": 1, "waiting": 2, "failed": 1})
@@ -83,11 +83,11 @@ def counted(counts: Mapping[str, int], of: str = "Validations") -> str:
 
 
 def waiting_trials(waiting: int, left: int) -> str | None:
-    """Say how many trials wait for their scores; None if none does.
+    """Return how many trials wait for scores, in words; None if there are none.
 
     Args:
-        waiting: How many do.
-        left: How many have not ended.
+        waiting: The number of trials that wait.
+        left: The number of trials that have not ended.
 
     Example:
         >>> waiting_trials(1, 6), waiting_trials(2, 6)
@@ -121,7 +121,7 @@ def paused_by_hand(trial_ids: Sequence[str]) -> str | None:
 
 
 def starved(seconds: float) -> str | None:
-    """Say for how long no validation has got its resources; None if that is not long.
+    """Return for how long no validation has got resources, in words; None if that is short.
 
     Example:
         >>> starved(45)
@@ -134,11 +134,11 @@ def starved(seconds: float) -> str | None:
 
 
 def awaited(pending: Collection[Pending], waited_s: float) -> str:
-    """Say what a sweep waits for whose trials have ended.
+    """Return which validations a sweep waits for after its last trial, in words.
 
     Args:
         pending: The validations that have not ended.
-        waited_s: For how many seconds it has.
+        waited_s: The seconds for which it has waited.
 
     Example:
         >>> from tunekit.core.validation import Request
@@ -185,16 +185,16 @@ def other_metrics(
     shown: Collection[str],
     most: int = 4,
 ) -> list[str]:
-    """Return which metrics to show beside those that have columns of their own.
+    """Return the metrics to show in addition to those that have columns of their own.
 
-    Numbers only: first those that validation produces, then those that trials report. What Tune and
-    tunekit add is left out, except ``generation`` where a trial was overwritten.
+    Only numbers are shown: first metrics of validation, then reported ones. What Tune and tunekit
+    add is left out, except ``generation`` if a trial was overwritten.
 
     Args:
         results: Each trial's last result.
-        validated: The names that validation produces.
-        shown: Those that have columns, or are to have none.
-        most: How many to return.
+        validated: The metrics that validation produces.
+        shown: The metrics that have columns or must not have any.
+        most: The most metrics to return.
 
     Example:
         >>> result = {"loss": 0.5, "done": False, "top5": 0.9, "note": "-", "generation": 0}

@@ -1,6 +1,6 @@
-"""The ranking of a sweep's trials: by which metric, and which checkpoint stands for each.
+"""The ranking of a sweep's trials, each by its best validated checkpoint.
 
-Over seeds, configurations are ranked: :func:`repeats_of` yields what each trial contributes.
+Over seeds, configurations are ranked: :func:`repeats_of` yields the repeats of each.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Ranked:
     Attributes:
         rank: 1 for the best; None without a score.
         trial_id: The trial.
-        name: Its short name, for where there is little room.
-        trial: What became of it.
+        name: Its short name, for charts.
+        trial: Its summary.
         best: Its best validated checkpoint; None if it has none. ``best_value``: its score.
         last: Its newest validated checkpoint; ``last_value``: its score.
         config: Its hyperparameters, as of its best checkpoint.
@@ -68,8 +68,8 @@ def ranking_of(timeline: Timeline, metric: str | None, mode: str | None) -> list
     """Return the trials ordered by their best validated score; those without one come last.
 
     Args:
-        timeline: What became of the sweep.
-        metric: The validated metric to rank by, by flat name; None: no trial is ranked.
+        timeline: The sweep's timeline.
+        metric: The validated metric to rank by, by flat name; None: trials are not ranked.
         mode: ``"min"`` or ``"max"``; None likewise.
 
     Example:
@@ -112,20 +112,20 @@ def ranking_of(timeline: Timeline, metric: str | None, mode: str | None) -> list
 def best_scored(
     timeline: Timeline, trial_ids: Iterable[str], metric: str, mode: str, scope: str = "best"
 ) -> tuple[str, ScoredCheckpoint]:
-    """Return which of some trials has the best checkpoint, and that checkpoint.
+    """Return the trial with the best checkpoint, and that checkpoint.
 
-    One that satisfies the sweep's constraints is better than one that does not.
+    A checkpoint that satisfies the sweep's constraints is better than one that does not.
 
     Args:
-        timeline: What became of the sweep.
-        trial_ids: The trials; of equal ones, the first is the best.
+        timeline: The sweep's timeline.
+        trial_ids: The trials; the first of equal ones is the best.
         metric: A validated metric, by flat name.
         mode: ``"min"`` or ``"max"``.
-        scope: What stands for a trial: ``"best"``, its best validated checkpoint, or ``"last"``,
+        scope: ``"best"``: a trial is represented by its best validated checkpoint; ``"last"``: by
             its newest one.
 
     Raises:
-        tunekit.errors.MetricNotFoundError: If none of them has a score.
+        tunekit.errors.MetricNotFoundError: If no trial has a score.
 
     Example:
         >>> best_scored(Timeline(()), [], "accuracy", "max")
@@ -141,10 +141,10 @@ def best_scored(
     if not found:
         near = meant(metric, timeline.names)
         raise MetricNotFoundError(
-            f"No validation has ended with {metric!r}, as a number. "
+            f"No validation has ended with {metric!r} as a number. "
             f"{f'Did you mean {near!r}? ' if near else ''}Validated metrics so far: "
-            f"{listed(timeline.names, [metric])}. Name one of these, or wait for the "
-            "first validation to end."
+            f"{listed(timeline.names, [metric])}. Use one of these, or wait for the first "
+            "validation to end."
         )
     _, trial_id, scored = min(found, key=lambda one: one[0])
     return trial_id, scored
@@ -155,12 +155,12 @@ def front_of(
 ) -> list[tuple[str, ScoredCheckpoint]]:
     """Return the trials and checkpoints of the Pareto front, the best by the first metric first.
 
-    These are the feasible checkpoints (if there is none, those that violate the constraints least)
-    that no other one of them dominates. Of checkpoints with equal values, the first counts.
+    These are the feasible checkpoints (or, if there are none, those with the least violation) that
+    no other of them dominates. Of checkpoints with equal values, the first counts.
 
     Args:
-        timeline: What became of the sweep.
-        objectives: Which values of which validated metrics are better, by flat name.
+        timeline: The sweep's timeline.
+        objectives: The modes of the validated metrics, by flat name.
 
     Example:
         >>> front_of(Timeline(()), {"accuracy": "max", "latency_ms": "min"})
@@ -179,17 +179,17 @@ def front_of(
 
 
 def growth_of(timeline: Timeline, objectives: Mapping[str, str]) -> list[tuple[float, float]]:
-    """Return when the Pareto front grew, and how much of what there is it then dominated.
+    """Return when the Pareto front grew, and which share of the volume it then dominated.
 
-    That is the dominated part of the box between the worst and the best values of all checkpoints
-    that satisfy the constraints: their hypervolume, from 0 to 1.
+    The volume is the box between the worst and the best values of all checkpoints that satisfy the
+    constraints; the share is the hypervolume of the front in it, from 0 to 1.
 
     Args:
-        timeline: What became of the sweep.
-        objectives: Which values of which validated metrics are better, by flat name.
+        timeline: The sweep's timeline.
+        objectives: The modes of the validated metrics, by flat name.
 
     Returns:
-        The times, in seconds since the epoch, and the parts.
+        The times, in seconds since the epoch, and the shares.
 
     Example:
         >>> growth_of(Timeline(()), {"accuracy": "max", "latency_ms": "min"})
@@ -221,7 +221,7 @@ def growth_of(timeline: Timeline, objectives: Mapping[str, str]) -> list[tuple[f
 
 
 def _point_of(scored: ScoredCheckpoint, objectives: Mapping[str, str]) -> Point | None:
-    """Return the values of the objectives, the larger the better; None if one is missing."""
+    """Return the values of the objectives, larger is better; None if one is missing."""
     standings = [scored.standing(name, mode) for name, mode in objectives.items()]
     known = tuple(-one[1] for one in standings if one is not None)
     return known if len(known) == len(objectives) else None
@@ -236,15 +236,15 @@ def checked_goal(
     names: Sequence[str],
     problems: Problems,
 ) -> tuple[str, str]:
-    """Return the metric and the mode to rank by; what is wrong with them goes to problems.
+    """Return the metric and the mode to rank by; add what is wrong with them to ``problems``.
 
     Args:
-        metric: What was asked for, by flat name; None: the default.
+        metric: The requested metric, by flat name; None: the default.
         mode: ``"min"`` or ``"max"``; None: the default, if the metric is the default, too.
-        scope: What stands for a trial: ``"best"`` or ``"last"``.
-        default: The metric and the mode of the sweep; None where there is none.
+        scope: ``"best"`` or ``"last"``: which checkpoint represents a trial.
+        default: The metric and the mode of the sweep; None if it has none.
         names: The validated metrics so far, by flat name.
-        problems: Where to add what is wrong.
+        problems: Collects the problems.
 
     Example:
         >>> problems = Problems("Sweep.best")
@@ -262,15 +262,15 @@ def checked_goal(
     metric, mode = metric or own_metric, mode or known
     if metric is None:
         problems.add(
-            "metric is missing, and the sweep is not judged by one alone. Pass the name of a "
+            "metric is missing, and the sweep has no single objective. Pass the name of a "
             "validated metric."
         )
     if mode is None and metric is not None and names and metric not in names:
         near = meant(metric, names)
         problems.add(
-            f"metric={metric!r} is none of the validated ones. "
+            f"metric={metric!r} is not among the validated metrics. "
             f"{f'Did you mean {near!r}? ' if near else ''}Pass one of {listed(names, [metric])}"
-            ", and the mode if it is not what the sweep is judged by."
+            ", and the mode if it is not the sweep's metric."
         )
     elif mode is None:
         problems.add("mode is missing, and the sweep has none. Pass 'min' or 'max'.")
@@ -282,14 +282,14 @@ def checked_goal(
 def repeats_of(
     timeline: Timeline, session: Mapping[str, Any], *, metric: str, mode: str, scope: str
 ) -> Iterator[Repeat]:
-    """Yield each trial as a repeat of its configuration, in the order in which they were added.
+    """Yield each trial as a repeat of its configuration, in the order of addition.
 
     Args:
-        timeline: What became of the sweep.
-        session: What the journal says of how the sweep was run, in its newest session.
+        timeline: The sweep's timeline.
+        session: The journal's record of the newest session.
         metric: A validated metric, by flat name.
         mode: ``"min"`` or ``"max"``.
-        scope: What stands for a trial: ``"best"`` or ``"last"``.
+        scope: ``"best"`` or ``"last"``: which checkpoint represents a trial.
     """
     validating = {row["trial_id"] for row in timeline.validations if row["status"] in PENDING}
     whole = whole_trials(timeline, session)
@@ -304,15 +304,14 @@ def repeats_of(
 
 
 def whole_trials(timeline: Timeline, session: Mapping[str, Any]) -> set[str]:
-    """Return the trials that have got as far as trials get.
+    """Return the trials that have run as far as trials can.
 
-    That is the scheduler's ``max_t``, if it is recorded; otherwise, as far as any trial got. A
-    ``FIFOScheduler`` stops none: a stopping criterion of the user's did, which says when a trial
-    has run its course.
+    That is the scheduler's ``max_t``, if it is recorded; otherwise, as far as any trial has run. A
+    ``FIFOScheduler`` stops no trial: the user's stopping criterion says when a trial has finished.
 
     Args:
-        timeline: What became of the sweep.
-        session: What the journal says of how the sweep was run, in its newest session.
+        timeline: The sweep's timeline.
+        session: The journal's record of the newest session.
 
     Example:
         >>> from tunekit.core.events import Reported, TrialAdded

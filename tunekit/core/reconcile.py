@@ -1,9 +1,9 @@
-"""What to do about a trial next, given where its scheduler believes it to be.
+"""The next action for a trial, given where its scheduler believes it to be.
 
-A scheduler that judges by validated results lives behind the trials: it has seen a trial up to its
-last delivered score. There the trial is in a *phase*, which only the scheduler's word changes. What
-the trial is *doing* meanwhile is another matter: it trains ahead, waits for a score with or without
-its resources, saves, or has ended. :func:`next_action` brings the two together.
+A scheduler that decides by validated results lags behind the trials: it has seen a trial up to its
+last delivered score. For the scheduler, the trial is in a *phase*, which only the scheduler's
+decisions change. Meanwhile, the trial trains ahead, waits for a score with or without its
+resources, saves, or has ended: this is what it is *doing*. :func:`next_action` reconciles the two.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ __all__ = ["Action", "Actual", "Desired", "next_action"]
 
 
 class Desired(Enum):
-    """Where a trial is in the eyes of its scheduler."""
+    """The phase of a trial for its scheduler."""
 
-    PENDING = "pending"  #: not started, or chosen to go on and not started yet
+    PENDING = "pending"  #: not started, or chosen to continue and not started yet
     RUNNING = "running"
     PAUSED = "paused"
-    ENDED = "ended"  #: stopped by the scheduler, or ended and the scheduler knows it
+    ENDED = "ended"  #: stopped by the scheduler, or ended and the scheduler was notified
 
 
 class Actual(Enum):
-    """What a trial is really doing."""
+    """The actual state of a trial."""
 
     STARTING = "starting"  #: it has no actor yet
     TRAINING = "training"
-    HELD = "held"  #: it has reported and was told to wait
+    HELD = "held"  #: it has reported and has to wait
     SAVING = "saving"
-    PAUSED = "paused"  #: it has given its resources back
+    PAUSED = "paused"  #: it has released its resources
     ENDED = "ended"
 
 
 class Action(Enum):
-    """What to do about a trial."""
+    """An action for a trial."""
 
     NOTHING = "nothing"
     TRAIN = "train"  #: let a held trial run its next iteration
     GIVE_WAY = "give way"  #: pause a held trial until its score is known
     PAUSE = "pause"  #: pause a held trial because the scheduler or its node says so
     CHANGE = "change"  #: give it the weights, configuration or resources that were decided
-    RESUME = "resume"  #: let a trial that gave way run again
+    RESUME = "resume"  #: let a trial that released its resources run again
     STOP = "stop"
 
 
@@ -58,20 +58,20 @@ def next_action(
     paused: bool = False,
     stopped: bool = False,
 ) -> Action:
-    """Say what to do about a trial now.
+    """Return the action for a trial now.
 
-    A trial that is saving is left alone: Tune would keep a decision until the trial's next save
-    and carry it out then, long after it was overruled. A trial whose actor is starting is left
-    alone until it runs: it starts with what it was given.
+    A trial that is saving is left alone: Tune would defer a decision to the trial's next save, when
+    it may long be obsolete. A trial whose actor is starting is left alone until it runs: it starts
+    with the settings that it was launched with.
 
     Args:
         phase: Where the scheduler believes the trial to be.
-        doing: What it is really doing.
+        doing: What it is actually doing.
         overwritten: Whether the scheduler has given it other weights that it does not have yet:
-            what it does now is lost, so it need not finish.
-        changed: Whether it has other new settings, which it can take up when it is paused.
-        waits: Whether it waits for a score that is pending.
-        gives_way: Whether it gives its resources back meanwhile.
+            its current work is lost, so it need not finish.
+        changed: Whether it has other new settings, which it can apply when it is paused.
+        waits: Whether it waits for a pending score.
+        gives_way: Whether it releases its resources meanwhile.
         validates: Whether a validation runs in its process: it does nothing until that has ended.
         leaves: Whether its node is about to end: it pauses, and resumes elsewhere.
         paused: Whether it is paused by hand: it does not train on, whatever its scheduler says.

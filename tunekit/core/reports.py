@@ -1,4 +1,4 @@
-"""A trial's report as it comes: of any values, and under names that Tune and tunekit fill in."""
+"""Sanitize a trial's report: values of any kind, and names that Tune and tunekit use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tunekit.core.values import admitted, number
 
 __all__ = ["own_names", "received"]
 
-# What tunekit adds to a row.
+# The names that tunekit adds to a row.
 _OURS = (GENERATION, RUNS, VALIDATED_ITERATION)
 
 
@@ -27,7 +27,7 @@ def _is_flag(value: Any) -> bool:
     return value is None or type(value) in (bool, int)
 
 
-# What Tune fills in and reckons with, and what must be true of it.
+# The names that Tune fills in and computes with, each with a check of its value.
 _TUNES: dict[str, Callable[[Any], bool]] = {
     ITERATION: lambda value: type(value) is int,
     "config": lambda value: isinstance(value, Mapping),
@@ -47,17 +47,17 @@ def received(
     objects: Callable[[Any], Any],
     keep: Collection[str] = ("config",),
 ) -> Mapping[str, Any]:
-    """Return a report that Tune, loggers and the journal can take, whatever its values are.
+    """Return a report that Tune, loggers and the journal can handle, whatever its values are.
 
-    Values are :func:`~tunekit.core.values.admitted`; of a metric that is written in two ways one is
-    left; what the user reports under a name that Tune reckons with, and is of another kind, moves
-    to ``reported/``. A report that is like that already is returned itself.
+    Values are converted by :func:`~tunekit.core.values.admitted`; a metric that is written in two
+    ways keeps one value; a value of the wrong type under a name that Tune computes with moves to
+    ``reported/``. A report that needs no change is returned itself.
 
     Args:
-        report: What a trial has reported; not changed.
-        iteration: Which of the trial's reports it is, if it does not say so itself.
-        objects: Returns what stands for an object: itself, or a text.
-        keep: What is no metric, and left as it is.
+        report: A trial's report; it is not changed.
+        iteration: The number of the report, if it does not contain one.
+        objects: Returns what represents an object: itself, or a text.
+        keep: Keys that are not metrics, and are left unchanged.
 
     Example:
         >>> received({"training_iteration": 3, "loss": 0.5, 7: (1, 2)}, 3, str)
@@ -79,11 +79,11 @@ def received(
 
 
 def own_names(report: Mapping[str, Any], validated: Collection[str]) -> Mapping[str, Any]:
-    """Return a report whose names are training's: others move to ``reported/``.
+    """Return a report whose names are training's; other names move to ``reported/``.
 
     Args:
-        report: What a trial has reported.
-        validated: The names that validation produces.
+        report: A trial's report.
+        validated: The metrics that validation produces.
 
     Example:
         >>> own_names({"loss": 0.5, "accuracy": 0.99, "reported": 1}, ["accuracy"])
@@ -100,13 +100,13 @@ def own_names(report: Mapping[str, Any], validated: Collection[str]) -> Mapping[
 
 
 def _has_none(report: Mapping[str, Any], validated: Collection[str]) -> bool:
-    """Return whether a report has none of the names that validation produces."""
+    """Return whether a report has none of the metrics that validation produces."""
     own = {key: value for key, value in report.items() if key != "config"}
     return set(validated).isdisjoint(name for name, _ in leaves(own))
 
 
 def _moved(report: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """A copy with what is under some keys, whatever it is, in ``report["reported"]``."""
+    """Return a copy with some keys and their values moved into ``report["reported"]``."""
     moved = {name: report[name] for name in names}
     rest = {name: value for name, value in report.items() if name not in moved}
     own = rest.get(REPORTED, {})

@@ -1,15 +1,15 @@
-"""Whether a training function that is resumed continues from its checkpoint.
+"""Detect training functions that do not resume from their checkpoint.
 
-A class is handed its checkpoint; a function has to ask for it. One that does not begins anew, and
-its reports continue the trial's rows as if nothing had happened: they mix two runs, and a trial
-that is paused again and again never ends. That is noticed when it happens (:class:`Resumption`).
+A class is handed its checkpoint; a function has to ask for it. One that does not starts from
+scratch, and its reports continue the trial's rows: they mix two runs, and a trial that is paused
+repeatedly never ends. :class:`Resumption` detects this when it happens.
 """
 
 from __future__ import annotations
 
 __all__ = ["HOW_TO_RESUME", "Resumption", "begins_anew"]
 
-#: How a function goes on from its checkpoint.
+#: How a function continues from its checkpoint.
 HOW_TO_RESUME = """\
     checkpoint = tune.get_checkpoint()
     if checkpoint:
@@ -18,7 +18,7 @@ HOW_TO_RESUME = """\
 
 
 class Resumption:
-    """Notices a resumed function that reports before it has asked for its checkpoint.
+    """Detect a resumed function that reports before it has asked for its checkpoint.
 
     Example:
         >>> resumption = Resumption()
@@ -39,15 +39,15 @@ class Resumption:
         self.has_asked = False
 
     def resumed(self) -> None:
-        """The function is about to be started, with a checkpoint to go on from."""
+        """Record that the function is about to start, with a checkpoint to continue from."""
         self._owes = True
 
     def asked(self) -> None:
-        """It has asked for its checkpoint."""
+        """Record that it has asked for its checkpoint."""
         self._owes, self.has_asked = False, True
 
     def reported(self) -> bool:
-        """It has reported: True if it goes on from its checkpoint, as far as can be seen."""
+        """Return whether it continues from its checkpoint, as far as its report shows."""
         return not self._owes
 
 
@@ -56,8 +56,8 @@ def begins_anew(trial: str, iteration: int, *, get_checkpoint: str = "tune.get_c
 
     Args:
         trial: The trial's name.
-        iteration: Of the checkpoint that it was resumed from.
-        get_checkpoint: How the function asks.
+        iteration: The iteration of the checkpoint that it was resumed from.
+        get_checkpoint: The function that returns the checkpoint.
 
     Example:
         >>> print(begins_anew("train_0", 4))
@@ -66,10 +66,10 @@ def begins_anew(trial: str, iteration: int, *, get_checkpoint: str = "tune.get_c
     how = HOW_TO_RESUME.replace("tune.get_checkpoint", get_checkpoint)
     return (
         f"Trial {trial} was resumed from its checkpoint of iteration {iteration} and has reported "
-        f"without calling {get_checkpoint}(): it has begun anew, and its reports would mix two "
-        f"runs. Begin the training function with\n{how}\n"
-        f"A function that needs nothing from there calls {get_checkpoint}() and ignores what it "
+        f"without calling {get_checkpoint}(): it has started from scratch, and its reports would "
+        f"mix two runs. Begin the training function with\n{how}\n"
+        f"A function that needs no checkpoint calls {get_checkpoint}() and ignores what it "
         "returns. The trial has failed and is not retried; its reports and checkpoints are kept, "
-        "and tunekit.Tuner.restore(..., resume_errored=True) with the fixed function goes on "
+        "and tunekit.Tuner.restore(..., resume_errored=True) with the fixed function continues "
         "from them."
     )

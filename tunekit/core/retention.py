@@ -1,19 +1,20 @@
-"""When a checkpoint may be deleted: who needs it, and which of the others are too many.
+"""Retention of checkpoints: which are needed, and which of the others are deleted.
 
-A checkpoint that anybody needs has a lease in ``Engine.leases``, in the name of a holder:
+A checkpoint that is needed has a lease in ``Engine.leases``, in the name of a holder:
 
 - :func:`for_validation`: ``core/backlog.py`` takes it as soon as a validation is owed. The engine
   releases it once the score is delivered or never will be; a further stage, at its end.
 - :func:`for_clone`: ``scheduling/user_scheduler.py`` takes it when a trial is to be overwritten
-  with the checkpoint, and releases it if that is not done after all; the engine takes it when it
-  is done, and releases it once the trial has saved a checkpoint of its own.
+  with the checkpoint, and releases it if that is called off; the engine takes it when the trial is
+  overwritten, and releases it once the trial has saved a checkpoint of its own.
 - :func:`for_scored`, :func:`for_offered`: ``scheduling/user_scheduler.py`` takes it when the
   scheduler gets its score, or looks at it, as it may clone it, and releases it when the scheduler
-  gets a newer one, or the trial is gone.
+  gets a newer one, or the trial has ended.
 
-There are two deletions, both in ``_ray/checkpoints.py``. At the end of each step, the driver prunes
-the trials of :meth:`Leases.take_touched`: a checkpoint that is :func:`surplus` goes. A restore
-removes what killed processes have left of uploads: :func:`left_over`.
+Checkpoints are deleted in two places of ``_ray/checkpoints.py``. At the end of each step, the
+driver
+prunes the trials of :meth:`Leases.take_touched`: it deletes the checkpoints that are
+:func:`surplus`. A restore removes incomplete uploads of killed processes: :func:`left_over`.
 """
 
 from __future__ import annotations
@@ -37,22 +38,22 @@ __all__ = [
     "surplus",
 ]
 
-#: Who needs a checkpoint: what for, and the name of that.
+#: Who needs a checkpoint: a purpose and a name.
 Holder: TypeAlias = tuple[str, ...]
 
 
 def for_validation(request_id: str) -> Holder:
-    """Return the holder for a validation, from when it is owed until nobody waits for its score."""
+    """Return the holder for a validation, from when it is owed until its score is not needed."""
     return ("validation", request_id)
 
 
 def for_clone(trial_id: str, generation: int) -> Holder:
-    """Return the holder for what a generation of a trial begins with, until it saves its own."""
+    """Return the holder for the start of a trial's generation, until it saves its own."""
     return ("clone", trial_id, str(generation))
 
 
 def for_scored(trial_id: str) -> Holder:
-    """Return the holder for a trial's checkpoint whose score the scheduler has received last."""
+    """Return the holder for the checkpoint whose score the scheduler received last."""
     return ("scored", trial_id)
 
 
@@ -63,10 +64,10 @@ def for_offered(trial_id: str) -> Holder:
 
 @dataclass(frozen=True)
 class Kept:
-    """A checkpoint that lies in storage.
+    """A checkpoint in storage.
 
     Attributes:
-        order: Its place among the trial's checkpoints in the order they were saved.
+        order: Its position among the trial's checkpoints in the order of saving.
         score: Its score, larger is better; None if it has none (or NaN).
         leased: Whether a validation or a clone still needs it.
     """
@@ -79,8 +80,8 @@ class Kept:
 def rank(checkpoints: Sequence[Kept], *, by_score: bool) -> list[int]:
     """Return the indices from worst to best.
 
-    By score, those without one rank below all that have one; equals and all others by age, the
-    older the worse.
+    By score, checkpoints without one rank below all others. Equal ones and those without a score
+    rank by age, the oldest first.
     """
 
     def key(index: int) -> tuple[bool, float, int]:
@@ -96,8 +97,8 @@ def rank(checkpoints: Sequence[Kept], *, by_score: bool) -> list[int]:
 def surplus(checkpoints: Sequence[Kept], num_to_keep: int | None, *, by_score: bool) -> list[int]:
     """Return the indices of the checkpoints to delete.
 
-    The best ``num_to_keep`` stay, and so do all that are leased and the newest one, which a
-    restart needs.
+    The best ``num_to_keep`` stay, and so do all leased ones and the newest one, which a restart
+    needs.
 
     Example:
         >>> checkpoints = [Kept(0, 0.9), Kept(1, 0.5), Kept(2, 0.7, leased=True), Kept(3)]
@@ -116,10 +117,10 @@ def surplus(checkpoints: Sequence[Kept], num_to_keep: int | None, *, by_score: b
 
 
 class Leases:
-    """The checkpoints that somebody needs, and the trials some of whose may be deleted now.
+    """The checkpoints that are needed, and the trials with checkpoints that may be deleted.
 
-    A holder has one lease at a time; taking another releases the first one. Several holders may
-    have a lease on the same checkpoint, which is free when the last one has released it.
+    A holder has one lease at a time; taking another releases the first. Several holders may lease
+    the same checkpoint, which is free when the last one has released it.
 
     Example:
         >>> leases = Leases()
@@ -136,18 +137,18 @@ class Leases:
     def __init__(self) -> None:
         self._paths: dict[Holder, str] = {}
         self._holders: dict[str, set[Holder]] = {}
-        # The trials that have saved them, and delete them when nobody needs them.
+        # The trials that have saved them, and delete them when they are not needed.
         self._owners: dict[str, str] = {}
         self._touched: dict[str, None] = {}
 
     def take(self, holder: Holder, path: str, trial_id: str | None = None) -> None:
-        """Keep a checkpoint for a holder, instead of what was kept for it.
+        """Lease a checkpoint to a holder, instead of the holder's previous one.
 
         Args:
             holder: Who needs it.
             path: The checkpoint.
-            trial_id: The trial that saved it; None if that is not known. The first to take a
-                checkpoint knows: it is the validation of its own trial.
+            trial_id: The trial that saved it; None if unknown. The first lease of a checkpoint
+                knows it: it is for a validation of its own trial.
         """
         if trial_id is not None:
             self._owners.setdefault(path, trial_id)
@@ -158,7 +159,7 @@ class Leases:
         self._holders.setdefault(path, set()).add(holder)
 
     def release(self, holder: Holder) -> None:
-        """Release what is kept for a holder, if anything."""
+        """Release a holder's lease, if it has one."""
         path = self._paths.pop(holder, None)
         if path is None:
             return
@@ -171,20 +172,20 @@ class Leases:
                 self.touch(owner)
 
     def touch(self, trial_id: str) -> None:
-        """Note that a trial may have a checkpoint to delete: it has more, or other scores."""
+        """Record that a trial may have a checkpoint to delete: it has more, or other scores."""
         self._touched[trial_id] = None
 
     def take_touched(self) -> list[str]:
-        """Return the trials that may have checkpoints to delete, each once."""
+        """Return, once, the trials that may have checkpoints to delete."""
         touched, self._touched = self._touched, {}
         return list(touched)
 
     def held(self, holder: Holder) -> str | None:
-        """Return the path that is kept for a holder, if any."""
+        """Return the path that a holder has leased, if any."""
         return self._paths.get(holder)
 
     def holders(self) -> Set[Holder]:
-        """Return who needs a checkpoint."""
+        """Return all holders."""
         return self._paths.keys()
 
     def __contains__(self, path: object) -> bool:
@@ -194,16 +195,16 @@ class Leases:
         return iter(self._holders)
 
 
-# How Tune names a checkpoint, and how the workers of a distributed trial do.
+# Names of checkpoints: Tune's, and those of the workers of a distributed trial.
 _NAMES = re.compile(r"checkpoint_(\d{6,}|\d{4}-\d\d-\d\d_.+-[0-9a-f]{8})")
 
 
 def left_over(there: Iterable[str], known: Collection[str]) -> list[str]:
-    """Return what is named like a checkpoint, and is no known one, nor has one in it.
+    """Return paths that are named like checkpoints but neither are nor contain known ones.
 
     Args:
-        there: The paths of what is in a trial's folder.
-        known: The paths of all checkpoints that the sweep has written down, or that Tune has.
+        there: The paths in a trial's folder.
+        known: The paths of all checkpoints that the sweep or Tune has recorded.
 
     Example:
         >>> there = ["t/checkpoint_000003", "t/checkpoint_000004", "t/checkpoint_x", "t/a.json"]

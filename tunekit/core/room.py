@@ -1,4 +1,4 @@
-"""What resources are left for validations beside trials, and for trials beside validations."""
+"""Resources that are left for validations next to trials, and for trials next to validations."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = [
     "total",
 ]
 
-# Ray divides resources no finer.
+# The smallest share that Ray assigns.
 _FINEST = 1e-4
-# What is waited for may have other resources that were not asked for: those of a placement group.
+# Demands may have other resources that were not requested: those of a placement group.
 _TOLD_APART_BY = {"CPU", "GPU", "memory"}
 
 
@@ -28,15 +28,15 @@ def fits(
     promised: Iterable[Mapping[str, float]],
     need: Mapping[str, float],
 ) -> int:
-    """Return how many times a need fits into what is free and not promised to others.
+    """Return how many times a need fits into free resources that are not promised to others.
 
-    A trial that needs more than is free waits for another to give resources back, which may take
-    long, so what is free meanwhile can be used.
+    A trial that needs more than is free waits for another to release resources, which may take
+    long, so free resources can be used meanwhile.
 
     Args:
-        free: What is free, by name of the resource.
-        promised: What each of those that wait needs, in the order in which they get it.
-        need: What one takes; at least one amount is above 0.
+        free: The free resources, by name.
+        promised: The needs of those that already wait, in the order in which they are served.
+        need: The resources of one; at least one amount is above 0.
 
     Example:
         >>> fits({"CPU": 4, "GPU": 1}, [{"CPU": 1}], {"CPU": 1.5, "GPU": 0})
@@ -54,7 +54,7 @@ def fits(
 
 
 def at_once(cluster: Mapping[str, float], trial: Mapping[str, float]) -> int | None:
-    """Return how many trials fit on the cluster at once; None if they take nothing.
+    """Return how many trials fit on the cluster at once; None if they need no resources.
 
     Example:
         >>> at_once({"CPU": 8, "GPU": 1}, {"CPU": 3}), at_once({"CPU": 8}, {})
@@ -70,13 +70,13 @@ def slots(
 ) -> tuple[int, int] | None:
     """Return how many trials fit on the cluster at once, and how many validations besides.
 
-    If no validation fits besides, one runs where a trial could. None if trials take nothing, or if
-    validations take more than a trial gives back.
+    If no validation fits besides, one runs in place of a trial. None if trials need no resources,
+    or validations need more than a trial releases.
 
     Args:
-        cluster: What the cluster has, by name of the resource.
-        trial: What one trial takes.
-        validation: What one validation takes.
+        cluster: The cluster's resources, by name.
+        trial: The resources of one trial.
+        validation: The resources of one validation.
 
     Example:
         >>> slots({"CPU": 3}, {"CPU": 1}, {"CPU": 1})
@@ -101,11 +101,11 @@ def fits_in(
     need: Mapping[str, float] | Sequence[Mapping[str, float]],
     place: Sequence[Mapping[str, float]],
 ) -> bool:
-    """Return whether a validation can run in the processes of a trial that waits.
+    """Return whether a validation can run in the processes of a waiting trial.
 
     Args:
-        need: The resources that it takes in one process, or in each of as many as there are.
-        place: The resources of each process that waits.
+        need: The resources that it needs in one process, or in each of several.
+        place: The resources of each waiting process.
 
     Example:
         >>> both = {"CPU": 1, "GPU": 1}
@@ -125,7 +125,7 @@ def fits_in(
 
 
 def total(*parts: Mapping[str, float]) -> dict[str, float]:
-    """Return what several things take together, without resources that none of them takes.
+    """Return the sum of several amounts of resources, without zeros.
 
     Example:
         >>> total({"CPU": 1, "GPU": 0}, {"CPU": 2})
@@ -141,9 +141,10 @@ class Shares:
     """How trials and validations share a cluster.
 
     Attributes:
-        at_once: How many trials fit; None: that is not known, or any number.
-        leaving_room: How many leave resources for validations; None: none does, or any number.
-        validations: For how many validations these leave resources.
+        at_once: The number of trials that fit; None: unknown or unlimited.
+        leaving_room: The number of trials that leave resources for validations; None: none or
+            unlimited.
+        validations: The number of validations that these leave resources for.
         apart: Whether there are resources for validations that no trial can use.
         squeezed: Whether a trial and a validation fit, but only one after the other.
         have_workers: Whether trials are runs of a trainer, each of whose workers has one of their
@@ -158,9 +159,9 @@ class Shares:
     have_workers: bool = False
 
     def processes(self, bundles: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
-        """Return the resources of each process of a trial that has these bundles.
+        """Return the resources of each process of a trial with these bundles.
 
-        Those of a trial that is no run of a trainer and is spread over several are not known.
+        They are unknown for a trial with several bundles that is not a run of a trainer.
         """
         return bundles if len(bundles) == 1 or self.have_workers else ()
 
@@ -175,10 +176,10 @@ def shares(
     """Return how trials and validations share a cluster.
 
     Args:
-        cluster: What the cluster has, by name of the resource.
-        trial: What one trial takes.
-        validation: What one validation takes.
-        most: How many validations to leave resources for; fewer if they would leave none for a
+        cluster: The cluster's resources, by name.
+        trial: The resources of one trial.
+        validation: The resources of one validation.
+        most: The number of validations to leave resources for; fewer if none would be left for a
             trial.
 
     Example:
@@ -211,12 +212,12 @@ def shares(
 
 
 def queued(demands: Iterable[tuple[Mapping[str, float], int]], need: Mapping[str, float]) -> int:
-    """Return how many of the demands for resources match what something takes.
+    """Return how many demands for resources match a need.
 
     Args:
-        demands: What is waited for, and by how many. A demand in a placement group has the group in
+        demands: The demands, each with its count. A demand in a placement group has the group in
             the names of its resources (``CPU_group_0_3f2a``).
-        need: What one takes.
+        need: The resources of one.
 
     Example:
         >>> queued([({"CPU": 1.0}, 3), ({"CPU": 1.0, "GPU": 1.0}, 2)], {"CPU": 1, "GPU": 1})

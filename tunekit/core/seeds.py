@@ -1,17 +1,17 @@
-"""Trials that repeat a configuration with other seeds, as one configuration.
+"""Configurations: trials that differ only in their seeds, ranked together.
 
 A configuration is ranked by the mean over its seeds. Which trials are part of that mean follows
 from how they ended (:class:`Ending`):
 
-- one that ran its course counts;
-- one that was **stopped** early counts with what it had reached. To leave it out would let the
-  lucky seeds stand for a configuration whose unlucky ones were stopped. The best score of a part of
-  a run is never better than that of the whole, so this mean is at worst too modest;
-- one that is **unfinished** (it failed, still runs, or was overwritten with another trial's
-  weights) does not count, unless the configuration has none of the others yet.
+- a **complete** one counts;
+- one that was **stopped** early counts with the score that it had reached. Leaving it out would let
+  the lucky seeds represent a configuration whose unlucky ones were stopped. The best score of a
+  part of a run is never better than that of the whole, so this mean is at worst too pessimistic;
+- an **unfinished** one (it failed, still runs, or was overwritten with another trial's
+  weights) does not count, unless the configuration has no others yet.
 
 The intervals and tests assume repetitions of equal length that differ by chance only. So there are
-none unless all trials that count ran their course.
+none unless all trials that count are complete.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
     "without_seed",
 ]
 
-#: How sure intervals and verdicts are.
+#: The confidence of intervals and verdicts.
 CONFIDENCE = 0.95
 
 #: The hyperparameter in which Tune's ``Repeater`` numbers the trials of a configuration.
@@ -58,7 +58,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class Ending(str, Enum):
-    """How far a trial has run: see the module's text."""
+    """How far a trial has run: see the module's docstring."""
 
     COMPLETE = "complete"
     STOPPED = "stopped"
@@ -69,10 +69,10 @@ def ending_of(trial: TrialSummary, *, validating: bool, whole: bool) -> Ending:
     """Return how far a trial has run.
 
     Args:
-        trial: What became of it.
+        trial: Its summary.
         validating: Whether one of its validations has not ended.
-        whole: Whether it got as far as trials get, if it was stopped. ASHA, for example, also stops
-            those that reach its ``max_t``.
+        whole: Whether it has run as far as trials can, even if it was stopped. ASHA, for example,
+            also stops trials that reach its ``max_t``.
 
     Example:
         >>> ended = TrialSummary("a", status="terminated", stopped=True)
@@ -88,11 +88,11 @@ def ending_of(trial: TrialSummary, *, validating: bool, whole: bool) -> Ending:
 
 @dataclass(frozen=True)
 class Repeat:
-    """A trial, as one of those that repeat a configuration.
+    """A trial, as a repeat of a configuration.
 
     Attributes:
         trial_id: The trial.
-        hyperparameters: By flat name, with the seed.
+        hyperparameters: Its hyperparameters by flat name, with the seed.
         value: Its score; None if it has none.
         ending: How far it has run.
     """
@@ -105,14 +105,14 @@ class Repeat:
 
 @dataclass(frozen=True)
 class MeanEstimate:
-    """What values over seeds say about their mean.
+    """The mean of values over seeds.
 
     Attributes:
-        n: How many values.
+        n: The number of values.
         mean: Their mean.
         std: Their standard deviation (of the sample: divided by n - 1); NaN for one value.
-        low: Where the 95 % t-interval of the mean begins; NaN for one value.
-        high: Where it ends.
+        low: The lower end of the 95 % t-interval of the mean; NaN for one value.
+        high: The upper end.
     """
 
     n: int
@@ -124,16 +124,17 @@ class MeanEstimate:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Trials that differ in nothing but the seed.
+    """Trials that differ only in their seeds.
 
     Attributes:
         rank: 1 for the best; None without a score, or without a mode to rank by.
-        hyperparameters: What they have in common, by flat name.
-        repeats: The trials that count, the best first; then the others, as they were added.
-        counted: How many of them count.
-        seeds: How many different seeds count. Trials of one seed count once, with their mean.
+        hyperparameters: The hyperparameters that they share, by flat name.
+        repeats: The trials that count, the best first; then the others, in the order of addition.
+        counted: The number of trials that count.
+        seeds: The number of different seeds that count. Trials of one seed count once, with their
+            mean.
         estimate: The mean over the seeds that count; None without a score. It has an interval if
-            two or more count, and all trials that count ran their course.
+            two or more count, and all trials that count are complete.
     """
 
     rank: int | None
@@ -155,21 +156,21 @@ class Configuration:
 
     @cached_property
     def complete(self) -> int:
-        """Return how many of the trials ran their course and have a score."""
+        """Return the number of complete trials with a score."""
         return sum(one.ending is Ending.COMPLETE and one.value is not None for one in self.repeats)
 
     @property
     def comparable(self) -> bool:
-        """Return whether all trials that count ran their course."""
+        """Return whether all trials that count are complete."""
         return all(one.ending is Ending.COMPLETE for one in self.repeats[: self.counted])
 
 
 def estimate_of(values: Sequence[float], *, interval: bool = True) -> MeanEstimate:
-    """Return the mean of values, and Student's t-interval of it.
+    """Return the mean of values with its Student's t-interval.
 
     Args:
-        values: At least one; independent of each other.
-        interval: Whether to say how sure the mean is.
+        values: At least one value; they are independent of each other.
+        interval: Whether to compute the interval.
 
     Example:
         >>> estimate_of([1, 2, 3])
@@ -194,11 +195,10 @@ def configurations_of(
 ) -> list[Configuration]:
     """Group trials by all their hyperparameters but the seed, and rank the groups by their means.
 
-    Groups with equal means stay in the order of their first trials; those without a score come
-    last.
+    Groups with equal means keep the order of their first trials; groups without a score come last.
 
     Args:
-        repeats: The trials, in the order in which they were added.
+        repeats: The trials, in the order of addition.
         seed: The flat name of the hyperparameter that is the seed.
         mode: ``"min"`` or ``"max"``; None leaves them unranked.
 
@@ -228,9 +228,9 @@ def configurations_of(
 
 
 def without_seed(hyperparameters: Mapping[str, Any], seed: str) -> dict[str, Any]:
-    """Return what trials of one configuration have in common.
+    """Return the hyperparameters that the trials of one configuration share.
 
-    The index of Tune's ``Repeater`` is no hyperparameter, whichever one is the seed.
+    The index of Tune's ``Repeater`` is excluded, whichever hyperparameter is the seed.
 
     Example:
         >>> without_seed({"lr": 0.1, "seed": 3, "__trial_index__": 2}, "seed")
@@ -245,7 +245,7 @@ def _configuration(group: Sequence[Repeat], seed: str, mode: str | None) -> Conf
     counted = sorted(finished or scored, key=lambda pair: _order(pair[1], mode))
     by_seed: dict[Any, list[float]] = {}
     for one, value in counted:
-        # Without a seed, a trial is a repetition of its own.
+        # A trial without a seed counts as a seed of its own.
         known = seed in one.hyperparameters
         name = _key(one.hyperparameters[seed]) if known else ("trial", one.trial_id)
         by_seed.setdefault(name, []).append(value)
@@ -263,17 +263,17 @@ def _configuration(group: Sequence[Repeat], seed: str, mode: str | None) -> Conf
 
 
 def _order(value: float | None, mode: str | None) -> tuple[bool, bool, float]:
-    """Return what to sort by: the best first; then a mean that is NaN, as of inf and -inf."""
+    """Return a sort key: the best first; then a mean that is NaN, as of inf and -inf."""
     if value is None or math.isnan(value):
         return value is None, True, 0.0
     return False, False, -value if mode == "max" else value
 
 
 def _key(value: Any) -> Any:
-    """Return something hashable that is equal where values of hyperparameters are.
+    """Return a hashable key that is equal for equal values of hyperparameters.
 
-    Numbers are equal as in Python, 1 and 1.0, but True is not 1; anything else is equal if it looks
-    the same.
+    Numbers are equal as in Python, 1 and 1.0, but True is not 1; other values are equal if their
+    ``repr`` is.
     """
     if isinstance(value, Mapping):
         return tuple(sorted((str(name), _key(inner)) for name, inner in value.items()))
@@ -282,18 +282,18 @@ def _key(value: Any) -> Any:
     return ("text", repr(value))
 
 
-# Whether two can be told apart ------------------------------------------------------------------
+# Comparing two configurations -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Whether the seeds tell two configurations apart.
+    """Whether the seeds distinguish two configurations.
 
     Attributes:
-        margin: How far apart the means are.
-        p: How likely means so far apart would be if the configurations were equally good, by
-            Welch's t-test; None if it cannot be said.
-        reason: Why it cannot be said.
+        margin: The difference of the means.
+        p: The probability of a difference this large if the configurations were equally good, by
+            Welch's t-test; None if it is unknown.
+        reason: Why it is unknown.
     """
 
     margin: float
@@ -302,7 +302,7 @@ class Comparison:
 
     @property
     def apart(self) -> bool | None:
-        """Return whether they can be told apart; None if that cannot be said."""
+        """Return whether they differ significantly; None if that is unknown."""
         return None if self.p is None else self.p < 1 - CONFIDENCE
 
 
@@ -332,7 +332,7 @@ def compare(one: Configuration, other: Configuration) -> Comparison | None:
         return None
     margin = abs(a.mean - b.mean)
     if not (one.comparable and other.comparable):
-        return Comparison(margin, reason="not all of their trials ran their course")
+        return Comparison(margin, reason="not all of their trials are complete")
     if min(a.n, b.n) < 2:
         lone = "both have" if a.n == b.n else "one of them has"
         return Comparison(margin, reason=f"{lone} one seed")
@@ -347,11 +347,11 @@ def compare(one: Configuration, other: Configuration) -> Comparison | None:
     return Comparison(margin, p=t_distribution.two_sided(margin / error, df))
 
 
-# Whether there is such a hyperparameter ----------------------------------------------------------
+# Checking the seed's name -----------------------------------------------------------------------
 
 
 def check_seed(seed: Any, problems: Problems) -> None:
-    """Add what is wrong with the name of a seed, whichever hyperparameters there are.
+    """Add a problem if ``seed`` cannot be the name of any hyperparameter.
 
     Example:
         >>> problems = Problems("load")
@@ -369,19 +369,20 @@ def check_seed(seed: Any, problems: Problems) -> None:
 def check_known(
     seed: str, hyperparameters: Iterable[Mapping[str, Any]], problems: Problems
 ) -> None:
-    """Add a problem if there are trials, and none of them has the hyperparameter.
+    """Add a problem if no trial has the hyperparameter, unless there are no trials.
 
     Args:
         seed: The flat name of the hyperparameter.
-        hyperparameters: Those of each trial, by flat name.
-        problems: Where to add it.
+        hyperparameters: The hyperparameters of each trial, by flat name.
+        problems: Collects the problem.
 
     Example:
         >>> problems = Problems("load")
         >>> check_known("sed", [{"lr": 0.1, "seed": 0}, {"lr": 0.1, "seed": 1}], problems)
         >>> print(problems.error())
-        load: seed_param='sed' is a hyperparameter of no trial. Did you mean 'seed'? Pass one of 'seed', 'lr'.
-    """  # noqa: E501
+        load: seed_param='sed' is not a hyperparameter of any trial. Did you mean 'seed'? Pass one
+        of 'seed', 'lr'.
+    """
     known = list(hyperparameters)
     if not known or any(seed in one for one in known):
         return
@@ -389,18 +390,18 @@ def check_known(
     near = meant(seed, names)
     hint = f"Did you mean {near!r}? " if near else ""
     others = f"Pass one of {listed(names, [near or seed])}." if names else "The trials have none."
-    problems.add(f"seed_param={seed!r} is a hyperparameter of no trial. {hint}{others}")
+    problems.add(f"seed_param={seed!r} is not a hyperparameter of any trial. {hint}{others}")
 
 
 def checked_seed(
     seed: str | None, hyperparameters: Iterable[Mapping[str, Any]], problems: Problems
 ) -> str:
-    """Return the hyperparameter that is the seed; what is wrong with it goes to problems.
+    """Return the hyperparameter that is the seed; add what is wrong with it to ``problems``.
 
     Args:
-        seed: Its flat name; None if nobody has named it.
-        hyperparameters: Those of each trial, by flat name.
-        problems: Where to add what is wrong.
+        seed: Its flat name; None if it is missing.
+        hyperparameters: The hyperparameters of each trial, by flat name.
+        problems: Collects the problems.
 
     Example:
         >>> problems = Problems("Sweep.configurations")
@@ -408,14 +409,16 @@ def checked_seed(
         'seed'
         >>> seed = checked_seed(None, [{"lr": 0.1, "seed": 0}], problems)
         >>> print(problems.error())
-        Sweep.configurations: seed_param is missing, and the sweep was started without Tuner(seed_param=...). Name the hyperparameter, here or as tunekit.load(path, seed_param=...): one of 'lr', 'seed'.
-    """  # noqa: E501
+        Sweep.configurations: seed_param is missing, and the sweep was started without
+        Tuner(seed_param=...). Pass the hyperparameter's name, here or as tunekit.load(path,
+        seed_param=...): one of 'lr', 'seed'.
+    """
     known = list(hyperparameters)
     if seed is None:
         names = list(dict.fromkeys(name for one in known for name in one))
         problems.add(
             "seed_param is missing, and the sweep was started without Tuner(seed_param=...). "
-            "Name the hyperparameter, here or as tunekit.load(path, seed_param=...): one of "
+            "Pass the hyperparameter's name, here or as tunekit.load(path, seed_param=...): one of "
             f"{listed(names)}."
         )
     else:
@@ -424,22 +427,22 @@ def checked_seed(
 
 
 def space_lacks(space: Mapping[str, Any], seed: str) -> str | None:
-    """Say what is wrong if a search space cannot produce the hyperparameter that is the seed.
+    """Return what is wrong if a search space lacks the hyperparameter that is the seed.
 
     Args:
         space: The search space, as it is passed to a ``Tuner``.
         seed: The flat name of the hyperparameter.
 
     Returns:
-        None if it has the hyperparameter, or if that cannot be told: what is drawn for a name above
-        may be a dict.
+        None if it has the hyperparameter, or if that is unknown: the value drawn for a prefix of
+        the name may be a dict.
 
     Example:
         >>> space_lacks({"seed": {"grid_search": [0, 1]}, "opt": {"lr": 0.1}}, "seed")
         >>> space_lacks({"opt": {"lr": 0.1, "seed": 0}}, "seed")
-        "the search space has 'opt/seed', 'opt/lr', and not that. Did you mean 'opt/seed'?"
+        "the search space lacks it: it has 'opt/seed', 'opt/lr'. Did you mean 'opt/seed'?"
         >>> space_lacks({}, "seed")
-        'the search space has nothing, and not that.'
+        'the search space lacks it: it has nothing.'
     """
     names = _names_in(space)
     for name, value in names.items():
@@ -447,11 +450,11 @@ def space_lacks(space: Mapping[str, Any], seed: str) -> str | None:
             return None
     near = meant(seed, names)
     hint = f" Did you mean {near!r}?" if near else ""
-    return f"the search space has {listed(names, [seed, near or seed])}, and not that.{hint}"
+    return f"the search space lacks it: it has {listed(names, [seed, near or seed])}.{hint}"
 
 
 def _names_in(level: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return what a search space draws, by flat name; a grid search is one name."""
+    """Return the values of a search space by flat name; a grid search counts as one value."""
     found: dict[str, Any] = {}
     for key, value in level.items():
         if isinstance(value, Mapping) and value and value.keys() != {"grid_search"}:

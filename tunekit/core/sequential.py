@@ -28,21 +28,21 @@ class Sequential:
 
     The validation function is a generator that yields a dict with an :class:`~tunekit.Estimate` for
     each metric that it has not finished. The interval holds at all times at once, so looking after
-    every batch is allowed. This works with Tune's schedulers and with tunekit's own; with any
-    other, or a subclass of one, checkpoints are evaluated in full.
+    every batch is allowed. This works with Tune's schedulers and with tunekit's own; with any other
+    scheduler, or a subclass of one, checkpoints are evaluated in full.
 
     Args:
         confidence: The probability that the true mean is within the interval all the time, between
             0 and 1.
-        min_examples: The fewest examples to evaluate, however clear the decision is. Scores are
-            compared with each other later, so this bounds their error: accuracies are off by about
+        min_examples: The fewest examples to evaluate, however clear the decision is. It bounds the
+            error of scores, which are compared with each other later: accuracies are off by about
             ``1 / sqrt(min_examples)``.
         max_examples: The number of examples after which to stop in any case; None: all of them.
-        best_in_full: Whether to continue, whatever the scheduler would decide, as long as the score
-            may be the sweep's best so far. The winner is then chosen by all examples. With False,
-            far fewer examples are evaluated, and the best score is one of many estimates, which
-            :class:`tunekit.Confirm` can tell apart. None: False if ``Tuner(confirm=...)`` is set,
-            and True otherwise.
+        best_in_full: Whether a checkpoint that may be the sweep's best so far is evaluated in full,
+            whatever the scheduler would decide. The winner is then chosen by all examples. With
+            False, far fewer examples are evaluated, and the best score is one of several close
+            estimates, which :class:`tunekit.Confirm` can distinguish. None: False if
+            ``Tuner(confirm=...)`` is set, True otherwise.
 
     Raises:
         tunekit.errors.ConfigError: If ``confidence`` is not between 0 and 1, a number of examples
@@ -61,7 +61,7 @@ class Sequential:
 
     def __post_init__(self) -> None:
         problems = Problems("Sequential")
-        fix = "Pass 0.95 to be wrong about a mean at most once in 20 times."
+        fix = "Pass 0.95 to be wrong about a mean at most 1 time in 20."
         problems.share("confidence", self.confidence, fix)
         problems.integer("min_examples", self.min_examples, least=1)
         problems.integer("max_examples", self.max_examples, least=1, optional=True)
@@ -78,7 +78,7 @@ class Sequential:
         Args:
             n: The number of examples evaluated.
             alike: Returns whether no mean in the interval would change the decision; called only
-                if that matters.
+                if the result depends on it.
 
         Example:
             >>> sequential = Sequential(min_examples=10, max_examples=1000)
@@ -93,7 +93,7 @@ class Sequential:
 
 
 def alike_by_value(interval: Interval, thresholds: Collection[float]) -> bool:
-    """Return whether a decision that changes at some values is the same in a whole interval.
+    """Return whether no value in an interval reaches a threshold at which a decision changes.
 
     Example:
         >>> alike_by_value(Interval(0.7, 0.8), [0.6]), alike_by_value(Interval(0.7, 0.8), [0.75])
@@ -105,13 +105,13 @@ def alike_by_value(interval: Interval, thresholds: Collection[float]) -> bool:
 def alike_by_rank(
     interval: Interval, others: Collection[float], ranks: Collection[int], missing: int = 0
 ) -> bool:
-    """Return whether a decision by rank is the same wherever in its interval a score is.
+    """Return whether a decision by rank is the same for all values in an interval.
 
     Args:
-        interval: Where the score is; larger is better.
+        interval: The interval of the score; larger is better.
         others: The scores that it is compared with.
-        ranks: At how many others below it the decision becomes another one.
-        missing: How many more it will be compared with, whose scores are not known.
+        ranks: The numbers of scores below it at which the decision changes.
+        missing: The number of further scores, still unknown, that it will be compared with.
 
     Example:
         The better half of four is kept: a score with two below it is.
@@ -131,7 +131,7 @@ def alike_by_rank(
 
 
 def estimates_in(metrics: Mapping[str, Any]) -> dict[str, Estimate]:
-    """Return the estimates in what a validation yielded, by the flat names of their metrics.
+    """Return the estimates that a validation yielded, by the flat names of their metrics.
 
     Example:
         >>> estimates_in({"loss": 0.3, "test": {"accuracy": Estimate(0.8, 100, bounds=(0, 1))}})
@@ -142,7 +142,7 @@ def estimates_in(metrics: Mapping[str, Any]) -> dict[str, Estimate]:
 
 @dataclass
 class Evidence:
-    """What one validation has found out so far.
+    """The estimates of one validation so far.
 
     Args:
         confidence: As in :class:`Sequential`.
@@ -159,7 +159,7 @@ class Evidence:
     sequences: dict[str, ConfidenceSequence] = field(default_factory=dict)
 
     def take(self, metrics: Mapping[str, Any]) -> None:
-        """Take what a validation yielded or returned.
+        """Record what a validation yielded or returned.
 
         Raises:
             ConfigError: If an estimate does not continue the one before it.
@@ -167,22 +167,22 @@ class Evidence:
         for name, estimate in estimates_in(metrics).items():
             known = self.sequences.get(name)
             if known is not None and known.newest == estimate:
-                continue  # what was yielded last is returned once more
+                continue  # the last yielded estimate is returned once more
             if known is None:
                 known = self.sequences[name] = ConfidenceSequence(self.confidence)
             known.update(estimate)
         self.metrics = metrics
 
     def examples(self, name: str) -> int:
-        """Return by how many examples a metric was estimated."""
+        """Return the number of examples that a metric was estimated from."""
         newest = self.sequences[name].newest
         return 0 if newest is None else newest.n
 
     def score(self) -> dict[str, Any]:
         """Return the metrics, with numbers for the estimates.
 
-        A metric that was estimated has three more beside it: where its mean is, ``_low`` and
-        ``_high``, as far as that is known, and by how many examples, ``_n``.
+        An estimated metric has up to three more next to it: the interval of its mean, ``_low`` and
+        ``_high``, if that is finite, and the number of examples, ``_n``.
         """
         return spread(self.metrics, {name: one.interval for name, one in self.sequences.items()})
 
@@ -190,12 +190,12 @@ class Evidence:
 def spread(
     metrics: Mapping[str, Any], intervals: Mapping[str, Interval], prefix: str = ""
 ) -> dict[str, Any]:
-    """Return metrics with the mean of each estimate, its interval, and its number of examples.
+    """Return metrics with each estimate's mean, interval and number of examples.
 
     Args:
         metrics: Metrics, nested as they were yielded.
-        intervals: The intervals of those that are estimates, by their flat names.
-        prefix: Where in the metrics these are.
+        intervals: The intervals of the estimates, by the flat names of their metrics.
+        prefix: The name of the level that ``metrics`` is.
 
     Example:
         >>> estimate = Estimate(0.8, 100, bounds=(0, 1))
@@ -221,13 +221,13 @@ def spread(
 def gathered(
     metrics: Mapping[str, Any], estimates: Mapping[str, Estimate], prefix: str = ""
 ) -> dict[str, Any]:
-    """Return the metrics of a score with its estimates in them: what :func:`spread` was given.
+    """Return a score with its estimates restored: the inverse of :func:`spread`.
 
     Args:
         metrics: A score.
-        estimates: Estimates, by the flat names of their metrics. One that the score was not made
-            from does not count.
-        prefix: Where in the metrics these are.
+        estimates: Estimates, by the flat names of their metrics. An estimate that does not match
+            the score is ignored.
+        prefix: The name of the level that ``metrics`` is.
 
     Example:
         >>> known = {"accuracy": Estimate(0.8, 100, bounds=(0, 1))}

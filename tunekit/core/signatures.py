@@ -1,7 +1,7 @@
-"""Which arguments a validation function takes: at the start, and when a checkpoint is due.
+"""The arguments of a validation function: which it takes, and which it still lacks.
 
-A checkpoint's report may bring keyword arguments of its own. So a parameter without a value is a
-mistake only when a checkpoint is to be validated; a value without a parameter is one at once.
+A checkpoint's report may add keyword arguments. So a parameter without a value is an error only
+when a checkpoint is to be validated; a value without a parameter is an error from the start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "takes_seed",
 ]
 
-#: What validates a checkpoint: it returns a dict of metrics, or yields dicts with estimates.
+#: A function that validates a checkpoint: it returns a dict of metrics, or yields estimates.
 ValidationFunction = Callable[..., Mapping[str, Any] | Iterator[Mapping[str, Any]]]
 
 _BY_PLACE = inspect.Parameter.POSITIONAL_ONLY
@@ -33,7 +33,7 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def is_built(fn: Any) -> bool:
-    """Return whether a function is made by calling it first: a class, or a partial of one.
+    """Return whether a function has to be instantiated first: a class, or a partial of one.
 
     Example:
         >>> class Evaluator: ...
@@ -50,7 +50,7 @@ def call_of(built: Any) -> Callable[..., Any] | None:
 
 
 def signature_of(fn: Callable[..., Any]) -> inspect.Signature | None:
-    """Return the signature by which a checkpoint is validated; None if it cannot be known.
+    """Return the signature of the call that validates a checkpoint; None if unknown.
 
     Example:
         >>> class Evaluator:
@@ -67,14 +67,14 @@ def signature_of(fn: Callable[..., Any]) -> inspect.Signature | None:
     try:
         return inspect.signature(called)
     except (TypeError, ValueError):
-        return None  # a builtin: the call will tell
+        return None  # a builtin: the call itself will show
 
 
 def never_takes(signature: inspect.Signature | None, kwargs: Mapping[str, Any]) -> str | None:
-    """Return why no later argument can make a call right; None if it may become so.
+    """Return why a call fails whatever arguments are added; None if it need not.
 
     Args:
-        signature: The function's, if it is known.
+        signature: The function's signature, if known.
         kwargs: The keyword arguments that each call gets.
 
     Example:
@@ -91,15 +91,12 @@ def never_takes(signature: inspect.Signature | None, kwargs: Mapping[str, Any]) 
         return str(error)
     for parameter in list(signature.parameters.values())[1:]:
         if parameter.kind is _BY_PLACE and parameter.default is parameter.empty:
-            return (
-                f"{parameter.name!r} can only be given by its place, and arguments are given by "
-                "name"
-            )
+            return f"{parameter.name!r} is positional-only, but arguments are passed by name"
     return None
 
 
 def still_lacks(signature: inspect.Signature | None, kwargs: Collection[str]) -> list[str]:
-    """Return the parameters that a call with these keyword arguments has no value for.
+    """Return the parameters that a call with these keyword arguments lacks.
 
     Example:
         >>> still_lacks(inspect.signature(lambda checkpoint, epoch, batch=1: {}), {})
@@ -117,7 +114,7 @@ def still_lacks(signature: inspect.Signature | None, kwargs: Collection[str]) ->
 
 
 def takes_resume(fn: Callable[..., Any]) -> bool:
-    """Return whether a validation function can go on from what an earlier attempt has yielded.
+    """Return whether a validation function can continue from an earlier attempt's estimates.
 
     Example:
         >>> takes_resume(lambda checkpoint, resume=None: {}), takes_resume(lambda checkpoint: {})
@@ -132,7 +129,7 @@ def takes_seed(fn: Callable[..., Any], kwargs: Collection[str] = ()) -> bool:
 
     Args:
         fn: The function; it has to name the parameter.
-        kwargs: The keyword arguments that it gets anyway: a seed among them is the only one.
+        kwargs: The keyword arguments that it always gets; a seed among them is fixed.
 
     Example:
         >>> takes_seed(lambda checkpoint, seed=0: {}), takes_seed(lambda checkpoint, **more: {})
@@ -146,7 +143,7 @@ def takes_seed(fn: Callable[..., Any], kwargs: Collection[str] = ()) -> bool:
 
 
 def is_generator(fn: Callable[..., Any]) -> bool:
-    """Return whether a validation function yields what it knows so far, as far as can be seen.
+    """Return whether a validation function is a generator, as far as can be seen.
 
     Example:
         >>> def validate(checkpoint):
@@ -160,7 +157,7 @@ def is_generator(fn: Callable[..., Any]) -> bool:
 
 
 def kind_of(fn: Callable[..., Any]) -> str | None:
-    """Return what a function is whose call does not run it to its end; None if it does.
+    """Return the kind of a function that a call does not run to its end; None if it does.
 
     Example:
         >>> async def validate(checkpoint): ...
@@ -174,7 +171,7 @@ def kind_of(fn: Callable[..., Any]) -> str | None:
 
 
 def _called(fn: Any) -> tuple[Any, Any]:
-    """Return what is called for each checkpoint, and the method behind that, if it is an object."""
+    """Return the callable for each checkpoint, and its ``__call__`` if it is an object."""
     called: Any = call_of(fn) if is_built(fn) else fn
     while isinstance(called, functools.partial):
         called = called.func
@@ -182,7 +179,7 @@ def _called(fn: Any) -> tuple[Any, Any]:
 
 
 def name_of(fn: Any) -> str:
-    """Return a function's name; what is bound to it may be a secret.
+    """Return a function's name, without arguments bound to it, which may be secrets.
 
     Example:
         >>> import functools

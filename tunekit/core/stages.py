@@ -1,9 +1,9 @@
-"""Which checkpoints a further stage of validation gets, and what came of them.
+"""Further stages of validation: which checkpoints they get, and their outcomes.
 
-Schedulers judge by the sweep's own validations. A further stage validates the same checkpoints by
+Schedulers decide by the sweep's own validations. A further stage validates the same checkpoints by
 another function: some of them, or those that turn out to matter. It follows the sweep's events, and
-has events of its own in the sweep's journal: a request that its trial's events make due, and how
-that ended. The engine never asked for those, and ignores them.
+records its own in the sweep's journal: requests, and how these ended. The engine never made those
+requests, and ignores them.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from tunekit.core.validation import Request
 
 __all__ = ["EVERY", "StageState"]
 
-#: What ``Stage(every=...)`` may be, apart from a number.
+#: The values of ``Stage(every=...)``, apart from numbers.
 EVERY = ("promoted", "last")
 
 
 @dataclass
 class _Saved:
-    """What is known of a trial's checkpoints.
+    """A trial's checkpoints, for a stage.
 
     Attributes:
-        count: How many it has saved.
+        count: The number of checkpoints that it has saved.
         newest: The request that would validate its newest one.
         undecided: The requests for those whose scores the scheduler has not decided by.
-        paused: The request for the one by whose score it was paused.
+        paused: The request for the one by whose score the trial was paused.
     """
 
     count: int = 0
@@ -52,18 +52,19 @@ class _Saved:
 
 
 class StageState:
-    """Follows the events of a sweep: what a stage has to validate, and what came of it.
+    """Follow the events of a sweep, and derive the requests of a stage from them.
 
-    Like the engine, it knows after a restore what it knew before, as it is given the same events.
-    So a request that was not written down when the driver was killed is owed again.
+    Like the engine, it is restored by applying the same events. So a request that was not recorded
+    when the driver was killed is owed again.
 
     Args:
         name: The name of the stage.
         every: Which checkpoints it validates. A number n: every n-th of a trial, counted from its
-            first. ``"promoted"``: those by whose scores the scheduler let their trials go on, and
-            the last ones of trials that were not stopped early. ``"last"``: the last one of each
-            trial.
-        engine: What is known of the sweep. It is given each event first.
+                first. ``"promoted"``: those by whose scores the scheduler let their trials
+                continue,
+                and the last ones of trials that were not stopped early. ``"last"``: the last one of
+                each trial.
+        engine: The sweep's engine, which gets each event first.
 
     Example:
         >>> stage = StageState("full", 2, engine := Engine())
@@ -78,13 +79,13 @@ class StageState:
     def __init__(self, name: str, every: int | str, engine: Engine):
         self.name, self._every, self._engine = name, every, engine
         self._trials: dict[str, _Saved] = {}
-        # The names of all that was ever owed.
+        # The names of all requests that were ever owed.
         self._known: set[str] = set()
         #: Its validations.
         self.backlog = Backlog(engine.leases)
 
     def apply(self, event: Input) -> list[Command]:
-        """Apply an event that the sweep has; return what to show."""
+        """Apply an event of the sweep; return the commands that show scores."""
         match event:
             case ValidationRequested():
                 self.backlog.request(event.id)
@@ -99,7 +100,7 @@ class StageState:
         return []
 
     def _due(self, event: OfTrial) -> Request | None:
-        """Return what an event makes due."""
+        """Return the request that an event makes due, if any."""
         trial = self._trials.setdefault(event.trial_id, _Saved())
         rejected = event.trial_id in self._engine.rejected
         promoted = last = None
@@ -128,13 +129,13 @@ class StageState:
         return {"promoted": promoted, "last": last}.get(str(self._every))
 
     def _owe(self, request: Request | None) -> None:
-        """Take what is to be validated, each once."""
+        """Owe a request, each only once."""
         if request is not None and request.id not in self._known:
             self._known.add(request.id)
             self.backlog.owe(request)
 
     def _abandon(self, trial_id: str) -> None:
-        """Drop a trial's weights: it failed, or goes on with others, as its own were worse."""
+        """Drop a trial's checkpoints: it failed, or continues with other, better weights."""
         trial = self._trials.setdefault(trial_id, _Saved())
         trial.undecided.clear()
         trial.newest = trial.paused = None

@@ -1,4 +1,4 @@
-"""How long a trial takes to start, as a sweep has measured it."""
+"""Measured start times of trials."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from collections import deque
 
 __all__ = ["USUAL_S", "StartTimes"]
 
-#: How long a process takes to start, until that was seen: to import PyTorch takes so long.
+#: The seconds for a process to start, until one was measured: those to import PyTorch.
 USUAL_S = 2.0
 
 
 class StartTimes:
-    """Learns how long trials take to start, and for an iteration, from the newest of them.
+    """Measure how long trials take to start, and to train an iteration, from the newest ones.
 
-    A start is what a trial takes from getting its resources to its first report there, less an
-    iteration: its process, its imports and its data, and its state, if it resumes. As long as no
-    iteration was measured, it is counted with one. Times are seconds on any clock that does not go
-    back.
+    A start is the time from getting resources to the first report, less an iteration: the process,
+    imports and data, and the state of a resumed trial. Until an iteration was measured, it is
+    included. Times are seconds on any clock that is never set back.
 
     Example:
         >>> starts = StartTimes()
@@ -40,28 +39,28 @@ class StartTimes:
 
     @property
     def typical_s(self) -> float | None:
-        """Return the seconds that a start takes; None until there was one."""
+        """Return the median duration of a start, in seconds; None until one was measured."""
         if not self._firsts:
             return None
         return max(0.0, statistics.median(self._firsts) - (self.iteration_s or 0.0))
 
     @property
     def iteration_s(self) -> float | None:
-        """Return the seconds that an iteration takes; None until there was one."""
+        """Return the median duration of an iteration, in seconds; None until one was measured."""
         return statistics.median(self._iterations) if self._iterations else None
 
     def begins(self, trial_id: str, now: float) -> bool:
-        """Note that a trial has its resources; return whether that is new."""
+        """Record that a trial has its resources; return whether that is new."""
         new = trial_id not in self._begun
         self._begun.setdefault(trial_id, now)
         return new
 
     def trains(self, trial_id: str, now: float) -> None:
-        """Note that a trial trains its next iteration in its process."""
+        """Record that a trial trains its next iteration in its process."""
         self._training[trial_id] = now
 
     def reported(self, trial_id: str, now: float) -> None:
-        """Note that a trial has reported."""
+        """Record that a trial has reported."""
         begun, training = self._begun.pop(trial_id, None), self._training.pop(trial_id, None)
         if begun is not None:
             self._firsts.append(now - begun)
@@ -69,6 +68,6 @@ class StartTimes:
             self._iterations.append(now - training)
 
     def ends(self, trial_id: str) -> None:
-        """Note that a trial has no process any more."""
+        """Record that a trial no longer has a process."""
         self._begun.pop(trial_id, None)
         self._training.pop(trial_id, None)

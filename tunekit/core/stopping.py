@@ -1,8 +1,8 @@
-"""When a stopping criterion is asked: at a report, or once that is validated.
+"""When a stopping criterion is evaluated: at a report, or once that is validated.
 
-A criterion that reads metrics of training is asked at each report. One that reads a metric of
-which only validated values count is asked with validated results, as schedulers are. Which it is
-shows when it is asked: it gets the report in a form that notices what is read.
+A criterion that reads metrics of training is evaluated at each report. One that reads a metric of
+validation is evaluated on validated results, as schedulers are. Which of the two applies shows when
+it is evaluated: it gets the report in a form that records which metrics it reads.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from tunekit.core.values import number
 
 __all__ = ["Awaited", "Criteria", "Criterion", "Missed", "Reads", "ReportView", "nested"]
 
-# Whether a criterion stops a trial anyway is asked in so many ways at most.
+# The most combinations of comparisons for which a criterion is tried.
 _MOST_WAYS = 64
 
 
 class Awaited(BaseException):
-    """A metric is read that only validation gives; not an ``Exception``, which users catch."""
+    """A metric of validation is read; not an ``Exception``, which users catch."""
 
 
 @dataclass
 class Missed:
-    """What was looked for in a report, and is not there.
+    """The names that were looked up in a report in vain.
 
     Attributes:
         names: The names.
-        awaited: Whether one of them was validation's.
+        awaited: Whether one of them is a metric of validation.
     """
 
     names: set[str] = field(default_factory=set)
@@ -44,12 +44,12 @@ class Missed:
 
 
 class ReportView(dict[str, Any]):
-    """A report as a stopping criterion sees it, without the metrics that are validation's.
+    """A report for a stopping criterion, without the metrics of validation.
 
     Args:
-        report: The report; levels of it are looked at when they are read.
-        validated: Names of the metrics of which only validated values count.
-        missed: What was looked for in vain in the report of which it is a level.
+        report: The report; its levels are looked at when they are read.
+        validated: The metrics for which only validated values count.
+        missed: The names that were looked up in vain, for a level of another report.
         prefix: The name of that level.
 
     Raises:
@@ -75,11 +75,11 @@ class ReportView(dict[str, Any]):
     ):
         super().__init__(report if prefix else without(report, validated))
         self._validated, self._prefix = validated, prefix
-        #: What was looked for in vain.
+        #: The names that were looked up in vain.
         self.missed = missed or Missed()
 
     def _look(self, key: Any) -> bool:
-        """Return whether the report has it."""
+        """Return whether the report has a key."""
         if super().__contains__(key):
             return True
         name = f"{self._prefix}{key}"
@@ -107,7 +107,7 @@ class ReportView(dict[str, Any]):
 
 
 class Reads(Enum):
-    """What a criterion reads of a result."""
+    """The metrics of a result that a criterion reads."""
 
     NOTHING = "nothing"  #: it counts calls, or looks at the clock
     METRIC = "metric"  #: one metric, which it names
@@ -115,18 +115,19 @@ class Reads(Enum):
 
 
 class Criterion:
-    """A stopping criterion, with what is known of the metrics that it reads.
+    """A stopping criterion, with what is known about the metrics that it reads.
 
-    One with a state of its own is asked with validated results only, from when it is known to read
-    a validated metric: it would count a report twice. One without is tried with each report, too,
-    so that ``accuracy > 0.9 or training_iteration >= 10`` stops at iteration 10: there it stops
+    As soon as a stateful criterion is known to read a validated metric, it is evaluated on
+    validated
+    results only: it would count a report twice. A stateless one is tried with each report, too, so
+    that ``accuracy > 0.9 or training_iteration >= 10`` stops at iteration 10: there it stops
     whatever the accuracy turns out to be.
 
     Args:
-        ask: ``ask(trial_id, result)``: whether the trial is to stop.
+        ask: ``ask(trial_id, result)`` returns whether the trial is to stop.
         reads: What it reads.
-        metric: The metric that it names, if it does.
-        stateful: Whether it may keep something from one call to the next.
+        metric: The metric that it names, if any.
+        stateful: Whether it may keep state between calls.
 
     Example:
         >>> criterion = Criterion(lambda trial_id, result: result["accuracy"] > 0.9)
@@ -148,18 +149,18 @@ class Criterion:
         self._stateful, self._rehearsed = stateful, not stateful
         self._missed = set() if metric is None else {metric}
         self._put_off = self._found = False
-        #: Whether it has raised an error, and is not asked any more.
+        #: Whether it has raised an error, and is no longer evaluated.
         self.broken = False
 
     def reported(
         self, trial_id: str, report: Mapping[str, Any], validated: Collection[str]
     ) -> bool:
-        """Ask it with a report, unless it is to be asked once that is validated.
+        """Evaluate it on a report, unless it has to wait until that is validated.
 
         Args:
             trial_id: The trial.
             report: What training reported.
-            validated: Names of the metrics of which only validated values count.
+            validated: The metrics for which only validated values count.
         """
         if self.broken:
             return False
@@ -183,14 +184,14 @@ class Criterion:
         *,
         again: bool = False,
     ) -> bool:
-        """Ask it with a validated result, flat, if it reads validated metrics.
+        """Evaluate it on a validated result, flat, if it reads validated metrics.
 
         Args:
             trial_id: The trial.
             result: The result.
             validated: As for :meth:`reported`.
-            again: Whether the result was judged before the sweep was interrupted. The criterion
-                may not have been asked with its report since it was saved.
+            again: Whether the result was already evaluated before the sweep was interrupted. The
+                criterion may not have seen its report since it was saved.
         """
         if self.broken or self.reads is Reads.NOTHING:
             return False
@@ -203,19 +204,19 @@ class Criterion:
         return bool(self.ask(trial_id, nested(result)))
 
     def waits(self, validated: Collection[str]) -> bool:
-        """Return whether it is known to read a metric of which only validated values count."""
+        """Return whether it is known to read a metric for which only validated values count."""
         return self._put_off or any(_has(validated, name) for name in self._missed)
 
     def lost(self, validated: Collection[str]) -> str | None:
-        """The metric that it names and nobody has produced, if that is so."""
+        """Return the metric that it names if nothing has produced it."""
         nobodys = self.metric not in validated and not self._found
         return self.metric if self.reads is Reads.METRIC and nobodys else None
 
     def _rehearse(
         self, trial_id: str, report: Mapping[str, Any], validated: Collection[str]
     ) -> None:
-        """Find out what it reads, without its noticing."""
-        with suppress(Exception):  # it will be raised again, or it cannot be copied
+        """Find out what it reads, on a copy."""
+        with suppress(Exception):  # it will raise again, or cannot be copied
             self._try(copy.deepcopy(self.ask), trial_id, report, validated)
 
     def _stops_anyway(
@@ -223,8 +224,9 @@ class Criterion:
     ) -> bool:
         """Return whether it stops the trial whatever the validated metrics turn out to be.
 
-        A copy is asked once for each way in which its comparisons of them may come out. One whose
-        state changes by being asked counts results, and a report is no result of it.
+        A copy is evaluated once for each combination of outcomes of its comparisons with them. A
+        copy
+        whose state changes by that counts results, and must not count a report.
         """
         known = {name: v for name, v in flatten(report).items() if name not in validated}
         ways: list[list[bool]] = [[]]
@@ -269,7 +271,7 @@ class Criterion:
             pass
         except KeyError as error:
             name = error.args[0] if error.args else None
-            # It may be one that a validation will produce, or was copied from the view.
+            # It may be a metric of validation, or copied from the view.
             missed = view.missed.names | {one.rsplit("/", 1)[-1] for one in view.missed.names}
             put_off = name in missed or name in validated
             if not put_off:
@@ -281,15 +283,15 @@ class Criterion:
 
 
 class _Unknown:
-    """A number that is not known yet: its comparisons come out as they are told to, then as true.
+    """An unknown number: its comparisons have given outcomes, and after these True.
 
     Args:
-        way: How the first comparisons come out.
+        way: The outcomes of the first comparisons.
     """
 
     def __init__(self, way: Sequence[bool]):
         self._way = way
-        #: How each comparison has come out.
+        #: The outcome of each comparison.
         self.taken: list[bool] = []
 
     def __bool__(self) -> bool:
@@ -311,12 +313,12 @@ class _Unknown:
 
 
 def _has(validated: Collection[str], name: str) -> bool:
-    """Return whether a name is a validated metric's, or that of a level of them."""
+    """Return whether a name is a validated metric, or a level of one."""
     return name in validated or any(known.startswith(f"{name}/") for known in validated)
 
 
 def nested(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a flat result with its levels, as Tune hands results to stoppers; both can be read.
+    """Return a flat result with its nested levels added, as Tune passes results to stoppers.
 
     Example:
         >>> nested({"loss": 1, "eval/accuracy": 0.5})
@@ -341,9 +343,9 @@ def _path(name: Any) -> Iterator[Any]:
 
 
 class Criteria:
-    """What was taken out of each trial's ``RunConfig(stop={...})``, because validation decides it.
+    """The criteria on validated metrics, taken out of each trial's ``RunConfig(stop={...})``.
 
-    Tune compares reports; a metric that validation produces is not training's to stop by.
+    Tune compares reports, but these metrics are not training's.
 
     Example:
         >>> criteria = Criteria()
@@ -359,7 +361,7 @@ class Criteria:
     def take_over(
         self, trial_id: str, criterion: Mapping[str, float], names: Collection[str]
     ) -> dict[str, float]:
-        """Take what a trial's criterion says about metrics of those names; return the rest."""
+        """Take over the parts of a trial's criterion on the given metrics; return the rest."""
         taken = {name: least for name, least in criterion.items() if name in names}
         if taken:
             self._least.setdefault(trial_id, {}).update(taken)
@@ -367,7 +369,7 @@ class Criteria:
 
     @property
     def empty(self) -> bool:
-        """Return whether there is none."""
+        """Return whether there are no criteria."""
         return not self._least
 
     def reached(self, trial_id: str, result: Mapping[str, Any]) -> bool:
@@ -377,7 +379,7 @@ class Criteria:
         return any(own is not None and own >= least[name] for name, own in known.items())
 
     def alike(self, trial_id: str, metric: str, interval: Interval) -> bool:
-        """Return whether a trial ends, or does not, wherever in an interval a metric is.
+        """Return whether the decision to end a trial is the same for all values in an interval.
 
         Example:
             >>> criteria = Criteria()

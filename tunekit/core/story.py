@@ -1,4 +1,4 @@
-"""What happened to one trial, in order, and why it waits: as text."""
+"""The history of one trial as text, and why it waits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tunekit.core.words import number as digits
 
 __all__ = ["story"]
 
-# What is said of each event; nothing of others.
+# The text of each event; other events have none.
 _SAYS: Mapping[type[Event], str] = {
     TrialAdded: "added",
     Reported: "{at} reported",
@@ -77,17 +77,17 @@ def story(
     state: str = "open",
     now: float | None = None,
 ) -> str:
-    """Return what happened to a trial, a line each, and then what it does now.
+    """Return the history of a trial, one line per event, and its current state.
 
-    Times count from the trial's first line. Iterations in which nothing else happened share a line.
-    Why the trial waits is what the engine says after the same events.
+    Times count from the trial's first line. Consecutive iterations without other events share a
+    line. Why the trial waits follows from the engine's state after the same events.
 
     Args:
-        events: The events of the journal, those of checkpoints included.
+        events: The events of the journal, including those of checkpoints.
         trial_id: The trial.
-        sessions: The first line of each session: the newest one has the settings.
-        state: What the sweep does, as in ``Sweep.summary()``.
-        now: Seconds since the epoch; by default, when the sweep was last heard of.
+        sessions: The first line of each session; the newest one has the settings.
+        state: The state of the sweep, as in ``Sweep.summary()``.
+        now: Seconds since the epoch; by default, the time of the sweep's last sign of life.
 
     Example:
         >>> saved = {"trial_id": "a", "id": "a:0:1:1", "iteration": 1}
@@ -128,10 +128,10 @@ def story(
 def _lines(
     events: Sequence[Event], trial_id: str, judged: Sequence[str]
 ) -> list[tuple[float, str]]:
-    """Return what happened to a trial, and when."""
+    """Return the events of a trial as ``(time, text)``."""
     lines: list[tuple[float, str]] = []
-    # The place that the last line is about, as long as it says no more than what was reported and
-    # saved there; the first iteration on it, as long as it says no more than reports.
+    # The place of the last line, as long as it has only a report and what was saved there; and the
+    # first iteration on it, as long as it has only reports.
     at: tuple[int, int] | None = None
     first: int | None = None
     for event in events:
@@ -159,7 +159,7 @@ def _lines(
 
 
 def _text(event: Event, trial_id: str, judged: Sequence[str]) -> str | None:
-    """Return what an event says of a trial; None if that is nothing."""
+    """Return the text of an event for a trial; None if it has none."""
     if isinstance(event, Exploited) and event.donor_id == trial_id != event.trial_id:
         at = place_in_words(event.donor_generation, event.iteration)
         return f"trial {event.trial_id} is overwritten with its {at}"
@@ -209,15 +209,15 @@ def _now(
     state: str,
     until: float,
 ) -> list[str]:
-    """Return what the trial does, as far as the journal tells.
+    """Return the current state of a trial, as far as the journal shows it.
 
-    It does not record what a trial that does not wait for every score has been told to do
+    The journal does not record whether a trial that does not wait for every score was held
     meanwhile, nor who has which resources.
     """
     known = session.get("validation", {})
     engine = Engine(known.get("when", 1))
     engine.apply(JudgedBy(frozenset(session.get("judged") or ())))
-    decision = None  # the scheduler's last word; None: it has to be started first
+    decision = None  # the scheduler's last decision; None: the trial has to be started first
     for event in events:
         engine.apply(event)
         if isinstance(event, OfTrial) and event.trial_id == trial_id:
@@ -246,20 +246,20 @@ def _now(
     elif engine.record(trial_id).paused:
         what = "It is paused by hand, until `tunekit continue`."
     elif engine.record(trial_id).failed:
-        what = "It has failed, and is started again if Tune's settings allow that."
+        what = "It has failed; it restarts if Tune's settings allow that."
     elif trial is None or trial.status == "pending" or decision is None:
         what = _unstarted(trial, timeline, session)
     elif decision == "STOP":
         what = "Its scheduler has stopped it."
     elif decision == "PAUSE":
         others = sum(row["status"] in PENDING for row in timeline.validations)
-        what = "Its scheduler has paused it, and decides by the scores of other trials, too "
+        what = "Its scheduler has paused it, and also decides by the scores of other trials "
         what += f"(validations pending in the sweep: {others})."
     elif awaited and on_pending == "wait":
         what = f"It waits for the score of {scores}."
     elif awaited:
-        what = f'It trains on, or waits for the score of {scores} (on_pending="{on_pending}"); '
-        what += "which of the two is not recorded."
+        what = f'It trains, or waits for the score of {scores} (on_pending="{on_pending}"); '
+        what += "the journal does not record which."
     else:
         what = "It trains."
     lines.append(what)
@@ -268,7 +268,7 @@ def _now(
         validation = f"  The validation of {place_in_words(*one.place)}"
         row = rows.get(one.id)
         if row is None:
-            lines.append(f"{validation} has ended; its score is delivered in its turn.")
+            lines.append(f"{validation} has ended; its score is still to be delivered.")
             continue
         ago = duration(max(0.0, until - row["requested"]))
         lines.append(f"{validation} was requested {ago} ago, and is {row['status']}.")
@@ -276,7 +276,7 @@ def _now(
 
 
 def _unstarted(trial: TrialSummary | None, timeline: Timeline, session: Mapping[str, Any]) -> str:
-    """Return that a trial waits to be started, and what is recorded of why."""
+    """Return that a trial waits to be started, and the recorded reasons."""
     started = sum(one.status == "running" for one in timeline.trials.values())
     what = f"It waits to be started (trials that have started and not ended: {started}"
     if trial is not None and trial.resources:

@@ -35,7 +35,7 @@ def two_sided(t: float, df: float) -> float:
 
 @lru_cache(maxsize=1024)
 def quantile(df: float, confidence: float = 0.95) -> float:
-    """Return how far from 0 a t-distributed variable is at most, with a given probability.
+    """Return the distance from 0 that a t-distributed variable stays within, with a probability.
 
     Args:
         df: The degrees of freedom, at least 1; they need not be a whole number.
@@ -61,13 +61,13 @@ def quantile(df: float, confidence: float = 0.95) -> float:
 def _beta(a: float, b: float, x: float, y: float) -> float:
     """Return the regularized incomplete beta function at ``x``, where ``y`` is ``1 - x``.
 
-    Both are passed because the smaller one would lose its digits in the subtraction.
+    Both are passed because computing the smaller one by subtraction would lose its digits.
     """
     if x == 0 or y == 0:
         return float(y == 0)
     front = a * math.log(x) + b * math.log(y)
     front += math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    # The fraction converges fast on this side of the mode only.
+    # The fraction converges fast only on this side of the mode.
     if x < (a + 1) / (a + b + 2):
         return math.exp(front) / (a * _fraction(a, b, x))
     return 1 - math.exp(front) / (b * _fraction(b, a, y))

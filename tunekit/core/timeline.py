@@ -1,4 +1,4 @@
-"""A sweep's journal, told again as rows: what became of trials, validations and decisions."""
+"""A sweep's journal as rows: trials, validations and decisions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = [
     "better",
 ]
 
-#: What is known of a validation before its checkpoint is.
+#: The row of a validation about which nothing is known.
 VALIDATION: Mapping[str, Any] = {
     **dict.fromkeys(("id", "trial_id", "generation", "iteration", "run", "stage")),
     "status": PendingStatus.WAITING.value,
@@ -61,7 +61,7 @@ VALIDATION: Mapping[str, Any] = {
     "metrics": {},
 }
 
-#: The key, in a report, of how long its iteration took, in seconds.
+#: The key, in a report, of the duration of its iteration, in seconds.
 TOOK = "time_this_iter_s"
 
 Place = tuple[str, int, int]  # trial, generation, iteration
@@ -82,11 +82,11 @@ class ScoredCheckpoint:
     """A validated checkpoint.
 
     Attributes:
-        generation: The generation of its trial.
+        generation: Its trial's generation.
         iteration: The training iteration at which it was saved.
         metrics: Its validated metrics, nested as they were returned.
-        checkpoint: Where it lies, or lay.
-        violation: By how much it violates the sweep's constraints; 0 if it satisfies them.
+        checkpoint: Its path; it may be deleted.
+        violation: Its violation of the sweep's constraints; 0 if it satisfies them.
     """
 
     generation: int
@@ -101,13 +101,13 @@ class ScoredCheckpoint:
         return (self.generation, self.iteration)
 
     def value(self, metric: str) -> float | None:
-        """Its validated value of a metric, by flat name; None if it has no such number."""
+        """Return its validated value of a metric, by flat name; None if it has no such number."""
         return _number(flatten(self.metrics).get(metric))
 
     def standing(self, metric: str, mode: str) -> tuple[float, float] | None:
-        """Return by what checkpoints are ranked, the least first; None without the metric.
+        """Return the sort key for ranking, the least first; None without the metric.
 
-        One that satisfies the constraints comes before one that does not.
+        A checkpoint that satisfies the constraints precedes one that does not.
 
         Args:
             metric: The metric, by flat name.
@@ -128,15 +128,15 @@ class ScoredCheckpoint:
 
 @dataclass(frozen=True)
 class Span:
-    """Something that took time.
+    """A period of time in the life of a trial or a validation.
 
     Attributes:
         trial_id: The trial.
         kind: ``"training"``, ``"waiting"`` (the trial, for a score), ``"requested"`` (a validation,
             until it runs) or ``"validating"``.
-        begin: In seconds since the epoch.
-        end: Likewise.
-        generation: Of the trial.
+        begin: The start, in seconds since the epoch.
+        end: The end, in seconds since the epoch.
+        generation: The trial's generation.
         iteration: The iteration that was trained, waited for or validated.
         note: How a validation ended.
     """
@@ -152,15 +152,15 @@ class Span:
 
 @dataclass
 class TrialSummary:
-    """What became of a trial.
+    """A trial's summary.
 
     Attributes:
         trial_id: The trial.
-        config: The hyperparameters that it began with.
-        folder: The name of its folder in the experiment's.
-        resources: What it takes of the cluster.
+        config: Its initial hyperparameters.
+        folder: The name of its folder in the experiment's folder.
+        resources: The resources that it takes from the cluster.
         status: ``"pending"``, ``"running"``, ``"terminated"`` or ``"error"``.
-        generation: How often it was overwritten.
+        generation: The number of times it was overwritten.
         iteration: The training iteration that it has reported last.
         stopped: Whether its scheduler ended it, or it was stopped by hand.
         by_hand: ``"paused"`` or ``"stopped"`` if it is, by hand; otherwise empty.
@@ -195,16 +195,16 @@ class TrialSummary:
 
 
 class Timeline:
-    """What became of a sweep, told from its journal.
+    """The history of a sweep, from its journal.
 
     Args:
         events: The journal's lines, in order.
-        metric: The validated metric, by flat name, by which the sweep is judged, if one is.
+        metric: The validated metric, by flat name, that the sweep ranks by, if it is a single one.
         sessions: The first line of each session.
-        constraints: What scores must satisfy.
-        later: What later validations have found: rows as of :attr:`of_all_stages`, with their
-            ``function``; the ``stage`` is the name that is before their metrics. They are shown
-            beside the sweep's own, like those of a further stage.
+        constraints: The constraints on scores.
+        later: The rows of later validations, as in :attr:`of_all_stages`, with their ``function``;
+            ``stage`` is the prefix of their metrics. They are shown next to the sweep's own, like
+            those of a further stage.
 
     Example:
         >>> timeline = Timeline([
@@ -229,11 +229,11 @@ class Timeline:
     ):
         self._metric, self.constraints = metric, constraints
         self._history = History()
-        #: The trials, in the order in which they were added.
+        #: The trials, in the order of addition.
         self.trials: dict[str, TrialSummary] = {}
         #: A row for each validation of the first stage, in the order of the requests.
         self.validations: list[dict[str, Any]] = []
-        #: A row for each validation of every stage, likewise.
+        #: A row for each validation of every stage, in the order of the requests.
         self.of_all_stages: list[dict[str, Any]] = []
         #: A row for each checkpoint and name of later validations.
         self.later = later
@@ -243,31 +243,31 @@ class Timeline:
         self.ancestry = Ancestry()
         #: A row for each decision of the scheduler, in order.
         self.decisions: list[dict[str, Any]] = []
-        #: Where trials were paused by the scheduler, and resumed: (trial, generation, iteration).
+        #: Where the scheduler resumed trials that it had paused: (trial, generation, iteration).
         self.resumed: set[Place] = set()
         #: The time of the first line, and of the last; None if there is none.
         self.first: float | None = None
         self.last: float | None = None
-        #: From when until when nobody drove the sweep: between one session and the next.
+        #: The periods without a driver: between one session and the next.
         self.breaks: list[tuple[float, float]] = []
-        #: What the last session's end was: ``"finished"``, ``"interrupted"``, or None if it has
-        #: not been written down: the driver runs, or was killed.
+        #: How the last session ended: ``"finished"``, ``"interrupted"``, or None if that is not
+        #: recorded: the driver runs, or was killed.
         self.end: str | None = None
-        # When each place was reported last, and what; by trial, the newest last.
+        # The time and the report of each place, by trial; the newest last.
         self._reports: dict[str, dict[tuple[int, int], tuple[float, Mapping[str, Any]]]] = {}
         # The newest iteration of each generation.
         self._reached: dict[tuple[str, int], int] = {}
         self._by_id: dict[str, dict[str, Any]] = {}
         self._paths: dict[Place, str] = {}
-        # The trials that the scheduler has stopped, but which have not ended yet.
+        # The trials that the scheduler has stopped but that have not ended yet.
         self._stopping: set[str] = set()
-        # By which score the scheduler has judged each trial last.
+        # The score by which the scheduler has decided last, by trial.
         self._heard: dict[str, tuple[int, int]] = {}
         self._values: dict[Place, float | None] = {}
         # When trials trained and waited, by trial; and when each iteration ended.
         self._spans: dict[str, list[Span]] = {}
         self._trained: list[float] = []
-        # By trial: the best and the newest score by a metric, as far as that was asked for.
+        # By trial: the best and the newest score by a metric, cached.
         self._found: dict[str, dict[tuple[str, str | None], ScoredCheckpoint | None]] = {}
         restored = list(sessions[1:])
         for event in events:
@@ -281,7 +281,7 @@ class Timeline:
             self._take_later(row)
 
     def extend(self, events: Iterable[Event]) -> None:
-        """Go on with what the newest session has written since.
+        """Apply the newest session's further events.
 
         Example:
             >>> reports = [
@@ -306,42 +306,41 @@ class Timeline:
 
     @property
     def names(self) -> list[str]:
-        """The flat names of all metrics that validations have produced, further ones last."""
+        """Return the flat names of all metrics of validations, those of further stages last."""
         return [*self._history.names, *self._history.staged_names]
 
     @property
     def own_names(self) -> list[str]:
-        """Those that the sweep's own validations have produced, of whatever stage."""
+        """Return the metrics of the sweep's own validations, in any stage."""
         return [name for name in self.names if name not in self._later_names]
 
     def run_of(self, trial_id: str, generation: int, iteration: int) -> int:
-        """Return how many times a trial has run an iteration; 1 if it has not been reported."""
+        """Return the number of runs of an iteration; 1 if it has not been reported."""
         return self._history.run_of(trial_id, iteration, generation)
 
     @property
     def iterations(self) -> int:
-        """Return how many iterations were trained; one that was run again counts again."""
+        """Return the number of trained iterations; one that was repeated counts again."""
         return len(self._trained)
 
     def iterations_by(self, time: float) -> int:
-        """Return how many iterations had been trained by a time, in seconds since the epoch."""
+        """Return the number of iterations trained by a time, in seconds since the epoch."""
         return bisect.bisect_right(sorted(self._trained), time)
 
     @property
     def iterations_after_stop(self) -> int:
-        """Return how many iterations trials were trained past the one for which they were
-        stopped."""
+        """Return the number of iterations that trials trained after the one that stopped them."""
         stops = (row for row in self.decisions if row["decision"] == "STOP" and row["iteration"])
         return sum(row["late_iterations"] for row in stops)
 
     def rows(self, trial_id: str) -> Iterator[dict[str, Any]]:
-        """A trial's reports with their scores: one for each iteration of each generation."""
+        """Yield a trial's reports with their scores: one for each iteration of each generation."""
         known = self._reports.get(trial_id, {})
         for row in self._history.rows(trial_id, [report for _, report in known.values()]):
             yield {**row, "reported_at": known[_place(row)][0]}
 
     def scores(self, trial_id: str) -> list[ScoredCheckpoint]:
-        """A trial's validated checkpoints, by generation and iteration."""
+        """Return a trial's validated checkpoints, by generation and iteration."""
         found = dict(self._history.scores(trial_id))
         for place, metrics in self._history.staged_scores(trial_id):
             found[place] = merge(found.get(place, {}), metrics)
@@ -358,20 +357,20 @@ class Timeline:
     def _violation(
         self, trial_id: str, place: tuple[int, int], metrics: Mapping[str, Any]
     ) -> float:
-        """Return by how much a score violates the constraints; some may be on training's."""
+        """Return a score's violation of the constraints; some may be on training's metrics."""
         if not self.constraints:
             return 0.0
         _, report = self._reports.get(trial_id, {}).get(place, (0.0, {}))
         return violation(flatten(merge(report, metrics)), self.constraints)
 
     def reached(self, trial_id: str, time_attr: str) -> float | None:
-        """Return a trial's newest value of what its reports count time by; None without any."""
+        """Return a trial's newest value of the ``time_attr`` of its reports; None without any."""
         known = self._reports.get(trial_id)
         newest = list(known.values())[-1][1] if known else {}
         return _number(flatten(newest).get(time_attr))
 
     def score(self, trial_id: str, metric: str | None, mode: str | None) -> ScoredCheckpoint | None:
-        """Return a trial's best checkpoint by a metric; the first of those that are equally good.
+        """Return a trial's best checkpoint by a metric; the first of equally good ones.
 
         Args:
             trial_id: The trial.
@@ -398,7 +397,7 @@ class Timeline:
         return self.ancestry.configs.get((trial_id, generation), trial.config)
 
     def spans(self) -> list[Span]:
-        """Return what trials and validations did when, trial by trial.
+        """Return the spans of trials and validations, trial by trial.
 
         A validation counts as requested until its last attempt runs.
         """
@@ -413,7 +412,7 @@ class Timeline:
         spans = (span for own in found.values() for span in own)
         return [span for span in spans if span.end > span.begin or span.kind == "training"]
 
-    # How it is told ----------------------------------------------------------------------------
+    # Applying events ---------------------------------------------------------------------------
 
     def _take(self, event: Event) -> None:
         now = event.time
@@ -504,7 +503,7 @@ class Timeline:
         trial.trained_s += now - begin
 
     def _take_request(self, event: ValidationRequested) -> None:
-        if event.id in self._by_id:  # it was pending when the driver was killed
+        if event.id in self._by_id:  # it was already pending when the driver was killed
             return
         row: dict[str, Any] = {
             **VALIDATION,
@@ -524,12 +523,12 @@ class Timeline:
             self.validations.append(row)
 
     def _unended(self, name: str) -> dict[str, Any]:
-        """Return the row of a validation; one that nobody has if it is not known, or has ended."""
+        """Return the row of a pending validation; a new dict if it is unknown or has ended."""
         row = self._by_id.get(name, {})
         return row if row.get("status") in PENDING else {}
 
     def _restored(self, session: Mapping[str, Any]) -> None:
-        """Another session goes on: what ran in the one before runs no more."""
+        """Start another session: processes of the one before no longer run."""
         self.end = None
         self.cost.close()
         begins = _number(session.get("time"))
@@ -546,7 +545,7 @@ class Timeline:
         trial_id, generation, iteration = row["trial_id"], row["generation"], row["iteration"]
         reached = self._reached.get((trial_id, generation), iteration)
         if row["ran_from"] is None and row["started"] is not None and event.ran_s:
-            # It has ended before anybody saw it run.
+            # It ended before it was seen to run.
             row["ran_from"] = max(row["started"], now - event.ran_s)
         row.update(
             status=event.status,
@@ -591,10 +590,10 @@ class Timeline:
         now, trial_id, (generation, iteration) = event.time, event.trial_id, at
         reached = self._reached.get((trial_id, generation), iteration)
         if event.decision == "STOP" and self._trial(event).ended is None:
-            self._stopping.add(trial_id)  # later, it ends nothing any more
+            self._stopping.add(trial_id)  # later, it no longer ends anything
         value = self._values.get((trial_id, *at))
         if value is None and at in self._reports.get(trial_id, {}):
-            # The sweep may be judged by what training reports.
+            # The sweep may rank by a metric of training.
             _, report = self._reports[trial_id][at]
             value = _number(flatten(report).get(self._metric or ""))
         self.decisions.append(

@@ -1,4 +1,4 @@
-"""Validations: which checkpoints get one, what is asked for, and what came of it."""
+"""Validations: which checkpoints get one, the request, the outcome."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = [
 
 
 class Selection:
-    """Picks the checkpoints to validate, unless the report of a checkpoint says otherwise.
+    """Select the checkpoints to validate, unless a checkpoint's report decides that.
 
     Args:
-        when: A number: those at least so many iterations after the one before, or after the start
-            of the trial; or ``"decisions"``: those whose score is used; or ``"requested"``: those
-            whose report asks. ``"auto"``: all, some of them only if there is room.
+        when: A number: checkpoints at least that many iterations after the last one, or after the
+            start of the trial; ``"decisions"``: those whose score is used; ``"requested"``: those
+            whose report requests it. ``"auto"``: all, some of them only if resources are free.
 
     Example:
         >>> selection = Selection(when=2)
@@ -49,7 +49,7 @@ class Selection:
 
     def __init__(self, when: int | str = 1):
         self._when = 1 if when == "auto" else when
-        # The newest iteration of each trial that was picked.
+        # The newest selected iteration of each trial.
         self._newest: dict[str, int] = {}
 
     def wants(
@@ -59,8 +59,8 @@ class Selection:
 
         Args:
             trial_id: The trial that saved it.
-            iteration: When it was saved.
-            wish: What its report asked for: True or False decide, None leaves it to ``when``.
+            iteration: The iteration at which it was saved.
+            wish: The report's request: True or False decides, None leaves it to ``when``.
             used: Whether the scheduler will use its score, or it is the trial's last.
         """
         if wish is not None:
@@ -92,7 +92,7 @@ RESERVED = frozenset(
 )
 
 
-# What no score can be better than, by which values are better.
+# The value that no score may have, by mode.
 _BEST: dict[str | None, float] = {"min": -math.inf, "max": math.inf}
 
 
@@ -112,22 +112,21 @@ class Request:
     Attributes:
         trial_id: The trial that saved the checkpoint.
         iteration: The training iteration at which it was saved.
-        run: How many times the trial has run that iteration, 1 at first. A trial that goes back
-            to an older checkpoint runs iterations again.
-        generation: How often the trial had been overwritten with other weights.
-        checkpoint: What the validation function gets; opaque here.
-        path: Where the checkpoint lies, for records and leases.
-        report: The report of that iteration, nested as reported; not to be changed.
+        run: The number of times the trial has run that iteration, initially 1. A trial that returns
+            to an older checkpoint repeats iterations.
+        generation: The number of times the trial had been overwritten with other weights.
+        checkpoint: The argument of the validation function; opaque here.
+        path: The checkpoint's path, for records and leases.
+        report: The report of that iteration, nested as reported; it must not be changed.
         kwargs: Keyword arguments of the validation function.
-        timeout_s: Seconds from the start of running, or None for no limit.
+        timeout_s: The time limit in seconds, from the start of running; None for no limit.
         config: The hyperparameters that the checkpoint was trained with, those of its generation;
-            not to be changed.
-        used: Whether the scheduler will use the score, or it is the trial's last: the scheduler
-            decides by it.
+            they must not be changed.
+        used: Whether the scheduler decides by the score, or it is the trial's last.
         serves: What the score serves in the scheduler's internal state; None if nothing.
-        optional: Whether it is only run where that costs nobody anything: it decides nothing.
-        known: What an earlier attempt has yielded, by the flat names of the metrics.
-        stage: The further stage that validates it; empty for the one that schedulers judge by.
+        optional: Whether it runs only if no trial is delayed by that: no decision depends on it.
+        known: The estimates of an earlier attempt, by the flat names of the metrics.
+        stage: The further stage that validates it; empty for the one that schedulers decide by.
     """
 
     trial_id: str
@@ -148,42 +147,42 @@ class Request:
 
     @property
     def id(self) -> str:
-        """A name that is unique in the sweep, and the same after a restore."""
+        """Return a name that is unique in the sweep, and the same after a restore."""
         own = f"{self.trial_id}:{self.generation}:{self.iteration}:{self.run}"
         return f"{own}:{self.stage}" if self.stage else own
 
     @property
     def place(self) -> tuple[int, int]:
-        """``(generation, iteration)``: the row of its trial that it belongs to."""
+        """Return ``(generation, iteration)``, which identifies the row of its trial."""
         return (self.generation, self.iteration)
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try at a request; ``number`` counts from 1."""
+    """One attempt at a request; ``number`` counts from 1."""
 
     request: Request
     number: int
 
     @property
     def id(self) -> str:
-        """A name that is unique in the sweep."""
+        """Return a name that is unique in the sweep."""
         return f"{self.request.id}#{self.number}"
 
 
 class PendingStatus(str, Enum):
-    """How far a validation is that has not ended.
+    """The status of a validation that has not ended.
 
     While it is starting, it may be *queued*: Ray has no resources for it yet. The journal does not
     record that.
     """
 
-    WAITING = "waiting"  #: it was requested; Ray does not have it
+    WAITING = "waiting"  #: it was requested, but not passed to Ray
     STARTING = "starting"  #: Ray has it: it is queued, or its process starts
     RUNNING = "running"  #: its function was called
 
 
-#: What the status of a validation is that has not ended, as tables have it.
+#: The statuses of validations that have not ended, as they are in tables.
 PENDING = tuple(status.value for status in PendingStatus)
 
 
@@ -192,10 +191,10 @@ class Pending:
     """A request that has not ended.
 
     Attributes:
-        request: What was asked for.
-        status: How far it is.
-        for_s: For how many seconds it has run; if it does not run, since it was asked for.
-        queued: Whether it is starting, and no resources are free for it.
+        request: The request.
+        status: Its status.
+        for_s: The seconds that it has run; if it does not run, the seconds since the request.
+        queued: Whether it is starting, but no resources are free for it.
     """
 
     request: Request
@@ -206,19 +205,19 @@ class Pending:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a request ended, for good.
+    """The final outcome of a request.
 
     Attributes:
-        request: What was asked for.
+        request: The request.
         status: How it ended.
         metrics: What the validation function returned; empty unless validated.
-        reason: One line that says why it was not validated.
-        error: The traceback, where there is one.
-        attempts: How many attempts were started.
+        reason: Why it was not validated, in one line.
+        error: The traceback, if there is one.
+        attempts: The number of attempts that were started.
         waited_s: Seconds from the request to the start of the last attempt (or to the end, if
             none was started).
         ran_s: Seconds that the last attempt ran.
-        cached: Whether the score was taken from a cache.
+        cached: Whether the score is from a cache.
     """
 
     request: Request
@@ -238,23 +237,23 @@ class Outcome:
 
     @property
     def shown(self) -> Mapping[str, Any]:
-        """Return the metrics as they are shown: those of a further stage below its name."""
+        """Return the metrics as they are shown: a further stage's below its name."""
         return {self.request.stage: self.metrics} if self.request.stage else self.metrics
 
 
 def rejected(returned: object, judged: Mapping[str, str | None]) -> str | None:
-    """Say why what a validation function returned is no score; None if it is one.
+    """Return why a validation function's return value is not a score; None if it is one.
 
     A score is a dict with string keys, none of them :data:`RESERVED`. Metrics that a scheduler or
-    searcher judges by must, where they occur in it, be numbers other than NaN, and none that wins
-    over every other: an infinite one that loses, as of a trial that has diverged, is a score. The
-    others may be anything. (What comes from a validation function has string keys:
-    :func:`~tunekit.core.values.admitted` has seen to it.)
+    searcher uses must, if they occur in it, be numbers other than NaN, and not the infinity that is
+    better than any other value: the worse infinity, as of a trial that has diverged, is a score.
+    Other metrics may be anything. (:func:`~tunekit.core.values.admitted` has made the keys
+    strings.)
 
     Args:
-        returned: What the function returned.
-        judged: Flat names of the metrics that are judged by, each with which values are better,
-            ``"min"`` or ``"max"``; None if that is not known.
+        returned: The return value.
+        judged: Flat names of the metrics that the sweep uses, each with its mode, ``"min"`` or
+            ``"max"``; None if that is unknown.
 
     Example:
         >>> judged = {"accuracy": "max"}
@@ -273,7 +272,7 @@ def rejected(returned: object, judged: Mapping[str, str | None]) -> str | None:
     if not isinstance(returned, Mapping):
         return f"returned a {type(returned).__name__}, not a dict of metrics"
     if not returned:
-        return "returned an empty dict: no metric to judge by"
+        return "returned an empty dict, without any metric"
     odd = _odd_key(returned)
     if odd is not None:
         return f"returned a dict with the key {text(odd[0])}; keys must be strings"
@@ -297,7 +296,7 @@ def rejected(returned: object, judged: Mapping[str, str | None]) -> str | None:
 
 
 def _odd_key(metrics: Mapping[Any, Any]) -> tuple[Any] | None:
-    """A key that is not a string, at any level, in a tuple; None if there is none."""
+    """Return a key that is not a string, at any level, in a tuple; None if there is none."""
     for key, value in metrics.items():
         if not isinstance(key, str):
             return (key,)

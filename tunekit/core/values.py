@@ -1,12 +1,12 @@
-"""The door for values of the user's: metrics, hyperparameters, keys and exceptions of any kind.
+"""Sanitizing user values: metrics, hyperparameters, keys and exceptions of any kind.
 
-Nothing here raises because of a value, whatever its methods do. Two conversions:
+Nothing here raises because of a value, whatever its methods do. There are two conversions:
 
-- :func:`admitted`: a value as every part of a sweep can handle it;
+- :func:`admitted`: a value in a form that every part of a sweep can handle;
 - :func:`described`: an exception in words.
 
-What cannot be converted becomes a text that shows it, or whatever else :func:`admitted` is told to
-put there.
+A value that cannot be converted becomes a text that shows it, or whatever :func:`admitted` is told
+to put in its place.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ __all__ = [
     "writable",
 ]
 
-#: A key that no value of a user's has: what it says in a journal is opened.
+#: A key that no user value has; readers of a journal unpickle its value.
 PICKLED = "__pickled__"
 
-#: The longest text that stands for a value.
+#: The longest text that represents a value.
 LONGEST = 200
 
-# The largest metric, in bytes: each is written to the journal, to Tune's files and to the loggers,
-# and all of them are in the memory of whoever reads the sweep.
+# The largest metric, in bytes: each metric is written to the journal, Tune's files and loggers, and
+# all of them are in the memory of a process that reads the sweep.
 _LARGEST = 2**20
 
-# How deep dicts and lists may be nested: readers of JSON recurse, and give up somewhere.
+# The deepest nesting of dicts and lists: JSON readers recurse, and fail at some depth.
 _DEEPEST = 50
-#: How deep a line of a journal may be nested, with all that is around a value.
+#: The deepest nesting of a journal's line, with all that surrounds a value.
 NESTED = 2 * _DEEPEST
 
 
 def safely(call: Callable[..., Any], *known: Any, otherwise: Any = None) -> Any:
-    """Call what runs a value's own methods, which may raise anything.
+    """Call a function that runs a value's own methods, which may raise anything.
 
     Args:
         call: The function.
@@ -77,7 +77,7 @@ def safely(call: Callable[..., Any], *known: Any, otherwise: Any = None) -> Any:
         return otherwise
 
 
-# What a call has come to that raised, where it may return anything.
+# The result of a call that raised, if it may return anything.
 _FAILED = object()
 
 
@@ -85,7 +85,7 @@ _FAILED = object()
 
 
 def text(value: Any, longest: int = LONGEST) -> str:
-    """Show any value.
+    """Return any value as text.
 
     Example:
         >>> text({1, 2}), text("a\\ud800b"), text(10**5000)
@@ -122,7 +122,7 @@ def _kind(value: Any) -> str:
 
 
 def writable(own: str) -> str:
-    """The same text without lone surrogates, which no file can take.
+    """Return a text without lone surrogates, which cannot be written to files.
 
     Example:
         >>> writable("caf\\xe9"), writable("\\ud800!")
@@ -133,7 +133,7 @@ def writable(own: str) -> str:
 
 
 def named(key: Any) -> str:
-    """The name of a metric or hyperparameter whose key may be anything, as Tune names it.
+    """Return the name of a metric or hyperparameter with any key, as Tune names it.
 
     Example:
         >>> named("loss"), named(7), named(None), named((1, "a"))
@@ -146,7 +146,7 @@ def named(key: Any) -> str:
 
 
 def number(value: Any) -> float | None:
-    """A value as a number that can be compared; None for NaN, and for what is no number.
+    """Return a value as a number that can be compared; None for NaN and for other values.
 
     Example:
         >>> number(3), number(True), number(float("nan")), number("3"), number(10**400)
@@ -172,19 +172,19 @@ def same(one: Any, other: Any) -> bool:
 
 
 def admitted(value: Any, keep: Callable[[Any], Any] = text) -> Any:
-    """Return a value as every part of a sweep can handle it.
+    """Return a value in a form that every part of a sweep can handle.
 
     - Keys are strings.
     - Numbers are Python's own: those of numpy, ``Decimal``, and whole numbers of more than 64 bits
       become floats where they fit.
-    - For other objects there is what ``keep`` says. For those that cannot be shown, contain
-      themselves or are nested too deep there is a text.
+    - Other objects are replaced by what ``keep`` returns. Objects that cannot be shown, contain
+      themselves or are nested too deep are replaced by a text.
 
-    What is fine already is returned itself.
+    A value that needs no change is returned itself.
 
     Args:
         value: Anything.
-        keep: Returns what stands for an object: itself, for example, or a text.
+        keep: Returns the replacement of an object: itself, for example, or a text.
 
     Example:
         >>> admitted({7: 0.5, "note": "a\\ud800", "seen": 10**30, "by": {1}})
@@ -237,7 +237,7 @@ def _admit_dict(
 
 
 def _with_names(value: Mapping[Any, Any]) -> dict[str, Any]:
-    """The same with a name for each key; two keys with one name, such as 1 and "1", get two."""
+    """Return a dict with a name for each key; two keys with one name, such as 1 and "1", differ."""
     taken = {key for key in value if type(key) is str and key == named(key)}
     own: dict[str, Any] = {}
     for key, part in value.items():
@@ -250,7 +250,7 @@ def _with_names(value: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _large(value: int) -> Any:
-    """A whole number that has no room in 64 bits: nothing that draws or averages takes it."""
+    """Return a whole number of more than 64 bits as a float: plots and averages need that."""
     try:
         return float(value)
     except OverflowError:
@@ -283,7 +283,7 @@ def _admit_other(value: Any, keep: Callable[[Any], Any], above: list[int]) -> An
 
 
 def is_array(value: Any) -> bool:
-    """Return whether it is an array of numbers, of numpy's, or a tensor, of torch's."""
+    """Return whether a value is a numpy array of numbers or a torch tensor."""
     kind = type(value)
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         return value.ndim > 0 and not value.dtype.hasobject
@@ -291,7 +291,7 @@ def is_array(value: Any) -> bool:
 
 
 def singled(value: Any) -> Any:
-    """Return the number in an array or tensor of one element; anything else is returned itself."""
+    """Return the number in a one-element array or tensor; return anything else unchanged."""
     return safely(_single, value, otherwise=value)
 
 
@@ -302,14 +302,14 @@ def _single(value: Any) -> Any:
 
 
 class LeftOut(str):
-    """A text that stands for a metric that was too large to be kept."""
+    """A text in place of a metric that was too large to be kept."""
 
 
 def bounded(value: Any, largest: int = _LARGEST) -> Any:
-    """Put a :class:`LeftOut` for each metric that is too large, at any level of a dict.
+    """Replace each metric that is too large by a :class:`LeftOut`, at any level of a dict.
 
     Args:
-        value: What was admitted.
+        value: A value from :func:`admitted`.
         largest: The most bytes that a metric may have, pickled or as text.
 
     Example:
@@ -323,7 +323,7 @@ def bounded(value: Any, largest: int = _LARGEST) -> Any:
 
 
 def _size(value: Any) -> int:
-    """Return about how many bytes a value has, without those of what holds it."""
+    """Return the approximate size of a value in bytes, without containers."""
     kind = type(value)
     if kind is str or kind is bytes:
         return len(value)
@@ -335,7 +335,7 @@ def _size(value: Any) -> int:
 
 
 def is_too_deep(value: Any) -> bool:
-    """Return whether dicts and lists are nested deeper than a line of a journal may be.
+    """Return whether dicts and lists are nested deeper than a journal's line may be.
 
     Example:
         >>> is_too_deep({"a": [1, {"b": 2}]}), is_too_deep(json.loads("[" * 200 + "]" * 200))
@@ -353,7 +353,7 @@ def is_too_deep(value: Any) -> bool:
 
 
 def as_json(value: Any, **options: Any) -> str:
-    """Write a value for readers that expect nothing but JSON: with texts for what that lacks.
+    """Return a value as JSON, with texts for what JSON cannot represent.
 
     Example:
         >>> as_json({"lr": 0.1, (1, 2): {3}})
@@ -375,11 +375,11 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception in words, which every process can read.
+    """An exception in words, which every process can unpickle.
 
     Attributes:
         kind: The name of its class.
-        message: What it says.
+        message: Its message.
         trace: Its traceback.
     """
 
@@ -389,14 +389,14 @@ class Raised:
 
     @property
     def reason(self) -> str:
-        """One line: ``"raised ValueError: no such class"``."""
+        """Return one line: ``"raised ValueError: no such class"``."""
         lines = (line.strip() for line in self.message.splitlines())
         line = next(filter(None, lines), "")
         return f"raised {self.kind}: {line}" if line else f"raised {self.kind}"
 
 
 def described(error: BaseException) -> Raised:
-    """Put an exception into words, whatever its methods do.
+    """Describe an exception in words, whatever its methods do.
 
     Example:
         >>> described(ValueError("no such class")).reason

@@ -1,4 +1,4 @@
-"""What is read by people: lengths of time, scores, names of trials."""
+"""Texts for people: durations, scores, names of trials."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ __all__ = [
     "short_names",
 ]
 
-# So many hyperparameters are in a configuration's name.
+# The most hyperparameters in a configuration's name.
 _MOST_NAMED = 4
 
 
-# Characters that move the cursor, begin a line or change its direction; joiners are letters' own.
+# Characters that move the cursor, begin a line or change its direction; joiners belong to letters.
 _UNSEEN, _JOINERS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"}), "\u200c\u200d"
 
 
 def printable(data: Any) -> Any:
-    """Return data with all its texts as a terminal may show them: each within its line.
+    """Return data with all its texts made safe for a terminal: each stays within its line.
 
-    What others have put into a sweep, such as an escape sequence in a trial's name, is shown as it
-    would be written in Python.
+    Control characters that others have put into a sweep, such as an escape sequence in a trial's
+    name, are shown as escapes in Python are.
 
     Args:
-        data: Texts, in dicts, lists and tuples of any depth; anything else is returned as it is.
+        data: Texts, in dicts, lists and tuples of any depth; anything else is returned unchanged.
 
     Example:
         >>> print(printable({"trial": "a" + chr(27), "why": ["one" + chr(10)], "score": 0.5}))
@@ -62,7 +62,7 @@ def printable(data: Any) -> Any:
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time in words: none at all where a clock was set back meanwhile.
+    """Return a duration in words; ``0 s`` if it is negative because a clock was set back.
 
     Example:
         >>> [duration(seconds) for seconds in (0.4, 14, 119, 200, 3 * 3600 + 60, 500 * 3600, -9)]
@@ -79,7 +79,7 @@ def duration(seconds: float) -> str:
 
 
 def number(value: float | None, nothing: str = "") -> str:
-    """Return a score with as many digits as the one below it; ``nothing`` if there is none.
+    """Return a score with a fixed number of digits; ``nothing`` if it is None.
 
     Example:
         >>> number(0.98), number(0.0821), number(-12.0), number(31415.9), number(1e-5), number(None)
@@ -101,7 +101,7 @@ def amounts(resources: Mapping[str, float]) -> str:
 
 
 def place_in_words(generation: int, iteration: int) -> str:
-    """Return an iteration of a trial.
+    """Return the name of an iteration of a trial.
 
     Example:
         >>> place_in_words(0, 7), place_in_words(2, 7)
@@ -111,7 +111,7 @@ def place_in_words(generation: int, iteration: int) -> str:
 
 
 def short_names(trial_ids: Sequence[str]) -> dict[str, str]:
-    """Return what trials are called in charts: what tells their names apart.
+    """Return short names of trials for charts: the parts of their IDs that differ.
 
     Example:
         >>> short_names(["4f1c_00000", "4f1c_00001"])
@@ -125,7 +125,7 @@ def short_names(trial_ids: Sequence[str]) -> dict[str, str]:
 
 
 def setting(value: Any) -> str:
-    """A hyperparameter, in short.
+    """Return a hyperparameter's value in short.
 
     Example:
         >>> setting(0.0123456), setting(32), setting("relu")
@@ -135,7 +135,7 @@ def setting(value: Any) -> str:
 
 
 def differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names under which not all rows have the same.
+    """Return the names whose values differ between rows.
 
     Example:
         >>> differing([{"lr": 0.1, "width": 8}, {"lr": 0.2, "width": 8}])
@@ -146,7 +146,7 @@ def differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def configuration_names(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what configurations are called: the hyperparameters in which they differ.
+    """Return names of configurations: the hyperparameters in which they differ.
 
     Args:
         configurations: The hyperparameters of each, by flat name.
@@ -166,7 +166,7 @@ def configuration_names(configurations: Sequence[Mapping[str, Any]]) -> list[str
 
 
 def mean_in_words(estimate: MeanEstimate) -> str:
-    """Return a mean over seeds, and how sure it is.
+    """Return a mean over seeds with its interval, in words.
 
     Example:
         >>> mean_in_words(MeanEstimate(3, 0.92, 0.02, 0.87, 0.97))
@@ -183,7 +183,7 @@ def mean_in_words(estimate: MeanEstimate) -> str:
 
 
 def confirmation_in_words(found: Confirmed) -> str:
-    """Return which candidate is the best, and how sure that is.
+    """Return the best candidate, and with which confidence, in words.
 
     Example:
         >>> from tunekit.core.confirmation import Candidate, Confirmed
@@ -216,7 +216,7 @@ def confirmation_in_words(found: Confirmed) -> str:
 
 
 def comparison_in_words(comparison: Comparison) -> str:
-    """Return how far the second configuration is behind the first, and whether that is chance.
+    """Return how far the second configuration is behind, and whether that may be chance.
 
     Example:
         >>> print(comparison_in_words(Comparison(0.01, p=0.57)))

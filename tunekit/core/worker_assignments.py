@@ -1,11 +1,11 @@
-"""What the workers of a distributed trial work on, and how far they may run ahead.
+"""The assignments of a distributed trial's workers, and how far they may run ahead.
 
-A worker group can outlive its trial: at a report all workers leave their training loop together
-and begin another one, with another configuration and checkpoint. That is an assignment. They stay
-together without a word among themselves: after its n-th report of an assignment a worker goes on
-if it may return from that report, and leaves if another assignment is there. The permission to
-return is the same for all of them and is not raised after the next assignment was given, so that
-all leave at the same report, the first that they may not return from.
+A worker group can outlive its trial: all workers leave their training loop at the same report and
+begin another one, with another configuration and checkpoint. That is an assignment. They stay in
+step without communicating: after its n-th report of an assignment, a worker continues if it may
+return from that report, and leaves if there is another assignment. The permission to return is the
+same for all workers, and is not raised after the next assignment was made. So all leave at the same
+report, the first that they may not return from.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ def may_return(decided: int, ahead: int, clear: int | None = None) -> int:
     """Return the number of the last report that a worker may return from.
 
     Args:
-        decided: Of how many reports it is known what becomes of the trial.
-        ahead: How many more a worker may return from before that is known.
-        clear: The newest report that has no checkpoint, if workers wait in those that have one:
-            they may be asked to validate it.
+        decided: The number of reports after which the trial's fate is known.
+        ahead: How many more a worker may return from before that.
+        clear: The newest report without a checkpoint, if workers wait in reports that have one:
+        they
+            may be asked to validate it.
 
     Example:
         >>> may_return(decided=3, ahead=0)  # it waits in its fourth report
@@ -38,7 +39,7 @@ def may_return(decided: int, ahead: int, clear: int | None = None) -> int:
 
 
 class WorkerAction(Enum):
-    """What a worker does that has reported."""
+    """The action of a worker that has reported."""
 
     GO_ON = "go on"
     WAIT = "wait"
@@ -46,7 +47,7 @@ class WorkerAction(Enum):
 
 
 class WorkerInbox:
-    """A worker's side: which assignment is the newest, and how far it may run.
+    """A worker's state: its newest assignment, and how far it may run.
 
     Example:
         >>> inbox = WorkerInbox()
@@ -65,34 +66,34 @@ class WorkerInbox:
         self._upto: dict[int, int] = {}
 
     def assigned(self, number: int, upto: int) -> None:
-        """There is a new assignment, in which a worker may return from ``upto`` reports."""
+        """Record a new assignment, in which a worker may return from ``upto`` reports."""
         self.newest = number
         self._upto[number] = upto
 
     def allowed(self, number: int, upto: int) -> None:
-        """In an assignment a worker may return from its reports up to that one.
+        """Record that a worker may return from its first ``upto`` reports of an assignment.
 
-        What comes after the next assignment is too late: some worker may have left already.
+        This comes too late after the next assignment: some worker may have left already.
         """
         if number == self.newest:
             self._upto[number] = max(self._upto[number], upto)
 
     def action(self, number: int, report: int) -> WorkerAction:
-        """Say what a worker does that has made its ``report``-th report of an assignment."""
+        """Return the action of a worker after its ``report``-th report of an assignment."""
         if report <= self._upto.get(number, 0):
             return WorkerAction.GO_ON
         return WorkerAction.WAIT if number == self.newest else WorkerAction.LEAVE
 
 
 def abandoned(there: Collection[str], token: str, taken: Collection[str]) -> list[str]:
-    """Return which uploaded checkpoints nobody knows of.
+    """Return uploaded checkpoints that no trial has recorded.
 
-    Workers may have run ahead of what was decided, or have died while they uploaded.
+    Workers may have run ahead of what was decided, or have died during an upload.
 
     Args:
         there: The names in the trial's directory.
-        token: What the names of those end with that the assignment has uploaded.
-        taken: The names of those that the trial has handed over.
+        token: The suffix of the names that the assignment has uploaded.
+        taken: The names of the checkpoints that the trial has passed on.
 
     Example:
         >>> there = ["checkpoint_1-aa", "checkpoint_2-aa", "checkpoint_2-bb", "result.json"]

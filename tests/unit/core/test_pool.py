@@ -394,7 +394,7 @@ def test_what_decides_nothing_is_skipped_at_the_end_unless_it_can_win(run_s, lef
     cancelled, skipped = pool.end_optional(2, BEST, now=1000.0)
     assert cancelled == [] and not pool.has_optional
     assert {one.status for one in skipped} == {Status.SKIPPED}
-    assert "no place was free" in skipped[0].reason
+    assert "no slot was free" in skipped[0].reason
     assert {"a:0:1:1", "a:0:2:1", "d:0:1:1", "d:0:2:1"} <= {one.request.id for one in skipped}
     assert pool.waiting == 8 - len(skipped) == left
 

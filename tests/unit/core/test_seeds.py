@@ -267,8 +267,8 @@ def test_it_is_wrong_as_often_as_it_says():
     [
         (complete(0.9), complete(0.8), "both have one seed"),
         (complete(0.9, 0.8), complete(0.8), "one of them has one seed"),
-        (complete(0.9, 0.8), only((0.8, COMPLETE), (0.1, STOPPED)), "not all .* ran their course"),
-        (only((0.9, UNFINISHED), (0.8, UNFINISHED)), complete(1.0, 1.1), "ran their course"),
+        (complete(0.9, 0.8), only((0.8, COMPLETE), (0.1, STOPPED)), "not all .* are complete"),
+        (only((0.9, UNFINISHED), (0.8, UNFINISHED)), complete(1.0, 1.1), "are complete"),
         (complete(math.inf, 0.8), complete(0.5, 0.6), "not all scores are finite"),
     ],
 )
@@ -311,7 +311,7 @@ def test_whether_a_space_has_it(space, seed, lacks):
 def test_trials_that_have_no_hyperparameters_at_all():
     problems = Problems("load")
     check_known("seed", [{}, {}], problems)
-    assert "seed_param='seed' is a hyperparameter of no trial. The trials have none." in str(
+    assert "seed_param='seed' is not a hyperparameter of any trial. The trials have none." in str(
         problems.error()
     )
     problems = Problems("load")

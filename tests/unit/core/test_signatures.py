@@ -46,7 +46,7 @@ def test_arguments_that_may_come_later_are_not_missed_now(fn):
         (lambda *, checkpoint: {}, {}, "too many positional arguments"),
         (narrow, {"batchsize": 1}, "'batchsize'"),
         (documented, {"checkpoint": 1}, "'checkpoint'"),
-        (positional, {}, "'config' can only be given by its place"),
+        (positional, {}, "'config' is positional-only"),
         (positional, {"config": 3}, "'config'"),
     ],
 )
