@@ -190,7 +190,7 @@ class Drives(Counting):
 def test_a_trainer_in_a_driver_function_is_told_of_at_its_first_report(tmp_path, caplog):
     never = SavesWhen(lambda trial, result: False)
     with pytest.raises(
-        tunekit.errors.MetricNotFoundError, match="Hand the trainer itself over"
+        tunekit.errors.MetricNotFoundError, match="Pass the trainer itself"
     ) as caught:
         run(tmp_path, trainable=Drives, trials=2, policy=never)
     assert "checkpoint_with" not in str(caught.value), "advice that does not help"

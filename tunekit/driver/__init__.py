@@ -1,1 +1,1 @@
-"""Runs a sweep's validations: Tune's hooks come in, events are recorded, and acted on."""
+"""Run a sweep's validations: turn Tune's hooks into events, and carry out the commands."""

@@ -1,8 +1,8 @@
-"""Takes a score from the report to the decision: the one shell of a sweep's validations.
+"""The callback that runs a sweep's validations, from a report to the scheduler's decision.
 
-Tune calls the hooks of :class:`ValidationCallback`. They make events of what happened; each is
-recorded, and then applied by the engine, which returns what follows from it. ``perform`` carries
-that out.
+Tune calls the hooks of :class:`ValidationCallback`, which turn what happened into events. Each
+event
+is recorded and then applied by the engine, which returns the commands that ``perform`` carries out.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ __all__ = ["ValidationCallback"]
 
 logger = logging.getLogger(__name__)
 
-#: The environment variable with which the rules are checked after each event.
+#: The environment variable that turns on the checks of invariants after each event.
 CHECK = "TUNEKIT_CHECK"
 
-# How long to sleep when waiting only for validations.
+# The pause between steps, in seconds, while a sweep waits only for validations.
 _PAUSE_S = 0.02
 
 # What is saved of it: what it was made with, and what was set since.
@@ -107,13 +107,13 @@ _GIVEN = ("config", "_given", "_stage_executors")
 _SET = ("seed_param", "confirm", "trainable", "searched", "warm_start", "owned", "_loggers")
 
 _NOT_BY_RAY = (
-    "ray.tune.Tuner.restore does not know what tunekit has recorded of this sweep: trials would "
-    "fail, and pending validations be lost. Nothing was changed. Go on with it by:\n{}"
+    "ray.tune.Tuner.restore ignores what tunekit has recorded of this sweep: trials would fail, "
+    "and pending validations would be lost. Nothing was changed. To continue it:\n{}"
 )
 
 
 class ValidationCallback(tune.Callback):
-    """Validate the checkpoints that trials save, alongside training, and fold in the scores.
+    """Validate the checkpoints that trials save, alongside training, and merge in the scores.
 
     :class:`tunekit.Tuner` does all of this. With a plain ``ray.tune.Tuner``, put the callback into
     ``RunConfig(callbacks=[...])``, after any checkpoint policies and before its :meth:`loggers`.
@@ -123,9 +123,9 @@ class ValidationCallback(tune.Callback):
     Args:
         config: The settings.
         seed_param: The hyperparameter that is the random seed: see :class:`tunekit.Tuner`.
-        executor: Where validations run; Ray tasks by default.
-        stage_executors: Where those of further stages run, by name; Ray tasks by default.
-        clock: What to read the time from; the system's clock by default.
+        executor: Runs validations; by default, in Ray tasks.
+        stage_executors: Run those of further stages, by name; by default, in Ray tasks.
+        clock: The source of the time; the system's clock by default.
 
     Raises:
         tunekit.errors.ConfigError: If ``config`` is not a ``ValidationConfig``.
@@ -157,32 +157,32 @@ class ValidationCallback(tune.Callback):
         check_seed(seed_param, problems)
         problems.raise_any()
         self.config, self.seed_param = config, seed_param
-        #: How the winner is confirmed in the end, if it is.
+        #: How the winner is confirmed at the end; None if it is not.
         self.confirm: Confirm | None = None
         self._given, self._stage_executors = (executor, clock), stage_executors
         #: The sweep's clock.
         self.clock = clock or SystemClock()
         #: The trials so far.
         self.trials: dict[str, Trial] = {}
-        #: The sweep's callbacks, which may have hooks of tunekit's, too.
+        #: The sweep's callbacks, some of which have tunekit's hooks, too.
         self.listeners: list[Any] = []
         #: The sweep's controller, once Tune has added a trial.
         self.controller: Controller | None = None
         self._loggers: list[tune.Callback] = []
         self._display: Display | None = None
 
-        #: Where the trainable can be imported from, for the record.
+        #: The trainable's import path, for the record.
         self.trainable: str | None = None
-        #: What the search space has, by flat name, for the record.
+        #: The parameters of the search space, by flat name, for the record.
         self.searched: dict[str, Any] | None = None
         #: What its trials begin with, if it begins from another sweep.
         self.warm_start: WarmStart | None = None
         #: Whether a ``tunekit.Tuner`` made it; then only that Tuner may run it.
         self.owned = False
-        #: Whether a restored sweep has a process for each trial, whatever it was saved with.
+        #: Whether a restored sweep uses a new process for each trial, whatever its saved setting.
         self.keeps_apart = False
         self._run_by_owner = False
-        #: Whether the sweep has ended, rather than been interrupted; None while it runs.
+        #: Whether the sweep has ended; False if it was interrupted, None while it runs.
         self.has_ended: bool | None = None
         #: Where the sweep is recorded.
         self.ledger = Ledger(self.clock, on_lost=self._give_way)
@@ -195,11 +195,11 @@ class ValidationCallback(tune.Callback):
         self._assemble(executor)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the settings alone: what has happened is in the journal, and in Tune's state."""
+        """Return only the settings: the rest is in the journal and in Tune's state."""
         return {name: vars(self)[name] for name in (*_GIVEN, *_SET)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the settings; the rest begins anew."""
+        """Restore the settings; the rest is initialized again."""
         executor, clock = state["_given"]
         stages = state["_stage_executors"]
         ValidationCallback.__init__(
@@ -210,35 +210,35 @@ class ValidationCallback(tune.Callback):
 
     @property
     def home(self) -> Home:
-        """Return where the experiment is kept."""
+        """Return the location of the experiment."""
         return self.ledger.home
 
     @property
     def history(self) -> History:
-        """Return what was validated."""
+        """Return the validated metrics."""
         return self.engine.history
 
     @property
     def ancestry(self) -> Ancestry:
-        """Return which trials were overwritten with which checkpoints."""
+        """Return the exploits: trials that were overwritten with checkpoints."""
         return self.engine.ancestry
 
     def renew(self, config: ValidationConfig) -> None:
-        """Validate by other settings from now on, in a restored sweep that is not running yet."""
+        """Change the settings of a restored sweep that is not running yet."""
         self.config = config
         self._assemble(None)
 
     def _assemble(self, executor: Executor | None) -> None:
-        """Make the parts that depend on the settings; ``executor``: what a test has passed."""
+        """Make the parts that depend on the settings; ``executor`` comes from tests."""
         config, where = self.config, self.config.cache
         self._cache = cache = None if where is None else ValidationCache(where)
-        #: What is known of the sweep so far.
+        #: The state of the sweep.
         self.engine = Engine(config.when, config.constraints)
         self._draining = Draining(self.clock)
         self._stopping = StoppingCriteria(self.fail)
-        #: Where validations run.
+        #: Runs validations in processes.
         self.executor = executor or executor_of(config, cache)
-        #: How trials and validations share the cluster, as far as that is known.
+        #: How trials and validations share the cluster, as far as known.
         self.shares = Shares()
         #: Runs the validations.
         self.validator = Validator(config, self.executor, self.clock, emit=self.emit, cache=cache)
@@ -260,15 +260,15 @@ class ValidationCallback(tune.Callback):
 
     @property
     def validators(self) -> list[Validator]:
-        """Return what runs validations: those that schedulers judge by, and further stages."""
+        """Return the validators: the one that schedulers decide by, and those of further stages."""
         return [self.validator, *self.stages.values()]
 
     def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
-        """Return loggers that can handle late scores: for ``result.json``, TensorBoard, and yours.
+        """Return loggers that can log late scores: ``result.json``, TensorBoard, and yours.
 
         Args:
             *others: Loggers, such as Ray's for MLflow; each is wrapped in a
-                :class:`~tunekit.loggers.ValidatedLoggerCallback` unless it hears of scores by
+                :class:`~tunekit.loggers.ValidatedLoggerCallback` unless it handles late scores
                 itself.
         """
         if not self._loggers:
@@ -277,11 +277,11 @@ class ValidationCallback(tune.Callback):
         return list(self._loggers)
 
     def _searched_names(self) -> Collection[str]:
-        """Return the hyperparameters that are searched, by flat name, as far as that is known."""
+        """Return the hyperparameters that are searched, by flat name, as far as known."""
         return self.searched or ()
 
     def _goal(self) -> tuple[frozenset[str], str | None]:
-        """Return the metrics to judge by, and which values are better."""
+        """Return the metrics that the sweep uses, and the mode."""
         return self.engine.required, None if self.controller is None else self.user_scheduler.mode
 
     def share(
@@ -291,15 +291,15 @@ class ValidationCallback(tune.Callback):
         *,
         have_workers: bool = False,
     ) -> bool:
-        """Let trials and validations share a cluster.
+        """Divide a cluster between trials and validations.
 
         Args:
-            cluster: What it has, by name of the resource.
-            bundles: What a trial takes, in each place.
-            have_workers: Whether trials are runs of a trainer, whose workers have a bundle each.
+            cluster: The cluster's resources, by name.
+            bundles: The resources of each bundle of a trial.
+            have_workers: Whether trials are runs of a trainer, each of whose workers has a bundle.
 
         Returns:
-            Whether checkpoints are validated in the processes of trials that wait.
+            Whether checkpoints are validated in the processes of waiting trials.
         """
         most, need = self.config.most_in_flight or 1, self.executor.need
         known = shares(cluster, total(*bundles), need, most=most)
@@ -309,9 +309,9 @@ class ValidationCallback(tune.Callback):
 
     @property
     def best_in_full(self) -> bool:
-        """Return whether what may be the best score so far is evaluated in full.
+        """Return whether a score that may be the best so far is evaluated in full.
 
-        Unless ``sequential`` says, it is if the winner is not confirmed in the end.
+        Unless ``sequential`` sets it, it is if the winner is not confirmed at the end.
         """
         said = None if self.config.sequential is None else self.config.sequential.best_in_full
         return self.confirm is None if said is None else said
@@ -319,11 +319,11 @@ class ValidationCallback(tune.Callback):
     # Wiring ------------------------------------------------------------------------------------
 
     def attach(self, controller: Controller, state: SchedulerState) -> None:
-        """Become part of a sweep; the scheduler calls this when Tune adds the first trial.
+        """Connect to a sweep; the scheduler calls this when Tune adds the first trial.
 
         Args:
             controller: The sweep's controller.
-            state: Its scheduler, as it is saved.
+            state: The state of its scheduler.
         """
         self.controller, emit = controller, self.emit
         if self.keeps_apart:
@@ -332,11 +332,11 @@ class ValidationCallback(tune.Callback):
         self.user_scheduler = user_scheduler = UserScheduler(
             state, controller, self.engine, self.validator, emit
         )
-        #: Lets it choose.
+        #: Lets the scheduler choose the next trial.
         self.next_trial = NextTrial(user_scheduler, controller, emit=emit)
         controller.added = self.engine.added
         searcher = ValidatedSearcher.within(controller)
-        #: Which trials wait, and what may use their places.
+        #: Which trials wait, and what may use their resources.
         self.waiting = waiting = Waiting(
             self.config,
             self.trials,
@@ -353,7 +353,7 @@ class ValidationCallback(tune.Callback):
         self.validator.around = waiting
         for stage in self.stages.values():
             stage.follow(waiting)
-        #: Brings trials to where the scheduler believes them to be.
+        #: Makes trials follow the scheduler.
         self.actions = TrialActions(
             user_scheduler, controller, self.engine, waiting, self.validator, self.clock, emit=emit
         )
@@ -368,7 +368,7 @@ class ValidationCallback(tune.Callback):
             space=lambda: self.searched or {},
             emit=emit,
         )
-        #: What the scheduler and the searcher are given.
+        #: Delivers scores to the scheduler and the searcher.
         self.deliveries = Deliveries(
             self.engine,
             self.trials,
@@ -378,11 +378,11 @@ class ValidationCallback(tune.Callback):
             self._stopping,
             emit=emit,
         )
-        #: What was reported and saved, and has to be validated.
+        #: Records reports and checkpoints, and requests validations.
         self.requests = Requests(
             self.config, self.engine, self.trials, self.validator, user_scheduler, self.waiting
         )
-        #: Shows scores in Tune's trials, and writes their files.
+        #: Shows scores in Tune's trials, and writes the trials' files.
         self.files = TrialFiles(
             self.engine,
             [stage.state for stage in self.stages.values()],
@@ -421,7 +421,7 @@ class ValidationCallback(tune.Callback):
         )
 
     def _judge_by(self, *more: str) -> None:
-        """Note by which metrics the sweep is judged, and whether every score is used."""
+        """Report the metrics that the sweep uses, and whether it uses every score."""
         scheduler, names = self.user_scheduler, self.engine.required.union(more)
         all_count = self.deliveries.searcher is not None or self._stopping.by_scores
         judged_by = JudgedBy(names, all_count, scheduler.objectives, scheduler.mode)
@@ -429,19 +429,19 @@ class ValidationCallback(tune.Callback):
             self.emit(judged_by)
 
     def begin(self) -> None:
-        """Note that the ``tunekit.Tuner`` that made it runs it.
+        """Record that the ``tunekit.Tuner`` that made it runs it.
 
         Raises:
-            tunekit.errors.ConfigError: If it was run before.
+            tunekit.errors.ConfigError: If it has already run.
         """
         if self.ledger.is_open:
             raise ConfigError(
                 "Tuner.fit",
                 [
-                    "it was called before: a Tuner runs its sweep once. tuner.get_results() has "
-                    "the results. To go on with the sweep:\n"
+                    "it was already called: a Tuner runs its sweep once. tuner.get_results() has "
+                    "the results. To continue the sweep:\n"
                     f"{how_to_resume(self._where(), self.trainable)}\n"
-                    "For another sweep, make another Tuner, with another RunConfig(name=...)."
+                    "For another sweep, make a new Tuner with another RunConfig(name=...)."
                 ],
             )
         self._run_by_owner = True
@@ -452,13 +452,13 @@ class ValidationCallback(tune.Callback):
         return self.owned and not self._run_by_owner
 
     def _where(self) -> str:
-        """Return where the experiment is kept, as far as it is known."""
+        """Return the location of the experiment, as far as known."""
         if self.home.folder is not None or self.controller is None:
             return self.home.folder or "PATH"
         return str(self.controller.storage.experiment_fs_path)
 
     def adopt(self, trial: Trial) -> None:
-        """Take a trial: a new one, or one of a restored experiment."""
+        """Add a trial: a new one, or one of a restored experiment."""
         self.trials[trial.trial_id] = trial
         if self.controller is not None:
             self.controller.bring_home(trial)
@@ -474,7 +474,7 @@ class ValidationCallback(tune.Callback):
     # From the report to the request ------------------------------------------------------------
 
     def setup(self, **info: Any) -> None:
-        """Called by Tune before the sweep begins."""
+        """Prepare the sweep; called by Tune before it begins."""
         controller, restore = self.controller, self._restore
         if self._run_by_ray:
             raise RestoreError(_NOT_BY_RAY.format(how_to_resume(self._where(), self.trainable)))
@@ -484,8 +484,8 @@ class ValidationCallback(tune.Callback):
             raise self._refused
         if restore.searched is not None and not (controller and controller.resumed):
             raise RestoreError(
-                "Tune could not restore the sweep, for the reason that it has logged above, and "
-                "would begin a new one. Its files are as they were: fix that, and restore again."
+                "Tune could not restore the sweep, for the reason logged above, and would start a "
+                "new one. The sweep's files are unchanged: fix the cause and restore again."
             )
         if controller is None:
             return
@@ -507,7 +507,7 @@ class ValidationCallback(tune.Callback):
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Called by Tune when a trial's actor is up, including after a pause or a failure."""
+        """Follow a trial whose actor has started, including after a pause or a failure."""
         if self.controller is None:
             raise WiringError(
                 "The sweep has a ValidationCallback, but its scheduler is not a "
@@ -523,7 +523,7 @@ class ValidationCallback(tune.Callback):
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        """Called by Tune with each report, after the scheduler and before the loggers."""
+        """Record a report; called by Tune after the scheduler and before the loggers."""
         reported = self.requests.reported(trial, result)
         self._failures.reported(trial, result, self.listeners)
         self._optimizers.reported(trial)
@@ -532,7 +532,7 @@ class ValidationCallback(tune.Callback):
         self.files.reported(trial)
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Called by Tune when a trial has saved: decide whether to validate the checkpoint."""
+        """Decide whether to validate the checkpoint that a trial has saved."""
         self.validator.pool.durations.saved(trial.trial_id, self.clock.monotonic())
         saved = self.requests.saved(trial)
         if saved is not None:
@@ -542,10 +542,10 @@ class ValidationCallback(tune.Callback):
     # Steps and the end -------------------------------------------------------------------------
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Called by Tune after each event it has handled."""
+        """Poll validations and act on trials; called by Tune after each event it has handled."""
         controller = self.controller
         if controller is None:
-            return  # no trial was added yet
+            return  # no trial has been added yet
         self._end.note_end_of_time(trials)
         self._keep()
         at_once = controller.woken()
@@ -582,13 +582,13 @@ class ValidationCallback(tune.Callback):
                 self.emit(SlotTaken(trial_id=trial_id, resources=controller.needs_of(trial)))
 
     def _watch(self, trial: Trial) -> None:
-        """Let a trial's checkpoints be kept as long as somebody needs them."""
+        """Keep a trial's checkpoints as long as they are needed."""
         LeasingCheckpointManager.install(trial, self.engine.leases, lambda: self.unreported)
 
     def _delete_surplus(self, controller: Controller) -> None:
-        """Delete the checkpoints that nobody needs and that are too many, of trials of this step.
+        """Delete surplus checkpoints that are not needed, of trials of this step.
 
-        Once the step is over: whoever is to have a lease on one has it by then.
+        This runs at the end of a step, when all leases on them have been taken.
         """
         for trial_id in self.engine.leases.take_touched():
             trial = self.trials.get(trial_id)  # not a donor that a restored experiment has lost
@@ -598,7 +598,7 @@ class ValidationCallback(tune.Callback):
                 controller.changed(trial)
 
     def _pause(self) -> None:
-        """Sleep a little: Tune would take its next step at once, and find nothing new."""
+        """Sleep briefly: Tune would take its next step at once, without any news."""
         left = self._paused_at + _PAUSE_S - self.clock.monotonic()
         if left > 0:
             self.clock.sleep(left)
@@ -607,7 +607,7 @@ class ValidationCallback(tune.Callback):
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Called by Tune when a trial has ended by itself or was stopped, and before its actor."""
+        """Record that a trial has ended by itself or was stopped; its actor still runs."""
         if self.waiting.validates_last(trial):
             self.validator.validate_last(trial)
         self._failures.ended(trial)
@@ -615,18 +615,18 @@ class ValidationCallback(tune.Callback):
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Called by Tune when a trial has failed for good: its validations are given up."""
+        """Record that a trial has failed for good, and end its validations."""
         self.emit(TrialErrored(trial_id=trial.trial_id))
         for validator in self.validators:
             validator.drop(trial.trial_id, "its trial failed")
         self.user_scheduler.fail(self.user_scheduler.proxies.of(trial))
 
     def ended(self, trial: Trial, *, removed: bool = False) -> None:
-        """Record that a trial has ended, which the scheduler is told after its last score.
+        """Record that a trial has ended; the scheduler is notified after its last score.
 
         Args:
             trial: The trial.
-            removed: Whether it ended while it was not running.
+            removed: Whether it was not running when it ended.
         """
         proxy = self.user_scheduler.proxies.of(trial)
         if not removed:
@@ -639,7 +639,7 @@ class ValidationCallback(tune.Callback):
         self.deliveries.complete(trial.trial_id, removed=removed)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
-        """Called by Tune last: what has not ended was interrupted, and is given up here."""
+        """End the session; called by Tune last. What has not ended was interrupted."""
         self._keep()
         self.has_ended = self.controller is not None and self._end.has_ended
         self._draining.broken_off()
@@ -648,7 +648,7 @@ class ValidationCallback(tune.Callback):
         self._close(finished=self.has_ended)
 
     def break_off(self) -> None:
-        """Record the end of the session where the process ends without Tune."""
+        """Record the end of a session whose process ends without Tune."""
         self._close(finished=False)
 
     def _close(self, *, finished: bool) -> None:
@@ -658,20 +658,20 @@ class ValidationCallback(tune.Callback):
             self._cache.close()
 
     def let_go(self) -> None:
-        """Let another driver have the sweep: this one has ended, in whatever way."""
+        """Release the sweep for another driver: this one has ended, in whatever way."""
         self.ledger.let_go()
 
     def _give_way(self, error: AlreadyRunningError) -> None:
-        """End the sweep here: another driver has taken it over."""
+        """End the sweep here, as another driver has taken it over."""
         self._refused = error
         self.fail(error)
 
     def fail(self, error: TunekitError | None) -> None:
-        """End the sweep with an error, if it is one, at the end of the current step."""
+        """End the sweep with an error, if there is one, at the end of the current step."""
         self._end.error = self._end.error or error
 
     def _raise_error(self) -> None:
-        """Raise the error that the sweep ends with, if any; Tune saves the sweep before."""
+        """Raise the error that the sweep ends with, if any; Tune saves the sweep first."""
         if self._end.error is not None:
             if self._refused is None and self.controller is not None:
                 self.controller.save()
@@ -680,10 +680,9 @@ class ValidationCallback(tune.Callback):
     # Events in, commands out -------------------------------------------------------------------
 
     def emit(self, event: Input) -> None:
-        """Record an event and apply it, before anything comes of it.
+        """Record an event, apply it, and carry out the commands, in this order.
 
-        While a sweep is being restored, what happens is in the journal already, and has its turn
-        there.
+        During a restore, events are already in the journal, and are replayed from there.
         """
         if self._restore.replays:
             if isinstance(event, JudgedBy):
@@ -699,9 +698,9 @@ class ValidationCallback(tune.Callback):
                 stage.ask()
 
     def apply(self, event: Input) -> list[Command]:
-        """Apply an event; return what follows from it.
+        """Apply an event; return the commands that follow.
 
-        With ``TUNEKIT_CHECK=1``, it raises if a rule is broken.
+        With ``TUNEKIT_CHECK=1``, it raises if an invariant is broken.
         """
         commands = self.engine.handle(event)
         of_stages = [one for stage in self.stages.values() for one in stage.state.apply(event)]
@@ -714,12 +713,12 @@ class ValidationCallback(tune.Callback):
     def _refuse(broken: list[str], when: str) -> None:
         if broken:
             raise AssertionError(
-                f"{'; '.join(broken)}: so it is {when}. That is a fault of tunekit's, not of "
-                "yours. Please report it, with the journal."
+                f"{'; '.join(broken)} ({when}). This is a bug in tunekit, not in your code. Please "
+                "report it, with the journal."
             )
 
     def perform(self, command: Command) -> None:
-        """Carry out what follows from an event."""
+        """Carry out a command."""
         match command:
             case Ask():
                 self.emit(ValidationRequested.of(command.request))
@@ -746,27 +745,27 @@ class ValidationCallback(tune.Callback):
                 assert_never(command)
 
     def _take_over_new_criteria(self) -> None:
-        """Keep criteria from Tune on metrics that validation has come to produce."""
+        """Take over criteria on metrics that validation has come to produce from Tune."""
         self._stopping.take_over_new(self.trials.values(), self.history.names)
         self._judge_by()
 
     def _notify(self, outcome: Outcome) -> None:
-        """Give a score to the loggers that can take it."""
+        """Pass a score to the loggers that can log it."""
         request = outcome.request
         report = hide(request.report, self.unreported)
         self._tell("on_trial_validated", self.trials[request.trial_id], report, outcome.shown)
 
     def _tell(self, hook: str, *known: Any) -> None:
-        """Call a hook of tunekit's on the callbacks that have it."""
+        """Call one of tunekit's hooks on the callbacks that have it."""
         for listener in self.listeners:
             if hasattr(listener, hook):
                 getattr(listener, hook)(*known)
 
-    # What is kept ------------------------------------------------------------------------------
+    # Results and saved state -------------------------------------------------------------------
 
     @property
     def lineage(self) -> Lineage:
-        """Return which trials were overwritten with which checkpoints, as tables.
+        """Return the trials that were overwritten with checkpoints, as tables.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
@@ -776,10 +775,11 @@ class ValidationCallback(tune.Callback):
         return Lineage(self.ancestry)
 
     def summary(self) -> dict[str, int]:
-        """Return how many validations ended in each way, run, are starting, or wait to be started.
+        """Return the numbers of validations by status.
 
-        ``starting`` counts those that were handed to Ray and have not begun; ``queued`` of them
-        wait for resources because none are free.
+        ``starting`` counts those that were passed to Ray and do not run yet; ``queued`` of them
+        wait
+        for resources because none are free.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
@@ -791,11 +791,11 @@ class ValidationCallback(tune.Callback):
         return {**ended, **self.validator.counts()}
 
     def show_on(self, display: Display) -> None:
-        """Show the sweep on ``display``, not where Tune would; to be called before it begins."""
+        """Show the sweep on ``display`` instead of Tune's; to be called before the sweep begins."""
         self._display = display
 
     def progress(self) -> list[str]:
-        """Return how the validations stand, and what waits for them, as lines for the user.
+        """Return the progress of the validations, and what waits for them, as lines of text.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
@@ -854,24 +854,24 @@ class ValidationCallback(tune.Callback):
         }
 
     def restore(self, searched: int) -> None:
-        """Restore the sweep from its files, which were put back.
+        """Restore the sweep from its files.
 
         Args:
-            searched: The line as of which the searcher was saved; 0: as the rest.
+            searched: The line as of which the searcher was saved; 0: the same as for the rest.
         """
         self._restore.searched = searched
 
     def _open_experiment(
         self, controller: Controller, state: SchedulerState, goals: Collection[str]
     ) -> None:
-        """Open the experiment's folder: load what was saved, and open the journal."""
+        """Open the experiment's folder: load the saved state, and open the journal."""
         if self._run_by_ray:
             return
         storage = controller.storage
         try:
             self.ledger.claim(storage)
         except AlreadyRunningError as error:
-            self._refused = error  # Tune replaces an error that is raised while it restores
+            self._refused = error  # Tune replaces errors that are raised while it restores
             raise
         restored = self._restore.load(self.ledger, state, storage.storage_filesystem)
         known = about(
@@ -894,13 +894,13 @@ class ValidationCallback(tune.Callback):
         self.ledger.keep(self.controller, saved=saved)
 
     def get_state(self) -> dict[str, Any]:
-        """Return what Tune saves with the experiment: what does not follow from the journal."""
+        """Return the state for Tune to save: only what does not follow from the journal."""
         self._state_taken = True
         state: dict[str, Any] = {"as_of": self.ledger.last}
         scheduler = None if self.controller is None else self.user_scheduler.state.save(self.home)
-        # One that cannot be saved is told everything again.
+        # A scheduler that cannot be saved gets all results again.
         return state if scheduler is None else {**state, "scheduler": scheduler}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Keep what Tune saved with the experiment; it is loaded once the folder is known."""
+        """Keep the state that Tune saved; it is loaded once the folder is known."""
         self._restore.saved = state

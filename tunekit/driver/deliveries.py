@@ -1,4 +1,4 @@
-"""Gives the scheduler and the searcher the scores they may see, and the ends of trials."""
+"""Delivery of scores and of trials' ends to the scheduler and the searcher."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["Deliveries"]
 
 
 class Deliveries:
-    """Delivers what is due, once each, and records what the scheduler decides.
+    """Deliver what is due, each once, and record the scheduler's decisions.
 
     Args:
         engine: The state of the sweep.
         trials: Its trials; others may be added.
         user_scheduler: The scheduler that gets scores.
-        next_trial: Lets it choose the next trial.
-        searcher: The searcher that gets scores, if one does.
+        next_trial: Lets the scheduler choose the next trial.
+        searcher: The searcher that gets scores, if any.
         criteria: The stopping criteria that read validated metrics.
-        emit: Takes each event, before anything comes of it.
+        emit: Records and applies each event.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Deliveries:
         self._emit = emit
 
     def deliver(self, trial_id: str) -> None:
-        """Give the scheduler and the searcher what they may see of a trial now."""
+        """Deliver a trial's due scores, and its end."""
         trial = self._trials[trial_id]
         while self._user_scheduler.hears(trial_id):
             match self._engine.delivery.due(trial_id):
@@ -63,7 +63,7 @@ class Deliveries:
                     break
 
     def deliver_again(self, event: ScoreDelivered | EndDelivered, *, search: bool) -> None:
-        """Deliver what was delivered before the sweep was interrupted; the events before say what.
+        """Repeat a delivery of an interrupted session; earlier events determine its content.
 
         Args:
             event: The event.
@@ -85,12 +85,12 @@ class Deliveries:
         decided: str | None = None,
         search: bool = True,
     ) -> ScoreDelivered:
-        """Ask the stopping criteria and the scheduler, and let the searcher learn from a score.
+        """Evaluate the stopping criteria and the scheduler, and pass a score to the searcher.
 
         Args:
             trial: The trial.
             scored: The score.
-            decided: What was decided before the sweep was interrupted, if it was.
+            decided: The decision before the sweep was interrupted, if there was one.
             search: Whether the searcher has not seen it.
         """
         trial_id, names = trial.trial_id, self._engine.history.names
@@ -98,7 +98,7 @@ class Deliveries:
         stops = self._criteria.reached(trial_id, result, names, again=decided is not None)
         decision = self._user_scheduler.judge(trial, result, scored, stops=stops, decided=decided)
         finished = False
-        if decision == TrialScheduler.STOP:  # else it was rejected
+        if decision == TrialScheduler.STOP:  # otherwise it was stopped early
             finished = stops or exhausts(self._user_scheduler.scheduler, result)
         elif search and self.searcher is not None:
             self.searcher.receive(trial_id, result)
@@ -111,7 +111,7 @@ class Deliveries:
     def _end(
         self, trial: Trial, end: Completion, *, again: bool = False, search: bool = True
     ) -> None:
-        """Tell the scheduler of a trial's end, and the searcher if it has not heard of it."""
+        """Notify the scheduler of a trial's end, and the searcher if it has not seen it."""
         result = None if end.result is None else flatten(end.result)
         if result is not None and not self._user_scheduler.has_ended(trial):
             names = self._engine.history.names  # stoppers look across trials
@@ -125,13 +125,13 @@ class Deliveries:
 
         Args:
             trial_id: The trial.
-            removed: Whether it ended while it was not running.
+            removed: Whether it was not running when it ended.
         """
         if not self._engine.delivery.completed(trial_id):
             self._emit(TrialEnded(trial_id=trial_id, removed=removed))
 
     def conclude(self, trials: Iterable[Trial]) -> None:
-        """Deliver everything that is left: the sweep is over.
+        """Deliver everything that is left at the end of the sweep.
 
         Args:
             trials: The trials that have ended and do not continue when the sweep is restored.
@@ -141,9 +141,9 @@ class Deliveries:
             [one for one in trials if one.trial_id in self._trials],
         )
         for trial in ended:
-            self.complete(trial.trial_id)  # if Tune has not told the scheduler
+            self.complete(trial.trial_id)  # if Tune has not notified the scheduler
             if not delivery.over(trial.trial_id):
-                self._next_trial.advance()  # it may end what it has paused
+                self._next_trial.advance()  # it may end trials that it has paused
         for trial in ended:
             if not delivery.over(trial.trial_id):
                 self._user_scheduler.conclude(trial)

@@ -1,4 +1,4 @@
-"""How a sweep ends: it waits for its last validations, and delivers and writes what is left."""
+"""The end of a sweep: wait for the last validations, then deliver and write what is left."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ __all__ = ["Draining", "SweepEnd"]
 
 logger = logging.getLogger(__name__)
 
-# How long a sweep waits at its end before it says so, and says so again, and is shown anew.
+# At the end of a sweep: seconds until the first message, between messages, and between refreshes.
 _FIRST_NEWS_S, _NEWS_INTERVAL_S, _REFRESH_INTERVAL_S = 2.0, 10.0, 1.0
 
 
 class Draining:
-    """Knows for how long a sweep has waited for its last validations, and says so now and then.
+    """Measure how long a sweep waits for its last validations, and log it at intervals.
 
-    It does not wait: Tune goes on taking steps.
+    It does not block: Tune continues to take steps.
 
     Args:
-        clock: What the time is read from.
+        clock: The source of the time.
     """
 
     def __init__(self, clock: Clock):
         self._clock = clock
         self._since: float | None = None
         self._news = self._fresh = News(0.0, 0.0)
-        #: Seconds that the sweep went on after its last trial had ended.
+        #: Seconds that the sweep continued after its last trial had ended.
         self.took_s = 0.0
 
     def goes_on(self, display: Display, pending: Collection[Pending]) -> None:
-        """The sweep waits: the first time that begins; show it, and say now and then for what."""
+        """Record that the sweep waits; show it, and log at intervals what it waits for."""
         now = self._clock.monotonic()
         if self._since is None:
             self._since = now
@@ -64,35 +64,35 @@ class Draining:
         return self._since is not None
 
     def over(self) -> None:
-        """The sweep does not wait any more."""
+        """Record that the sweep no longer waits."""
         if self._since is not None:
             self.took_s += self._clock.monotonic() - self._since
             self._since = None
 
     def broken_off(self) -> None:
-        """The sweep was interrupted while it waited."""
+        """Record that the sweep was interrupted while it waited."""
         self._since = None
 
     def awaited(self, pending: Collection[Pending]) -> str | None:
-        """Return what the sweep waits for at its end; None before that."""
+        """Return what the sweep waits for at its end; None before its end."""
         if self._since is None or not pending:
             return None
         return awaited(pending, self._clock.monotonic() - self._since)
 
 
 class SweepEnd:
-    """Decides when a sweep is over, and whether it has ended or was interrupted.
+    """Decide when a sweep is over, and whether it has ended or was interrupted.
 
     Args:
-        controller: The sweep's controller, in whose steps the end waits.
-        draining: Shows the wait.
-        display: Where the wait is shown.
+        controller: The sweep's controller.
+        draining: Measures the wait for the last validations.
+        display: Shows the wait.
         engine: The state of the sweep.
         validators: Run its validations.
         deliveries: Delivers what is left.
         files: Writes the files of its trials.
-        failures: Reports what went wrong.
-        emit: Takes what happens, before anything comes of it.
+        failures: Reports failures.
+        emit: Records and applies each event.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class SweepEnd:
         self.error: TunekitError | None = None
         # The trials that the time budget has stopped; None while there is time left.
         self._cut: set[str] | None = None
-        # Whether the sweep was over at the end of the last step: Tune then takes no further one.
+        # Whether the sweep was over at the end of the last step: Tune then takes no more steps.
         self._ended_by_itself = False
 
     @property
@@ -128,10 +128,10 @@ class SweepEnd:
         return all(validator.idle for validator in self._validators)
 
     def step(self, trials: list[Trial]) -> None:
-        """Take the end of one of Tune's steps: write the files of ended trials, conclude if over.
+        """End one of Tune's steps: write the files of ended trials, and conclude if all is over.
 
-        Tune keeps working while the last validations run, so the last trials' resources become
-        free and Ctrl-C is seen.
+        Tune keeps working while the last validations run, so the last trials' resources become free
+        and Ctrl-C works.
         """
         if self._files.all_final:
             return
@@ -146,36 +146,36 @@ class SweepEnd:
             self._conclude(trials)
 
     def note(self) -> None:
-        """Note whether all is done, before Tune ends all trials and it would always seem so."""
+        """Record whether all is done, before Tune ends all trials and makes it look so."""
         all_final = self._files.all_final and self._idle
         self._ended_by_itself = all_final and self._controller.finished
 
     def conclude_restored(self, trials: list[Trial]) -> bool:
-        """Conclude a restored sweep whose trials have ended: Tune will take no step.
+        """Conclude a restored sweep whose trials have ended, since Tune will take no steps.
 
         Returns:
-            Whether it is such a sweep.
+            Whether it was such a sweep.
         """
         return self._controller.finished and self._idle and self._conclude(trials)
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the sweep has ended, rather than been interrupted."""
+        """Return whether the sweep has ended; False if it was interrupted."""
         ended = self._ended_by_itself and self._files.all_final and self.error is None
         return ended and (self._cut is None or not (self._cut or self._controller.to_come))
 
     def note_end_of_time(self, trials: list[Trial]) -> None:
-        """Record which trials a used-up time budget has stopped, before Tune's state has them."""
+        """Record the trials that the time budget has stopped, before Tune's state has them."""
         if self._cut is None and self._controller.out_of_time:
             stopped = [trial.trial_id for trial in trials if trial.status == Trial.TERMINATED]
             self._cut = {t for t in stopped if not self._engine.delivery.completed(t)}
             self._emit(BudgetExpired(trial_ids=sorted(self._cut)))
 
     def _conclude(self, trials: list[Trial]) -> bool:
-        """Deliver and write all that is left, after the last validation has ended.
+        """Deliver and write everything that is left, after the last validation has ended.
 
         Returns:
-            Whether that was all: a further stage may have to validate what has run its course.
+            Whether that was all: a further stage may still have to validate finished trials.
         """
         cut = self._cut or set()
         self._deliveries.conclude(trial for trial in trials if trial.trial_id not in cut)

@@ -1,4 +1,4 @@
-"""Reports what goes wrong with a sweep's validations: early, once, and what to do about it."""
+"""Reports of failed validations, and of sweeps without anything to validate."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ logger = logging.getLogger(__name__)
 
 
 class FailureReports:
-    """Reports validations that fail, and a sweep that has nothing to validate.
+    """Report failed validations, and sweeps that have nothing to validate.
 
     Args:
-        config: How validation is set up.
+        config: The settings.
         engine: The state of the sweep.
     """
 
     def __init__(self, config: ValidationConfig, engine: Engine):
         self._config, self._engine = config, engine
         self._failures = Failures(gives_up=config.on_failure != "ignore")
-        # What was said of the last failure, with its traceback.
+        # The message about the last failure, and its traceback.
         self._last: tuple[str, str] | None = None
-        # While no checkpoint was saved: whether any trial has reported, or has ended.
+        # Until a checkpoint is saved: whether any trial has reported, or has ended.
         self._has_reported = self._has_ended = False
         self._how_to_save = NO_CHECKPOINT
 
-    # Validations that have failed ---------------------------------------------------------------
+    # Failed validations -------------------------------------------------------------------------
 
     def failed(self, outcome: Outcome) -> ValidationFailedError | None:
-        """Report a validation without a score; return why the sweep ends by that, if it does."""
+        """Report a validation without a score; return the error that ends the sweep, if any."""
         request, reason = outcome.request, outcome.reason or "failed"
         place = place_of(request.trial_id, request.iteration, request.generation)
         if outcome.status is Status.SKIPPED:
@@ -63,15 +63,15 @@ class FailureReports:
         if self._config.on_failure == "raise":
             return ValidationFailedError(
                 f"{said} The sweep ends because on_failure='raise'; with on_failure='record' the "
-                f"trial would be judged by its other scores.{trace}"
+                f"trial would be ranked by its other scores.{trace}"
             )
         if verdict.hopeless:
             return ValidationFailedError(
-                f"{said} The first {HOPELESS} validations have failed "
-                "alike, and none has succeeded, so that no trial can be judged: the sweep ends "
-                f"here. All is saved. Correct {name_of(self._config.fn)}, and go on with "
-                "tunekit.Tuner.restore(path, trainable, validation_config=...). To go on however "
-                "many fail, pass ValidationConfig(on_failure='ignore'). "
+                f"{said} The first {HOPELESS} validations all failed in this way and none has "
+                "succeeded, so trials cannot be ranked: the sweep ends here. Everything is saved. "
+                f"Fix {name_of(self._config.fn)} and continue with "
+                "tunekit.Tuner.restore(path, trainable, validation_config=...). To continue "
+                "however many fail, pass ValidationConfig(on_failure='ignore'). "
                 f"The failure:{trace or f' {reason}'}"
             )
         if verdict.first:
@@ -81,13 +81,13 @@ class FailureReports:
         return None
 
     def passed_over(self, scored: Scored) -> MetricNotFoundError | None:
-        """Log a score that lacks a metric to judge by; return why the sweep ends if all have."""
+        """Log a score that lacks a metric; return the error that ends the sweep if all do."""
         engine, result = self._engine, flatten(scored.result)
         missing, names = engine.lacks(result), engine.history.names
         if not engine.has_delivered and names.keys().isdisjoint(missing):
             return MetricNotFoundError(unknown_metric(missing, names, result))
         logger.warning(
-            "Trial %s has no %s at iteration %d; it is not judged by that iteration.",
+            "Trial %s has no %s at iteration %d, so it is not ranked by that iteration.",
             scored.trial_id,
             ", ".join(map(repr, missing)),
             scored.iteration,
@@ -97,7 +97,7 @@ class FailureReports:
     # Nothing to validate ------------------------------------------------------------------------
 
     def reported(self, trial: Trial, report: Mapping[str, Any], callbacks: Collection[Any]) -> None:
-        """Take a report; warn at the first if nothing asks for a checkpoint to validate."""
+        """Record a report; at the first, warn if nothing requests a checkpoint to validate."""
         if self._engine.has_saved:
             return
         first, self._has_reported = not self._has_reported, True
@@ -112,20 +112,20 @@ class FailureReports:
             logger.warning("%s", advice)
 
     def ended(self, trial: Trial) -> None:
-        """Take the end of a trial; say what to write if no trial has saved."""
+        """Record the end of a trial; log how to save checkpoints if no trial has saved any."""
         if self._engine.has_saved or self._has_ended or not trial.last_result:
             return
         self._has_ended = True
-        if self._how_to_save is NO_CHECKPOINT:  # else it was said
+        if self._how_to_save is NO_CHECKPOINT:  # else it was already logged
             why = no_trial_has_saved(NO_CHECKPOINT)
             logger.warning("Trial %s has ended. %s", trial.trial_id, why)
 
     def conclude(self, trials: Sequence[Trial], cut_short: Collection[str]) -> TunekitError | None:
-        """Report at the sweep's end what was only counted; return why it cannot be judged, if so.
+        """Log failures that were only counted; return the error if the sweep cannot be ranked.
 
         Args:
             trials: The trials.
-            cut_short: Those that were stopped, and continue when the sweep is restored.
+            cut_short: The trials that the time budget has stopped; they continue after a restore.
         """
         for more in self._failures.rest():
             logger.warning("Validations have failed: %s.", more)
@@ -134,14 +134,14 @@ class FailureReports:
         if missing and not self._engine.history.names and self._last is not None:
             said, trace = self._last
             logger.error(
-                "No trial has a validated %s, so that there is no best trial: no validation of "
-                "this sweep has succeeded. %s Correct %s, and run the sweep again.%s",
+                "No trial has a validated %s, so there is no best trial: no validation of this "
+                "sweep has succeeded. %s Fix %s and run the sweep again.%s",
                 " or ".join(map(repr, missing)),
                 said,
                 name_of(self._config.fn),
                 trace,
             )
-        # Those that failed, or were cut short, may have come to nothing before they saved.
+        # Trials that failed or were cut short may have ended before they could save.
         ended = [
             trial.last_result
             for trial in trials
@@ -153,24 +153,24 @@ class FailureReports:
             return None
         shown = chosen({name for report in ended for name in flatten(report)})
         failed = sum(trial.status == Trial.ERROR for trial in trials)
-        also = f" {failed} trial{'s' * (failed > 1)} failed before." if failed else ""
+        also = f" {failed} trial{'s' * (failed > 1)} failed before that." if failed else ""
         return MetricNotFoundError(
-            f"The sweep is to be judged by {listed(missing)}, which training does not report (it "
-            f"reported {listed(shown, missing)}). {no_trial_has_saved(self._how_to_save)}{also}"
+            f"The sweep ranks by {listed(missing)}, which training does not report (it reported "
+            f"{listed(shown, missing)}). {no_trial_has_saved(self._how_to_save)}{also}"
         )
 
 
 def _nobody_saves(
     trial: Trial, report: Mapping[str, Any], judged: Collection[str], *, policies: bool
 ) -> str | None:
-    """Say that nothing will be validated, if that is how it looks; None if all is well.
+    """Return a warning if it looks as if nothing will be validated; None otherwise.
 
-    A trial may still report a checkpoint later on: then it was wrong.
+    The warning is wrong if a trial reports a checkpoint later.
 
     Args:
         trial: A trial that has reported.
-        report: What it reported, after the checkpoint policies have looked at it.
-        judged: The metrics that the sweep is judged by.
+        report: Its report, after the checkpoint policies have processed it.
+        judged: The metrics that the sweep uses.
         policies: Whether there is a checkpoint policy.
     """
     missing = sorted(set(judged) - flatten(report).keys())
@@ -178,11 +178,11 @@ def _nobody_saves(
     if not missing or asked or report.get(SHOULD_CHECKPOINT):
         return None
     names = ", ".join(map(repr, missing))
-    later = "" if report.get(DONE) else " If it reports checkpoints later on, all is well."
+    later = "" if report.get(DONE) else " If it reports checkpoints later, ignore this."
     return (
-        f"Trial {trial.trial_id} has reported neither {names}, which the sweep is judged by, nor a "
-        "checkpoint to validate, and nothing asks it for one. Pass "
-        "checkpoint_policy=tunekit.EveryIterations(1), for example, and in a function register how "
-        "to save with tunekit.checkpoint_with(save); or report checkpoints yourself, with "
+        f"Trial {trial.trial_id} has reported neither {names}, which the sweep uses, nor a "
+        "checkpoint to validate, and nothing requests one. Pass, for example, "
+        "checkpoint_policy=tunekit.EveryIterations(1), and in a function register how to save "
+        "with tunekit.checkpoint_with(save); or report checkpoints yourself, with "
         f"report(metrics, checkpoint=...).{later}"
     )

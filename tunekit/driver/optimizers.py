@@ -1,4 +1,4 @@
-"""Warns of optimizers that train with the hyperparameters of another trial."""
+"""Warn of optimizers that train with the hyperparameters of another trial."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["Optimizers"]
 
 logger = logging.getLogger(__name__)
 
-# After so many trials whose optimizers are right, those of others are taken to be.
+# The number of correct optimizers after which all others are assumed to be correct.
 _MOST = 3
 
 
 class Optimizers:
-    """Looks at the optimizers of the first trials that go on from a checkpoint of another one.
+    """Check the optimizers of the first trials that continue from another trial's checkpoint.
 
-    A restored optimizer has its donor's hyperparameters; one that nobody corrects trains with them,
-    and the sweep compares hyperparameters that no trial has had.
+    A restored optimizer has its donor's hyperparameters. If the function does not reset them, it
+    trains with them, and the sweep compares hyperparameters that no trial has had.
 
     Args:
-        ancestry: Which trials were overwritten.
+        ancestry: The exploits of the sweep.
     """
 
     def __init__(self, ancestry: Ancestry):
@@ -36,7 +36,7 @@ class Optimizers:
         self._asked: list[tuple[Exploit, Any]] = []
 
     def reported(self, trial: Trial) -> None:
-        """Look at the first report of a trial that was overwritten."""
+        """Check the first report of a trial that was overwritten."""
         if (
             self._warned
             or len(self._looked_at) >= _MOST
@@ -52,7 +52,7 @@ class Optimizers:
             self._asked.append((exploit, asked))
 
     def warn(self) -> None:
-        """Log the first optimizer that is found to have what its donor had."""
+        """Log the first optimizer that turns out to have its donor's values."""
         for exploit, asked in self._asked[:]:
             if self._warned or not ray.wait([asked], timeout=0)[0]:
                 continue

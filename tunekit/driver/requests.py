@@ -1,4 +1,4 @@
-"""From the report and its checkpoint to the request for validation."""
+"""From a report and its checkpoint to the request for validation."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ logger = logging.getLogger(__name__)
 
 
 def receive(trial: Trial, result: dict[str, Any]) -> None:
-    """Put a report, or what was saved of one, into a form that Tune and the journal can take."""
+    """Convert a report, or a saved part of one, into a form for Tune and the journal, in place."""
     iteration = (trial.last_result or {}).get(TRAINING_ITERATION, 0) + 1
     _become(result, received(result, iteration, portable, keep=("config", VALIDATION_KEY)))
 
 
 class Requests:
-    """Records what trials report and save, and requests the validations that are owed.
+    """Record reports and checkpoints, and request the validations that are owed.
 
     Args:
         config: The settings.
@@ -47,7 +47,7 @@ class Requests:
         trials: Its trials; others may be added.
         validator: Runs the validations.
         user_scheduler: The scheduler, which uses some scores.
-        waiting: Says whether a trial's scores that decide nothing are optional.
+        waiting: Decides whether a trial's scores that decide nothing are optional.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Requests:
     ):
         self._config, self._engine, self._trials = config, engine, trials
         self._validator, self._user_scheduler, self._waiting = validator, user_scheduler, waiting
-        # What each trial's newest report says of its own validation, and of which iteration it is.
+        # The request for validation in each trial's newest report, and the report's iteration.
         self._overrides: dict[str, tuple[int, ValidationOverride]] = {}
 
     def reported(self, trial: Trial, report: dict[str, Any]) -> Reported:
-        """Return the event of a report, out of which goes what it says of its own validation."""
+        """Return the event of a report, after removing its request for validation."""
         trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
         wanted, problem = override_of(report.pop(VALIDATION_KEY, None))
         if problem:
@@ -81,7 +81,7 @@ class Requests:
         return Reported(trial_id=trial_id, report=report, offered=offered, serves=serves)
 
     def saved(self, trial: Trial) -> CheckpointSaved | None:
-        """Return the event of a trial's newest checkpoint, if that is a new one."""
+        """Return the event of a trial's newest checkpoint, if it is new."""
         newest, record = latest_checkpoint(trial), self._engine.record(trial.trial_id)
         foreign = newest is not None and TRAINING_ITERATION not in newest[1]  # a former sweep's
         if newest is None or foreign or record.clone == newest[0].path:
@@ -92,11 +92,11 @@ class Requests:
         return None if same_again else saved
 
     def saved_unrecorded(self, trial: Trial, known: set[str]) -> Iterator[Event]:
-        """Yield the events of what a trial has saved and the journal lacks, whose end was lost.
+        """Yield the events of a trial's checkpoints that are missing at the end of the journal.
 
         Args:
             trial: The trial.
-            known: The paths of the checkpoints that the journal has.
+            known: The paths of the checkpoints in the journal.
         """
         trial_id = trial.trial_id
         for checkpoint, report in saved_results(trial):
@@ -111,8 +111,9 @@ class Requests:
     def _saved(self, trial: Trial, checkpoint: Any, report: Mapping[str, Any]) -> CheckpointSaved:
         """Return the event of a checkpoint.
 
-        Of the arguments of its validation it has only what the report says: the sweep's own may be
-        large, and may be others in a restored sweep.
+        Of the arguments of its validation, it contains only those in the report: the sweep's own
+        may
+        be large, and may differ in a restored sweep.
         """
         trial_id, step, engine = trial.trial_id, report[TRAINING_ITERATION], self._engine
         generation, record = engine.ancestry.generation(trial_id), engine.record(trial_id)
@@ -144,8 +145,8 @@ class Requests:
         """Run a validation that is recorded.
 
         Args:
-            request: What is to be validated.
-            again: Whether a former session recorded it: the checkpoint may be gone.
+            request: The validation.
+            again: Whether an earlier session recorded it: the checkpoint may be gone.
         """
         filesystem = self._trials[request.trial_id].storage.storage_filesystem
         if again and not exists(filesystem, request.path):
@@ -162,7 +163,7 @@ class Requests:
 
 
 def _become(result: dict[str, Any], other: Mapping[str, Any]) -> None:
-    """Give a report, which Tune has, the items of another."""
+    """Replace the items of a report in place, as Tune has a reference to it."""
     if other is not result:
         result.clear()
         result.update(other)

@@ -1,9 +1,9 @@
-"""Brings a sweep back to where it was when it was interrupted, from its journal.
+"""Restore an interrupted sweep from its journal.
 
 The state of the sweep is the sum of its events. Tune's trials, the searcher and the scheduler have
-states of their own, each saved at a different time. So each is told the events that it has not
-heard of, in the order of the journal. The scheduler decides again, and is overruled where it
-decided otherwise before: a recorded decision may have been carried out.
+states of their own, each saved at a different time. So each gets the events that it lacks, in the
+order of the journal. The scheduler decides again, but a recorded decision takes precedence: it may
+already have been carried out.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ logger = logging.getLogger(__name__)
 
 
 class SweepDriver(Protocol):
-    """What runs a sweep."""
+    """The driver of a sweep."""
 
     trials: dict[str, Trial]
     listeners: list[Any]
@@ -84,15 +84,15 @@ class SweepDriver(Protocol):
     files: TrialFiles
 
     def apply(self, event: Event) -> list[Command]:
-        """Apply an event that is in the journal; return what follows."""
+        """Apply an event that is in the journal; return the commands that follow."""
         ...
 
     def emit(self, event: Input) -> None:
-        """Record an event, and carry out what follows."""
+        """Record an event, apply it, and carry out the commands."""
         ...
 
     def perform(self, command: Command) -> None:
-        """Carry out what follows from an event."""
+        """Carry out a command."""
         ...
 
     def ended(self, trial: Trial) -> None:
@@ -101,25 +101,26 @@ class SweepDriver(Protocol):
 
 
 class Restore:
-    """Holds what former sessions of a sweep have left, and continues from there.
+    """Hold the records of a sweep's earlier sessions, and continue from there.
 
     Args:
-        driver: What runs the sweep.
+        driver: The driver of the sweep.
     """
 
     def __init__(self, driver: SweepDriver):
         self._driver = driver
-        #: What happened in former sessions, until the sweep has continued from there.
+        #: The events of earlier sessions, until the sweep has continued from there.
         self.past: list[Event] = []
-        #: Whether that is being replayed: it is in the journal already.
+        #: Whether these are being replayed: they are in the journal already.
         self.replays = False
-        #: The line as of which the searcher was saved, 0: as the rest; None for a new sweep.
+        #: The line as of which the searcher was saved, 0: the same as for the rest; None: a new
+        #: sweep.
         self.searched: int | None = None
-        #: What Tune had saved with its own state, until the experiment's folder is known.
+        #: The state that Tune had saved, until the experiment's folder is known.
         self.saved: dict[str, Any] | None = None
         #: The line of the journal as of which Tune's state was saved; 0 for a new sweep.
         self.as_of = 0
-        # Those as of which the scheduler's and the searcher's were.
+        # The lines as of which the states of the scheduler and of the searcher were saved.
         self._scheduler_as_of = self._searcher_as_of = 0
         # The saved checkpoints, by trial, generation and iteration.
         self._checkpoints: dict[tuple[str, int, int], Request] = {}
@@ -127,7 +128,7 @@ class Restore:
         self._stopped: list[Proxy] = []
 
     def load(self, ledger: Ledger, state: SchedulerState, filesystem: Any) -> bool:
-        """Read what was written down, and give the scheduler what it had saved.
+        """Read the journal, and load the scheduler's saved state.
 
         Returns:
             Whether there is a sweep to restore; otherwise it is a new one.
@@ -145,13 +146,13 @@ class Restore:
         state.proxies.unknown.update(one.trial_id for one in since if one.action == "add")
         return True
 
-    # What happened, again -----------------------------------------------------------------------
+    # Replay -------------------------------------------------------------------------------------
 
     def replay(self, controller: Controller) -> dict[str, list[Told]]:
-        """Tell each part what happened since it was saved, except to trials that are gone.
+        """Replay to each component the events since it was saved, except of trials that are gone.
 
         Returns:
-            What loggers were told of each trial before the sweep was interrupted.
+            What loggers received for each trial before the sweep was interrupted.
         """
         driver = self._driver
         user_scheduler = driver.user_scheduler
@@ -172,7 +173,7 @@ class Restore:
         _note(told, driver.engine.postponed)
         if len(self.past) > len(known):
             count = len(self.past) - len(known)
-            logger.info("Restored what happened after the sweep was saved: %d events.", count)
+            logger.info("Replayed the %d events since the sweep was last saved.", count)
         names = driver.engine.history.names
         return {
             trial_id: [replace(one, report=hide(one.report, names)) for one in own]
@@ -200,7 +201,7 @@ class Restore:
             match command:
                 case Show() | Fold() if event.n > self.as_of:
                     driver.perform(command)
-                case Fold(outcome):  # it is in what Tune saved, but for the rank of its checkpoint
+                case Fold(outcome):  # Tune saved it, except for the rank of its checkpoint
                     manager = LeasingCheckpointManager.of(driver.trials[outcome.request.trial_id])
                     if manager is not None:
                         manager.score(outcome.request.path, outcome.metrics)
@@ -215,14 +216,14 @@ class Restore:
         if event.n > self.as_of:
             self._bring_forward(event, trial, controller)
         else:
-            driver.engine.leases.take_touched()  # Tune's trial knows what was deleted then
+            driver.engine.leases.take_touched()  # Tune's trial knows what was already deleted
         if event.n > self._searcher_as_of and isinstance(event, (TrialEnded, TrialErrored)):
             controller.tell_search_of_end(trial, failed=isinstance(event, TrialErrored))
         if to_scheduler:
             self._catch_up(event, trial, controller)
 
     def _bring_forward(self, event: Event, trial: Trial, controller: Controller) -> None:
-        """Bring Tune's trial to where it was."""
+        """Apply an event to Tune's trial."""
         policies = [one for one in self._driver.listeners if isinstance(one, CheckpointPolicy)]
         match event:
             case Reported():
@@ -241,7 +242,7 @@ class Restore:
                 return
         controller.changed(trial)
 
-    # What the scheduler and the searcher are told ------------------------------------------------
+    # The scheduler and the searcher --------------------------------------------------------------
 
     def _deliver_again(self, event: ScoreDelivered | EndDelivered) -> None:
         user_scheduler = self._driver.user_scheduler
@@ -249,13 +250,13 @@ class Restore:
             _trains(user_scheduler.proxies.by_id[event.trial_id])
         self._driver.deliveries.deliver_again(event, search=event.n > self._searcher_as_of)
         if isinstance(event, ScoreDelivered):
-            # By chance, it may not have stopped now what it stopped by that result.
+            # By chance, it may not have stopped the same trials again by that result.
             stopped, self._stopped = self._stopped, []
             for other in stopped:
                 user_scheduler.stopped(other)
 
     def _catch_up(self, event: Event, trial: Trial, controller: Controller) -> None:
-        """Let the scheduler do again what it did."""
+        """Repeat an event for the scheduler."""
         user_scheduler = self._driver.user_scheduler
         proxy = user_scheduler.proxies.of(trial)
         match event:
@@ -288,7 +289,7 @@ class Restore:
                 user_scheduler.fail(proxy)
             case Exploited():
                 change = user_scheduler.exploit_again(trial, event.exploit(), self._donor(event))
-                if event.n > self.as_of:  # else Tune's trial is overwritten already
+                if event.n > self.as_of:  # otherwise Tune's trial is already overwritten
                     controller.change(trial, change)
 
     def _donor(self, event: Exploited) -> Version | None:
@@ -310,16 +311,16 @@ class Restore:
             config=event.donor_config,
         )
 
-    # From there on -------------------------------------------------------------------------------
+    # Continuing ----------------------------------------------------------------------------------
 
     def resume(self, controller: Controller) -> None:
-        """Do what was left to do, and let each trial continue from where it stood."""
+        """Carry out what was left to do, and let each trial continue from where it was."""
         driver, trials = self._driver, self._driver.trials
         for stage in driver.stages.values():
             stage.resume()
         for trial_id, trial in trials.items():
             driver.files.add(trial)
-            # A step that was killed, or that raised, has deleted nothing.
+            # A step that was killed or raised has deleted nothing.
             driver.engine.leases.touch(trial_id)
             if trial.is_finished():
                 continue
@@ -327,10 +328,12 @@ class Restore:
                 driver.emit(TrialRetried(trial_id=trial_id))
                 driver.user_scheduler.restart(driver.user_scheduler.proxies.of(trial))
             for path in forget_missing(trial):
-                logger.warning("Trial %s goes on without %s, which is gone.", trial_id, path)
+                logger.warning(
+                    "Trial %s continues without %s, which no longer exists.", trial_id, path
+                )
             skip_existing(trial)
         past, self.past = self.past, []
-        # Only now that the trials skip the names of what is removed.
+        # Only now do the trials skip the names of what is removed.
         remove_left_over(trials.values(), past)
         tables = any(isinstance(one, CSVLoggerCallback) for one in driver.listeners)
         driver.files.restore(trials, past, table=tables)
@@ -352,14 +355,14 @@ class Restore:
                 self._driver.perform(CarryOut(event))
 
     def _record_lost(self, past: Sequence[Event]) -> None:
-        """Record what Tune's trials have saved and the journal lacks because its end was lost."""
+        """Record what Tune's trials have saved and the end of the journal lacks."""
         known = {event.checkpoint for event in past if isinstance(event, CheckpointSaved)}
         for trial in self._driver.trials.values():
             for event in self._driver.requests.saved_unrecorded(trial, known):
                 self._driver.emit(event)
 
     def _place(self, controller: Controller) -> None:
-        """Put each trial where it stood when the sweep was interrupted."""
+        """Put each trial where it was when the sweep was interrupted."""
         driver, delivery = self._driver, self._driver.engine.delivery
         user_scheduler = driver.user_scheduler
         user_scheduler.proxies.forget_unadded()
@@ -368,7 +371,7 @@ class Restore:
             if proxy.phase is Desired.ENDED and not (
                 delivery.closed(trial_id) or delivery.completed(trial_id)
             ):
-                user_scheduler.record_stop(proxy)  # by chance, it was stopped this time
+                user_scheduler.record_stop(proxy)  # by chance, it was stopped only this time
             if proxy.real.status == Trial.TERMINATED and not delivery.completed(trial_id):
                 # It had made its last report, or must not continue.
                 controller.tell_search_of_end(proxy.real, failed=False)
@@ -382,7 +385,7 @@ class Restore:
             if waits or by_hand.paused or by_hand.stopped or proxy.phase is Desired.PAUSED:
                 controller.set_status(proxy.real, Trial.PAUSED)
             elif proxy.phase is Desired.RUNNING:
-                proxy.phase = Desired.PENDING  # it starts again
+                proxy.phase = Desired.PENDING  # it will start again
 
 
 def _trains(proxy: Proxy) -> None:
@@ -392,17 +395,17 @@ def _trains(proxy: Proxy) -> None:
 
 
 def _note(told: dict[str, list[Told]], outcomes: Iterable[Outcome]) -> None:
-    """Note what loggers were told: as soon as they might have been, so that it is once."""
+    """Record what loggers may have received, so that they receive it only once."""
     for outcome in outcomes:
         told[outcome.request.trial_id].append(Told(outcome.request.report, outcome.shown))
 
 
 def with_configs(events: Sequence[Event], trials: Mapping[str, Trial]) -> list[Event]:
-    """Return the events of a journal with the hyperparameters that it leaves out, or has texts of.
+    """Return a journal's events with the hyperparameters that it omits or has as texts.
 
     Args:
         events: The events.
-        trials: The trials, with the very values.
+        trials: The trials, which have the original values.
     """
     exploits = [event for event in events if isinstance(event, Exploited)]
     recorded = configs_of(event.exploit() for event in exploits)

@@ -1,4 +1,4 @@
-"""Any Tune scheduler, judging by validated results."""
+"""Run any Tune scheduler on validated results."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def unwrapped(scheduler: Any) -> Any:
 
 
 class ValidatedScheduler(TrialScheduler):
-    """Show validated results only, in iteration order, to an unmodified Tune scheduler.
+    """Pass only validated results, in iteration order, to an unmodified Tune scheduler.
 
-    A report reaches your scheduler, merged with its score, once its checkpoint is validated:
-    each once, older iterations of a trial before newer ones, and the trial's end after its last
-    score. A report without a validated checkpoint never does. ``ValidationConfig(on_pending=...)``
+    A report reaches your scheduler, merged with its score, once its checkpoint is validated: each
+    once, older iterations of a trial before newer ones, and the trial's end after its last score.
+    A report without a validated checkpoint never reaches it. ``ValidationConfig(on_pending=...)``
     sets what the trial does meanwhile.
 
-    For your scheduler, each trial is where its newest score was earned: the scheduler pauses,
+    For your scheduler, each trial is at the iteration of its newest score: the scheduler pauses,
     stops and resumes it there, and clones it from there. So population based training clones
-    exactly the checkpoint that it has ranked, with the hyperparameters that led to it, however far
-    the donor has trained since.
+    exactly the checkpoint that it has ranked, with its hyperparameters, however far the donor has
+    trained since.
 
     The sweep also needs a :class:`~tunekit.ValidationCallback`. ``TuneConfig(metric=...)`` and the
-    scheduler's own metric may name one that only validation produces. Stopping criteria of
+    scheduler's own metric may be one that only validation produces. Stopping criteria of
     ``RunConfig(stop=...)`` that read such a metric get validated results, too.
 
     Args:
@@ -56,7 +56,7 @@ class ValidatedScheduler(TrialScheduler):
     def __init__(self, scheduler: TrialScheduler):
         problems = Problems("ValidatedScheduler")
         if isinstance(scheduler, ValidatedScheduler):
-            problems.add("scheduler is a ValidatedScheduler already. Pass the scheduler inside.")
+            problems.add("scheduler is already a ValidatedScheduler. Pass the scheduler inside it.")
         elif problems.instance(
             "scheduler", scheduler, TrialScheduler, "Pass a scheduler of ray.tune.schedulers."
         ) and isinstance(innermost(scheduler), ValidatedScheduler):
@@ -72,16 +72,16 @@ class ValidatedScheduler(TrialScheduler):
         self._joined: ValidationCallback | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return your scheduler as it was given; what has happened is saved by itself."""
+        """Return your scheduler as it was passed; the rest is saved separately."""
         return {"scheduler": self.scheduler, "mode": self._state.mode}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore your scheduler; the rest begins anew."""
+        """Restore your scheduler; the rest is initialized again."""
         ValidatedScheduler.__init__(self, state["scheduler"])
         self._state.mode = state["mode"]
 
     def _join(self, tune_controller: Any) -> ValidationCallback:
-        """Return the sweep's validations, and become part of the sweep at first."""
+        """Return the sweep's callback, after connecting to it at the first call."""
         if self._joined is None:
             controller = Controller(tune_controller)
             self._joined = self._validation_of(controller)
@@ -89,7 +89,7 @@ class ValidatedScheduler(TrialScheduler):
         return self._joined
 
     def _validation_of(self, controller: Controller) -> ValidationCallback:
-        """Return the sweep's validations, if everything in the sweep goes together."""
+        """Return the sweep's callback, if the parts of the sweep fit together."""
         callbacks = [c for c in controller.callbacks if isinstance(c, ValidationCallback)]
         if len(callbacks) != 1:
             raise WiringError(
@@ -110,34 +110,34 @@ class ValidatedScheduler(TrialScheduler):
         problems.raise_any()
         return callbacks[0]
 
-    # What Tune asks before and around the sweep ------------------------------------------------
+    # Before the sweep --------------------------------------------------------------------------
 
     @property
     def metric(self) -> None:
-        """Return None: Tune must not look for the metric in reports, which need not have it."""
+        """Return None: Tune must not look for the metric in reports, which may lack it."""
         return None
 
     @property
     def supports_buffered_results(self) -> bool:
-        """Return False: a trial that waits for a score must not have run ahead."""
+        """Return False: a trial that waits for a score must not run ahead."""
         return False
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Hand ``TuneConfig``'s metric and mode to your scheduler."""
+        """Pass ``TuneConfig``'s metric and mode to your scheduler."""
         self._state.mode = mode or self._state.mode
         return bool(self.scheduler.set_search_properties(metric, mode, **spec))
 
     def debug_string(self) -> str:
-        """Return your scheduler's summary, and that of the validations."""
+        """Return the summaries of your scheduler and of the validations."""
         text = self.scheduler.debug_string()
         if self._joined is None:
             return text
         return "\n".join([text, *self._joined.progress()])
 
-    # What Tune tells while the sweep runs ------------------------------------------------------
+    # While the sweep runs ----------------------------------------------------------------------
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Add a trial, or one that is about to be restarted after a failure."""
+        """Add a trial, or one that is about to restart after a failure."""
         sweep, proxies = self._join(tune_controller), self._proxies
         before = proxies.by_id.get(trial.trial_id)
         restored = before is not None and before.real is None  # its saved scheduler knows it
@@ -153,9 +153,9 @@ class ValidatedScheduler(TrialScheduler):
         sweep.adopt(trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Record that a trial failed: it is restarted, or it has failed for good.
+        """Record that a trial failed: it restarts, or it has failed for good.
 
-        Your scheduler gets the latter only.
+        Your scheduler is notified only of the latter.
         """
         sweep = self._join(tune_controller)
         sweep.validator.check_ray()
@@ -163,11 +163,11 @@ class ValidatedScheduler(TrialScheduler):
         sweep.actions.stands_no_more(self._proxies.of(trial))
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Answer a trial's report; whether it is validated is known once it has saved."""
+        """Answer a trial's report; whether it is validated is known only once it has saved."""
         return self._join(tune_controller).actions.answer(self._proxies.of(trial), result)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """Record a trial's end; your scheduler gets it after the trial's last score."""
+        """Record a trial's end; your scheduler is notified after the trial's last score."""
         self._join(tune_controller).ended(trial)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
@@ -179,7 +179,7 @@ class ValidatedScheduler(TrialScheduler):
         sweep.ended(trial, removed=removed)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Return the next trial to start: first those that waited for a score."""
+        """Return the next trial to start; trials that waited for a score come first."""
         sweep = self._join(tune_controller)
         ready = sweep.actions.first_ready() or sweep.next_trial.choose()
         controller = sweep.controller
