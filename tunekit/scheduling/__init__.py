@@ -1,1 +1,1 @@
-"""Wraps any Tune scheduler and searcher, which see only validated results."""
+"""Wrap any Tune scheduler and searcher, so that they get only validated results."""

@@ -1,4 +1,4 @@
-"""Which trial the user's scheduler starts or resumes next."""
+"""The next trial that the user's scheduler starts or resumes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tunekit.scheduling.user_scheduler import UserScheduler
 
 __all__ = ["NextTrial", "Reminders"]
 
-# The first lets it act, the second shows it what it has done.
+# The first reminder lets it act, the second shows it the result.
 _MOST = 2
 
 
 class NextTrial:
-    """Lets the user's scheduler choose, and reminds it of what it waits for in vain.
+    """Let the user's scheduler choose, and remind it if it waits for ended trials.
 
     Args:
         user_scheduler: The user's scheduler.
         controller: The sweep's controller.
-        emit: Takes what happens, before anything comes of it.
+        emit: Records and applies each event.
     """
 
     def __init__(
@@ -39,20 +39,20 @@ class NextTrial:
         self._user_scheduler, self._controller = user_scheduler, controller
         self._proxies = user_scheduler.proxies
         self._emit = emit
-        # What a scheduler sees that takes the first trial.
+        # The view of a scheduler that takes the first trial.
         self._in_turn = user_scheduler.view.with_only(self._proxies.first_in_turn)
         self._reminders = Reminders()
 
     def choose(self) -> Trial | None:
-        """Return the trial to start or to resume next, if any."""
+        """Return the trial to start or resume next, if any."""
         if self._controller.all_run and not self._user_scheduler.traits.pauses:
             return None  # it would look through all trials
         return self.advance()
 
     def advance(self) -> Trial | None:
-        """Ask the user's scheduler until it names a trial that can be started, or none.
+        """Ask the user's scheduler until it returns a trial that can be started, or none.
 
-        It may name trials that have ended, and goes on with these: it has not heard of the end.
+        It may return trials whose end it has not been notified of, and continues with these.
         """
         user_scheduler = self._user_scheduler
         for _ in range(len(self._proxies.by_id) + 1):
@@ -78,14 +78,14 @@ class NextTrial:
         return None
 
     def _sees(self) -> Any:
-        """Return what the user's scheduler chooses from: one trial, if it only wants the first."""
+        """Return what the user's scheduler chooses from: one trial, if it takes the first."""
         user_scheduler = self._user_scheduler
         chooses = getattr(user_scheduler.scheduler.choose_trial_to_run, "__func__", None)
         in_turn = chooses is FIFOScheduler.choose_trial_to_run
         return self._in_turn if in_turn else user_scheduler.view
 
     def _remind(self) -> None:
-        """Make a scheduler that waits for an ended trial look again."""
+        """Remind a scheduler that waits for an ended trial."""
         if not self._user_scheduler.traits.waits_for_all or not self._controller.still:
             return
         left = [
@@ -99,7 +99,7 @@ class NextTrial:
         if not self._reminders.due({j.trial_id: j.version and j.version.place for j in left}):
             return
         scored = [(proxy, proxy.version) for proxy in left if proxy.version is not None]
-        # A clone stands at its donor's score; one that has its own speaks for itself.
+        # A clone has its donor's score; one that has its own score is represented by that.
         own = [(one, version) for one, version in scored if version.trial_id == one.trial_id]
         for proxy, version in own or scored:
             if proxy.phase is Desired.PAUSED:
@@ -111,12 +111,12 @@ class NextTrial:
 
 
 class Reminders:
-    """Reminds a scheduler that waits for all trials of a round, of which some have ended.
+    """Remind a scheduler that waits for all trials of a round, of which some have ended.
 
-    Synchronous PBT and HyperBand go on when the result of the last of some trials comes in, and
-    Tune's would wait for ever for one that has ended or failed before. They get results again that
-    they have seen, which changes nothing but that they count the trials: but only when nothing
-    else can happen, and not again before something has.
+    Synchronous PBT and HyperBand continue when the last result of a round arrives, and Tune's would
+    wait forever for a trial that has already ended or failed. They get earlier results again, which
+    only makes them count the trials: but only when nothing else can happen, and not again until
+    something has.
 
     Example:
         >>> reminders = Reminders()
@@ -131,10 +131,10 @@ class Reminders:
         self._given = 0
 
     def due(self, standing: Mapping[str, Hashable]) -> bool:
-        """Return whether to remind it now that nothing else can happen.
+        """Return whether to remind the scheduler, given that nothing else can happen.
 
         Args:
-            standing: Where each trial that is left stands.
+            standing: The newest score of each remaining trial.
         """
         if standing != self._standing:
             self._standing, self._given = dict(standing), 0

@@ -1,4 +1,4 @@
-"""Feedback for any Tune searcher from validated results."""
+"""Run any Tune searcher on validated results."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ logger = logging.getLogger(__name__)
 
 
 class ValidatedSearcher(Searcher):
-    """Give an unmodified Tune searcher its feedback from validated results.
+    """Pass only validated results to an unmodified Tune searcher.
 
-    The searcher gets each validated result once, in iteration order within a trial. When a trial's
-    last validation has ended, it gets the trial's completion with the newest validated result; with
-    no result, like that of a trial that never reported, if none was validated.
+    The searcher gets each validated result once, in iteration order within a trial. After a trial's
+    last validation, it gets the trial's completion with the newest validated result; if there is
+    none, without a result, like that of a trial that never reported.
 
     It needs a :class:`~tunekit.ValidatedScheduler` (around a ``FIFOScheduler()`` if you have none)
     and a :class:`~tunekit.ValidationCallback` in the same sweep. Put it inside a
-    ``ConcurrencyLimiter``, which then limits the trials that train. But put it around one with
+    ``ConcurrencyLimiter``, which then limits the trials that train. But put it around a limiter
+    with
     ``batch=True``, whose next batch waits for the scores of the previous one, and around a
     ``Repeater``, which averages scores.
 
@@ -50,11 +51,11 @@ class ValidatedSearcher(Searcher):
     def __init__(self, searcher: Searcher):
         problems = Problems("ValidatedSearcher")
         if isinstance(searcher, ValidatedSearcher):
-            problems.add("searcher is a ValidatedSearcher already. Pass the searcher inside.")
+            problems.add("searcher is already a ValidatedSearcher. Pass the searcher inside it.")
         elif isinstance(searcher, ConcurrencyLimiter) and not searcher.batch:
             problems.add(
                 "searcher is a ConcurrencyLimiter, which would count a trial until its last score. "
-                "Wrap the searcher inside of it: "
+                "Wrap the searcher inside it: "
                 "ConcurrencyLimiter(ValidatedSearcher(searcher), max_concurrent)."
             )
         else:
@@ -74,7 +75,7 @@ class ValidatedSearcher(Searcher):
 
     @classmethod
     def within(cls, controller: Controller) -> ValidatedSearcher | None:
-        """Return the one that a sweep's search algorithm contains, if any."""
+        """Return the ValidatedSearcher in a sweep's search algorithm, if any."""
         found = getattr(controller.search_alg, "searcher", None)
         while found is not None and not isinstance(found, cls):
             found = getattr(found, "searcher", None)
@@ -82,7 +83,7 @@ class ValidatedSearcher(Searcher):
 
     @property
     def metric(self) -> None:
-        """Return None: Tune must not look for the metric in reports, which need not have it."""
+        """Return None: Tune must not look for the metric in reports, which may lack it."""
         return None
 
     @property
@@ -92,7 +93,7 @@ class ValidatedSearcher(Searcher):
 
     @property
     def objectives(self) -> dict[str, str | None]:
-        """Return the metrics that your searcher learns from, and which values are better."""
+        """Return the metrics that your searcher learns from, each with its mode."""
         metric, mode = self._innermost.metric, self._innermost.mode
         names = metric if isinstance(metric, list) else [metric]
         modes = mode if isinstance(mode, list) else [mode] * len(names)
@@ -106,7 +107,7 @@ class ValidatedSearcher(Searcher):
     def _innermost(self) -> Any:
         innermost = self.searcher
         while isinstance(getattr(innermost, "searcher", None), Searcher):
-            innermost = innermost.searcher  # what wraps it may have a copy from before it was set
+            innermost = innermost.searcher  # a wrapper may have a copy from before it was set
         return innermost
 
     def attach(
@@ -165,17 +166,17 @@ class ValidatedSearcher(Searcher):
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
-        """Hand ``TuneConfig``'s metric and mode, and the search space, to your searcher."""
+        """Pass ``TuneConfig``'s metric and mode, and the search space, to your searcher."""
         return bool(self.searcher.set_search_properties(metric, mode, config, **spec))
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
-        """Hand the limit to a searcher that has one of its own; a batch stays as it is."""
+        """Pass the limit to a searcher that has one of its own; a batch is left unchanged."""
         if isinstance(self.searcher, ConcurrencyLimiter):
             return False
         return bool(self.searcher.set_max_concurrency(max_concurrent))
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """Ask your searcher for a configuration, after telling it everything that is known."""
+        """Return your searcher's next configuration, after delivering all finished validations."""
         if self._refresh is not None:
             self._refresh()
         if self._former:
@@ -183,7 +184,7 @@ class ValidatedSearcher(Searcher):
         return self.searcher.suggest(trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Ignore a report: it is not validated, so it is not for your searcher."""
+        """Ignore a report: your searcher gets validated results only."""
         if self._refresh is None:
             raise WiringError(
                 "ValidatedSearcher was given to a sweep without a ValidatedScheduler. Pass "
@@ -215,10 +216,10 @@ class ValidatedSearcher(Searcher):
             self.searcher.on_unpause(trial_id)
 
     def add_evaluated_point(self, *args: Any, **kwargs: Any) -> None:
-        """Hand a point that was evaluated elsewhere to your searcher."""
+        """Pass a point that was evaluated elsewhere to your searcher."""
         self.searcher.add_evaluated_point(*args, **kwargs)
 
-    # What the validations tell -----------------------------------------------------------------
+    # Called with validated results -------------------------------------------------------------
 
     def receive(self, trial_id: str, result: dict[str, Any]) -> None:
         """Give your searcher a validated result."""
@@ -233,16 +234,16 @@ class ValidatedSearcher(Searcher):
         self._complete_if_both(trial_id)
 
     def _told(self, trial_id: str, result: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a result as your searcher gets it: Optuna may have constraints of its own."""
+        """Return the result for your searcher; Optuna's may handle constraints itself."""
         broken = [violation(result, [one]) for one in self._constraints]
         if broken and constrain(self._innermost, trial_id, broken):
             return result
         return standing_for(result, self.objectives, self._constraints)
 
     def _complete_if_both(self, trial_id: str) -> None:
-        """Complete a trial once it has ended and its last validation has, too.
+        """Complete a trial once both it and its last validation have ended.
 
-        Tune tells the scheduler of a trial's end before it tells the searcher.
+        Tune notifies the scheduler of a trial's end before the searcher.
         """
         if trial_id in self._completed and trial_id in self._final:
             self._completed.discard(trial_id)

@@ -1,4 +1,4 @@
-"""What is saved of a scheduler with the experiment: its own state, and what it knows of trials."""
+"""The saved state of a scheduler: its own, and that of its view of trials."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class SchedulerState:
-    """Holds what is saved of a scheduler: the scheduler itself, and what it knows of trials.
+    """Hold the state of a scheduler to be saved: its own, and that of its view of trials.
 
     Args:
         scheduler: The user's scheduler.
@@ -38,17 +38,17 @@ class SchedulerState:
 
     def __init__(self, scheduler: TrialScheduler):
         self.scheduler = scheduler
-        #: Which values are better, as ``TuneConfig`` says; None if it does not.
+        #: The mode in ``TuneConfig``; None if it is not set.
         self.mode: str | None = None
-        #: The trials as it sees them.
+        #: The trials as the scheduler sees them.
         self.proxies = Proxies()
         self._told_of_none = False
 
     def save(self, home: Home) -> bytes | None:
-        """Return all of it, pickled; None if it cannot be.
+        """Return the state, pickled; None if it cannot be pickled.
 
         Args:
-            home: Where the experiment is kept.
+            home: The location of the experiment.
         """
         state = {
             # A copy: what refers to the scheduler itself would get a part of its dict otherwise.
@@ -63,18 +63,18 @@ class SchedulerState:
                 self._told_of_none = True
                 logger.warning(
                     "%s cannot be saved with the experiment (%s): a restored sweep starts with a "
-                    "new one, and shows it all results again.",
+                    "new one, which gets all results again.",
                     type(self.scheduler).__name__,
                     error,
                 )
             return None
 
     def load(self, saved: bytes, home: Home, *, filesystem: Any) -> None:
-        """Load what :meth:`save` returned, before Tune adds the trials.
+        """Load the result of :meth:`save`, before Tune adds the trials.
 
         Args:
             saved: The pickle.
-            home: Where the experiment is kept now.
+            home: The current location of the experiment.
             filesystem: The filesystem of its checkpoints; None for the local one.
         """
         proxies = self.proxies
@@ -86,17 +86,17 @@ class SchedulerState:
 
 
 def dump(state: Mapping[str, Any], home: Home) -> bytes:
-    """Pickle a state that has proxies of trials, and checkpoints, anywhere inside.
+    """Pickle a state that contains proxies of trials and checkpoints.
 
-    Proxies are named, the trials being Tune's, and of checkpoints it is written where they lie
-    in the experiment, which may be moved.
+    Proxies are pickled by name, as the trials are Tune's, and checkpoints by their paths within
+    the experiment, which may be moved.
 
     Args:
         state: The state.
-        home: Where the experiment lies.
+        home: The location of the experiment.
 
     Raises:
-        Exception: Whatever a part of the state raises that cannot be pickled.
+        Exception: What a part of the state raises that cannot be pickled.
 
     Example:
         >>> dumped = dump({"at": tune.Checkpoint("/sweep/a/checkpoint_1")}, Home("/sweep"))
@@ -111,11 +111,11 @@ def dump(state: Mapping[str, Any], home: Home) -> bytes:
 def load(
     dumped: bytes, home: Home, *, proxy: Callable[[str], Proxy] | None, filesystem: Any
 ) -> dict[str, Any]:
-    """Return the state that :func:`dump` has pickled.
+    """Unpickle the result of :func:`dump`.
 
     Args:
         dumped: The pickle.
-        home: Where the experiment lies now.
+        home: The current location of the experiment.
         proxy: Returns the proxy of a trial, by its name.
         filesystem: The filesystem of its checkpoints; None for the local one.
     """

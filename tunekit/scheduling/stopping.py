@@ -1,4 +1,4 @@
-"""The stopping criteria of a sweep that read validated metrics, asked with validated results."""
+"""The stopping criteria of a sweep on validated metrics, evaluated on validated results."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["StoppingCriteria"]
 
 
 class StoppingCriteria:
-    """Keeps what ``RunConfig(stop=...)`` says about validated metrics from Tune, and asks it.
+    """Take over the criteria of ``RunConfig(stop=...)`` on validated metrics from Tune.
 
-    Tune looks at reports, which do not have these metrics, or have training's values of them.
+    Tune looks at reports, which lack these metrics, or have training's values of them.
 
     Args:
         fail: Ends the sweep with an error.
@@ -35,37 +35,36 @@ class StoppingCriteria:
         self._fail = fail
         self._least = Criteria()
         self._stopper: ValidatedStopper | None = None
-        # The criterion of each trial that the journal has, once that was looked at.
+        # Each trial's criterion in the journal, once that has been read.
         self._recorded: dict[str, Mapping[str, Any]] | None = None
-        # How many validated metrics were known when criteria were last taken over.
+        # The number of validated metrics when criteria were last taken over.
         self._names = 0
 
     def attach(self, controller: Controller, validated: Callable[[], Collection[str]]) -> None:
-        """Take the stoppers of a sweep over.
+        """Take over the stoppers of a sweep.
 
         Args:
             controller: The sweep.
-            validated: Returns the metrics of which only validated values count.
+            validated: Returns the metrics for which only validated values count.
         """
         self._stopper = controller.take_over_stopper(validated, self._fail)
 
     @property
     def by_scores(self) -> bool:
-        """Return whether a trial may be stopped by a score, whether or not its scheduler uses
-        it."""
+        """Return whether a score may stop a trial, even if its scheduler does not use it."""
         return not self._least.empty or (self._stopper is not None and self._stopper.by_metrics)
 
     def may_read(self, trial: Trial) -> bool:
-        """Return whether any score of a trial may stop it, as far as its last report shows."""
+        """Return whether any score of a trial may stop it, judging by its last report."""
         unknown = trial.stopping_criterion.keys() - flatten(trial.last_result).keys()
         return self.by_scores or bool(unknown)
 
     def restore(self, trial: Trial, events: Iterable[Event]) -> None:
-        """Give a trial of a restored sweep the criterion back that it had when it was added.
+        """Restore the original criterion of a trial of a restored sweep.
 
         Args:
             trial: The trial.
-            events: The journal; nothing for a new sweep.
+            events: The journal's events; empty for a new sweep.
         """
         if self._recorded is None:
             self._recorded = {e.trial_id: e.stop for e in events if isinstance(e, TrialAdded)}
@@ -74,14 +73,14 @@ class StoppingCriteria:
             trial.stopping_criterion = {**criterion, **trial.stopping_criterion}
 
     def take_over(self, trial: Trial, names: Collection[str]) -> None:
-        """Keep a trial's criteria on metrics of those names from Tune."""
+        """Take over a trial's criteria on the given metrics from Tune."""
         rest = self._least.take_over(trial.trial_id, trial.stopping_criterion, names)
         if len(rest) < len(trial.stopping_criterion):
             trial.stopping_criterion = rest
             trial.invalidate_json_state()
 
     def take_over_new(self, trials: Iterable[Trial], names: Collection[str]) -> None:
-        """Keep criteria from Tune on metrics that validation has come to produce."""
+        """Take over criteria on metrics that validation has come to produce from Tune."""
         if len(names) != self._names:
             self._names = len(names)
             for trial in trials:
@@ -90,15 +89,15 @@ class StoppingCriteria:
     def reached(
         self, trial_id: str, result: Mapping[str, Any], produced: Collection[str], *, again: bool
     ) -> bool:
-        """Return whether a validated result is to end its trial.
+        """Return whether a validated result ends its trial.
 
-        A stopper is shown each result once, whatever it says: it may count them.
+        A stopper gets each result once, whatever the outcome: it may count them.
 
         Args:
             trial_id: The trial.
             result: The result, flat.
             produced: The metrics that validation has produced.
-            again: Whether it was judged before the sweep was interrupted.
+            again: Whether it was already evaluated before the sweep was interrupted.
         """
         stops = self._stopper is not None and self._stopper.reached(
             trial_id, result, produced, again=again
@@ -106,9 +105,9 @@ class StoppingCriteria:
         return self._least.reached(trial_id, result) or stops
 
     def alike(self, trial_id: str, metric: str, interval: Interval) -> bool:
-        """Return whether a trial ends, or does not, wherever in an interval a metric is.
+        """Return whether the decision to end a trial is the same for all values in an interval.
 
-        What a stopper that reads validated metrics would say is not known: it may count them.
+        It is False with a stopper that reads validated metrics, because that may count results.
         """
         if self._stopper is not None and self._stopper.by_metrics:
             return False

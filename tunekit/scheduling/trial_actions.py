@@ -1,4 +1,4 @@
-"""What is done about trials: they wait for scores, train on, or follow the user's scheduler."""
+"""Carry out actions on trials: wait for scores, train, or follow the user's scheduler."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["TrialActions"]
 
 logger = logging.getLogger(__name__)
 
-# A momentary shortage pauses nobody.
+# A momentary shortage does not pause a trial.
 _STARVED_S = 2.0
 
 
 class TrialActions:
-    """Brings each trial to where the user's scheduler believes it to be, as soon as it can follow.
+    """Bring each trial to where the user's scheduler believes it to be, as soon as possible.
 
-    ``core/reconcile.py`` has the rule, and ``core/pending.py`` what a trial does that waits.
+    ``core/reconcile.py`` has the rule, and ``core/pending.py`` that for waiting trials.
 
     Args:
         user_scheduler: The user's scheduler.
@@ -42,7 +42,7 @@ class TrialActions:
         waiting: Which trials wait, and for what.
         validator: Runs the validations.
         clock: The sweep's clock.
-        emit: Takes what happens, before anything comes of it.
+        emit: Records and applies each event.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class TrialActions:
     # At a trial's report -----------------------------------------------------------------------
 
     def answer(self, proxy: Proxy, result: Mapping[str, Any]) -> str:
-        """Answer a trial's report: only when it has saved is it known whether it is validated."""
+        """Answer a trial's report; whether it is validated is known only once it has saved."""
         self._starts.reported(proxy.trial_id, self._clock.monotonic())
         self.begins(proxy)
         self._proxies.reopen(proxy)
@@ -86,7 +86,7 @@ class TrialActions:
         return TrialScheduler.NOOP
 
     def begins(self, proxy: Proxy) -> bool:
-        """Note that a trial that was to run is running, or has run; return whether that is new."""
+        """Record that a trial that was to run is running or has run; return if that is new."""
         idle = proxy.real.status in (Trial.PENDING, Trial.PAUSED)
         if proxy.phase is not Desired.PENDING or idle:
             return False
@@ -97,7 +97,7 @@ class TrialActions:
     # At the end of each step -------------------------------------------------------------------
 
     def act(self) -> None:
-        """Carry out what is known: let trials go on, wait in the way they should, or stop."""
+        """Carry out the next action of each trial that needs one."""
         now, held = self._clock.monotonic(), []
         self._controller.look_at_nodes(now)
         for trial in self._controller.starting() if self._waiting.shares.apart else ():
@@ -108,13 +108,13 @@ class TrialActions:
                 self._give_way(one, for_validations=True)  # it has no process any more
         for trial_id, proxy in list(self._proxies.open.items()):
             if proxy.phase is Desired.PENDING and self.begins(proxy):
-                self._starting(trial_id, now)  # if it was up before it was seen to start
+                self._starting(trial_id, now)  # if it ran before it was seen to start
             doing = proxy.doing
             if doing is Actual.SAVING:
                 continue  # all running trials may be saving, step after step
             waits = self._waiting.waits(trial_id)
             if trial_id in self._since and waits is None:
-                self._waited(trial_id)  # if it waits still, the scheduler has paused it
+                self._waited(trial_id)  # if it still waits, the scheduler has paused it
             move = self._next_action(proxy, doing, waits)
             if move is not Action.NOTHING:
                 self._make(move, proxy)
@@ -128,7 +128,7 @@ class TrialActions:
             self._relieve_starvation(held)
 
     def _starting(self, trial_id: str, now: float) -> None:
-        """Note that a trial has its resources, and starts."""
+        """Record that a trial has its resources and is starting."""
         if self._starts.begins(trial_id, now):
             self._waiting.given_up = max(0, self._waiting.given_up - 1)
 
@@ -198,7 +198,7 @@ class TrialActions:
             self._change(proxy)
 
     def _change(self, proxy: Proxy) -> None:
-        """Let a trial take up what the user's scheduler has given it."""
+        """Apply the changes that the user's scheduler has made to a trial."""
         self._ready.pop(proxy.trial_id, None)
         change = proxy.change
         if change.restored_from is not None:
@@ -225,7 +225,7 @@ class TrialActions:
         self._controller.pause(proxy.real, save=False, for_validations=for_validations)
 
     def first_ready(self) -> Trial | None:
-        """Return the first trial that gave way and whose scores have arrived, if any."""
+        """Return the first trial that released its resources and whose scores have arrived."""
         for trial_id, trial in list(self._ready.items()):
             if trial.status == Trial.PAUSED:
                 self._controller.start_first(trial)
@@ -234,23 +234,24 @@ class TrialActions:
         return None
 
     def stands_no_more(self, proxy: Proxy) -> None:
-        """Note that a trial no longer waits for anything."""
+        """Record that a trial no longer waits for anything."""
         proxy.held = False
         self._ready.pop(proxy.trial_id, None)
         self._starts.ends(proxy.trial_id)
         self._waited(proxy.trial_id)
 
     def _waited(self, trial_id: str) -> None:
-        """Record for how long a trial waited for its scores, if it did."""
+        """Record how long a trial waited for its scores, if it did."""
         since = self._since.pop(trial_id, None)
         if since is not None:
             seconds = round(self._clock.monotonic() - since, 4)
             self._emit(Waited(trial_id=trial_id, seconds=seconds))
 
     def _relieve_starvation(self, held: list[Proxy]) -> None:
-        """Let a held trial give way if held trials keep every validation from starting.
+        """Pause a held trial if held trials keep all validations from starting.
 
-        If all actors waited for scores that wait for the actors' resources, there would be none.
+        If all actors waited for scores, and their validations for the actors' resources, none would
+            arrive.
         """
         controller, pool, now = self._controller, self._pool, self._clock.monotonic()
         for proxy in held:

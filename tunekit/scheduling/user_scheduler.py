@@ -1,4 +1,4 @@
-"""The user's scheduler, which sees trials where their newest delivered scores were earned."""
+"""The user's scheduler, which sees each trial at its newest delivered score."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ logger = logging.getLogger(__name__)
 
 
 class UserScheduler:
-    """Gives the user's scheduler results and ends of trials, and takes what it makes of them.
+    """Pass results and ends of trials to the user's scheduler, and process its decisions.
 
-    What it decides changes proxies only: ``tunekit.scheduling.trial_actions`` carries that out.
+    Its decisions change only proxies: ``tunekit.scheduling.trial_actions`` carries them out.
 
     Args:
-        state: The scheduler, and what it knows of trials.
+        state: The scheduler, and its view of trials.
         controller: The sweep's controller.
         engine: The state of the sweep.
         validator: Runs the validations.
-        emit: Takes each event, before anything comes of it.
+        emit: Records and applies each event.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class UserScheduler:
     ):
         #: The user's scheduler.
         self.scheduler = state.scheduler
-        #: The same, as it is saved.
+        #: The scheduler's saved state.
         self.state = state
         self.proxies = state.proxies
         self.proxies.paused_by_hand = lambda trial_id: engine.record(trial_id).paused
@@ -82,19 +82,20 @@ class UserScheduler:
             idle=self._idle,
             unknown=self.proxies.unknown,
         )
-        #: What kind it is.
+        #: The scheduler's kind.
         self.traits = traits_of(self.scheduler)
-        #: In a restore, how many results of each trial the scheduler is still to be given again.
+        #: In a restore, the number of results of each trial that the scheduler has yet to get
+        #: again.
         self.to_hear: Counter[str] = Counter()
 
     @property
     def objectives(self) -> dict[str, str | None]:
-        """Return the metrics that it ranks trials by, and which values of each are better."""
+        """Return the metrics that it ranks trials by, each with its mode."""
         return objectives_of(self.scheduler, self.mode)
 
     @property
     def mode(self) -> str | None:
-        """Return which values of the metric are better, ``"min"`` or ``"max"``; None if unknown."""
+        """Return the mode of the metric, ``"min"`` or ``"max"``; None if unknown."""
         return self.state.mode or mode_of(self.scheduler)
 
     # Which scores it uses ----------------------------------------------------------------------
@@ -102,7 +103,7 @@ class UserScheduler:
     def serves(self, trial: Trial, report: Mapping[str, Any]) -> float | None:
         """Return what the score of a trial's new report would serve in its internal state, if any.
 
-        It is asked once for each report: what it says is kept in the proxy, then in the journal.
+        It is called once for each report: the result is kept in the proxy, then in the journal.
         """
         now = flatten(report).get(time_attr_of(self.scheduler))
         coming = self._engine.coming(trial.trial_id, before=report[TRAINING_ITERATION])
@@ -118,7 +119,7 @@ class UserScheduler:
         return not self._engine.record(trial_id).used and not self.decides_again(trial_id)
 
     def decides_alike(self, request: Request, metric: str, interval: Interval) -> bool:
-        """Return whether it decides the same wherever in an interval a score is; if unknown, no."""
+        """Return whether its decision is the same for a whole interval; False if unknown."""
         if request.serves is None or metric not in self.objectives:
             return True
         proxy = self.proxies.by_id[request.trial_id]
@@ -127,19 +128,20 @@ class UserScheduler:
     def _rule(self, trial_id: str) -> DecisionRule:
         return rule_for(self.scheduler, self.proxies.by_id[trial_id])
 
-    # What it is told ---------------------------------------------------------------------------
+    # Notifying the scheduler -------------------------------------------------------------------
 
     def add(self, proxy: Proxy) -> None:
-        """Tell it of a new trial."""
+        """Notify it of a new trial."""
         self.scheduler.on_trial_add(self.view, proxy)
         self.take_up()
 
     def restart(self, proxy: Proxy) -> None:
-        """Take that a trial starts again. It hears of that only if it had heard of the failure.
+        """Report that a trial restarts, but only to a scheduler that was notified of the failure.
 
-        It has seen the trial at its newest delivered score, and goes on from there: which trials it
-        compares, and when, does not depend on whose machine was lost. Tune's own sweeps begin anew
-        with the trial, which then joins another bracket of HyperBand's.
+        A scheduler has seen the trial at its newest delivered score, and continues from there:
+        which
+        trials it compares, and when, does not depend on which machine failed. With Tune alone, the
+        scheduler starts again with the trial, which then joins another bracket of HyperBand.
         """
         proxy.ending = False
         if proxy.phase is Desired.ENDED:
@@ -152,7 +154,7 @@ class UserScheduler:
             proxy.phase = Desired.PENDING
 
     def fail(self, proxy: Proxy) -> None:
-        """Tell it that a trial has failed for good: it is no longer cloned."""
+        """Notify it that a trial has failed for good and can no longer be cloned."""
         if proxy.phase is not Desired.ENDED:
             proxy.failed, proxy.phase = True, Desired.PENDING
             self.scheduler.on_trial_error(self.view, proxy)
@@ -160,9 +162,9 @@ class UserScheduler:
         self.gone(proxy.real)
 
     def complete(self, proxy: Proxy) -> None:
-        """Take the end of a trial; it hears of that after the trial's last score: :meth:`finish`.
+        """Record the end of a trial, to be delivered after its last score by :meth:`finish`.
 
-        The trial is not overwritten any more.
+        The trial can no longer be overwritten.
         """
         proxy.ending = True
         if proxy.change.restored_from is not None:
@@ -171,12 +173,13 @@ class UserScheduler:
     def hears(self, trial_id: str) -> bool:
         """Return whether it may get a result of the trial now, or its end.
 
-        Not while it has paused the trial: Tune's schedulers get results of running trials only.
+        It may not while it has paused the trial: Tune's schedulers get results of running trials
+        only.
         """
         return self.proxies.by_id[trial_id].phase in (Desired.RUNNING, Desired.ENDED)
 
     def told(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a flat result as it is given to the scheduler, which knows no constraints."""
+        """Return a flat result for the scheduler, which does not know constraints."""
         return standing_for(result, self.objectives, self._engine.constraints)
 
     def judge(
@@ -188,7 +191,7 @@ class UserScheduler:
         stops: bool,
         decided: str | None = None,
     ) -> str:
-        """Give it a validated result of a trial; return what it decided.
+        """Pass a validated result of a trial to it; return its decision.
 
         The decision is carried out at the end of the step, or at the trial's next report. The
         scheduler may add to the result.
@@ -197,8 +200,8 @@ class UserScheduler:
             trial: The trial.
             result: The result, flat.
             scored: The score that is delivered.
-            stops: Whether the trial ends whatever the scheduler says, which is then not asked.
-            decided: What it decided before the sweep was interrupted, if it did; that decision
+            stops: Whether the trial ends in any case; then the scheduler does not decide.
+            decided: Its decision before the sweep was interrupted, if there was one; that decision
                 holds, because it may have been carried out.
         """
         proxy, request = self.proxies.of(trial), scored.request
@@ -224,7 +227,7 @@ class UserScheduler:
             result.update({name: told[name] for name in told.keys() - result.keys()})
         if decided is not None and decision != decided:
             logger.info(
-                "Trial %s, iteration %d: %s, as was decided before the sweep was interrupted.",
+                "Trial %s, iteration %d: %s, as decided before the sweep was interrupted.",
                 trial.trial_id,
                 scored.iteration,
                 decided,
@@ -236,11 +239,11 @@ class UserScheduler:
             proxy.pause()
         self.take_up()
         if decided == TrialScheduler.CONTINUE and proxy.change.restored_from is not None:
-            self._void(proxy)  # it went on as it was
+            self._void(proxy)  # it continued unchanged
         return decision
 
     def remind_of(self, proxy: Proxy, version: Version, decided: str | None = None) -> None:
-        """Give it a result of a paused trial again that it has seen: see ``Reminders``."""
+        """Pass an earlier result of a paused trial to it again: see ``Reminders``."""
         proxy.phase = Desired.RUNNING
         decision = self.scheduler.on_trial_result(self.view, proxy, dict(version.result))
         decision = decided or decision
@@ -259,11 +262,11 @@ class UserScheduler:
         self.proxies.reopen(proxy)
 
     def has_ended(self, trial: Trial) -> bool:
-        """Return whether it has stopped a trial, or has been told of its end."""
+        """Return whether it has stopped a trial, or was notified of its end."""
         return self.proxies.of(trial).phase is Desired.ENDED
 
     def finish(self, trial: Trial, result: Mapping[str, Any] | None) -> None:
-        """Tell it of a trial's end, when it has got all of the trial's results.
+        """Notify it of a trial's end, after all of the trial's results.
 
         It gets the trial's newest validated result, unless it has stopped the trial.
         """
@@ -279,12 +282,12 @@ class UserScheduler:
         self.gone(trial)
 
     def conclude(self, trial: Trial) -> None:
-        """End a trial at the sweep's end, whatever it was about to do with it."""
+        """End a trial at the sweep's end, whatever the scheduler planned for it."""
         if not self.has_ended(trial):
             self.end(self.proxies.of(trial))
 
     def end(self, proxy: Proxy) -> None:
-        """End a trial by its word; it hears of the end at once, as in Tune."""
+        """End a trial by the scheduler's decision, and notify it at once, as Tune does."""
         if proxy.phase is Desired.RUNNING and proxy.version is not None:
             result = {**proxy.version.result, DONE: True}
             self.scheduler.on_trial_complete(self.view, proxy, result)
@@ -295,19 +298,19 @@ class UserScheduler:
         self.proxies.reopen(proxy)
 
     def gone(self, trial: Trial) -> None:
-        """Take that a trial has ended: it is no longer cloned."""
+        """Record that a trial has ended: it can no longer be cloned."""
         proxy = self.proxies.of(trial)
         self.proxies.leave(proxy)
         self.proxies.offers.pop(trial.trial_id, None)
         proxy.change = Change()
         self._keep(proxy, gone=True)
 
-    # What it does ------------------------------------------------------------------------------
+    # Carrying out its decisions ----------------------------------------------------------------
 
     def stopped(self, proxy: Proxy) -> None:
         """End a trial that it has stopped, as Tune's ``stop_trial`` does.
 
-        In a restored sweep, a trial that ran on before runs on.
+        In a restored sweep, a trial that continued before continues again.
         """
         if proxy.phase is Desired.ENDED or self.to_hear[proxy.trial_id]:
             return
@@ -315,13 +318,13 @@ class UserScheduler:
         self.record_stop(proxy)
 
     def record_stop(self, proxy: Proxy) -> None:
-        """Record that it has stopped a trial other than by the trial's own result."""
+        """Record that it has stopped a trial by another trial's result."""
         self._emit(Decided(trial_id=proxy.trial_id, decision=TrialScheduler.STOP))
 
     def _idle(self) -> bool:
         """Return whether no trial is running or about to run, and no validation is pending.
 
-        Never during a replay: more may have happened than is known.
+        It is False during a replay: more may have happened than is known.
         """
         return (
             self._controller.still
@@ -338,7 +341,7 @@ class UserScheduler:
         return begun and self.proxies.paused_by_hand(proxy.trial_id)
 
     def take_up(self) -> None:
-        """Process what it has given to trials, and got hold of."""
+        """Process the changes that it has made to trials, and the checkpoints it has looked at."""
         for proxy in self.proxies.take_touched():
             change = proxy.change
             if change.restored_from is not None:
@@ -361,24 +364,24 @@ class UserScheduler:
         proxy.phase = Desired.PAUSED
 
     def _void(self, proxy: Proxy) -> None:
-        """Leave a trial as it was: it ended before it was overwritten."""
+        """Leave a trial unchanged, as it ended before it was overwritten."""
         self._give_up_change(proxy)
         proxy.phase = Desired.RUNNING
         self.proxies.reopen(proxy)
 
     def _give_up_change(self, proxy: Proxy) -> None:
-        """Drop what was given to a trial: it will not take it up."""
+        """Drop the changes to a trial, which will not be applied."""
         proxy.change = Change()
         self._keep(proxy)
 
-    # What it clones ----------------------------------------------------------------------------
+    # Checkpoints for clones --------------------------------------------------------------------
 
     def _keep(self, proxy: Proxy, *, gone: bool = False) -> None:
         """Keep the checkpoints of a trial that it may clone, and the one to overwrite it with.
 
         Args:
             proxy: The trial.
-            gone: Whether the trial has ended or failed for good, so that it is not cloned any more.
+            gone: Whether the trial has ended or failed for good, so that it cannot be cloned.
         """
         if not self.traits.clones:
             return
@@ -386,7 +389,7 @@ class UserScheduler:
         needed: dict[Holder, Any] = {
             for_scored(trial_id): None if gone else proxy.version,
             for_offered(trial_id): self.proxies.offers.get(trial_id),
-            # Until it has saved something itself, it is restored from there.
+            # Until it has saved a checkpoint, it is restored from there.
             for_clone(trial_id, self._engine.ancestry.generation(trial_id) + 1): restored,
         }
         for holder, one in needed.items():
@@ -397,18 +400,18 @@ class UserScheduler:
                 self._engine.leases.take(holder, one.checkpoint.path, owner)
 
     def keep_all(self) -> None:
-        """Keep what the saved scheduler of a restored sweep may clone, or is about to."""
+        """Keep the checkpoints that the saved scheduler of a restored sweep may clone."""
         for trial_id, proxy in self.proxies.by_id.items():
             self._keep(proxy, gone=self._engine.delivery.over(trial_id))
 
     def exploit(self, proxy: Proxy) -> Change:
-        """Record that a trial is overwritten now with what it was given; return what it takes."""
+        """Record that a trial is overwritten; return the change that it applies."""
         trial, change, source = proxy.real, proxy.change, proxy.change.source
         restored: Any = change.restored_from
         old = copy.deepcopy(trial.config)
         metrics = restored.metrics if source is None else flatten(source.report)
         exploit = Exploit(
-            time=0.0,  # it gets that as it is recorded
+            time=0.0,  # set when it is recorded
             trial_id=trial.trial_id,
             generation=self._engine.ancestry.generation(trial.trial_id) + 1,
             reached=trial.last_result.get(TRAINING_ITERATION, 0),
@@ -424,12 +427,12 @@ class UserScheduler:
         return self._overwrite(proxy, exploit, change)
 
     def exploit_again(self, trial: Trial, exploit: Exploit, version: Version | None) -> Change:
-        """Overwrite a trial as before the sweep was interrupted; return what it is given.
+        """Overwrite a trial as before the sweep was interrupted; return the change that it applies.
 
         Args:
             trial: The trial.
-            exploit: What was done.
-            version: The checkpoint that was cloned, if it is known from the journal.
+            exploit: The recorded exploit.
+            version: The checkpoint that was cloned, if the journal has it.
         """
         proxy, planned = self.proxies.of(trial), self.proxies.of(trial).change
         source, place = planned.source, (exploit.donor_id, exploit.donor_generation)

@@ -1,4 +1,4 @@
-"""What goes on around validations in a sweep: which trials wait, and what may use their places."""
+"""The surroundings of validations: which trials wait, and what may use their resources."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from tunekit.validating.validator import Around, Launch, Validator
 
 __all__ = ["Waiting", "is_unsaved"]
 
-# More trials do not start between two looks at what is free.
+# At most as many trials start between two checks of the free resources.
 _STARTED_AT_ONCE = 100
 
 
 class Waiting(Around):
-    """Knows by what trials are judged, and how they share resources with validations.
+    """Decide which trials wait, and how trials and validations share resources.
 
     Args:
         config: The settings.
@@ -55,8 +55,8 @@ class Waiting(Around):
         controller: The sweep's controller.
         user_scheduler: Its scheduler.
         shares: How trials and validations share the cluster.
-        best_in_full: Whether what may be the best score so far is evaluated in full.
-        draining: Returns whether only validations are left to wait for.
+        best_in_full: Whether a score that may be the best so far is evaluated in full.
+        draining: Returns whether the sweep waits only for validations.
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class Waiting(Around):
         draining: Callable[[], bool],
     ):
         self._config, self._trials, self._engine = config, trials, engine
-        #: The validations by whose scores trials are judged.
+        #: The validations whose scores the scheduler decides by.
         self.pool = validator.pool
         self._executor, self._clock = validator.executor, clock
         self._controller, self._user_scheduler, self.shares = controller, user_scheduler, shares
         self._stopping, self._best_in_full, self._draining = stopping, best_in_full, draining
-        #: How long trials take to start, and for an iteration.
+        #: How long trials take to start, and to train an iteration.
         self.starts = StartTimes()
-        #: Trials that gave way and whose scores have arrived.
+        #: Trials that released their resources and whose scores have arrived.
         self.ready: dict[str, Trial] = {}
-        #: How many places trials have given up in which no other has begun to start yet.
+        #: The number of slots that trials have released and in which no other is starting yet.
         self.given_up = 0
 
     # Which scores count ------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class Waiting(Around):
             request.trial_id, name, interval
         ) and self._user_scheduler.decides_alike(request, name, interval)
 
-    # Who waits ---------------------------------------------------------------------------------
+    # Which trials wait -------------------------------------------------------------------------
 
     def waits_for(self, trial_id: str) -> Waits:
         """Return for which of its pending scores a trial waits."""
@@ -123,7 +123,7 @@ class Waiting(Around):
 
     @property
     def are_short(self) -> bool:
-        """Return whether validations are so short that a trial stands still for each, as inline."""
+        """Return whether validations are so short that a trial waits for each, as inline."""
         short = self._config.where == "trial" or self.pool.durations.are_short()
         return self._executor.in_trials and short
 
@@ -133,12 +133,12 @@ class Waiting(Around):
         return fifo and self.validate_themselves and self.pool.durations.start_s > 0
 
     def waits(self, trial_id: str) -> Waits | None:
-        """Return for which pending scores a trial waits that has reported; None if for none."""
+        """Return for which pending scores a trial that has reported waits; None if for none."""
         if not self._engine.delivery.waits(trial_id):
             return None
         waits, resumes = self.waits_for(trial_id), self._controller.can_resume
         if waits is Waits.LATE and self.squeezed and not resumes(self._trials[trial_id]):
-            return None  # nothing is validated before it ends
+            return None  # no validation runs before it ends
         stands = stands_still(
             waits,
             scores=1,
@@ -150,7 +150,7 @@ class Waiting(Around):
     def may_wait(self, proxy: Proxy) -> bool:
         """Return whether a trial that reports may have to wait for scores.
 
-        If so, it is told to wait. Whether it does depends on whether its report is saved and
+        If so, it is held. Whether it does wait depends on whether its report is saved and
         validated.
         """
         waits, used = self.waits_for(proxy.trial_id), proxy.serves is not None
@@ -163,10 +163,10 @@ class Waiting(Around):
         )
 
     def _start_in_trials(self, pool: Pool, *, elsewhere: bool) -> Launch:
-        """Return what to start now in the processes of trials that wait.
+        """Return the attempts to start now in the processes of waiting trials.
 
-        If validations can run elsewhere, too, and are not short, only trials host one whose places
-        nobody would use meanwhile: there it ends first.
+        If validations can also run elsewhere and are not short, they run only in trials whose slots
+        would otherwise be unused: there they end first.
         """
         short, undecided = self.are_short, self.undecided()
         hosts = {
@@ -188,7 +188,7 @@ class Waiting(Around):
         return attempts, hosts
 
     def way(self, proxy: Proxy, waits: Waits) -> Way:
-        """Return what a trial does that would wait, by what could use its place.
+        """Return what a waiting trial does, given what could use its resources.
 
         Args:
             proxy: The trial.
@@ -208,57 +208,57 @@ class Waiting(Around):
             decides_again=lambda: scheduler.decides_again(proxy.trial_id),
         )
 
-    # Who has which resources -------------------------------------------------------------------
+    # Resources ---------------------------------------------------------------------------------
 
     @property
     def _first(self) -> Trial | None:
-        """Return the first trial: the others are like it."""
+        """Return the first trial, which represents all others."""
         return next(iter(self._trials.values()), None)
 
     @property
     def validate_themselves(self) -> bool:
-        """Return whether checkpoints are validated in the processes of trials that wait."""
+        """Return whether checkpoints are validated in the processes of waiting trials."""
         trial = self._first
         return self._config.on_pending != "continue" and trial is not None and self._hosts(trial)
 
     def _hosts(self, trial: Trial) -> bool:
-        """Return whether a validation could run in the processes of a trial that stands still."""
+        """Return whether a validation could run in the processes of a trial while it waits."""
         bundles = self._controller.bundles_of(trial)
         return self._executor.fits_in(self.shares.processes(bundles))
 
     @property
     def squeezed(self) -> bool:
-        """Return whether validations can only run once a trial has given its resources back."""
+        """Return whether validations can only run once a trial has released its resources."""
         return self.shares.squeezed and not self.validate_themselves
 
     def validates_last(self, trial: Trial) -> bool:
-        """Return whether a trial that ends can validate what is left of it in its process.
+        """Return whether an ending trial can run its remaining validations in its process.
 
-        Where actors are reused, the next one runs there.
+        It cannot if actors are reused: the next trial runs there.
         """
         controller = self._controller
         return not controller.reuses_actors and self._hosts(trial) and controller.has_actor(trial)
 
     def _is_taken(self, trial: Trial) -> bool:
-        """Return whether another trial goes on in the place of one that waits now."""
+        """Return whether another trial would run now in place of a waiting one."""
         controller = self._controller
         if not self.hands_over(trial):
             return False
         if controller.reuses_actors:
             return not is_unsaved(trial)
         takers = controller.without_actor + len(self.ready)
-        # Else nobody would start there, or it would lose what it has trained since.
+        # Otherwise no trial would start there, or this one would lose what it has trained since.
         return takers > self.given_up and not is_unsaved(trial)
 
     def hands_over(self, trial: Trial, *, whole: bool = False) -> bool:
-        """Return whether another trial runs with the resources of one that waits.
+        """Return whether another trial runs with the resources of a waiting one.
 
         Args:
             trial: The trial.
-            whole: Whether it waits for a whole validation; otherwise, for what is pending now.
+            whole: Whether it waits for a whole validation; otherwise, for the pending ones.
         """
         controller, pool = self._controller, self.pool
-        if controller.reuses_actors:  # a function has to have asked for its checkpoint
+        if controller.reuses_actors:  # a function must have asked for its checkpoint
             return controller.can_resume(trial) or not controller.is_function(trial)
         if not self.shares.apart or not controller.can_resume(trial):
             return False
@@ -267,7 +267,7 @@ class Waiting(Around):
         return pays_for_a_start(wait_s, self.starts.typical_s)
 
     def _hand_over(self) -> bool:
-        """Return whether trials do that as a rule."""
+        """Return whether trials usually hand over their resources."""
         controller = self._controller
         resumed = next(filter(controller.can_resume, self._trials.values()), None)
         if controller.reuses_actors:
@@ -276,13 +276,13 @@ class Waiting(Around):
         return resumed is not None and self.hands_over(resumed, whole=True)
 
     def promised(self) -> Iterable[Mapping[str, float]]:
-        """Return the resources of each trial that waits for them: it goes first."""
+        """Return the resources of each trial that waits for them: trials come first."""
         return self._controller.promised()
 
     def leaves_out(self, trial: Trial) -> bool:
         """Return whether a trial's scores that decide nothing are optional.
 
-        They are if it is known which ones decide, no stopper reads each of them, and they take a
+        They are if it is known which scores decide, no stopper reads each of them, and they take a
         trial's time.
         """
         return (
@@ -296,9 +296,9 @@ class Waiting(Around):
         )
 
     def saves(self, trial: Trial, report: Mapping[str, Any]) -> bool:
-        """Return whether a trial is to save at a report, as far as ``when`` goes.
+        """Return whether a trial is to save at a report, as far as ``when`` decides.
 
-        What decides nothing is not worth an iteration's time.
+        A checkpoint that decides nothing is not worth an iteration's time.
         """
         used = bool(report.get(DONE)) or self._user_scheduler.proxies.of(trial).serves is not None
         if used or self._config.when != "auto":
@@ -311,7 +311,7 @@ class Waiting(Around):
         capacity = executor.capacity(self.promised()) if pool.needs_capacity else 0
         if pool.waiting and executor.in_trials:
             yield self._start_in_trials(pool, elsewhere=capacity > 0)
-        # In the processes of trials, resources are waited for; else one is always started.
+        # In the processes of trials, validations wait for resources; else one is always started.
         waits = self.validate_themselves and not self.over()
         yield pool.start(capacity, now, waits=waits, all_count=self.judged_by.all_count), {}
         if pool.has_optional and not pool.waiting and not self.over():
@@ -327,19 +327,19 @@ class Waiting(Around):
         return pool.end_optional(executor.capacity(()), self._engine.best, now)
 
     def kept(self) -> Iterator[Mapping[str, float]]:
-        """Yield the resources that others may need: trials that could start, what decides."""
+        """Yield the resources that others may need: trials that could start, scores that decide."""
         idle = islice(self._controller.idle, _STARTED_AT_ONCE)
         yield from map(self._controller.needs_of, idle)
         yield from self.to_come()
         if self.shares.apart or not self._executor.in_trials:
-            yield self._executor.need  # one place is left to what decides
+            yield self._executor.need  # one slot is reserved for scores that decide
 
     def over(self) -> bool:
         """Return whether all trials have ended."""
         return self._draining()
 
     def to_come(self) -> list[Mapping[str, float]]:
-        """Return what trials take that have not begun, as often as some could start at once."""
+        """Return the resources of future trials, for as many as could start at once."""
         controller, trial = self._controller, self._first
         if trial is None:
             return []
@@ -357,9 +357,9 @@ class Waiting(Around):
     def places(self) -> int | None:
         """Return how many trials may have a process at once; None: as many as get resources.
 
-        None may start before pending validations have what they need, if trials take that: those
-        by which the scheduler will decide, or all where nothing fits beside a trial. (Where trials
-        hand their places over, these would be lost to them.)
+        It is 0 while pending validations lack resources that trials would take: those by which the
+        scheduler will decide, or all if none fits next to a trial. (Trials that hand over their
+        resources would lose these to the validations.)
         """
         wanted = not self.pool.quiet if self.squeezed else self.pool.wants_room
         if wanted and self.contend and not self._hand_over():
@@ -372,12 +372,12 @@ class Waiting(Around):
         return waits and self.contend and not self.shares.apart
 
     def spare(self) -> None:
-        """Let evaluators without work end that trials need the resources of."""
+        """End evaluators without work if trials need their resources."""
         if self.contend and self.pool.quiet and any(True for _ in self.promised()):
             self._executor.spare(0 if self.validate_themselves else self.shares.validations)
 
 
 def is_unsaved(trial: Trial) -> bool:
-    """Return whether a trial has not saved what it has reported last."""
+    """Return whether a trial has not saved its last report."""
     saved, step = latest_checkpoint(trial), trial.last_result.get(TRAINING_ITERATION)
     return saved is None or saved[1].get(TRAINING_ITERATION) != step
