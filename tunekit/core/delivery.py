@@ -181,7 +181,7 @@ class Delivery:
             older = line.order[0]
             if line.requests[older].used and older not in line.outcomes:
                 self._broken.append(
-                    f"trial {trial_id} is judged at {iteration}, before its score at {older}"
+                    f"trial {trial_id} is decided on at {iteration}, before its score at {older}"
                 )
             known = counts if older == iteration else None
             self._leave(line, older, self._score(line, trial_id, older), counts=known)
@@ -274,7 +274,7 @@ class Delivery:
             if line.order != sorted(line.requests):
                 yield f"trial {trial_id} waits in the order {line.order} for {set(line.requests)}"
             if not line.outcomes.keys() <= line.requests.keys():
-                yield f"trial {trial_id} has outcomes that nobody asked for"
+                yield f"trial {trial_id} has outcomes without requests"
             for request in line.requests.values():
                 if request.generation != line.generation:
                     yield f"the score {request.id} is of weights that its trial has lost"

@@ -164,7 +164,7 @@ class Engine:
 
     Args:
         when: Which checkpoints to validate, as in ``ValidationConfig(when=...)``.
-        constraints: What scores must satisfy, as in ``ValidationConfig(constraints=...)``.
+        constraints: The constraints on scores, as in ``ValidationConfig(constraints=...)``.
 
     Example:
         >>> engine = Engine()
@@ -377,7 +377,7 @@ class Engine:
             config=report.get("config", {}),
             used=event.used,
             serves=record.serves if last.get(ITERATION) == event.iteration else None,
-            # What a trial saves as it ends is its last.
+            # The checkpoint that a trial saves as it ends is its last.
             optional=event.optional and not self.delivery.completed(event.trial_id),
         )
 
@@ -603,7 +603,7 @@ class Engine:
         for holder in self.leases.holders() - kept:
             name = holder[-1]
             if holder == for_validation(name) and not ValidationKey.parse(name).stage:
-                yield f"{self.leases.held(holder)} is kept, though nobody needs it: {holder}"
+                yield f"{self.leases.held(holder)} is kept, though it is not needed: {holder}"
         for trial_id in self.rejected:
             if not self.delivery.closed(trial_id):
                 yield f"trial {trial_id} was stopped by its scheduler, and may be delivered"

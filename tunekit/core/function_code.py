@@ -1,4 +1,4 @@
-"""What a trainable reports and asks for, by the names in its code, without running any of it."""
+"""Read from a trainable's code what it reports and requests, without running it."""
 
 from __future__ import annotations
 

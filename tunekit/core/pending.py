@@ -35,7 +35,7 @@ class Waits(Enum):
 
 
 class Way(Enum):
-    """What a trial does instead of only waiting."""
+    """What a trial does while it would wait."""
 
     TRAIN = "train"  #: continue training: nothing could use its resources
     KEEP = "keep"  #: keep its process

@@ -184,7 +184,7 @@ class ValidationCallback(tune.Callback):
         self._run_by_owner = False
         #: Whether the sweep has ended; False if it was interrupted, None while it runs.
         self.has_ended: bool | None = None
-        #: Where the sweep is recorded.
+        #: The sweep's records.
         self.ledger = Ledger(self.clock, on_lost=self._give_way)
         self._refused: TunekitError | None = None
         self._restore = Restore(self)
@@ -745,7 +745,7 @@ class ValidationCallback(tune.Callback):
                 assert_never(command)
 
     def _take_over_new_criteria(self) -> None:
-        """Take over criteria on metrics that validation has come to produce from Tune."""
+        """Take over from Tune the criteria on newly validated metrics."""
         self._stopping.take_over_new(self.trials.values(), self.history.names)
         self._judge_by()
 

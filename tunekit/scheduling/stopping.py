@@ -19,7 +19,7 @@ __all__ = ["StoppingCriteria"]
 
 
 class StoppingCriteria:
-    """Take over the criteria of ``RunConfig(stop=...)`` on validated metrics from Tune.
+    """Take over from Tune the criteria of ``RunConfig(stop=...)`` on validated metrics.
 
     Tune looks at reports, which lack these metrics, or have training's values of them.
 
@@ -73,14 +73,14 @@ class StoppingCriteria:
             trial.stopping_criterion = {**criterion, **trial.stopping_criterion}
 
     def take_over(self, trial: Trial, names: Collection[str]) -> None:
-        """Take over a trial's criteria on the given metrics from Tune."""
+        """Take over from Tune a trial's criteria on the given metrics."""
         rest = self._least.take_over(trial.trial_id, trial.stopping_criterion, names)
         if len(rest) < len(trial.stopping_criterion):
             trial.stopping_criterion = rest
             trial.invalidate_json_state()
 
     def take_over_new(self, trials: Iterable[Trial], names: Collection[str]) -> None:
-        """Take over criteria on metrics that validation has come to produce from Tune."""
+        """Take over from Tune the criteria on newly validated metrics."""
         if len(names) != self._names:
             self._names = len(names)
             for trial in trials:

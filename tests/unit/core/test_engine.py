@@ -297,7 +297,7 @@ def stopped_but_open(state: Engine) -> None:
         (
             one(1),
             lambda state: state.leases.take(for_validation("a:0:7:1"), "/sweep/c7", "a"),
-            "c7 is kept, though nobody needs it",
+            "c7 is kept, though it is not needed",
         ),
         (one(1), stopped_but_open, "trial b was stopped by its scheduler, and may be delivered"),
         (
@@ -308,7 +308,7 @@ def stopped_but_open(state: Engine) -> None:
         (
             [reported(1), msgspec.structs.replace(saved(1), used=True), requested(1), *one(2)],
             lambda state: state.apply(delivered(2)),
-            "trial a is judged at 2, before its score at 1",
+            "trial a is decided on at 2, before its score at 1",
         ),
     ],
 )
