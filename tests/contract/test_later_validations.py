@@ -575,7 +575,7 @@ def test_the_command_can_be_interrupted(home, in_folder, monkeypatch):
     monkeypatch.setitem(RUNS_ON, "class", Interrupted)
     arguments = ["sweep", "--fn", "of_the_command:single", "--checkpoints", "all"]
     done = in_folder(*arguments)
-    assert done.exit_code == 1 and "The same command goes on" in done.stderr
+    assert done.exit_code == 1 and "Run the same command to continue" in done.stderr
     monkeypatch.setitem(RUNS_ON, "class", FakeExecutor)
     assert in_folder(*arguments).exit_code == 0
     assert len(os.listdir(home / "validations")) == 2

@@ -132,7 +132,7 @@ def test_an_interrupted_command_goes_on_where_it_was(ray_cluster, tmp_path, monk
         time.sleep(0.1)
     first.send_signal(signal.SIGTERM)  # as Ctrl-C
     _, said = first.communicate(timeout=60)
-    assert first.returncode == 1 and "The same command goes on" in said, said
+    assert first.returncode == 1 and "Run the same command to continue" in said, said
     known = tunekit.load(home).later_validations
     assert sorted(known["status"]) == ["skipped", "skipped", "validated", "validated"]
     (tmp_path / "go").touch()

@@ -128,7 +128,7 @@ def test_another_metric_and_mode_rank_otherwise(ended):
     worst = json.loads(tunekit_("status", ended[0], "--json", "--mode", "min").stdout)["best"]
     assert worst["score"] < best["score"]
     text = tunekit_("status", ended[0], "--metric", "loss").stdout
-    assert "not ranked: say whether loss is good: --mode" in text
+    assert "not ranked: loss has no mode. Pass --mode." in text
     text = tunekit_("status", ended[0], "--metric", "loss", "--mode", "min").stdout
     assert "no validated loss yet" in text
 
@@ -274,14 +274,14 @@ def test_ctrl_c_is_how_one_stops_watching(tmp_path, monkeypatch):
 def test_nobody_watches_a_sweep_that_was_killed(tmp_path):
     result = tunekit_("status", killed(tmp_path, 60), "--watch", 5)
     assert result.exit_code == 0 and result.stdout.startswith("sweep  killed")
-    assert "To go on with it: tunekit resume PATH" in result.stdout
+    assert "To continue it: tunekit resume PATH" in result.stdout
 
 
 def test_a_sweep_without_a_lock_may_run_or_not(tmp_path):
     path = killed(tmp_path, 60)
     (path / LOCK).unlink()
     result = tunekit_("status", path)
-    assert result.stdout.startswith("sweep  open") and "runs, or was killed" in result.stdout
+    assert result.stdout.startswith("sweep  open") and "is running or was killed" in result.stdout
 
 
 # best ------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def test_best_says_that_the_checkpoint_was_deleted(tmp_path):
     run(tmp_path, trials=1)
     path = Path(tunekit.load(tmp_path / "sweep").best().path)
     path.rename(path.with_name("elsewhere"))
-    assert "It is not there" in tunekit_("best", tmp_path / "sweep").stdout
+    assert "It is missing" in tunekit_("best", tmp_path / "sweep").stdout
     assert not json.loads(tunekit_("best", tmp_path / "sweep", "--json").stdout)["kept"]
 
 

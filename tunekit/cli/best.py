@@ -29,17 +29,17 @@ from tunekit.reading.sweep import Sweep, newest_differs
 
 __all__ = ["best_as_data", "best_as_text", "front_as_text"]
 
-# So many seeds are listed; all are in the data.
+# The number of seeds that the text lists; the data has all.
 _MOST = 20
 _ENDINGS = {
     Ending.COMPLETE: "",
     Ending.STOPPED: ", stopped early",
-    Ending.UNFINISHED: ", did not run its course",
+    Ending.UNFINISHED: ", did not finish",
 }
 
 
 def best_as_data(found: BestCheckpoint, sweep: Sweep) -> dict[str, Any]:
-    """Return the best checkpoint, and the configurations over their seeds, in what JSON knows."""
+    """Return the best checkpoint, and the configurations over their seeds, as JSON values."""
     over_seeds = {} if found.configuration is None else _seeds_as_data(sweep)
     return {
         "metric": found.metric,
@@ -52,7 +52,7 @@ def best_as_data(found: BestCheckpoint, sweep: Sweep) -> dict[str, Any]:
 
 
 def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
-    """As a person reads it, with the line of Python that loads the checkpoint."""
+    """Return the same as text, with the line of Python that loads the checkpoint."""
     at = place_in_words(found.generation, found.iteration)
     others = {n: v for n, v in flatten(found.metrics).items() if n != found.metric}
     lines = [
@@ -76,7 +76,7 @@ def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
             lines += [f"  {name:<{width}}  {value}" for name, value in shown.items()]
     lines += ["", click.style("checkpoint", bold=True), f"  {printable(found.path)}"]
     if found.checkpoint is None:
-        lines.append("  It is not there: deleted since (num_to_keep), or not uploaded yet.")
+        lines.append("  It is missing: deleted since (num_to_keep), or not uploaded yet.")
     else:
         arguments = {"metric": found.metric, "mode": sweep.mode}
         if sweep.has_seeds:
@@ -89,11 +89,11 @@ def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
 
 
 def front_as_text(summary: Mapping[str, Any], path: str) -> str:
-    """Return the Pareto front as a person reads it: which checkpoint for which trade.
+    """Return the Pareto front as text: its checkpoints and their objectives.
 
     Args:
-        summary: What :meth:`tunekit.Sweep.summary` says of the sweep.
-        path: The sweep, as it was named.
+        summary: As returned by :meth:`tunekit.Sweep.summary`.
+        path: The sweep, as the user named it.
 
     Example:
         >>> checkpoint = {"trial_id": "a", "generation": 0, "iteration": 9, "violation": 0.0}
@@ -142,7 +142,7 @@ def _seeds_as_data(sweep: Sweep) -> dict[str, Any]:
 
 
 def _seeds_as_lines(sweep: Sweep) -> list[str]:
-    """Return the same as a person reads it."""
+    """Return the same as lines of text."""
     over = over_seeds(sweep.ranked_configurations())
     best, seed = over.winner, str(sweep.seed_param)
     lines = [] if best.estimate is None else [f"  mean {mean_in_words(best.estimate)}"]

@@ -1,4 +1,4 @@
-"""The commands: each reads its arguments, calls one thing, and says what came of it."""
+"""The commands: each parses its arguments, makes one call and prints the result."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ __all__ = ["main"]
 
 
 class _Failed(click.ClickException):
-    """Something failed, told in its own words, without a traceback.
+    """An error that is shown by its message, without a traceback.
 
-    The exit code is 1 if it failed while it ran, 2 if it cannot be, 3 if there is nothing to show.
+    The exit code is 1 for a failure at run time, 2 for wrong usage, 3 if there is nothing to show.
     """
 
     def __init__(self, message: str, exit_code: int = 1):
@@ -61,12 +61,12 @@ class _Failed(click.ClickException):
         self.exit_code = exit_code  # type: ignore[misc]  # click sets it likewise
 
     def format_message(self) -> str:
-        """Return the words, with what a sweep has put into them as a terminal may show it."""
+        """Return the message, with values from a sweep made safe for a terminal."""
         return "\n".join(printable(self.message.split("\n")))
 
 
 class _Group(click.Group):
-    """Commands whose mistakes are told, and not traced; in the order in which they are needed."""
+    """Commands whose errors are shown without a traceback, in the order of their use."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -86,24 +86,22 @@ _paths = click.argument(
 )
 _path = click.argument("path", required=False, callback=newest_or_given)
 _option = partial(click.option, show_default=True)
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print only JSON.")
 _seed = click.option(
     "--seed-param",
     metavar="NAME",
-    help="The hyperparameter that is the random seed; by default what the sweep was started with.",
+    help="The hyperparameter that is the random seed; by default the sweep's own seed_param.",
 )
 
 
-_metric = click.option(
-    "--metric", help="A validated metric to rank by; by default what the sweep is judged by."
-)
+_metric = click.option("--metric", help="A validated metric to rank by; by default the sweep's.")
 _mode = click.option(
     "--mode", type=click.Choice(["min", "max"]), help="Which is better; by default the sweep's."
 )
 
 
 def _goal(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say by what trials are ranked."""
+    """Add the options that set how trials are ranked."""
     return _metric(_mode(command))
 
 
@@ -113,16 +111,15 @@ def _goal(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.version_option(VERSION, "-V", "--version", prog_name="tunekit")
 def tunekit() -> None:
-    """Ray Tune sweeps ranked by validated accuracy: look at one, validate more, or go on with it.
+    """Ray Tune sweeps ranked by validation scores: inspect one, validate more, or continue it.
 
-    PATH is a sweep's folder: RunConfig(storage_path=..., name=...) makes it storage_path/name, by
-    default ~/ray_results/NAME, and results.experiment_path is it. It may be a URI, such as
-    s3://bucket/digits. Without PATH, a command takes the newest sweep below ~/ray_results, and says
-    so. Only resume, validate and confirm start Ray. Only resume, stop, pause, continue and add
-    change what a sweep does.
+    PATH is a sweep's folder, storage_path/name of its RunConfig (by default ~/ray_results/NAME), as
+    in results.experiment_path. It may be a URI, such as s3://bucket/digits. Without PATH, a command
+    uses the newest sweep below ~/ray_results, and prints which. Only resume, validate and confirm
+    start Ray, and only resume, stop, pause, continue and add change what a sweep does.
 
     \b
-    A first sweep, and what became of it:
+    A first sweep and its results:
       tunekit demo --trials 6 --storage ~/sweeps
       tunekit status ~/sweeps/digits
       tunekit report ~/sweeps/digits --open
@@ -131,9 +128,9 @@ def tunekit() -> None:
     Exit codes:
       0  all is well
       1  something failed while it ran: the storage, a damaged journal, a resumed sweep that did not
-         end, or whose trials all failed; a checkpoint that validate or confirm has got no score of;
-         or a package that an extra brings is not installed
-      2  wrong usage, such as a PATH that is no sweep with validation
+         finish or whose trials all failed, a checkpoint that validate or confirm could not score;
+         or a required extra is not installed
+      2  wrong usage, such as a PATH that is not a sweep with validation
       3  nothing to show yet: no validated score (best)
     """
 
@@ -141,16 +138,16 @@ def tunekit() -> None:
 tunekit.add_command(demo)
 
 
-@tunekit.command("list", short_help="The sweeps in a folder, the newest first.")
+@tunekit.command("list", short_help="List the sweeps in a folder, the newest first.")
 @click.argument("folder", default=RESULTS)
-@_option("--top", type=click.IntRange(1), default=20, help="So many are read.")
+@_option("--top", type=click.IntRange(1), default=20, help="The number of sweeps to list.")
 @_json
 def list_sweeps(folder: str, top: int, as_json: bool) -> None:
     """List the sweeps in a folder and below it, the newest first.
 
-    FOLDER is local or a URI; by default ~/ray_results. Of each sweep: what it is doing (running,
-    killed, interrupted, finished; open, if nothing says whether its driver runs), when it began,
-    how long it took, its trials, and its best validated score. Without a PATH, other commands take
+    FOLDER is local or a URI; by default ~/ray_results. For each sweep: its state (running, killed,
+    interrupted, finished; open, if it is unknown whether its driver is running), when it started,
+    how long it took, its trials, and its best validated score. Without a PATH, other commands use
     the newest one below ~/ray_results.
 
     \b
@@ -165,25 +162,24 @@ def list_sweeps(folder: str, top: int, as_json: bool) -> None:
         click.echo(listing_as_text(known, width_of_output()))
 
 
-@tunekit.command(short_help="What a sweep is doing: running, ended or crashed.")
+@tunekit.command(short_help="Show the status of a sweep: running, ended or crashed.")
 @_path
 @_goal
 @_json
 @click.option(
-    "--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Look again, until it has ended."
+    "--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Refresh until it has ended."
 )
-@_option("--top", type=click.IntRange(1), default=20, help="So many of each list.")
-@click.option("--trial", metavar="ID", help="What happened to that trial, and why it waits.")
+@_option("--top", type=click.IntRange(1), default=20, help="The maximum length of each list.")
+@click.option("--trial", metavar="ID", help="Show one trial's history, and why it waits.")
 def status(
     path: str, as_json: bool, watch: float | None, top: int, trial: str | None, **goal: str | None
 ) -> None:
-    """Say what a sweep is doing: running, ended or crashed.
+    """Show the status of a sweep: running, ended or crashed.
 
-    Trials and validations by status, where time went, what it waits for, the ranking, and what
-    failed, with the reason, those that failed alike together. It is as wide as the terminal; in a
-    pipe, reasons are not cut. With --watch it looks again and again; --json then is one line each
-    time, otherwise one object. With --trial it says what happened to one trial, what it does now
-    and why it waits.
+    It shows trials and validations by status, where time went, what the sweep waits for, the
+    ranking, and the failures, grouped by reason. It is as wide as the terminal; in a pipe, reasons
+    are not cut. With --watch it refreshes; --json then prints one line each time, otherwise one
+    object. With --trial it shows the history of one trial, what it is doing and why it waits.
 
     \b
     Examples:
@@ -210,29 +206,29 @@ def status(
             return
         try:
             time.sleep(watch)
-        except KeyboardInterrupt:  # how one leaves
+        except KeyboardInterrupt:  # the way to leave
             return
 
 
-@tunekit.command(short_help="The best validated checkpoint, its score and hyperparameters.")
+@tunekit.command(short_help="Show the best validated checkpoint, its score and hyperparameters.")
 @_path
 @_goal
 @_seed
 @click.option(
     "--by",
     type=click.Choice(["configuration", "trial"]),
-    help="configuration: of the one that is best over its seeds; trial: of all trials. By default "
-    "the former if the seed is known.",
+    help="configuration: the best of the configuration with the best mean over seeds; trial: the "
+    "best of all trials. By default configuration if the seed is known.",
 )
 @_json
 def best(path: str, by: str | None, as_json: bool, **goal: str | None) -> None:
-    """Name the best validated checkpoint, its score and its hyperparameters.
+    """Show the best validated checkpoint, its score and its hyperparameters.
 
-    If the winner was confirmed (tunekit confirm), it is that one, and the first lines say how sure
-    that is. A sweep by several metrics (MOASHA) has a Pareto front instead: it is listed, unless
-    --metric names one. Otherwise, if the seed is known, it is the best one of the configuration
-    whose mean over seeds is best; the mean is printed with its interval, and whether it differs
-    from that of the next configuration.
+    If the winner was confirmed (tunekit confirm), that one is shown, with its confidence. A sweep
+    by several metrics (MOASHA) has a Pareto front instead, which is listed unless --metric names
+    one. Otherwise, if the seed is known, it is the best checkpoint of the configuration with the
+    best mean over seeds; the mean is printed with its interval, and whether it differs from that of
+    the next configuration.
 
     \b
     Examples:
@@ -266,15 +262,15 @@ def _print_front(sweep: Sweep, path: str, as_json: bool) -> None:
         click.echo(front_as_text(known, path))
 
 
-@tunekit.command(short_help="Several sweeps side by side: how good, how fast, what differs.")
+@tunekit.command(short_help="Compare sweeps: scores, speed and settings.")
 @_paths
 @_goal
 @_json
 def compare(paths: list[str], as_json: bool, **goal: str | None) -> None:
-    """Show several sweeps side by side.
+    """Compare several sweeps.
 
-    The best scores, with their intervals where there are any; the best after the same time and the
-    same number of iterations; the settings in which the sweeps differ; and where each has searched.
+    It shows the best scores, with their intervals if there are any; the best after the same time
+    and the same number of iterations; the settings that differ; and where each has searched.
 
     \b
     Examples:
@@ -302,16 +298,14 @@ _fn = partial(click.option, "--fn", "where", metavar="WHERE")
     "--checkpoints",
     metavar="WHICH",
     default="10",
-    help="A number n: of the n best trials, the best of each; ids of trials, with commas: all of "
-    "theirs; or all.",
+    help="n: the best checkpoint of each of the n best trials; comma-separated trial IDs: all "
+    "checkpoints of these trials; all: every checkpoint.",
 )
-@click.option("--name", help="What the new metrics' names begin with; by default as the function.")
+@click.option("--name", help="Prefix of the new metrics' names; by default the function's name.")
 @click.option(
-    "--cache", metavar="DIR", help="A folder or URI with scores of any sweeps, taken and added."
+    "--cache", metavar="DIR", help="A folder or URI of scores that sweeps share: read and added to."
 )
-@click.option(
-    "--replace", is_flag=True, help="Show scores of another version under that name no more."
-)
+@click.option("--replace", is_flag=True, help="Replace scores of another version under that name.")
 @click.option(
     "--follow", "follows", is_flag=True, help="PATH is any folder that checkpoints come into."
 )
@@ -413,30 +407,30 @@ def _print_scores(sweep: Sweep, name: str, path: str, as_json: bool, *, confirms
 
 @contextmanager
 def _on_ray(as_json: bool) -> Iterator[None]:
-    """Shut Ray down if it was started meanwhile, and print to stderr beside an object of JSON."""
+    """Print to stderr while only JSON goes to stdout, and shut Ray down if it was started here."""
     started = not ray.is_initialized()
-    # Ray prints what workers have said until it has been shut down.
+    # Ray prints the output of workers until it has been shut down.
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         try:
             yield
         except KeyboardInterrupt:
-            text = "Interrupted. The same command goes on; what has been validated stays."
+            text = "Interrupted. Run the same command to continue; validated scores are kept."
             raise _Failed(text) from None
         finally:
             if started:
                 ray.shutdown()
 
 
-@tunekit.command(short_help="Evaluate the best checkpoints once more: which is the best?")
+@tunekit.command(short_help="Confirm the winner: evaluate the best checkpoints again.")
 @_path
 @_fn(
-    help="As for validate; by default the sweep's own, with the settings that it was started with."
+    help="As for validate; by default the sweep's own function and settings.",
 )
 @_option(
     "--top",
     type=click.IntRange(1),
     default=5,
-    help="The best checkpoint of each of so many of the best trials.",
+    help="Evaluate the best checkpoint of each of the top N trials.",
 )
 @_option(
     "--confidence",
@@ -448,7 +442,7 @@ def _on_ray(as_json: bool) -> Iterator[None]:
     "--max-rounds",
     type=click.IntRange(1),
     default=10,
-    help="So many seeds at most, if the function takes seed.",
+    help="The maximum number of seeds, if the function takes seed.",
 )
 @_goal
 @_seed
@@ -462,13 +456,13 @@ def confirm(
     as_json: bool,
     **goal: str | None,
 ) -> None:
-    """Evaluate the best checkpoints of a sweep once more, to tell which is the best.
+    """Confirm the winner of a sweep: evaluate its best checkpoints again.
 
-    The best of many scores was lucky. Each of the best is evaluated until it cannot be the best any
-    more, or the winner is certain: a generator as far as that takes, a function of a seed in
-    rounds, any other function once (tunekit.Confirm). status, best and report go by what was
-    confirmed from then on. Ctrl-C ends it; the same command goes on. Ray is started here, or
-    joined: RAY_ADDRESS.
+    The best of many noisy scores is biased upward. Each candidate is evaluated until it can no
+    longer win or the winner is certain: by a generator as far as needed, by a function of a seed in
+    rounds, by any other function once (tunekit.Confirm). From then on, status, best and report use
+    the confirmed winner. Ctrl-C ends it; the same command continues it. It starts Ray, or joins the
+    cluster at RAY_ADDRESS.
 
     \b
     Examples:
@@ -485,18 +479,18 @@ def confirm(
     _print_scores(sweep, CONFIRMED, path, as_json, confirms=True)
 
 
-@tunekit.command(short_help="Write a sweep's report, one HTML file.")
+@tunekit.command(short_help="Write a sweep's report: one HTML file.")
 @_path
 @_goal
 @_seed
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file; by default PATH/report.html, of a remote PATH ./NAME-report.html.",
+    help="The file; by default PATH/report.html, or ./NAME-report.html if PATH is remote.",
 )
-@click.option("--open", "show", is_flag=True, help="Show it in the browser.")
+@click.option("--open", "show", is_flag=True, help="Open it in the browser.")
 def report(path: str, output: Path | None, show: bool, **goal: str | None) -> None:
-    """Write a sweep's report: one HTML file that needs nothing else. Prints its path.
+    """Write a sweep's report, one self-contained HTML file, and print its path.
 
     \b
     Examples:
@@ -511,7 +505,7 @@ def report(path: str, output: Path | None, show: bool, **goal: str | None) -> No
         webbrowser.open(Path(written).absolute().as_uri())
 
 
-# What a browser is started with: others on this machine can read the command, and not this page.
+# The browser opens this file: other users could read an address with the token in its command.
 _LEADS_TO = '<meta http-equiv="refresh" content="0; url={0}"><a href="{0}">Open the sweeps</a>'
 
 
@@ -639,17 +633,17 @@ def _ask(path: str, request: Request) -> None:
     click.echo(printable(text))
 
 
-@tunekit.command(short_help="Go on with a sweep that was killed or interrupted.")
+@tunekit.command(short_help="Continue a sweep that was killed or interrupted.")
 @_path
 @click.option(
     "--trainable",
     "where",
     metavar="WHERE",
-    help="What the sweep trains: module:name or file.py:name; by default what it has written down.",
+    help="The trainable: module:name or file.py:name; by default the one that the sweep recorded.",
 )
-@click.option("--errored", is_flag=True, help="Trials that failed go on from their checkpoint.")
-@click.option("--restart-errored", is_flag=True, help="Trials that failed begin anew.")
-@click.option("--take-over", is_flag=True, help="Even if another driver has it, which then stops.")
+@click.option("--errored", is_flag=True, help="Resume failed trials from their checkpoints.")
+@click.option("--restart-errored", is_flag=True, help="Restart failed trials from scratch.")
+@click.option("--take-over", is_flag=True, help="Take over from a running driver; it then stops.")
 @_json
 def resume(
     path: str,
@@ -659,14 +653,14 @@ def resume(
     take_over: bool,
     as_json: bool,
 ) -> None:
-    """Go on with a sweep whose driver was killed or interrupted, until it has ended.
+    """Continue a sweep whose driver was killed or interrupted, until it has ended.
 
-    Validations that were pending run, and trials go on from their newest checkpoint; nothing is
-    done twice (tunekit.Tuner.restore). Then it prints what tunekit status prints; with --json
-    everything else goes to stderr. The current directory is importable. What --trainable says is
-    written down: the next resume needs it no more. Only one driver may run a sweep: while another
-    one is alive, nothing is done and the exit code is 1. Ray is started here, or joined:
-    RAY_ADDRESS. It opens pickles in the folder, and imports what that names: trust whoever made it.
+    Pending validations run, and trials continue from their newest checkpoint; nothing runs twice
+    (tunekit.Tuner.restore). Then it prints the status; with --json, everything else goes to stderr.
+    The current directory is importable. --trainable is recorded: the next resume does not need it.
+    Only one driver may run a sweep: while another one is alive, nothing is done and the exit code
+    is 1. It starts Ray, or joins the cluster at RAY_ADDRESS. It unpickles files in the folder and
+    imports the modules that they name: resume only folders that you trust.
 
     \b
     Examples:
@@ -695,7 +689,7 @@ def resume(
 
 
 def _written_down(sweep: Sweep) -> str:
-    """Return where the sweep's trainable can be imported from, as its last session says."""
+    """Return where the sweep's trainable can be imported from, by its last session."""
     where = sweep.newest_session.get("trainable")
     if "followed" in sweep.newest_session:
         what = "the folder was followed. Run tunekit validate DIR --fn WHERE --follow again."
@@ -704,7 +698,7 @@ def _written_down(sweep: Sweep) -> str:
         raise ConfigError(
             "tunekit resume",
             [
-                "the sweep's trainable was written in the program itself, or in a notebook, so it "
+                "the sweep's trainable was defined in the program itself or in a notebook, so it "
                 "cannot be imported. Pass --trainable module:name, or --trainable file.py:name."
             ],
         )
@@ -716,10 +710,10 @@ def _print_json(value: Any, indent: int | None = 2) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command, and end the process with its exit code.
+    """Run a command and exit with its code.
 
     Args:
-        arguments: What follows ``tunekit``; by default what the process was given.
+        arguments: The arguments after ``tunekit``; by default those of the process.
     """
     run: Callable[..., Any] = tunekit.main
     run(args=arguments, prog_name="tunekit")

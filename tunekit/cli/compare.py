@@ -1,4 +1,4 @@
-"""``tunekit compare``: several sweeps side by side, as data and as text."""
+"""``tunekit compare``: several sweeps, as data and as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN += ["validations", "driven_s", "cpu_hours", "gpu_hours"]
 
 
 def comparison_as_data(found: SweepComparison) -> dict[str, Any]:
-    """Return a comparison in what JSON knows: each table as a list of its rows."""
+    """Return a comparison as JSON values: each table as a list of its rows."""
     tables = {"sweeps": found.table, "over_time": found.over_time}
     tables |= {"over_iterations": found.over_iterations}
     tables |= {"settings": found.settings, "searched": found.searched}
@@ -28,11 +28,11 @@ def comparison_as_data(found: SweepComparison) -> dict[str, Any]:
 
 
 def comparison_as_text(found: SweepComparison, width: int) -> str:
-    """Return a comparison as a person reads it.
+    """Return a comparison as text.
 
     Args:
         found: The comparison.
-        width: How wide lines may be.
+        width: The maximum width of a line.
     """
     tables = {
         f"{found.metric} ({found.mode})": _shown(found),

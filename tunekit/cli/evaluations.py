@@ -1,4 +1,4 @@
-"""What later validations, or a confirmation, have come to: as data, and as text."""
+"""The results of later validations or of a confirmation, as data and as text."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _MOST_ROWS = 20
 
 
 def scores_as_data(sweep: Sweep, name: str) -> dict[str, Any]:
-    """Return what was validated under a name, in what JSON knows.
+    """Return what was validated under a name, as JSON values.
 
     - ``name``, ``function``; ``metric``: the one that the sweep is ranked by;
-    - ``scored``, ``unscored``: how many checkpoints have a score, and have none;
-    - ``confirmation``: as of :meth:`tunekit.Sweep.summary`, and ``checkpoint``, the path of the
-      winner's, if these are the scores of a confirmation; None otherwise;
-    - ``rows``: as of :func:`tunekit.reading.findings.later_scores`.
+    - ``scored``, ``unscored``: how many checkpoints have a score, and how many do not;
+    - ``confirmation``: as in :meth:`tunekit.Sweep.summary`, and ``checkpoint``, the path of the
+      winner's, if these are the scores of a confirmation; otherwise None;
+    - ``rows``: as in :func:`tunekit.reading.findings.later_scores`.
 
     Args:
         sweep: The sweep.
-        name: What the names of the metrics begin with.
+        name: The prefix of the metrics' names.
     """
     rows = later_scores(sweep.timeline, name, sweep.metric, sweep.mode)
     summary = sweep.summary()
@@ -48,7 +48,7 @@ def scores_as_data(sweep: Sweep, name: str) -> dict[str, Any]:
 
 
 def scores_as_text(known: Mapping[str, Any], path: str) -> str:
-    """Return what :func:`scores_as_data` has found as a table, and how to rank by it.
+    """Return the result of :func:`scores_as_data` as a table, with how to rank by it.
 
     Example:
         >>> row = {"trial_id": "a", "generation": 0, "iteration": 3, "status": "validated"}

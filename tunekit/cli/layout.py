@@ -1,4 +1,4 @@
-"""How wide lines may be, and tables that keep to it."""
+"""The width of the output, and tables that fit into it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tunekit.core.words import printable
 
 __all__ = ["WIDTH", "cut", "grid", "terminal_width", "width_of_output"]
 
-#: How wide tables are where nothing says how wide they may be: in a pipe or a file.
+#: The width of tables if the output has none: in a pipe or a file.
 WIDTH = 100
 
-# Narrower than that, nothing can be told.
+# Narrower tables would show nothing.
 _NARROWEST = 40
 
 
 def terminal_width() -> int | None:
-    """Return how many characters a line of what is printed may have.
+    """Return the maximum width of an output line, in characters.
 
     Returns:
-        What the environment variable ``COLUMNS`` says, otherwise the width of the terminal; None if
-        what is printed goes into a pipe or a file, where lines may be of any length.
+        The environment variable ``COLUMNS``, or else the width of the terminal; None if the output
+        goes into a pipe or a file, where lines may have any length.
 
     Example:
         >>> import os
@@ -39,12 +39,12 @@ def terminal_width() -> int | None:
 
 
 def width_of_output() -> int:
-    """Return how wide lines may be: as the terminal is; :data:`WIDTH` in a pipe or a file."""
+    """Return the width of the terminal, or :data:`WIDTH` in a pipe or a file."""
     return terminal_width() or WIDTH
 
 
 def cut(line: str, width: int) -> str:
-    """Return a line, if it is short enough; otherwise as much of it as fits.
+    """Return a line, cut to a width.
 
     Example:
         >>> cut("too many words", 9), cut("few words", 9)
@@ -56,14 +56,14 @@ def cut(line: str, width: int) -> str:
 def grid(
     rows: Sequence[Sequence[str]], width: int, left: Collection[int] = (0,), optional: int = 0
 ) -> list[str]:
-    """Return rows of cells as lines; the widest columns give way until lines fit.
+    """Return rows of cells as lines, narrowing the widest columns until the lines fit.
 
     Args:
         rows: The cells, with the heading first.
-        width: How wide lines may be.
-        left: The columns whose cells stand at the left.
-        optional: So many of the last columns are shown only as far as they fit; the last line
-            names the others.
+        width: The maximum width of a line.
+        left: The columns to align left.
+        optional: How many of the last columns are shown only if they fit; the last line names the
+            others.
 
     Example:
         >>> grid([["sweep", "best"], ["asha", "0.9"]], 20)

@@ -1,4 +1,4 @@
-"""``tunekit list``: the sweeps in a folder; and which of them a command takes without a PATH."""
+"""``tunekit list``: the sweeps in a folder; and the default PATH of other commands."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from tunekit.reading.sweep import outline
 
 __all__ = ["RESULTS", "listing", "listing_as_text", "newest_or_given"]
 
-#: Where Tune keeps results unless ``RunConfig(storage_path=...)`` says otherwise.
+#: Where Tune keeps results without ``RunConfig(storage_path=...)``.
 RESULTS = "~/ray_results"
 
 
 def newest_or_given(ctx: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
-    """Return a command's PATH: a URI as it is, a local one from the root; the newest without any.
+    """Return a command's PATH: a URI as it is, a local path as absolute, the newest by default.
 
-    Which one that is, is said on stderr.
+    The default is printed to stderr.
 
     Raises:
-        tunekit.errors.ConfigError: If there is none.
+        tunekit.errors.ConfigError: If there is no sweep.
     """
     if path is not None:
         return absolute(path)
-    if ctx.resilient_parsing:  # the shell completes a word
+    if ctx.resilient_parsing:  # shell completion
         return None
     filesystem, home = storage_at(absolute(RESULTS), None)
     found = sweeps_below(filesystem, home)
@@ -50,16 +50,16 @@ def newest_or_given(ctx: click.Context, parameter: click.Parameter, path: str | 
 
 
 def listing(folder: str, top: int) -> dict[str, Any]:
-    """Return the sweeps in a folder and below it, the newest first, in what JSON knows.
+    """Return the sweeps in a folder and below it, the newest first, as JSON values.
 
     Args:
         folder: A local path, or a URI.
-        top: So many are read.
+        top: How many sweeps to read.
 
     Returns:
-        ``folder``; ``found``: how many there are; ``sweeps``: of each the ``name`` below the
-        folder, the ``path``, and of its summary the ``state`` and so on. One whose journal is
-        damaged has the state ``"unreadable"``, and a ``reason``.
+        ``folder``; ``found``: how many there are; ``sweeps``: for each the ``name`` below the
+        folder, the ``path``, and its summary (``state`` and so on). A sweep with a damaged journal
+        has the state ``"unreadable"`` and a ``reason``.
 
     Raises:
         tunekit.errors.ConfigError: If the folder cannot be reached.
@@ -80,11 +80,11 @@ def listing(folder: str, top: int) -> dict[str, Any]:
 
 
 def listing_as_text(known: Mapping[str, Any], width: int) -> str:
-    """Return a listing as a person reads it.
+    """Return a listing as text.
 
     Args:
-        known: What :func:`listing` has made.
-        width: How wide lines may be.
+        known: As returned by :func:`listing`.
+        width: The maximum width of a line.
     """
     known = printable(known)
     if not known["sweeps"]:

@@ -1,4 +1,4 @@
-"""What a sweep is doing: as data, which JSON knows, and as text."""
+"""The status of a sweep, as data for JSON and as text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tunekit.reading.sweep import Sweep
 __all__ = ["status_of", "text_of"]
 
 _LABEL = 13
-# So many of the checkpoints are named whose validations failed alike.
+# How many checkpoints to name whose validations failed alike.
 _MOST_PLACES = 5
 _FAILURE = ("of", "trial_id", "generation", "iteration", "status", "times", "reason")
 _STATES = {
@@ -48,16 +48,16 @@ _COLOURS = {"running": "cyan", "error": "red"}
 
 
 def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
-    """Everything that the text says, and more, in what JSON knows.
+    """Return all that the text shows, and more, as JSON values.
 
-    What :meth:`tunekit.Sweep.summary` has, and:
+    It has the items of :meth:`tunekit.Sweep.summary`, and:
 
     - ``heard_s``: seconds since the sweep was last heard of;
     - ``waits_for``: the validations that have not ended: trial, generation, iteration, status, and
       ``for_s``, seconds since it was requested or started to run;
-    - ``failures``: of trials and validations, with the reason; ``causes``: the same, those that are
-      alike together, with their number and the first one's reason; the most frequent first;
-    - ``ranking``: the trials, the best first; those without a score last, whose ``rank`` is None.
+    - ``failures``: of trials and validations, with the reason; ``causes``: the same, grouped by
+      reason, with their number and the first one's reason; the most frequent first;
+    - ``ranking``: the trials, the best first; trials without a score last, with ``rank`` None.
 
     Args:
         sweep: The sweep.
@@ -127,13 +127,13 @@ def _score(name: str, scored: ScoredCheckpoint | None, value: float | None) -> d
 
 
 def text_of(status: Mapping[str, Any], top: int = 20, width: int | None = None) -> str:
-    """Return what a status says, as a person reads it; paths are not cut.
+    """Return a status as text; paths are not cut.
 
     Args:
-        status: What :func:`status_of` has made.
-        top: How many trials are listed, and how many causes of failures.
-        width: How many characters a line may have. None, for a pipe or a file: as many as it takes
-            to say why something failed, and 100 otherwise.
+        status: As returned by :func:`status_of`.
+        top: How many trials and how many causes of failures to list.
+        width: The maximum width of a line. None, for a pipe or a file: 100, but reasons of failures
+            are not cut.
     """
     status, most = printable(status), width or WIDTH
     parts = [_head(status), _counts(status, most)]
@@ -153,10 +153,10 @@ def _head(status: Mapping[str, Any]) -> str:
         line += f"  last heard of {duration(heard)} ago ({when:%Y-%m-%d %H:%M:%S} UTC)"
     way = "tunekit validate DIR --fn ... --follow" if status["followed"] else "tunekit resume PATH"
     hints = {
-        "open": f"Its driver runs, or was killed; if it was: {way}",
+        "open": f"Its driver is running or was killed; if it was killed: {way}",
         "running": _driver(status["driver"]),
-        "killed": f"{_driver(status['driver'])}. To go on with it: {way}",
-        "interrupted": f"To go on with it: {way}",
+        "killed": f"{_driver(status['driver'])}. To continue it: {way}",
+        "interrupted": f"To continue it: {way}",
     }
     hint = hints.get(state)
     return "\n".join([line, path, *([hint] if hint else [])])
@@ -181,9 +181,9 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
     elif len(status["objectives"]) > 1:
         lines.append(("front", f"no validated {', '.join(status['objectives'])} yet"))
     elif status["metric"] is None:
-        lines.append(("best", "not ranked: it is not judged by one metric; name one: --metric"))
+        lines.append(("best", "not ranked: it has no single objective. Pass --metric."))
     elif status["mode"] is None:
-        lines.append(("best", f"not ranked: say whether {status['metric']} is good: --mode"))
+        lines.append(("best", f"not ranked: {status['metric']} has no mode. Pass --mode."))
     else:
         lines.append(("best", f"no validated {status['metric']} yet"))
     if status["configuration"] is not None:
@@ -311,7 +311,7 @@ def _kinds(counts: Mapping[str, int]) -> str:
 
 
 def _as_of(status: Mapping[str, Any], kind: str) -> str:
-    """Return what a trial does; nothing runs in a sweep that was killed or interrupted."""
+    """Return a trial's status; nothing runs in a sweep that was killed or interrupted."""
     ended = status["state"] in ("killed", "interrupted")
     return str(status["state"]) if kind == "running" and ended else kind
 
@@ -330,6 +330,6 @@ def _place_short(row: Mapping[str, Any], prefix: str, generations: bool) -> str:
 
 
 def _varied(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The hyperparameters that are not the same everywhere; all, if there is one trial."""
+    """Return the hyperparameters that differ between trials; all, if there is one trial."""
     configs = [flatten(row["config"]) for row in rows]
     return list(configs[0]) if len(configs) == 1 else differing(configs)

@@ -1,4 +1,4 @@
-"""The trainable or function that a command is given, by where it is written."""
+"""Import a trainable or function that a command names."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _FORMS = "Pass module:name, or file.py:name."
 
 
 def trainable_at(where: str, option: str = "--trainable") -> Any:
-    """Return what is at ``module:name`` or ``file.py:name``.
+    """Return the object at ``module:name`` or ``file.py:name``.
 
-    A module is looked for in the current directory first. A file is run as a module of its name,
-    with its folder importable, so what it does at its end belongs under
-    ``if __name__ == "__main__":``. Ray's workers get it whole: they need not find the file.
+    The current directory is searched for a module first. A file runs as a module of its name, with
+    its folder importable, so its script part belongs under
+    ``if __name__ == "__main__":``. Ray's workers get it by value: they need not find the file.
 
     Args:
         where: The module or the file, a colon, and the name in it, which may have dots.
-        option: What it was given with, for errors.
+        option: The option that it was passed to, for error messages.
 
     Raises:
-        tunekit.errors.ConfigError: If there is no such module, file or name. What the module
-            itself raises comes through.
+        tunekit.errors.ConfigError: If there is no such module, file or name. Exceptions of the
+            module itself are raised as they are.
 
     Example:
         >>> trainable_at("math:sqrt")(9)
@@ -56,12 +56,12 @@ def trainable_at(where: str, option: str = "--trainable") -> Any:
 
 
 def importable_here() -> None:
-    """Let modules be imported from the current directory."""
+    """Make modules importable from the current directory."""
     _importable(os.getcwd())
 
 
 def lasting(where: str) -> str:
-    """The same place, as it can be named in every directory: a file by its path from the root.
+    """Return the same place independent of the current directory: a file by its absolute path.
 
     Example:
         >>> lasting("module:train"), lasting("/code/../train.py:train")
@@ -77,10 +77,8 @@ def _module(name: str, problems: Problems) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and imports another one that is not
-        problems.add(
-            f"there is no module {name!r}, here in {os.getcwd()} or where Python looks. {_FORMS}"
-        )
+            raise  # the module exists, but another one that it imports does not
+        problems.add(f"there is no module {name!r} in {os.getcwd()} or on Python's path. {_FORMS}")
         problems.raise_any()
         raise
 
