@@ -5,8 +5,7 @@ in submodules: :mod:`tunekit.policies`, :mod:`tunekit.schedulers`, :mod:`tunekit
 :mod:`tunekit.distributed`, :mod:`tunekit.lab`, :mod:`tunekit.errors`, :mod:`tunekit.testing`.
 """
 
-# Each trial and each validation imports tunekit in its own process: nothing is loaded until it is
-# used.
+# Each trial and each validation imports tunekit in its own process, so modules load on first use.
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user says about a validation of any stage: its function, and where and how it runs."""
+"""Checks of the arguments that describe validations of any stage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Limits:
-    """What limits the validations of a stage: :class:`tunekit.ValidationConfig` or ``Stage``.
+    """The limits on a stage's validations: :class:`tunekit.ValidationConfig` or ``Stage``.
 
     Attributes:
         evaluators: How many long-lived processes there may be; None: validations are tasks.
@@ -45,9 +45,9 @@ class Limits:
         return min(limits, default=None)
 
 
-#: What ``ValidationConfig(where=...)`` may be.
+#: The values of ``ValidationConfig(where=...)``.
 WHERE = ("auto", "trial", "elsewhere")
-#: The options of a task that say what it needs, and nothing about its process.
+#: The options of a task about its resources, rather than its process.
 AMOUNTS = frozenset(
     {"num_cpus", "num_gpus", "memory", "resources", "max_retries", "scheduling_strategy"}
 )
@@ -66,7 +66,7 @@ def check_validation(
     max_retries: Any,
     sequential: Any,
 ) -> None:
-    """Add all that is wrong with these arguments to the problems of a call.
+    """Add all that is wrong with these arguments to the problems.
 
     They are those of :class:`tunekit.ValidationConfig` and of :class:`tunekit.Stage`.
 
@@ -107,7 +107,7 @@ def check_validation(
 
 
 def check_constraints(constraints: Any, problems: Problems) -> None:
-    """Add what is wrong with ``ValidationConfig(constraints=...)`` to the problems of a call."""
+    """Add what is wrong with ``ValidationConfig(constraints=...)`` to the problems."""
     fix = "Pass [tunekit.Constraint('latency_ms <= 20')], for example."
     if not problems.instance("constraints", constraints, (list, tuple), fix):
         return
@@ -123,7 +123,7 @@ def check_where(
     ray_remote_kwargs: Any,
     on_pending: Any,
 ) -> None:
-    """Add what is wrong with ``where``, and what contradicts it, to the problems of a call.
+    """Add what is wrong with ``where``, and what contradicts it, to the problems.
 
     Example:
         >>> problems = Problems("ValidationConfig")
@@ -145,7 +145,7 @@ def check_where(
     for is_so, what in contradictions:
         if is_so:
             problems.add(
-                f"where='trial' validates in the trial's process while the trial waits, and you "
+                f"where='trial' validates in the trial's process while the trial waits, but you "
                 f"pass {what}. Leave one of them out."
             )
 
@@ -162,13 +162,13 @@ def _check_task_config(
 
 
 def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems: Problems) -> None:
-    """Add what is certainly wrong; what a report may provide is checked when it is due."""
+    """Add what is certainly wrong; arguments that reports may provide are checked later."""
     if is_built(fn):
         problems.attempt(
             lambda: inspect.signature(fn).bind(),
             lambda error: (
-                f"fn={shown(fn)} is built without arguments, and takes some: {error}. Give them "
-                "defaults, or pass functools.partial(fn, ...)."
+                f"fn={shown(fn)} is built without arguments, but requires some: {error}. Give "
+                "them defaults, or pass functools.partial(fn, ...)."
             ),
         )
         if call_of(fn) is None:
@@ -190,7 +190,7 @@ def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems
         given = ", ".join(["checkpoint", *(f"{key}={shown(kwargs[key])}" for key in kwargs)])
         problems.add(
             f"fn{signature} cannot be called as fn({given}): {wrong}. The checkpoint comes first, "
-            "then task_config.fn_kwargs by name, and those that a report brings."
+            "then task_config.fn_kwargs by name, and keyword arguments from a report."
         )
 
 
@@ -199,14 +199,14 @@ def _check_picklable(name: str, value: Any, problems: Problems) -> None:
     if isinstance(size, Exception):
         problems.add(
             f"{name}={shown(value)} cannot be sent to the processes that validate: "
-            f"{culprit_in(value, name)} ({type(size).__name__}: {size}). Make that inside of the "
+            f"{culprit_in(value, name)} ({type(size).__name__}: {size}). Create it inside the "
             "function, or with evaluators=n in __init__ of a class."
         )
     elif size > LARGE:
         logger.warning(
-            "%s takes %d MB with what it uses, which is sent to the processes that validate and "
-            "saved with the sweep. Load that inside of the function, or with evaluators=n in "
-            "__init__ of a class.",
+            "%s takes %d MB with the objects it uses, which are sent to the processes that "
+            "validate and saved with the sweep. Load them inside the function, or with "
+            "evaluators=n in __init__ of a class.",
             name,
             size // 10**6,
         )
@@ -214,12 +214,12 @@ def _check_picklable(name: str, value: Any, problems: Problems) -> None:
 
 def _check_remote_kwargs(kwargs: Mapping[str, Any], problems: Problems, *, actor: bool) -> None:
     kwargs = dict(kwargs)
-    if actor:  # a task's own is Ray's to check
+    if actor:  # Ray checks a task's
         problems.integer("ray_remote_kwargs['max_calls']", kwargs.pop("max_calls", 0), least=0)
     if "retry_exceptions" in kwargs:
         problems.add(
-            "ray_remote_kwargs has retry_exceptions, and what a validation raises is recorded, not "
-            "raised. Leave it out; max_retries=n says how often a validation is tried again."
+            "ray_remote_kwargs has retry_exceptions, but exceptions in a validation are recorded, "
+            "not raised. Leave it out; max_retries=n sets how often a validation is retried."
         )
         del kwargs["retry_exceptions"]
     if "num_returns" in kwargs:
@@ -232,7 +232,7 @@ def _check_remote_kwargs(kwargs: Mapping[str, Any], problems: Problems, *, actor
         problems.attempt(
             lambda: ray.remote(**kwargs)(_NoValidation if actor else _no_validation),
             lambda error: (
-                f"ray_remote_kwargs={kwargs!r} is not what ray.remote takes: "
+                f"ray_remote_kwargs={kwargs!r} is refused by ray.remote: "
                 f"{str(error).rstrip('.')}. See the options of ray.remote for "
                 f"{'actors' if actor else 'tasks'}."
             ),
@@ -244,4 +244,4 @@ def _no_validation() -> None:
 
 
 class _NoValidation:
-    """Stands in for an evaluator while Ray checks its options."""
+    """Stand in for an evaluator while Ray checks its options."""

@@ -1,4 +1,4 @@
-"""Time as an object, so that tests can pass another one in."""
+"""The clock as an object, so that tests can replace it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["Clock", "SystemClock", "VirtualClock"]
 
 
 class Clock(Protocol):
-    """Two readings of the time, and waiting; all in seconds."""
+    """Read the time and wait, in seconds."""
 
     def monotonic(self) -> float:
-        """A reading that never goes back: for durations and time limits."""
+        """Return a time that never decreases, for durations and time limits."""
         ...
 
     def time(self) -> float:
-        """Seconds since the epoch: for records."""
+        """Return seconds since the epoch, for records."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -25,7 +25,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The system clock."""
 
     def monotonic(self) -> float:
         """See :class:`Clock`."""
@@ -58,13 +58,13 @@ class VirtualClock:
         self._epoch = epoch
 
     def monotonic(self) -> float:
-        """Seconds that were slept."""
+        """Return the seconds slept so far."""
         return self._now
 
     def time(self) -> float:
-        """Seconds since the epoch."""
+        """Return seconds since the epoch."""
         return self._epoch + self._now
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass, at once."""
+        """Advance the time at once."""
         self._now += seconds

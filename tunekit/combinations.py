@@ -1,4 +1,4 @@
-"""Which schedulers, searchers and settings are right together."""
+"""Which schedulers, searchers and settings can be combined."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def wrong_together(
     problems: Problems,
     constrained: bool = False,
 ) -> None:
-    """Add what cannot be right about a scheduler with the other settings of a sweep.
+    """Add invalid combinations of a scheduler with a sweep's other settings.
 
     Args:
-        scheduler: The scheduler, not wrapped; anything else is passed over.
+        scheduler: The scheduler, not wrapped; other objects are ignored.
         on_pending: ``ValidationConfig(on_pending=...)``.
         reuse_actors: ``TuneConfig(reuse_actors=...)``.
         search_alg: ``TuneConfig(search_alg=...)``, as it was passed.
@@ -46,7 +46,7 @@ def wrong_together(
     for kind in (name, type(_within(search_alg)).__name__) if constrained else ():
         if kind in _FIT_VALUES:
             problems.add(
-                f"constraints need a scheduler and a searcher that rank scores, and {kind} fits a "
+                f"constraints need a scheduler and a searcher that rank scores, but {kind} fits a "
                 "model to their values. Use PopulationBasedTraining or OptunaSearch, or leave "
                 "constraints out."
             )
@@ -55,29 +55,29 @@ def wrong_together(
     if isinstance(decides, PopulationBasedTraining):
         if traits_of(decides).synchronous and on_pending == "continue":
             problems.add(
-                f"{name}(synch=True) compares all trials at the same iteration, and "
+                f"{name}(synch=True) compares all trials at the same iteration, but "
                 "on_pending='continue' lets them train on. Use on_pending='wait', or synch=False."
             )
         if search_alg is not None and not isinstance(search_alg, tune.search.BasicVariantGenerator):
             problems.add(
-                f"{name} chooses hyperparameters itself, and search_alg={search_alg!r} would, too. "
+                f"{name} chooses hyperparameters itself, but so would search_alg={search_alg!r}. "
                 "Leave search_alg out."
             )
     if isinstance(decides, HyperBandForBOHB) and not _learns_pauses(search_alg):
         problems.add(
-            f"{name} tells its searcher when a trial pauses, and search_alg={search_alg!r} cannot "
-            "be told. Pass TuneConfig(search_alg=ray.tune.search.bohb.TuneBOHB()), or use "
+            f"{name} notifies its searcher when a trial pauses, but search_alg={search_alg!r} does "
+            "not support that. Pass TuneConfig(search_alg=ray.tune.search.bohb.TuneBOHB()), or use "
             "HyperBandScheduler."
         )
     if isinstance(scheduler, ResourceChangingScheduler) and reuse_actors:
         problems.add(
-            "ResourceChangingScheduler starts trials anew to change their resources, and "
-            "reuse_actors=True keeps them. Set TuneConfig(reuse_actors=False)."
+            "ResourceChangingScheduler restarts trials to change their resources, but "
+            "reuse_actors=True keeps their actors. Set TuneConfig(reuse_actors=False)."
         )
 
 
 def check_space(seed_param: Any, space: Any, search_alg: Any, problems: Problems) -> None:
-    """Add a problem if the search space is known, and lacks the hyperparameter that is the seed.
+    """Add a problem if a known search space lacks the hyperparameter that is the seed.
 
     Args:
         seed_param: ``Tuner(seed_param=...)``.
@@ -96,7 +96,7 @@ def check_space(seed_param: Any, space: Any, search_alg: Any, problems: Problems
     why = space_lacks(space or {}, seed_param)
     if why is not None:
         problems.add(
-            f"seed_param={seed_param!r}, and {why} Name the hyperparameter by which trials "
+            f"seed_param={seed_param!r}, but {why} Name the hyperparameter in which trials "
             "of one configuration differ, or leave seed_param out."
         )
 

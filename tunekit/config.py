@@ -1,4 +1,4 @@
-"""How checkpoints are validated: the user's settings."""
+"""The user's settings for validating checkpoints."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
     process of a trial that waits for the score, or in a Ray task of its own: see ``where``.
 
     Args:
-        fn: ``fn(checkpoint, **fn_kwargs) -> dict``, or a generator that yields what it knows so far
+        fn: ``fn(checkpoint, **fn_kwargs) -> dict``, or a generator that yields estimates
             (:class:`~tunekit.Sequential`). Ray must be able to pickle it. With ``evaluators`` it
             may also be a class, or a ``functools.partial`` of one, whose instances are called in
             the same way. An argument that has no default and is not in ``task_config.fn_kwargs``
@@ -43,8 +43,8 @@ class ValidationConfig(Limits, train.ValidationConfig):
             function, :func:`tunekit.get_validation_context` returns the trial that saved the
             checkpoint and the hyperparameters that it was trained with.
         task_config: A ``ray.train.ValidationTaskConfig``: the default keyword arguments
-            (``fn_kwargs``) and the time limit of one attempt (``timeout_s``: seconds from when it
-            begins to run, None for no limit). A checkpoint's own
+            (``fn_kwargs``) and the time limit of one attempt (``timeout_s``: seconds from its
+            start, None for no limit). A checkpoint's own
             ``tunekit.report(..., validation=ValidationTaskConfig(...))`` overrides them, keyword by
             keyword.
         ray_remote_kwargs: Options of the Ray task, such as ``{"num_cpus": 1, "num_gpus": 0.5}``.
@@ -52,66 +52,68 @@ class ValidationConfig(Limits, train.ValidationConfig):
             attempts of every kind.
         evaluators: The number of long-lived processes (Ray actors) to validate in. Each runs one
             validation after another. If ``fn`` is a class, each process builds it once, and loads
-            its data and model once. The processes start when they are needed, are replaced when
-            they die, and end after 30 s without work. A validation's time limit includes any
-            building that it waits for. ``ray_remote_kwargs`` are then options of the actor;
-            ``max_calls`` is the number of validations after which a process is replaced. None: each
-            validation runs in the process of its trial, or in a task of its own. A
-            :class:`~tunekit.distributed.TrainerValidation` that runs elsewhere uses long-lived
-            processes in any case, unless ``ray_remote_kwargs`` has ``max_calls``.
+            its data and model once. The processes start on demand, are replaced when they die, and
+            end after 30 s without work. A validation's time limit includes any building that it
+            waits for. ``ray_remote_kwargs`` are then options of the actor; ``max_calls`` is the
+            number of validations after which a process is replaced. None: each validation runs in
+            the process of its trial, or in a task of its own. A
+            :class:`~tunekit.distributed.TrainerValidation` that runs elsewhere always uses
+            long-lived processes, unless ``ray_remote_kwargs`` has ``max_calls``.
         when: Which checkpoints to validate, and when to save if nothing else requests checkpoints.
             ``"decisions"``: those whose score the scheduler will use (at the rungs of ASHA and
             HyperBand, at PBT's perturbation interval) and the one at the trial's end; with a
-            scheduler that tunekit does not know, every one. ``"auto"``: those, and others where
-            that costs nothing: in resources in which no trial could start, those of the best trials
-            first, once starting a process takes at most 5 % of the time that the sweep has taken;
-            or in the trials' processes, if it takes at most 2 % of an iteration. When all trials
-            have ended, some of the three best trials' are validated if that makes the sweep at most
-            5 % longer; the rest is skipped. With a scheduler that decides by nothing, as the
-            default does, or that tunekit does not know, or with a stopper that reads scores: every
-            one. A number n: those that are at least n iterations apart. ``"requested"``: as in Ray
-            Train, those whose report says ``validation=True`` or has a ``ValidationTaskConfig``.
-        where: The process to validate in. ``"trial"``: the trial's own, while it stands still for
-            each score, which costs what inline validation costs; only the last checkpoint of a
-            trial that has ended, and those that decide nothing, run elsewhere. ``"elsewhere"``:
-            always another, so that training continues where it need not wait. ``"auto"``: the
-            trial's own if the trial waits for the score anyway and no resources are free, or if the
-            validation takes less than a tenth of what starting a process takes; elsewhere
-            otherwise, and where something in this config requires it.
+            scheduler that tunekit does not know, every one. ``"auto"``: those, and others that cost
+            nothing to validate: in resources in which no trial could start, checkpoints of the best
+            trials first, once starting a process takes at most 5 % of the sweep's time so far; or
+            in the trials' processes, if it takes at most 2 % of an iteration. When all trials have
+            ended, further checkpoints of the three best trials are validated if that makes the
+            sweep at most 5 % longer; the others are skipped. Every one is validated if the
+            scheduler decides nothing (such as the default) or is unknown to tunekit, or if a
+            stopper reads scores. A number n: those that are at least n iterations apart.
+            ``"requested"``: as in Ray Train, those whose report says ``validation=True`` or has a
+            ``ValidationTaskConfig``.
+        where: The process to validate in. ``"trial"``: the trial's own, while its training waits
+            for each score, which costs as much as inline validation; only the last checkpoint of an
+            ended trial, and checkpoints that no decision depends on, are validated elsewhere.
+            ``"elsewhere"``: always another process, so that training continues where it need not
+            wait. ``"auto"``: the trial's own if the trial waits for the score anyway and no
+            resources are free, or if the validation takes less than a tenth of the time of starting
+            a process; otherwise, or if something in this config requires it, elsewhere.
         max_in_flight: The most validations in flight at once across the whole sweep. None: as many
             as free resources allow, and at least one.
         max_retries: How many more attempts a validation gets after it raised, timed out or lost its
-            process. A return value that is not a score is not retried.
+            process. An invalid return value is not retried.
         on_pending: What a trial does while a score that decides about it is pending. ``"wait"``: it
-            waits for each score, so that every decision is the one that validating inline would
-            give for the same order of results. Meanwhile its own validation runs in its process, or
-            the next trial does (``reuse_actors``); it gives its resources back where validations
-            could not run otherwise. ``"continue"``: it trains on, up to its next decision point,
-            and a STOP takes effect as soon as it is known. ``"auto"``: it waits at decision points
-            if something can use its resources in one of these ways, and trains on as with
-            ``"continue"`` otherwise, as at the end of a sweep. With a scheduler that compares all
+            waits for each score, so every decision is the same as with inline validation for the
+            same order of results. Meanwhile its own validation or the next trial
+            (``reuse_actors``) runs in its process; it releases its resources if validations could
+            not run otherwise. ``"continue"``: it trains on, up to its next decision point, and a
+            STOP takes effect as soon as it is known. ``"auto"``: it waits at decision points if its
+            resources can be used in one of these ways, and otherwise trains on as with
+            ``"continue"``, for example at the end of a sweep. With a scheduler that compares all
             trials at the same time, it never trains on.
         on_failure: ``"record"`` records a failed validation and ranks the trial by its other
             scores. When three have failed alike (apart from numbers, ids and paths in their
             reasons) and none has succeeded, the function is considered broken: the sweep ends with
             :class:`~tunekit.errors.ValidationFailedError` rather than train for nothing. Retried
-            attempts and checkpoints that are gone do not count, and a restored sweep counts from
-            zero. ``"raise"`` ends the sweep at the first failure. ``"ignore"`` records failures,
-            and never ends the sweep.
+            attempts and missing checkpoints do not count, and a restored sweep counts from zero.
+            ``"raise"`` ends the sweep at the first failure. ``"ignore"`` records failures and never
+            ends the sweep.
         constraints: What scores must satisfy, such as ``[tunekit.Constraint("latency_ms <= 20")]``.
-            Schedulers and searchers rank a score that violates one below all feasible ones, the
-            lower the more it does, and the best checkpoint is feasible, if any is.
+            Schedulers and searchers rank a score that violates one below all feasible ones (the
+            larger the violation, the lower), and the best checkpoint is feasible if any is.
         sequential: When to stop a validation early, if ``fn`` is a generator of estimates; None:
             the defaults of :class:`~tunekit.Sequential`.
-        stages: Further validations of the same checkpoints by other functions, such as a full one
-            of those that the scheduler has promoted: see :class:`tunekit.Stage`. Schedulers and
+        stages: Further validations of the same checkpoints by other functions, such as a full
+            validation of checkpoints that the scheduler has promoted: see :class:`tunekit.Stage`.
+            Schedulers and
             search algorithms decide on ``fn`` alone.
-        cache: A folder that all nodes reach, or a URI such as ``s3://bucket/scores``, with scores
-            of checkpoints that this sweep or others have validated with the same function,
-            arguments and hyperparameters; those of this sweep are added. A validation reads the
-            checkpoint, looks its score up, and calls ``fn`` only if there is none. Further stages
-            do likewise; a confirmation does not. :meth:`Sweep.validate <tunekit.Sweep.validate>`
-            can share the folder. None: no cache.
+        cache: A folder that all nodes can reach, or a URI such as ``s3://bucket/scores``, with
+            scores of checkpoints that this sweep or others have validated with the same function,
+            arguments and hyperparameters; this sweep adds its own. A validation reads the
+            checkpoint, looks its score up, and calls ``fn`` only if there is none. So do further
+            stages, but not a confirmation. :meth:`Sweep.validate <tunekit.Sweep.validate>` can
+            share the folder. None: no cache.
 
     Raises:
         tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake.
@@ -210,7 +212,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
 
 
 def check_config(name: str, config: Any, problems: Problems) -> ValidationConfig | None:
-    """Require a :class:`ValidationConfig`, or None: a plain one means something else in Ray Train.
+    """Require a :class:`ValidationConfig` or None; a plain one means something else in Ray Train.
 
     Args:
         name: The argument.
@@ -218,12 +220,12 @@ def check_config(name: str, config: Any, problems: Problems) -> ValidationConfig
         problems: Where to add what is wrong.
 
     Returns:
-        It, if it is one.
+        The config, if it is a :class:`ValidationConfig`; otherwise None.
     """
     if isinstance(config, train.ValidationConfig) and not isinstance(config, ValidationConfig):
         problems.add(
             f"{name} is a ray.train.ValidationConfig, with which Ray Train validates only the "
-            "checkpoints whose reports ask for it. Pass tunekit.ValidationConfig(fn=...), which "
+            "checkpoints whose reports request it. Pass tunekit.ValidationConfig(fn=...), which "
             "validates all, or tunekit.ValidationConfig(fn=..., when='requested')."
         )
         return None
@@ -234,23 +236,23 @@ def check_config(name: str, config: Any, problems: Problems) -> ValidationConfig
 
 
 def check_confirm(confirm: Any, config: ValidationConfig | None, problems: Problems) -> None:
-    """Add what is wrong with ``Tuner(confirm=...)``, before the sweep begins.
+    """Add what is wrong with ``Tuner(confirm=...)`` to the problems, before the sweep starts.
 
     Args:
         confirm: What was passed.
         config: How the sweep validates; None if it does not.
-        problems: Where to add it.
+        problems: Where to add what is wrong.
     """
     fix = "Pass tunekit.Confirm(top=5), for example."
     if problems.optional("confirm", confirm, Confirm, fix) is None:
         return
     if config is None:
-        problems.add("confirm needs scores to choose candidates by. Pass validation_config, too.")
+        problems.add("confirm needs scores to choose candidates. Pass validation_config, too.")
         return
     if any(stage.name == confirm.name for stage in config.stages):
         problems.add(
-            f"confirm.name={confirm.name!r} is that of a stage, whose metrics are shown below it. "
-            "Pass another."
+            f"confirm.name={confirm.name!r} is also the name of a stage, whose metrics have it as "
+            "prefix. Pass another."
         )
     own = config if confirm.fn is None else confirm.fn
     if not isinstance(own, train.ValidationConfig):
@@ -264,6 +266,6 @@ def check_confirm(confirm: Any, config: ValidationConfig | None, problems: Probl
     if lacks:
         problems.add(
             f"confirm: {name_of(own.fn)} has no value for {', '.join(map(repr, lacks))}, and in a "
-            "confirmation there is no report to bring it. Pass it in task_config, give it a "
+            "confirmation no report provides it. Pass it in task_config, give it a "
             "default, or pass another function: Confirm(fn=...)."
         )

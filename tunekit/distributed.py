@@ -17,12 +17,12 @@ from tunekit.validating.trainer import TrainerValidation
 __all__ = ["TrainerFactory", "TrainerValidation"]
 
 
-# What the search space of a trainer may have.
+# The keys that a trainer's search space may have.
 _SPACE = ("train_loop_config", "scaling_config", "datasets", "resume_from_checkpoint")
 
 
 class TrainerFactory:
-    """Make the trainer of each trial, if any of its arguments may depend on the trial.
+    """Make each trial's trainer, if its arguments depend on the trial.
 
     Args:
         make: ``make(config)`` returns a ``TorchTrainer``, or another data-parallel trainer from Ray
@@ -55,20 +55,20 @@ class TrainerFactory:
 
 
 def check_trainer(source: Any, space: Mapping[str, Any] | None, problems: Problems) -> None:
-    """Add what is wrong with a trainer, or with the search space of one."""
+    """Add what is wrong with a trainer or its search space to the problems."""
     if isinstance(source, TrainerFactory):
         return
     _check_scaling("the trainer's scaling_config", source.scaling_config, problems)
     if source.backend_config.backend_cls.has_replica_groups:
         problems.add(
-            f"{type(source.backend_config).__name__} replaces single workers, and those of a trial "
+            f"{type(source.backend_config).__name__} replaces single workers, but those of a trial "
             "start and end together. Use TorchConfig."
         )
     for key, value in (space or {}).items():
         if key not in _SPACE:
             problems.add(
-                f"param_space has {key!r}, which is no argument of the trainer. What the training "
-                'loop gets goes into {"train_loop_config": {...}}; the other keys are '
+                f"param_space has {key!r}, which is not an argument of the trainer. Arguments of "
+                'the training loop go into {"train_loop_config": {...}}; the other keys are '
                 f"{', '.join(map(repr, _SPACE[1:]))}."
             )
         elif key == "scaling_config":
@@ -87,31 +87,31 @@ def _check_scaling(name: str, scaling: Any, problems: Problems) -> None:
         )
     if getattr(scaling, "topology", None):
         problems.add(
-            f"{name} has topology={scaling.topology!r}, and a trial's placement group is no TPU "
+            f"{name} has topology={scaling.topology!r}, but a trial's placement group is not a TPU "
             "slice. Leave it out."
         )
     if isinstance(workers, tuple):
         problems.add(
-            f"{name} has num_workers={workers!r}: a trial's resources are reserved before it "
-            "starts, and its number of workers cannot change. Pass one number."
+            f"{name} has num_workers={workers!r}, but a trial's resources are reserved before it "
+            "starts, so its number of workers cannot change. Pass one number."
         )
 
 
 def check_scheduler(scheduler: Any, problems: Problems) -> None:
-    """Add what a scheduler cannot do with the trials of a trainer."""
+    """Add what a scheduler cannot do with a trainer's trials to the problems."""
     if isinstance(scheduler, ResourceChangingScheduler):
         problems.add(
-            f"{type(scheduler).__name__} changes the resources of trials, and those of a trainer "
+            f"{type(scheduler).__name__} changes the resources of trials, but those of a trainer "
             "are its workers'. Pass the scheduler inside, and search for the number of workers "
             "with param_space={'scaling_config': {'num_workers': tune.choice([1, 2])}}."
         )
 
 
 def check_saving(policy: Any, run_config: Any, problems: Problems) -> None:
-    """Add what asks the trials of a trainer to save, which only their workers do."""
+    """Add settings that request checkpoints of a trainer's trials, whose workers decide that."""
     checkpoints = getattr(run_config, "checkpoint_config", None)
     if not is_tunes(checkpoints, tune.CheckpointConfig):
-        checkpoints = None  # has none of these settings
+        checkpoints = None  # it has none of these settings
     asked = []
     if policy is not None:
         asked.append(f"checkpoint_policy={policy!r}")
@@ -126,8 +126,8 @@ def check_saving(policy: Any, run_config: Any, problems: Problems) -> None:
 
 
 def is_tunes(value: Any, kind: type) -> bool:
-    """Return whether it is a config of Tune's of that kind, rather than Ray Train's of the same
-    name.
+    """Return whether it is a config of that kind from Tune, not the one of the same name from Ray
+    Train.
 
     Example:
         >>> is_tunes(tune.FailureConfig(), tune.FailureConfig)
@@ -139,7 +139,7 @@ def is_tunes(value: Any, kind: type) -> bool:
 
 
 def validation_config_of(source: Any) -> ValidationConfig | None:
-    """The trainer's own ``validation_config``, validating what Ray Train would."""
+    """Return the trainer's own ``validation_config``, validating the same as in Ray Train."""
     config = getattr(source, "validation_config", None)
     if config is None or isinstance(config, ValidationConfig):
         return config
@@ -149,7 +149,7 @@ def validation_config_of(source: Any) -> ValidationConfig | None:
 
 
 def run_config_of(source: Any) -> tune.RunConfig | None:
-    """The trainer's own ``run_config``, as far as it is about the sweep."""
+    """Return the settings of the trainer's own ``run_config`` that concern the sweep."""
     config = getattr(source, "run_config", None)
     if config is None:
         return None
@@ -167,9 +167,9 @@ def run_config_of(source: Any) -> tune.RunConfig | None:
 
 
 def trials_of(source: Any, reuse_workers: bool, validation: train.ValidationConfig | None) -> Any:
-    """The trainable whose trials are runs of a trainer."""
+    """Return the trainable whose trials are runs of a trainer."""
     check_trainers()
-    from tunekit._ray.trials import distributed_class  # half of a second, with Ray Train's part
+    from tunekit._ray.trials import distributed_class  # takes half a second, with Ray Train
 
     trainable = distributed_class(
         source.make if isinstance(source, TrainerFactory) else source,
@@ -182,7 +182,7 @@ def trials_of(source: Any, reuse_workers: bool, validation: train.ValidationConf
 
 
 def settle(trainable: Any, validation: train.ValidationConfig) -> None:
-    """Let the trials of a trainer wait for scores as the sweep does."""
+    """Make the trials of a trainer wait for scores as the sweep does."""
     trainable.validates = True
     if getattr(validation, "on_pending", "auto") == "wait":
         trainable.ahead = 0

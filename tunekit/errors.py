@@ -3,12 +3,12 @@
 ::
 
     TunekitError
-    ├── ConfigError (ValueError)          what the user passed in is wrong; lists every mistake
+    ├── ConfigError (ValueError)          an argument is wrong; lists every mistake
     │   └── SweepNotFoundError (FileNotFoundError)
     │                                     there is no experiment to restore at that path
     ├── UnsupportedRayError (ImportError) this Ray lacks something tunekit needs
     ├── MissingExtraError (ModuleNotFoundError)
-    │                                     a package is not installed; names the extra that brings it
+    │                                     a package is not installed; names the extra to install
     ├── WiringError (RuntimeError)        a part was passed to Tune without one that it needs
     ├── MetricNotFoundError (ValueError)  neither reports nor validations contain the metric
     ├── DistributedTrialError (RuntimeError)         a distributed trial cannot continue
@@ -51,7 +51,7 @@ class TunekitError(Exception):
 
 
 class ConfigError(TunekitError, ValueError):
-    """Raised when arguments of a call are wrong; nothing was started or changed.
+    """Raised when arguments of a call are wrong, before anything is started or changed.
 
     Args:
         where: The call, for example ``"ValidationConfig"``.
@@ -81,7 +81,7 @@ class ConfigError(TunekitError, ValueError):
 
 
 class SweepNotFoundError(ConfigError, FileNotFoundError):
-    """Raised when a path has no experiment to restore; says what is there instead.
+    """Raised when a path has no experiment to restore; reports what it has instead.
 
     It is also a ``FileNotFoundError``, which ``ray.tune.Tuner.restore`` raises: code that catches
     that and starts a new sweep works with :class:`tunekit.Tuner`, too.
@@ -89,7 +89,7 @@ class SweepNotFoundError(ConfigError, FileNotFoundError):
 
 
 class UnsupportedRayError(TunekitError, ImportError):
-    """Raised when Ray lacks something that tunekit needs; names it and the version that has it."""
+    """Raised when Ray lacks something that tunekit needs; names it and a version that has it."""
 
 
 class MissingExtraError(TunekitError, ModuleNotFoundError):
@@ -97,7 +97,7 @@ class MissingExtraError(TunekitError, ModuleNotFoundError):
 
 
 class WiringError(TunekitError, RuntimeError):
-    """Raised when a part of tunekit lacks another one that it needs; says what to add."""
+    """Raised when a part of tunekit lacks another one that it needs; names what to add."""
 
 
 class MetricNotFoundError(TunekitError, ValueError):
@@ -109,7 +109,7 @@ class DistributedTrialError(TunekitError, RuntimeError):
 
 
 class NotResumedError(TunekitError, RuntimeError):
-    """Raised when a resumed training function reports without asking for its checkpoint.
+    """Raised when a resumed training function reports without loading its checkpoint.
 
     It has started over, so its reports would mix two runs of the trial. The trial fails and is not
     retried. Fix the function, then continue with ``Tuner.restore(..., resume_errored=True)``.
@@ -125,7 +125,7 @@ class StopperError(TunekitError, RuntimeError):
 
 
 class JournalError(TunekitError, ValueError):
-    """Raised when a journal is damaged, foreign or of another version; says where, and why."""
+    """Raised when a journal is damaged, foreign or of another version; reports where and why."""
 
 
 class RestoreError(TunekitError, RuntimeError):
@@ -135,7 +135,7 @@ class RestoreError(TunekitError, RuntimeError):
 class UnsafeFileError(TunekitError, OSError):
     """Raised rather than open a file that leads out of the experiment's folder, or is not plain.
 
-    Whoever made the folder may have put links to other people's files into it, or pipes.
+    The folder may contain links to other users' files, or pipes, from an untrusted source.
     """
 
 
@@ -148,7 +148,7 @@ class AlreadyRunningError(TunekitError, RuntimeError):
 
 
 class ValidationFailedError(TunekitError, RuntimeError):
-    """Raised when validations fail, as far as ``ValidationConfig(on_failure=...)`` asks for it.
+    """Raised when validations fail, depending on ``ValidationConfig(on_failure=...)``.
 
     ``Tuner.fit()`` raises this after saving the sweep's state: with ``on_failure="raise"`` at the
     first failure, and with ``"record"`` when the first three validations have failed alike.

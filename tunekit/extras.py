@@ -1,4 +1,4 @@
-"""Packages that a plain install does not bring: each is imported under the extra that does."""
+"""Imports of optional packages, each under the extra that installs it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["extra"]
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Import packages of an extra; if one is not installed, say which extra brings it.
+    """Import packages of an extra; if one is not installed, name the extra.
 
     Args:
         name: The extra, one of those in ``setup.cfg``.
 
     Raises:
-        tunekit.errors.MissingExtraError: If a package is not installed. Any other error of an
-            import comes through.
+        tunekit.errors.MissingExtraError: If a package is not installed. Other errors of an import
+            are raised as they are.
 
     Example:
         >>> with extra("report"):
@@ -33,11 +33,11 @@ def extra(name: str) -> Iterator[None]:
     except MissingExtraError:
         raise
     except ModuleNotFoundError as error:
-        # Ray's own errors of this kind have a text, and no name.
+        # Ray's own import errors have a text, but no name.
         package = None if error.name is None else error.name.split(".")[0]
         text = str(error).partition(". ")[0].rstrip(".")
         lacks = text if package is None else f"{package} is not installed"
         raise MissingExtraError(
-            f"{lacks}; the extra {name!r} brings it. Run: pip install '{DISTRIBUTION}[{name}]'",
+            f"{lacks}; the extra {name!r} installs it. Run: pip install '{DISTRIBUTION}[{name}]'",
             name=package,
         ) from None

@@ -1,8 +1,7 @@
-"""GPU memory that a process holds and does not use.
+"""GPU memory that a process holds but does not use.
 
-PyTorch keeps memory that tensors have given back, for its next tensors. With fractional GPUs, and
-with processes that live on between trials or validations, that is memory which another process on
-the same GPU may be short of.
+PyTorch keeps the memory of freed tensors for new ones. With fractional GPUs, and with processes
+that outlive trials or validations, another process on the same GPU may lack that memory.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ __all__ = ["release_unused"]
 
 
 def release_unused() -> None:
-    """Return the CUDA memory that this process does not use to the device.
+    """Return unused CUDA memory of this process to the device.
 
-    What is still referred to stays, such as the model of an evaluator. Does nothing in a process
-    that has not imported torch or has not used CUDA; in particular, it does not begin to.
+    Memory of objects that are still referenced stays, such as the model of an evaluator. Does
+    nothing in a process that has not imported torch or not used CUDA, and never initializes it.
 
     Example:
         >>> release_unused()

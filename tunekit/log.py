@@ -1,7 +1,7 @@
-"""Shows tunekit's messages where nobody listens, for as long as something runs.
+"""Show tunekit's messages during a call if no application handles them.
 
-On import nothing is set up: not even a ``NullHandler``, which would silence the warnings that
-Python shows by itself. An application that sets up logging, before or after, hears everything.
+Importing sets nothing up: not even a ``NullHandler``, which would silence the warnings that
+Python shows by itself. An application that configures logging, at any time, gets every message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _log = logging.getLogger("tunekit")
 
 
 class _Formatter(logging.Formatter):
-    """Lets no value in a message move the cursor, or look like a message of its own."""
+    """Keeps values in a message from moving the cursor or imitating a message."""
 
     def format(self, record: logging.LogRecord) -> str:
         first, *others = printable(super().format(record).split("\n"))
@@ -26,7 +26,7 @@ class _Formatter(logging.Formatter):
 
 
 class _WhereNobodyListens(logging.StreamHandler):
-    """Shows what no other handler does."""
+    """Shows messages that no other handler shows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,14 +38,14 @@ class _WhereNobodyListens(logging.StreamHandler):
 
 
 def _heard() -> bool:
-    """Return whether an application listens to tunekit's messages."""
+    """Return whether an application handles tunekit's messages."""
     handlers = [*_log.handlers, *(logging.getLogger().handlers if _log.propagate else [])]
     return any(not isinstance(h, (logging.NullHandler, _WhereNobodyListens)) for h in handlers)
 
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """Show messages from INFO on, on stderr, as long as no application listens to them.
+    """Show messages from INFO on, on stderr, as long as no application handles them.
 
     Example:
         >>> with shown():

@@ -24,7 +24,7 @@ from tunekit.results.tensorboard import TensorBoardLogger
 
 __all__ = ["JsonLogger", "TensorBoardLogger", "ValidatedLoggerCallback"]
 
-# What of a report stands beside its validated metrics, where the report has it.
+# The items of a report that accompany its validated metrics, if the report has them.
 _PLACE = (TRAINING_ITERATION, TIMESTEPS_TOTAL, GENERATION)
 
 
@@ -41,7 +41,7 @@ class JsonLogger(LocalFirst):
 
 
 def _passed_on(name: str) -> Callable[..., None]:
-    """Return the method that passes a hook of Tune's on to the logger as it is."""
+    """Return a method that forwards one of Tune's hooks to the logger."""
 
     def passed(self: ValidatedLoggerCallback, **info: Any) -> None:
         getattr(self.logger, name)(**info)
@@ -61,7 +61,7 @@ class ValidatedLoggerCallback(LoggerCallback):
     checkpoint, its ``generation``, and the ``trial_id``. A trial's rows come in iteration order,
     and its end after its last validation, because some loggers close the run then.
 
-    If validation may produce a metric of the same name, training's values are held back until that
+    If validation may produce a metric of the same name, training's values are held back until this
     is known. If it does, they are logged below ``reported/``.
 
     Args:
@@ -90,7 +90,7 @@ class ValidatedLoggerCallback(LoggerCallback):
         fix = "Pass a logger, such as ray.air.integrations.mlflow.MLflowLoggerCallback(...)."
         if problems.instance("logger", logger, LoggerCallback, fix) and not _gains(logger):
             problems.add(
-                f"logger={type(logger).__name__}(...) shows validated metrics already. Put it "
+                f"logger={type(logger).__name__}(...) already shows validated metrics. Put it "
                 "into RunConfig(callbacks=[...]) as it is."
             )
         problems.raise_any()
@@ -98,7 +98,7 @@ class ValidatedLoggerCallback(LoggerCallback):
         self.logger = logger
         self._undecided: Callable[[], Collection[str]] = frozenset
         self._validated: Callable[[], Collection[str]] = frozenset
-        # Rows with training's values of names that are not decided.
+        # Rows with training's values of names that are still undecided.
         self._held: dict[Trial, list[tuple[int, dict[str, Any]]]] = {}
         self._open: set[Trial] = set()
         self._ends: dict[Trial, Callable[[], None]] = {}
@@ -107,7 +107,7 @@ class ValidatedLoggerCallback(LoggerCallback):
     def attach(
         self, undecided: Callable[[], Collection[str]], validated: Callable[[], Collection[str]]
     ) -> None:
-        """Receive what tells names of metrics apart; the sweep's validations call this.
+        """Set the functions that distinguish metrics' names; the sweep's validations call this.
 
         Args:
             undecided: Returns the names that training or validation may produce.
@@ -121,12 +121,12 @@ class ValidatedLoggerCallback(LoggerCallback):
             raise AttributeError(name)
         return getattr(self.logger, name)
 
-    # What tunekit tells ------------------------------------------------------------------------
+    # Called by tunekit -------------------------------------------------------------------------
 
     def on_trial_validated(
         self, trial: Trial, report: Mapping[str, Any], metrics: Mapping[str, Any]
     ) -> None:
-        """Log the validated metrics of a checkpoint as a row of their own.
+        """Log a checkpoint's validated metrics as a separate row.
 
         Args:
             trial: The trial.
@@ -158,7 +158,7 @@ class ValidatedLoggerCallback(LoggerCallback):
     def _log(self, iteration: int, trial: Trial, row: dict[str, Any]) -> None:
         self.logger.log_trial_result(iteration, trial, row)
 
-    # What Tune tells ---------------------------------------------------------------------------
+    # Called by Tune ----------------------------------------------------------------------------
 
     def on_trial_result(
         self, iteration: int, trial: Trial, result: dict[str, Any], **info: Any
@@ -208,12 +208,12 @@ class ValidatedLoggerCallback(LoggerCallback):
     on_checkpoint = _passed_on("on_checkpoint")
 
     def get_state(self) -> dict[str, Any] | None:
-        """Return what the logger saves with the experiment."""
+        """Return the state that the logger saves with the experiment."""
         state: dict[str, Any] | None = self.logger.get_state()
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what the logger has saved."""
+        """Restore the logger's saved state."""
         self.logger.set_state(state)
 
 
@@ -222,7 +222,7 @@ class _ValidatedTensorBoard(ValidatedLoggerCallback, TBXLoggerCallback):
 
 
 def validated(logger: tune.Callback) -> tune.Callback:
-    """Return a logger that shows validated metrics: wrapped, if it does not by itself.
+    """Return a logger that shows validated metrics, wrapping it if necessary.
 
     Example:
         >>> type(validated(LoggerCallback())).__name__, type(validated(JsonLogger())).__name__
@@ -233,12 +233,12 @@ def validated(logger: tune.Callback) -> tune.Callback:
 
 
 def _gains(logger: LoggerCallback) -> bool:
-    """Return whether it gets no validated metrics otherwise."""
+    """Return whether a logger gets validated metrics only if wrapped."""
     folded = isinstance(logger, (JsonLoggerCallback, CSVLoggerCallback))
     return not folded and not hasattr(logger, "on_trial_validated")
 
 
 def _place_of(trial: Trial, report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what says where in its trial a row belongs."""
+    """Return the items that locate a row in its trial."""
     known = {name: report[name] for name in _PLACE if report.get(name) is not None}
     return {TRIAL_ID: trial.trial_id, **known}

@@ -1,4 +1,4 @@
-"""Makes room on the cluster for validations alongside trials, or says what is too large."""
+"""Reserve room on the cluster for validations alongside trials, or report what is too large."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ logger = logging.getLogger(__name__)
 
 
 def leave_room(settings: Settings, validation: ValidationCallback) -> None:
-    """Make trials and validations fit beside each other on the cluster; start Ray for that.
+    """Make trials and validations fit together on the cluster, starting Ray if necessary.
 
-    If something does not fit, it says what is needed and what there is.
+    If something does not fit, report its need and the cluster's resources.
 
     Args:
         settings: The sweep's settings.
         validation: The sweep's validations.
 
     Raises:
-        tunekit.errors.ConfigError: If a trial or a validation needs what this machine does not
-            have and no other machine can join.
+        tunekit.errors.ConfigError: If a trial or a validation needs resources that this machine
+            lacks and no other machine can join.
     """
     if not ray.is_initialized():
         ray.init()
@@ -59,9 +59,9 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         stand(settings.trainable)
     if validation.config.where == "trial" and not themselves:
         problems.add(
-            f"where='trial' needs a trial that has what a validation takes in one process: a trial "
-            f"has {amounts(per_trial)}, and a validation takes {amounts(per_validation)}. Ask for "
-            "less with ray_remote_kwargs, or leave where out."
+            f"where='trial' needs a trial with the resources that a validation takes in one "
+            f"process, but a trial has {amounts(per_trial)} and a validation takes "
+            f"{amounts(per_validation)}. Ask for less with ray_remote_kwargs, or leave where out."
         )
         problems.raise_any()
     shares = validation.shares
@@ -82,9 +82,9 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         )
     elif shares.squeezed:
         logger.warning(
-            "A trial (%s) and a validation (%s) do not fit beside each other on this cluster "
-            "(%s): a trial that waits for a score pauses. Ask for less with ray_remote_kwargs or "
-            "tune.with_resources.",
+            "A trial (%s) and a validation (%s) do not fit alongside each other on this cluster "
+            "(%s), so a trial that waits for a score pauses. Ask for less with ray_remote_kwargs "
+            "or tune.with_resources.",
             amounts(per_trial),
             amounts(per_validation),
             amounts({name: cluster.get(name, 0.0) for name in per_validation}),

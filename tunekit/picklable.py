@@ -1,4 +1,4 @@
-"""How large a function is where it is sent to another process, or what in it cannot be sent."""
+"""The size of a pickled function, or the part of it that cannot be pickled."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["LARGE", "culprit_in", "pickled_size"]
 #: Bytes above which Ray itself warns of a remote function (``FUNCTION_SIZE_WARN_THRESHOLD``).
 LARGE = 10**7
 
-# So deep into what a function uses.
+# How deep to search in a function.
 _DEPTH = 5
 
 
 class _Counter:
-    """A file that keeps only the size of what is written: what a function holds may be large."""
+    """A file that keeps only the size of its contents, which may be large."""
 
     size = 0
 
@@ -28,7 +28,7 @@ class _Counter:
 
 
 def pickled_size(thing: Any) -> int | Exception:
-    """Return the size of a thing's pickle, in bytes, or why it has none.
+    """Return the size of an object's pickle in bytes, or the exception if it has none.
 
     As in Ray, buffers are not copied into the pickle.
 
@@ -39,13 +39,13 @@ def pickled_size(thing: Any) -> int | Exception:
     file = _Counter()
     try:
         cloudpickle.CloudPickler(file, protocol=5, buffer_callback=file.write).dump(thing)
-    except Exception as error:  # whatever its parts raise
+    except Exception as error:  # its parts may raise anything
         return error
     return file.size
 
 
 def culprit_in(thing: Any, name: str) -> str:
-    """Name what in a thing cannot be pickled.
+    """Name the part of an object that cannot be pickled.
 
     Args:
         thing: A function, or anything else that has no pickle.
@@ -72,7 +72,7 @@ def culprit_in(thing: Any, name: str) -> str:
 
 
 def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a thing is pickled with, each with how it is reached; ``{}`` is the thing."""
+    """Yield each part that is pickled with ``thing``, after its path; ``{}`` is ``thing``."""
     if isinstance(thing, functools.partial):
         yield "{}", thing.func
         for number, value in enumerate(thing.args):
@@ -83,7 +83,7 @@ def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
     elif inspect.isfunction(thing):
         try:
             used = inspect.getclosurevars(thing)
-        except ValueError:  # a variable that has no value yet
+        except ValueError:  # a variable without a value yet
             return
         for name, value in {**used.nonlocals, **used.globals}.items():
             yield f"variable {name!r} of {{}}", value

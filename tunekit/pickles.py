@@ -1,4 +1,4 @@
-"""Pickles of values of the user's, whose classes may do anything when they are pickled."""
+"""Pickles of user values, whose classes may do anything when they are pickled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["from_text", "is_whole", "pack", "portable", "to_text", "travels"]
 
 
 class _WithoutReferences(cloudpickle.CloudPickler):
-    """Refuses what holds a reference to an object of a Ray cluster: it means nothing to others."""
+    """Refuses references to objects of a Ray cluster, which are invalid in any other."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, ray.ObjectRef):
@@ -39,13 +39,13 @@ def pack(value: Any) -> bytes | None:
         _WithoutReferences(stream).dump(value)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # whatever its parts raise
+    except BaseException:  # its parts may raise anything
         return None
     return stream.getvalue()
 
 
 def is_whole(data: bytes) -> bool:
-    """Return whether a pickle has all its parts, down to the last; it is not opened.
+    """Return whether a pickle is complete, without opening it.
 
     Example:
         >>> data = pack({"lr": 0.1})
@@ -55,13 +55,13 @@ def is_whole(data: bytes) -> bool:
     try:
         for _ in pickletools.genops(data):
             pass
-    except Exception:  # of its many kinds of parts, each complains in its own way
+    except Exception:  # a damaged pickle raises errors of many kinds
         return False
     return True
 
 
 def to_text(value: Any, largest: int | None = None) -> str | None:
-    """Pickle a value as text; None if it has no pickle, or one of more bytes than ``largest``.
+    """Pickle a value as text; None if that fails, or takes more than ``largest`` bytes.
 
     Example:
         >>> from_text(to_text({1, 2})), to_text(b"x" * 1000, largest=1000)
@@ -73,12 +73,12 @@ def to_text(value: Any, largest: int | None = None) -> str | None:
 
 
 def from_text(packed: str) -> Any:
-    """Open what :func:`to_text` has made: that can run any code, and raise anything."""
+    """Unpickle the output of :func:`to_text`; this can run any code and raise any exception."""
     return pickle.loads(base64.b64decode(packed))
 
 
 def travels(value: Any) -> bool:
-    """Return whether a value can be pickled and opened again, as when a sweep is saved and
+    """Return whether a value can be pickled and unpickled, as when a sweep is saved and
     restored.
 
     Example:
@@ -90,12 +90,12 @@ def travels(value: Any) -> bool:
         return data is not None and (pickle.loads(data), True)[1]
     except KeyboardInterrupt:
         raise
-    except BaseException:  # whatever its parts raise
+    except BaseException:  # its parts may raise anything
         return False
 
 
 def portable(value: Any) -> Any:
-    """Return what stands for an object in a sweep: itself if it travels, else a text.
+    """Return an object's representation in a sweep: itself if it can be pickled, else a text.
 
     Example:
         >>> portable({1}), portable(x for x in "abc")

@@ -2,7 +2,7 @@
 
 They set ``should_checkpoint`` in a report. That works for any class trainable, and for functions
 that have called :func:`tunekit.checkpoint_with`. Policies add up: a sweep with several saves
-whenever one of them asks.
+whenever any of them requests it.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class CheckpointPolicy(tune.Callback):
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        """Called by Tune with each report."""
+        """Request a checkpoint in a report if one is due; called by Tune."""
         if self.due(trial, result):
             result[SHOULD_CHECKPOINT] = True
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Called by Tune after each checkpoint."""
+        """Forward a saved checkpoint; called by Tune."""
         self.saved(trial)
 
 
@@ -116,7 +116,7 @@ class AtDecisions(CheckpointPolicy):
     _uses: Callable[[Trial, Mapping[str, Any]], bool] | None = None
 
     def attach(self, uses: Callable[[Trial, Mapping[str, Any]], bool]) -> None:
-        """Connect it with a function that returns whether a trial saves at a report."""
+        """Set the function that returns whether a trial saves at a report."""
         self._uses = uses
 
     def on_trial_start(
@@ -130,8 +130,8 @@ class AtDecisions(CheckpointPolicy):
         """Return whether the scheduler will use a score of this report."""
         if self._uses is None:
             raise WiringError(
-                "AtDecisions was given to a sweep without a ValidatedScheduler, which knows when "
-                "the scheduler decides. Use tunekit.Tuner with a validation_config, or pass "
+                "AtDecisions needs a ValidatedScheduler, which knows when the scheduler decides, "
+                "but the sweep has none. Use tunekit.Tuner with a validation_config, or pass "
                 "TuneConfig(scheduler=tunekit.ValidatedScheduler(...)) and a ValidationCallback."
             )
         return self._uses(trial, result)
@@ -143,14 +143,14 @@ class AtDecisions(CheckpointPolicy):
 def by_default(
     trainable: Any, run_config: tune.RunConfig | None, when: int | str
 ) -> CheckpointPolicy | None:
-    """Return when a trainable saves that nobody asks to; None if it saves by itself, or is asked.
+    """Return the policy for a trainable without one; None if it saves by itself or on request.
 
-    That is a class that can save, or a function that registers how to, and neither asks for a
-    checkpoint in its reports. It is asked where ``when`` validates. Callbacks of the user's may
-    ask, too.
+    It applies to a class that can save, or a function that registers how to, if neither requests
+    checkpoints in its reports. It saves where ``when`` validates. The user's callbacks may request
+    more.
 
     Args:
-        trainable: What Tune runs.
+        trainable: The trainable that Tune runs.
         run_config: As in the ``Tuner``.
         when: Which checkpoints are validated.
 
@@ -178,8 +178,8 @@ def by_default(
 class FunctionCheckpoints(tune.Callback):
     """Gives function trainables their ``checkpoint_frequency`` and ``checkpoint_at_end``.
 
-    Tune drops both for functions, because they cannot save on demand; tunekit's can. This puts the
-    settings back into each trial's own, where Tune acts on them as it does for classes.
+    Tune drops both for functions, because they cannot save on demand, but tunekit's can. This
+    restores the settings in each trial, where Tune applies them as for classes.
     """
 
     def __init__(self, frequency: int, at_end: bool):
@@ -189,6 +189,6 @@ class FunctionCheckpoints(tune.Callback):
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Called by Tune before the trial's first report."""
+        """Restore the settings before the trial's first report; called by Tune."""
         fail_for_good(trial)
         set_checkpoint_config(trial, frequency=self.frequency, at_end=self.at_end)

@@ -1,7 +1,7 @@
-"""What code changes in its process besides its own variables, and how to put that back.
+"""Process state that code changes besides its own variables, and how to restore it.
 
-That is the environment, the working directory, the states of random numbers (Python's, NumPy's and
-PyTorch's, also on GPUs), PyTorch's switches, and GPU memory that is kept though nothing is in it.
+That is the environment, the working directory, the states of random generators (Python's, NumPy's
+and PyTorch's, also on GPUs), PyTorch's settings, and unused GPU memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["ProcessState", "undisturbed"]
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let what follows go on as if nothing had run in between, as far as the module says.
+    """Run a block and restore the process state afterwards, as far as the module covers it.
 
     Example:
         >>> random.seed(1)
@@ -36,7 +36,7 @@ def undisturbed() -> Iterator[None]:
         if folder is not None and _folder() != folder:
             os.chdir(folder)
 
-    with ExitStack() as stack:  # one that fails, as in a folder that is gone, keeps none from it
+    with ExitStack() as stack:  # a failing step, as in a deleted folder, does not stop the others
         stack.callback(release_unused)
         stack.callback(back)
         stack.callback(random.setstate, random.getstate())
@@ -48,10 +48,10 @@ def undisturbed() -> Iterator[None]:
 
 
 class ProcessState:
-    """How a process is before a trial runs in it, so that the next one finds it alike.
+    """The state of a process before a trial runs in it, to restore for the next trial.
 
-    As in a process of its own, PyTorch's random numbers begin in the same state for each, and those
-    of Python and NumPy do not. The working directory is the trial's own.
+    As in a process of its own, PyTorch's random generators start in the same state for each trial,
+    but those of Python and NumPy do not. The working directory is the trial's own.
 
     Example:
         >>> before = ProcessState()
@@ -66,7 +66,7 @@ class ProcessState:
         self._knows_torch = "torch" in sys.modules
 
     def restore(self) -> None:
-        """Put back what can be."""
+        """Restore the state as far as possible."""
         with ExitStack() as stack:
             stack.callback(release_unused)
             for again in self._again:
@@ -102,12 +102,12 @@ def _environment() -> Iterator[Callable[[], Any]]:
 def _folder() -> str | None:
     try:
         return os.getcwd()
-    except OSError:  # somebody has deleted it
+    except OSError:  # it was deleted
         return None
 
 
 def _torch() -> Iterator[Callable[[], Any]]:
-    """Yield how to put back each part of PyTorch's state, if it is imported."""
+    """Yield a function that restores each part of PyTorch's state, if it is imported."""
     torch = sys.modules.get("torch")
     if torch is None:
         return
@@ -125,7 +125,7 @@ def _torch() -> Iterator[Callable[[], Any]]:
     ):
         try:
             was = read()
-        except RuntimeError:  # one that was set in another way is left alone
+        except RuntimeError:  # skip a setting that was changed in another way
             continue
         yield partial(_put_back, read, write, was)
     states = cuda.get_rng_state_all() if cuda.is_initialized() else None
@@ -133,12 +133,12 @@ def _torch() -> Iterator[Callable[[], Any]]:
     def on_gpus() -> None:
         if states is not None:
             cuda.set_rng_state_all(states)
-        elif cuda.is_initialized():  # first used since: as it was at its first use
+        elif cuda.is_initialized():  # first used since: restore the state of its first use
             cuda.manual_seed_all(torch.Generator().initial_seed())
 
     yield on_gpus
 
 
 def _put_back(read: Callable[[], Any], write: Callable[[Any], Any], was: Any) -> None:
-    if read() != was:  # to set some of them costs time later, even to what they are
+    if read() != was:  # setting some of them slows later code, even to the same value
         write(was)

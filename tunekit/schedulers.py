@@ -1,6 +1,6 @@
 """Schedulers in addition to Tune's own; they also work with a plain ``ray.tune.Tuner``.
 
-To add one, derive from :class:`SchedulerBase`, which says what tunekit needs to know of it.
+To add one, derive from :class:`SchedulerBase`, whose properties tell tunekit how it decides.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class _SuccessiveHalving(SchedulerBase):
     """Compare the trials that reach a rung, by one metric or by several.
 
     Args:
-        problems: What is wrong with other arguments; it is raised together with what is wrong here.
+        problems: The problems of other arguments, raised together with those found here.
         metric: The metric, or the first of several; None takes that of ``TuneConfig``.
-        mode: Which values of it are better, likewise.
+        mode: ``"min"`` or ``"max"``; None takes that of ``TuneConfig``.
         stops: Whether a trial that is not among the best ends at its rung, rather than waits there.
-        time_attr: As for :class:`PromotionASHA`, and so are the others.
+        time_attr: As for :class:`PromotionASHA`; so are the other arguments.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class _SuccessiveHalving(SchedulerBase):
         self._books = Halving(self._times, max_t, reduction_factor, stops=stops)
         self._stops = stops
 
-    # What Tune tells ---------------------------------------------------------------------------
+    # Called by Tune ----------------------------------------------------------------------------
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Add a new trial, or one that restarts after a failure."""
@@ -147,7 +147,7 @@ class _SuccessiveHalving(SchedulerBase):
         return pending
 
     def _without_promotions(self, tune_controller: Any, paused: dict[str, Trial]) -> Trial | None:
-        """Return a trial that goes on without a promotion, or stop some."""
+        """Return a trial that continues without a promotion, or stop some."""
         waiting = [trial_id for trial_id in self._books.waiting() if trial_id in paused]
         search_alg = tune_controller.search_alg
         # A searcher at its limit of trials does not check whether it has made the last one.
@@ -161,7 +161,7 @@ class _SuccessiveHalving(SchedulerBase):
                 tune_controller.stop_trial(paused[trial_id])
         return None
 
-    # What it says about itself -----------------------------------------------------------------
+    # Its properties ----------------------------------------------------------------------------
 
     def rule(self, trial: Trial) -> DecisionRule:
         """Return which scores of a trial it will use, by its current state."""
@@ -233,13 +233,13 @@ class PromotionASHA(_SuccessiveHalving):
     **The end.** When no trial is running, none can be promoted and the search algorithm makes no
     more, the paused trials can never be promoted and are stopped. But a rung with fewer than
     ``reduction_factor`` trials promotes none, so a small sweep would end without a trial that has
-    trained for ``max_t``. So if no trial has ended beyond the most advanced paused ones, the best
-    of those continues from rung to rung, until it reaches ``max_t`` or ends by itself.
+    trained for ``max_t``. Therefore, if no trial has ended beyond the most advanced paused ones,
+    the best of these continues from rung to rung, until it reaches ``max_t`` or ends by itself.
 
     **A limit on trials** (``max_concurrent_trials``, ``ConcurrencyLimiter``) counts paused ones.
     When it keeps the search algorithm from making the next trial and nothing else can continue, the
-    worst trial that is paused at the lowest rung is stopped; its score still counts. It is better
-    to limit trials by their resources.
+    worst paused trial at the lowest rung is stopped; its score still counts. It is better to limit
+    trials by their resources.
 
     Tune asks for the resources of up to 200 new trials at once, which would all start before the
     first promotion. With this scheduler it asks for one at a time, unless the environment variable
@@ -383,11 +383,11 @@ class MOASHA(_SuccessiveHalving):
 
     @property
     def objectives(self) -> dict[str, str | None]:
-        """Return which values of which metrics are better."""
+        """Return the mode of each metric."""
         return dict(self._objectives)
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Accept the metric and the mode of ``TuneConfig``, which are for others."""
+        """Accept the metric and the mode of ``TuneConfig``, which searchers use."""
         own = self._objectives.get(str(metric))
         if own and mode and own != mode:
             contradicts = (

@@ -23,9 +23,9 @@ _STAGE = "Pass tunekit.Stage('full', fn=validate_in_full)."
 
 class Stage(Limits):
     """Validate some checkpoints of a sweep further: other function, data or hardware.
-
     Schedulers and search algorithms decide on ``ValidationConfig(fn=...)``, the first stage, which
-    can then be quick. A further stage uses the resources that the first one and the trials leave,
+    can then be quick. A further stage uses resources that the first one and the trials leave free,
+    and delays no decision; the sweep waits for it at the end. Its metrics have its name as prefix,
     and delays no decision; the sweep waits for it at its end. Its metrics are shown below its name,
     as ``"full/accuracy"``, in results, tables, loggers and the report. When three of its
     validations have failed alike and none has succeeded, the sweep continues without the stage.
@@ -47,7 +47,7 @@ class Stage(Limits):
             resources allow.
         max_retries: How many more attempts a validation gets.
         sequential: When to stop early if ``fn`` is a generator; only ``max_examples`` applies,
-            because nothing is decided by this stage.
+            because no decision depends on this stage.
 
     Raises:
         tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake.
@@ -115,13 +115,13 @@ class Stage(Limits):
 
 
 def check_stages(stages: Any, problems: Problems) -> None:
-    """Add what is wrong with ``ValidationConfig(stages=...)`` to the problems of the call."""
+    """Add what is wrong with ``ValidationConfig(stages=...)`` to the problems."""
     if isinstance(stages, str) or not isinstance(stages, (list, tuple)):
         problems.add(f"stages={shown(stages)} must be a list of stages. {_STAGE}")
         return
     odd = [one for one in stages if not isinstance(one, Stage)]
     for one in odd:
-        problems.add(f"stages has {shown(one)}, which is no tunekit.Stage. {_STAGE}")
+        problems.add(f"stages has {shown(one)}, which is not a tunekit.Stage. {_STAGE}")
     names = [one.name for one in stages if isinstance(one, Stage)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

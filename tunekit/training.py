@@ -1,4 +1,4 @@
-"""What trainables call to report and to save, and what reads back what they have saved."""
+"""Functions for trainables to report and save, and to read what they saved."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def report(
     checkpoint: tune.Checkpoint | None = None,
     validation: ValidationOverride = None,
 ) -> None:
-    """Report metrics to Tune, as ``ray.tune.report`` does, and say how to validate the checkpoint.
+    """Report metrics to Tune, as ``ray.tune.report`` does, and request a validation.
 
     Args:
         metrics: The metrics to report, by name; they may be nested.
@@ -137,9 +137,9 @@ def checkpoint_with(save: Callable[[Path], object]) -> None:
 def state_of(checkpoint: tune.Checkpoint) -> dict[str, Any]:
     """Return the dict that a class trainable's ``save_checkpoint`` returned.
 
-    Tune itself writes such a dict into the checkpoint's folder, as a pickle; a validation function
-    reads it with ``state_of``. Reading a pickle can run arbitrary code, so read only what you
-    trust.
+    Tune writes such a dict into the checkpoint's folder as a pickle; a validation function
+    reads it with ``state_of``. Reading a pickle can run arbitrary code: read only checkpoints that
+    you trust.
 
     Args:
         checkpoint: The checkpoint that a validation function gets, or
@@ -173,7 +173,7 @@ def state_of(checkpoint: tune.Checkpoint) -> dict[str, Any]:
 
 
 def override_of(value: object) -> tuple[ValidationOverride, str | None]:
-    """Read what a result has under :data:`VALIDATION_KEY`: the wish, and what is wrong with it.
+    """Read the request under a result's :data:`VALIDATION_KEY`, and what is wrong with it.
 
     Example:
         >>> override_of(True), override_of(None)

@@ -150,10 +150,10 @@ class Tuner(tune.Tuner):
     Args:
         trainable: A function, a ``ray.tune.Trainable`` class, the name that one was registered
             under, a trainer, or a :class:`~tunekit.distributed.TrainerFactory`.
-        param_space: The search space, as for ``ray.tune.Tuner``: a dict, or one of RLlib's
-            configurations. For a trainer it has ``"train_loop_config"`` and ``"scaling_config"`` (a
-            ``ScalingConfig``, or a dict of what differs from the trainer's), which are laid over
-            the trainer's own; ``"datasets"``; and ``"resume_from_checkpoint"``, which
+        param_space: The search space, as for ``ray.tune.Tuner``: a dict or an RLlib configuration.
+            For a trainer it has ``"train_loop_config"`` and ``"scaling_config"`` (a
+            ``ScalingConfig``, or a dict of the options to change), which override the trainer's
+            own; ``"datasets"``; and ``"resume_from_checkpoint"``, which
             ``ray.train.get_checkpoint()`` returns at first.
         tune_config: As for ``ray.tune.Tuner``. ``metric`` may name one that only validation
             produces. The scheduler and the searcher are wrapped, not changed.
@@ -162,19 +162,20 @@ class Tuner(tune.Tuner):
             ``ray.train.ValidationConfig`` is refused here.
         checkpoint_policy: When to save: a :class:`~tunekit.policies.CheckpointPolicy`, in addition
             to what the trainable and ``CheckpointConfig`` request. If nothing requests checkpoints
-            and the trainable can save on demand, it saves where ``when`` validates. Not for
+            and the trainable can save on demand, it saves at the iterations that ``when`` selects.
+            Not for
             trainers, whose workers decide when to save.
-        reuse_processes: Whether the next trial runs in the process of one that has paused or ended,
-            which saves a start and its imports. This is for functions, for classes with a
-            ``reset_config``, and for a trainer's workers with their process group. The function
-            begins again, unpickled anew, with the new configuration and checkpoint. The
+        reuse_processes: Whether the next trial runs in the process of a trial that has paused or
+            ended, which saves the start and the imports. This applies to functions, to classes with
+            a ``reset_config``, and to a trainer's workers with their process group. The function is
+            unpickled again and starts from scratch, with the new configuration and checkpoint. The
             environment, the working directory, the random generators, torch's settings and unused
-            CUDA memory are reset; nothing else that it has changed is, such as a module's
-            variables. A trial that fails in another one's process continues in a new process, which
-            does not count as its failure, and so do all from then on. Pass False if a trial must
-            not find anything of another. Processes are started in any case for other resources,
-            for trainers with ``datasets`` or ``RunConfig(callbacks=)``, for backends other than
-            torch's, and with ``on_pending="continue"``.
+            CUDA memory are reset; other state, such as a module's variables, is not. If a trial
+            fails in another trial's process, it continues in a new process without this counting
+            as its failure, and so do all trials from then on. Pass False if trials must not see
+            each other's state. New processes are always started for other resources, for trainers
+            with ``datasets`` or ``RunConfig(callbacks=)``, for backends other than torch's, and
+            with ``on_pending="continue"``.
         confirm: How :meth:`fit` confirms the winner at the sweep's end; None: it does not. With a
             plain ``ray.tune.Tuner``, call :meth:`tunekit.Sweep.confirm`.
         seed_param: The flat name of the hyperparameter that is the random seed, such as ``"seed"``
@@ -342,25 +343,25 @@ class Tuner(tune.Tuner):
     ) -> Tuner:
         """Restore a sweep that was interrupted at any moment, in any way.
 
-        Nothing is done twice and nothing is left out: pending validations run, undelivered results
-        are delivered in order, trials continue from their newest checkpoint, and the scheduler and
-        the searcher get their state back (``docs/how-it-works.md``).
+        Nothing runs twice and nothing is lost: pending validations run, undelivered results are
+        delivered in order, trials continue from their newest checkpoint, and the scheduler and the
+        searcher recover their state (``docs/how-it-works.md``).
 
         Args:
             path: The experiment's folder, as a local path or a URI such as ``s3://bucket/digits``.
                 It may have been moved.
             trainable: The trainable that the sweep was started with.
-            resume_unfinished: Whether trials that had not ended continue; otherwise they end.
-            resume_errored: Whether failed trials continue from their newest checkpoint.
-            restart_errored: Whether failed trials start over instead.
+            resume_unfinished: Whether to continue unfinished trials; otherwise they end.
+            resume_errored: Whether to continue failed trials from their newest checkpoint.
+            restart_errored: Whether to restart failed trials from scratch instead.
             param_space: The search space again, if it has references to objects of the former Ray
                 cluster: the same names, with new references.
-            storage_filesystem: The filesystem of ``path``, if it is one of your own.
+            storage_filesystem: The filesystem of ``path``, if it is a custom one.
             reuse_processes: As for :class:`Tuner`.
-            validation_config: How to validate from now on, if that is to change: with a fixed
-                function, for example, or more memory. ``when`` and ``on_pending`` must be the
-                sweep's, and ``stages`` must have the sweep's; a new one gets the kept checkpoints.
-                Existing scores remain, and so do failed validations.
+            validation_config: New settings for validation, such as a fixed function or more memory.
+                ``when`` and ``on_pending`` must stay the same, and ``stages`` must include the
+                sweep's; a new stage gets the kept checkpoints. Existing scores remain, and so do
+                failed validations.
             **internal: As for ``ray.tune.Tuner.restore``.
 
         Returns:
@@ -368,8 +369,8 @@ class Tuner(tune.Tuner):
 
         Raises:
             tunekit.errors.ConfigError: If an argument is wrong.
-            tunekit.errors.SweepNotFoundError: If there is no experiment at ``path``, or one of
-                which no trial had begun: a ``ConfigError``, and a ``FileNotFoundError`` as with
+            tunekit.errors.SweepNotFoundError: If there is no experiment at ``path``, or none of its
+                trials had started: a ``ConfigError``, and a ``FileNotFoundError`` as with
                 ``ray.tune.Tuner``.
             tunekit.errors.AlreadyRunningError: If the sweep's driver is alive.
             tunekit.errors.JournalError: If the experiment's journal is damaged, or of another
@@ -391,8 +392,8 @@ class Tuner(tune.Tuner):
         check_config("validation_config", validation_config, problems)
         if resume_errored and restart_errored:
             problems.add(
-                "resume_errored and restart_errored are both set; a trial that failed does one or "
-                "the other. Pass one of them."
+                "resume_errored and restart_errored are both set, but a failed trial can only do "
+                "one of them. Pass one."
             )
         folder = _folder_of(path, storage_filesystem, problems)
         problems.raise_any()
@@ -429,9 +430,9 @@ class Tuner(tune.Tuner):
             except (pickle.UnpicklingError, EOFError, ImportError, AttributeError) as error:
                 raise RestoreError(
                     f"{TUNER_FILE} in {path!r} cannot be read: {type(error).__name__}: {error}. It "
-                    "holds the sweep's settings, with the functions and classes that you passed, "
-                    "by their names. Make what it names importable under that name, such as by an "
-                    "alias; if the file is damaged, put it back as it was."
+                    "holds the sweep's settings, which refer to your functions and classes by "
+                    "name. Make these names importable, for example through an alias; if the file "
+                    "is damaged, restore it from a copy."
                 ) from error
             tuner = cls.__new__(cls)
             tuner.__dict__.update(restored.__dict__)
@@ -454,12 +455,12 @@ class Tuner(tune.Tuner):
     ) -> bool:
         """Return whether a folder has a sweep that :meth:`restore` can continue.
 
-        False means that there is nothing to lose: no sweep, or one of which no trial had begun.
-        Nothing is written, and none of the sweep's code is run.
+        False means that there is nothing to lose: no sweep, or one in which no trial had started.
+        Nothing is written, and none of the sweep's code runs.
 
         Args:
             path: The experiment's folder, or a path that may be one.
-            storage_filesystem: The filesystem of ``path``, if it is one of your own.
+            storage_filesystem: The filesystem of ``path``, if it is a custom one.
 
         Raises:
             tunekit.errors.ConfigError: If ``path`` is not a path.
@@ -547,9 +548,9 @@ class Tuner(tune.Tuner):
         return _confirmed(results, settings, validation, validation.confirm)
 
     def get_results(self) -> tune.ResultGrid:
-        """Return the results of a sweep that was run before, as :meth:`fit` does.
+        """Return the results of a finished sweep, as :meth:`fit` does.
 
-        A confirmation of its winner is in those of :meth:`fit` only, and in ``tunekit.load``.
+        Only :meth:`fit` and ``tunekit.load`` include a confirmation of the winner.
 
         Raises:
             RuntimeError: If the sweep was not run before.
@@ -565,7 +566,7 @@ class Tuner(tune.Tuner):
 def _confirmed(
     results: tune.ResultGrid, settings: Settings, validation: ValidationCallback, confirm: Confirm
 ) -> tune.ResultGrid:
-    """Confirm the winner of a sweep that has ended; return the results that go by it."""
+    """Confirm a finished sweep's winner; return the results with the confirmation."""
     config = validation.config
     try:
         sweep = load(results.experiment_path, results.filesystem)
@@ -582,8 +583,8 @@ def _confirmed(
             return ConfirmedResults(results, found, config.constraints)
         why = "has failed: none of the candidates could be evaluated"
     logger.warning(
-        "The sweep has ended, and all its results are there, but the confirmation of its winner "
-        "%s. To go on with that:\n%s",
+        "The sweep has ended and its results are complete, but the confirmation of its winner "
+        "%s. To continue it:\n%s",
         why,
         _how_to_go_on(settings, validation),
     )
@@ -592,7 +593,7 @@ def _confirmed(
 
 @contextmanager
 def _told_how_to_go_on(settings: Settings, validation: ValidationCallback) -> Iterator[None]:
-    """Say how to continue a sweep that has begun and not ended, unless an error says why."""
+    """Log how to continue a sweep that started but has not ended, unless an error says why."""
     explained = False
     try:
         yield
@@ -602,8 +603,7 @@ def _told_how_to_go_on(settings: Settings, validation: ValidationCallback) -> It
     finally:
         if not (explained or validation.home.folder is None or validation.has_ended):
             logger.warning(
-                "The sweep has not ended. What it has done is recorded, and what is pending is "
-                "done when you go on with it:\n%s",
+                "The sweep has not ended. Its progress is recorded; to continue it:\n%s",
                 _how_to_go_on(settings, validation),
             )
 
@@ -619,7 +619,7 @@ def _found_in(folder: Folder, path: str) -> tuple[Record, SavedState | None] | N
 
     Raises:
         tunekit.errors.JournalError: If its journal is damaged, or of another version.
-        tunekit.errors.RestoreError: If it has begun, and cannot be restored.
+        tunekit.errors.RestoreError: If it has started but cannot be restored.
         OSError: If the storage cannot be read.
     """
     record = record_of(folder)
@@ -627,34 +627,34 @@ def _found_in(folder: Folder, path: str) -> tuple[Record, SavedState | None] | N
     names = folder.names("")
     of_tune = any(name.startswith(STATE_FILES) for name in names)
     if state is None and (folder.names(SERIES) or not of_tune):
-        return None  # no trial had begun
+        return None  # no trial had started
     whole = TUNER_FILE in names and is_whole(folder.read(TUNER_FILE))
     if not whole and (state is None or state.settings is None):
         raise RestoreError(
             f"The sweep in {path!r} cannot be restored: {TUNER_FILE} is "
-            f"{'damaged' if TUNER_FILE in names else 'missing'}, which has the settings that its "
-            "Tuner was made with. Put it back as it was, from a copy of the folder."
+            f"{'damaged' if TUNER_FILE in names else 'missing'}. It holds the settings of the "
+            "sweep's Tuner. Restore it from a copy of the folder."
         )
     return record, state
 
 
 def _nothing_at(path: str, filesystem: pyarrow.fs.FileSystem | None) -> str:
-    """Return the problem with a path at which there is no sweep to go on with."""
+    """Return the problem with a path at which there is no sweep to continue."""
     storage, home = storage_at(path, filesystem)
     if TUNER_FILE in folder_at(storage, home).names(""):
         return (
-            f"path={path!r} has a sweep of which no trial had begun: its Tuner was made, and not "
-            "run, or the process ended before. Nothing is lost. Start it again with "
+            f"path={path!r} has a sweep in which no trial had started: its Tuner was created but "
+            "not run, or the process ended first. Nothing is lost. Start it again with "
             "Tuner(...).fit()."
         )
     return (
-        f"path={path!r} has no {TUNER_FILE}, which Tune writes when a Tuner is made: it is no "
-        f"experiment's folder. It {no_sweep(storage, home, path)}"
+        f"path={path!r} has no {TUNER_FILE}, which Tune writes when a Tuner is created, so it is "
+        f"not an experiment's folder. It {no_sweep(storage, home, path)}"
     )
 
 
 def _renew(validation: ValidationCallback | None, new: ValidationConfig) -> None:
-    """Give a restored sweep other settings to validate by.
+    """Replace the validation settings of a restored sweep.
 
     Raises:
         tunekit.errors.ConfigError: If the sweep cannot take them.
@@ -662,36 +662,36 @@ def _renew(validation: ValidationCallback | None, new: ValidationConfig) -> None
     problems = Problems("Tuner.restore")
     if validation is None:
         problems.add(
-            "validation_config is for a sweep that was started with one, and this one was not. "
-            "Leave it out, or begin a sweep with it."
+            "validation_config is only for a sweep that was started with one, but this one was "
+            "not. Leave it out, or start a new sweep with it."
         )
         raise problems.error()
     old = validation.config
     for name in ("when", "on_pending"):
         if getattr(new, name) != getattr(old, name):
             problems.add(
-                f"validation_config.{name}={getattr(new, name)!r} is not the sweep's, by which it "
-                f"has been judged so far. Pass {name}={getattr(old, name)!r}."
+                f"validation_config.{name}={getattr(new, name)!r} differs from what the sweep has "
+                f"used so far. Pass {name}={getattr(old, name)!r}."
             )
     given = {stage.name: stage.every for stage in new.stages}
     for stage in old.stages:
         if given.get(stage.name) != stage.every:
             problems.add(
                 f"validation_config.stages={list(given)} lacks Stage({stage.name!r}, "
-                f"every={stage.every!r}), which the sweep has had so far. Pass it, with another "
-                "function if you like; others may be added."
+                f"every={stage.every!r}), which the sweep already has. Pass it, with another "
+                "function if needed; you may add further stages."
             )
     problems.raise_any()
     validation.renew(new)
 
 
 def _check_name(given: str, name: str, problems: Problems) -> None:
-    """Add a problem if Ray, which globs for the files of a sweep, takes its name for a pattern."""
+    """Add a problem if a sweep's name is a glob pattern to Ray, which then misses its files."""
     if glob.escape(name) != name:
         problems.add(
-            f"{given}: {name!r} has one of * ? [. Ray, when it restores a sweep, takes that for a "
-            "pattern, and does not find its files. Choose a name without; a folder can be renamed, "
-            "nothing in it names it."
+            f"{given}: {name!r} has one of * ? [. When Ray restores a sweep, it treats that as a "
+            "pattern and does not find the files. Choose a name without it; an existing folder can "
+            "be renamed, because no file in it contains its name."
         )
 
 
@@ -700,12 +700,12 @@ def _refuse_if_driven(run_config: tune.RunConfig) -> None:
     try:
         filesystem, home = storage_at(str(run_config.storage_path), run_config.storage_filesystem)
     except (OSError, ValueError):
-        return  # Tune says what is wrong with it
+        return  # Tune reports what is wrong with it
     DriverLock(filesystem, posixpath.join(home, str(run_config.name))).require_free()
 
 
 def _folder_of(path: Any, filesystem: Any, problems: Problems) -> Folder | None:
-    """Return the folder at a path that a user has passed; None if there cannot be one."""
+    """Return the folder at a path that a user has passed; None if it cannot be reached."""
     if not problems.instance("path", path, (str, os.PathLike), "Pass an experiment's folder."):
         return None
     _check_name(f"path={path!r}", os.path.basename(os.fspath(path).rstrip("/")), problems)
@@ -714,7 +714,7 @@ def _folder_of(path: Any, filesystem: Any, problems: Problems) -> Folder | None:
     except (OSError, ValueError) as error:
         problems.add(
             f"path={path!r} cannot be reached: {error}. Pass a local path, or a URI of a storage "
-            "that pyarrow knows, such as s3://bucket/digits."
+            "that pyarrow supports, such as s3://bucket/digits."
         )
         return None
 
@@ -745,7 +745,7 @@ def _check_trainable(
 
 
 def _checked_tune_config(given: Any, problems: Problems) -> tune.TuneConfig:
-    """Return a copy, or the default; what is wrong with it goes to problems."""
+    """Return a copy, or the default; add what is wrong with it to problems."""
     fix = "Pass ray.tune.TuneConfig(...)."
     config = copy.copy(problems.optional("tune_config", given, tune.TuneConfig, fix))
     if config is None:
@@ -781,14 +781,14 @@ def _unknown(name: str, value: str, error: Exception) -> str:
 
 
 def _hands_over(trainable: Any, config: ValidationConfig, scheduler: Any) -> bool:
-    """Return whether actors of trials that wait for scores are handed over to other trials."""
+    """Return whether other trials take over the actors of trials that wait for scores."""
     if config.on_pending == "continue" or isinstance(scheduler, ResourceChangingScheduler):
-        return False  # one that changes resources restarts trials
+        return False  # a scheduler that changes resources restarts trials
     return can_be_reset(trainable)
 
 
 def _checked_run_config(given: Any, problems: Problems) -> tune.RunConfig:
-    """Return a copy, or the default; what is wrong with it goes to problems."""
+    """Return a copy, or the default; add what is wrong with it to problems."""
     if isinstance(given, train.RunConfig) and not is_tunes(given, tune.RunConfig):
         problems.add(
             "Pass run_config=ray.tune.RunConfig(...); this one is ray.train.RunConfig, which is "
@@ -807,7 +807,7 @@ def _checked_run_config(given: Any, problems: Problems) -> tune.RunConfig:
         if value is not None and not is_tunes(value, kind):
             problems.add(
                 f"Pass RunConfig({name}=ray.tune.{kind.__name__}(...)); this one is a "
-                f"{type(value).__module__}.{type(value).__name__}, of which Tune knows nothing."
+                f"{type(value).__module__}.{type(value).__name__}, which Tune does not know."
             )
     if isinstance(run_config.name, str):
         _check_name("run_config.name", run_config.name, problems)
@@ -864,7 +864,7 @@ def _validated_search_alg(search_alg: Any) -> Any:
     if search_alg is not None and not isinstance(search_alg, BasicVariantGenerator):
         logger.warning(
             "search_alg=%r is neither a Searcher nor a BasicVariantGenerator: it will learn from "
-            "training's reports, not from validated results.",
+            "training reports, not from validated results.",
             search_alg,
         )
     return search_alg

@@ -1,4 +1,4 @@
-"""The version of tunekit, and what else has its name."""
+"""The version of tunekit, and a check for another project of the same name."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ __all__ = ["DISTRIBUTION", "VERSION", "of_another_project"]
 
 VERSION = "0.1.0"
 
-#: What pip calls tunekit: the name ``tunekit`` on the package index is another project's.
+#: The package's name for pip: on PyPI, ``tunekit`` is another project.
 DISTRIBUTION = "ray-tunekit"
 
 
 def of_another_project() -> str | None:
-    """Return what to do about the other project's ``tunekit`` here; None if it is not installed.
+    """Return how to remove another project's ``tunekit``; None if it is not installed.
 
     Both projects write into one folder, so each overwrites, and removes, files of the other.
 
@@ -25,7 +25,7 @@ def of_another_project() -> str | None:
     except metadata.PackageNotFoundError:
         return None
     return (
-        f"The package tunekit {version} is installed here, too. It is another project's, and "
-        f"writes into the same folder as {DISTRIBUTION}, which is this one. Run: "
+        f"The package tunekit {version} is also installed here. It is another project's, and "
+        f"writes into the same folder as {DISTRIBUTION}, this one. Run: "
         f"pip uninstall -y tunekit {DISTRIBUTION} && pip install {DISTRIBUTION}"
     )

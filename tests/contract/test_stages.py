@@ -359,7 +359,7 @@ def test_what_is_wrong_with_the_stages_together():
     stage = tunekit.Stage("full", thorough)
     with pytest.raises(tunekit.errors.ConfigError) as error:
         tunekit.ValidationConfig(fn=thorough, stages=[stage, stage, 3], when=0)
-    for said in ("'full' more than once", "which is no tunekit.Stage", "when=0"):
+    for said in ("'full' more than once", "which is not a tunekit.Stage", "when=0"):
         assert said in str(error.value)
 
 

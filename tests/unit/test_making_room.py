@@ -64,7 +64,7 @@ def test_trials_workers_and_validations_fit_together(on_cluster, cpus, options, 
 
 def test_a_validation_that_must_run_in_a_trial_has_to_fit_there(on_cluster):
     on_cluster(12, ASHAScheduler(), workers=3, where="trial")
-    with pytest.raises(ConfigError, match="a trial has 2 CPU, and a validation takes 2 CPU"):
+    with pytest.raises(ConfigError, match="a trial has 2 CPU and a validation takes 2 CPU"):
         on_cluster(12, ASHAScheduler(), where="trial", ray_remote_kwargs={"num_cpus": 2})
 
 

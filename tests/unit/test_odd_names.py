@@ -36,12 +36,12 @@ def tuner(folder, name):
 
 @pytest.mark.parametrize("name", ["c[2]*", "c[2]", "what?", "*"])
 def test_a_name_that_ray_would_not_find_again_is_refused(tmp_path, name):
-    with pytest.raises(tunekit.errors.ConfigError, match=r"takes that for a pattern.*Choose a"):
+    with pytest.raises(tunekit.errors.ConfigError, match=r"treats that as a pattern.*Choose a"):
         tuner(tmp_path, name)
     assert list(tmp_path.iterdir()) == []
     tuner(tmp_path, "plain")
     (tmp_path / "plain").rename(tmp_path / name)
-    with pytest.raises(tunekit.errors.ConfigError, match="a folder can be renamed"):
+    with pytest.raises(tunekit.errors.ConfigError, match="existing folder can be renamed"):
         tunekit.Tuner.restore(str(tmp_path / name), train)
 
 

@@ -105,7 +105,7 @@ def test_what_is_very_large_gets_a_hint(caplog):
     of_fn, of_kwargs = [record.getMessage() for record in caplog.records]
     assert "fn takes 16 MB" in of_fn
     assert "task_config.fn_kwargs['data'] takes 16 MB" in of_kwargs
-    assert "Load that inside of the function" in of_fn
+    assert "Load them inside the function" in of_fn
 
 
 def test_it_is_found_before_anything_starts():
@@ -117,7 +117,7 @@ def test_it_is_found_before_anything_starts():
     text = str(caught.value)
     assert "variable 'inner' of fn is a lock" in text
     assert "task_config.fn_kwargs['lock']" in text
-    assert "Make that inside of the function" in text
+    assert "Create it inside the function" in text
 
 
 def test_what_it_holds_is_not_kept_a_second_time():

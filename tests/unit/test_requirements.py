@@ -199,7 +199,7 @@ def test_a_missing_package_is_told_with_the_extra_that_brings_it():
 def test_a_missing_package_that_has_no_name_is_told_in_the_words_of_who_missed_it():
     with pytest.raises(MissingExtraError) as raised, extra("torch"):
         raise ModuleNotFoundError("PyTorch isn't installed. Run 'pip install torch'")
-    assert str(raised.value).startswith("PyTorch isn't installed; the extra 'torch' brings it.")
+    assert str(raised.value).startswith("PyTorch isn't installed; the extra 'torch' installs it.")
 
 
 def test_another_error_of_a_package_is_its_own(tmp_path, monkeypatch):
@@ -324,7 +324,7 @@ def test_another_projects_package_of_the_same_name_is_noticed(tmp_path):
         text=True,
     )
     assert done.stdout.startswith("tunekit, version"), done.stderr
-    assert "tunekit 0.1.1 is installed here, too. It is another project's" in done.stderr
+    assert "tunekit 0.1.1 is also installed here. It is another project's" in done.stderr
     assert "pip uninstall -y tunekit ray-tunekit && pip install ray-tunekit" in done.stderr
 
 

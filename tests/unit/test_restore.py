@@ -76,7 +76,7 @@ def test_a_folder_of_something_else(tmp_path):
     (tmp_path / "holiday.jpg").write_bytes(b"sun")
     before = contents(tmp_path)
     assert not tunekit.Tuner.can_restore(tmp_path)
-    with pytest.raises(tunekit.errors.ConfigError, match="it is no experiment's folder"):
+    with pytest.raises(tunekit.errors.ConfigError, match="it is not an experiment's folder"):
         tunekit.Tuner.restore(str(tmp_path), train)
     assert contents(tmp_path) == before
 

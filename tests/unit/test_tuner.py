@@ -268,7 +268,7 @@ def test_a_search_algorithm_that_cannot_be_wrapped_is_told(tmp_path, caplog):
         pass
 
     make(tmp_path, tune_config=tune.TuneConfig(search_alg=Own()), validation_config=VALIDATION)
-    assert "will learn from training's reports" in caplog.text
+    assert "will learn from training reports" in caplog.text
 
 
 def test_wrapping_twice_is_refused():
@@ -586,7 +586,7 @@ def test_how_the_winner_is_confirmed_is_checked_before_the_sweep_begins(tmp_path
         ),
         (config(validate), 5, "confirm=5 is of type int"),
         (config(validate), tunekit.Confirm(fn=lambda checkpoint: lock), "cannot be sent"),
-        (full, tunekit.Confirm(), "is that of a stage"),
+        (full, tunekit.Confirm(), "is also the name of a stage"),
         (None, tunekit.Confirm(), "Pass validation_config, too"),
     ]:
         with pytest.raises(tunekit.errors.ConfigError, match=said):
