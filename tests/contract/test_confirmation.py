@@ -307,7 +307,7 @@ def test_a_score_without_the_metric_is_no_score(home):
         ({"confidence": 2}, "confidence=2 must be"),
         ({"max_rounds": 0}, "max_rounds=0 must be"),
         ({"fn": 7}, "fn=7 is not callable"),
-        ({"fn": None}, "stands for the sweep's own validation function, and there is no tuner.pkl"),
+        ({"fn": None}, "means the sweep's own validation function, but there is no tuner.pkl"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(home, executors, options, message):

@@ -270,7 +270,7 @@ def test_what_takes_too_long_is_given_up(home, monkeypatch, executors):
         ({"name": 7}, "is of type int"),
         ({"checkpoints": 0}, "must be at least 1"),
         ({"checkpoints": "best"}, "neither a number"),
-        ({"checkpoints": ["nobody"]}, "no trial of the sweep"),
+        ({"checkpoints": ["nobody"]}, "not a trial of the sweep"),
         ({"checkpoints": []}, "names no trial"),
         ({"cache": __file__}, "it is a file"),
     ],

@@ -25,7 +25,7 @@ __all__ = ["demo"]
     type=click.Choice(ON_PENDING),
     default="auto",
     show_default=True,
-    help="What a trial does while a score of it is pending.",
+    help="What a trial does while one of its scores is pending.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the search.")
 @click.option(

@@ -43,7 +43,7 @@ __all__ = [
     "validate_in_batches",
 ]
 
-#: What the sweep searches.
+#: The search space.
 SPACE = {
     "lr": tune.loguniform(1e-4, 1e-1),
     "width": tune.choice([4, 8, 16, 32]),
@@ -91,7 +91,7 @@ def split(part: str) -> tuple[Tensor, Tensor]:
     """Images (n x 1 x 8 x 8, from 0 to 1) and labels of a part of the digits.
 
     The parts are ``"train"``, ``"validation"`` and ``"test"``:
-    600 images to learn from, 600 to validate with, and 597 that nobody looks at before the end.
+    600 images for training, 600 for validation, and 597 for testing at the end.
     """
     images, labels = load_digits(return_X_y=True)
     images = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16

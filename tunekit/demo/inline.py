@@ -28,7 +28,7 @@ AT = {"epochs": range(1, digits.EPOCHS + 1), "rungs": (1, 3, 9, 27)}
 
 @dataclass(frozen=True)
 class Spent:
-    """What a sweep took, and what came of it.
+    """The cost and the result of a sweep.
 
     Attributes:
         seconds: From making the Tuner to its results.

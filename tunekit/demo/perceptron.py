@@ -21,7 +21,7 @@ with extra("demo"):
 
 __all__ = ["SPACE", "Perceptron", "accuracy_of", "augmented", "build", "validate"]
 
-#: What a sweep searches, and what population based training mutates.
+#: The search space, which population based training mutates.
 SPACE = {
     "lr": tune.loguniform(1e-4, 1.0),
     "weight_decay": tune.loguniform(1e-6, 1e-1),

@@ -1,6 +1,6 @@
-"""Evaluates what decides nothing: further stages, the confirmed winner, followed folders.
+"""Evaluations that no decision depends on: stages, confirming the winner, followed folders.
 
-They are one thing, an :class:`~tunekit.evaluation.evaluation.Evaluation`: a
+Each is an :class:`~tunekit.evaluation.evaluation.Evaluation`: a
 :class:`~tunekit.evaluation.evaluation.Source` of checkpoints, a function with its resources, a
 journal and a cache. Further stages follow a sweep, and write into its journal
 (:mod:`tunekit.evaluation.stages`). A :class:`~tunekit.evaluation.session.Session` has a journal of

@@ -1,4 +1,4 @@
-"""Validates checkpoints of a sweep with another function, and confirms its winner."""
+"""Validate checkpoints of a sweep with another function, and confirm its winner."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def validate_later(
             scores.opened,
             lambda error: (
                 f"cache={str(where)!r} cannot be used: {error}. Pass a local folder, or a URI of a "
-                "storage that pyarrow knows, such as s3://bucket/scores."
+                "storage that pyarrow supports, such as s3://bucket/scores."
             ),
         )
     requests = call.requests(which)
@@ -125,7 +125,7 @@ def validate_later(
     here, known = call.former()
     count = sum(request.id in known for request in requests)
     if count:
-        logger.info("Validated before: %d of %d checkpoints.", count, len(requests))
+        logger.info("Already validated: %d of %d checkpoints.", count, len(requests))
     left = [request for request in requests if request.id not in here]
     if left:
         hits = [(request, known[request.id]) for request in left if request.id in known]
@@ -144,11 +144,11 @@ def confirm_winner(
     functions: Collection[str],
     own: ValidationConfig | None = None,
 ) -> None:
-    """Evaluate the best checkpoints of a sweep once more; see :meth:`tunekit.Sweep.confirm`.
+    """Evaluate the best checkpoints of a sweep again; see :meth:`tunekit.Sweep.confirm`.
 
     Args:
         swept: The sweep, its trials ranked as candidates are to be taken.
-        settings: What the user has said.
+        settings: The user's settings.
         metric: What to compare them by, as a flat name.
         mode: ``"min"`` or ``"max"``.
         by: ``"trial"`` or ``"configuration"``: what the ranked trials stand for.
@@ -186,7 +186,7 @@ def confirm_winner(
         source.race.take(key, Status.VALIDATED.value, metrics)
     hits = [(source.request(key), known[key]) for key in known if key not in here]
     if not hits and not source.wanted():
-        logger.info("The winner was confirmed before, under the name %r.", settings.name)
+        logger.info("The winner is already confirmed, under the name %r.", settings.name)
         return
     call.config = copy.copy(config)
     call.config.sequential = Sequential(
@@ -292,7 +292,7 @@ class _Call:
             self.problems.add(
                 f"{name_of(self.config.fn)} has no value for {', '.join(map(repr, lacks))}. Pass "
                 "it in ValidationConfig(task_config=ValidationTaskConfig(fn_kwargs={...})), or "
-                "give it a default: there is no report to bring it."
+                "give it a default: no report provides it."
             )
 
     @property
@@ -353,10 +353,10 @@ class _Call:
                 )
         if not kept:
             self.problems.add(
-                f"none of the checkpoints is in the sweep's folder: {_in_short(gone)}. A sweep "
-                "keeps what CheckpointConfig(num_to_keep=...) says."
+                f"none of the checkpoints is in the sweep's folder: {_in_short(gone)}. "
+                "CheckpointConfig(num_to_keep=...) sets how many a sweep keeps."
                 if gone
-                else "no checkpoint was saved that could be validated. Pass other trials."
+                else "no saved checkpoint can be validated. Pass other trials."
             )
         elif gone:
             logger.warning(
@@ -416,7 +416,7 @@ def _estimates(events: Iterable[Event]) -> dict[str, Mapping[str, Estimate]]:
 
 
 def _own(swept: Swept) -> ValidationConfig:
-    """Return how the sweep itself validates, as Tune has written it down."""
+    """Return the sweep's own validation settings, as Tune saved them."""
     folder = folder_at(swept.filesystem, swept.path)
     why = f"there is no {TUNER_FILE}"
     if TUNER_FILE in folder.names(""):
@@ -432,7 +432,7 @@ def _own(swept: Swept) -> ValidationConfig:
             why = f"{TUNER_FILE} has none: it was started with a plain ray.tune.Tuner"
     problems = Problems("Sweep.confirm")
     problems.add(
-        f"fn=None stands for the sweep's own validation function, and {why}. Pass the function."
+        f"fn=None means the sweep's own validation function, but {why}. Pass the function."
     )
     raise problems.error()
 
@@ -461,7 +461,7 @@ def _wrong(which: Any, ranked: Mapping[str, Sequence[Any]]) -> Iterator[str]:
                 near = meant(str(one), ranked)
                 hint = f"Did you mean {near!r}? " if near else ""
                 yield (
-                    f" has {one!r}, which is no trial of the sweep. {hint}Its trials are "
+                    f" has {one!r}, which is not a trial of the sweep. {hint}Its trials are "
                     f"{_some(ranked)}."
                 )
 

@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 class StageEvaluation(Evaluation):
     """A further stage of a sweep: it follows the sweep's events, and decides nothing.
 
-    The sweep knows nothing of it: it keeps the checkpoints that a stage says, and shows what that
-    finds. The events of a stage are in the sweep's journal, so that one order holds for all, and a
-    restore that reads it knows what the stage knew.
+    The sweep only keeps the checkpoints that a stage needs, and shows its results. The events of a
+    stage are in the sweep's journal, so that they have one order, and a restore that reads the
+    journal recovers the stage's state.
 
     Args:
         stage: The user's settings.
@@ -52,7 +52,7 @@ class StageEvaluation(Evaluation):
         earlier: Sequence[Validator],
         **options: Any,
     ):
-        #: What it has to validate, and what came of it.
+        #: Its checkpoints to validate, and the results.
         self.state = StageState(stage.name, stage.every, engine)
         self._sweep = _Sweep(stage, self.state, trials, earlier)
         super().__init__(stage, *where, source=self._sweep, **options)

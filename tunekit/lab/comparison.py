@@ -33,7 +33,7 @@ __all__ = ["SweepComparison", "compare", "distinct_names", "records"]
 #: At so many points sweeps are compared.
 POINTS = 4
 
-# What a session's first line has that is no setting.
+# The items of a session's first line that are not settings.
 _NO_SETTINGS = (
     "after",
     "begins",
@@ -336,7 +336,7 @@ def _goal_of(
 
 
 def distinct_names(paths: Sequence[str]) -> list[str]:
-    """Return what sweeps are called: as few of the last parts of their paths as tell them apart.
+    """Return names of sweeps: the fewest last parts of their paths that distinguish them.
 
     Example:
         >>> distinct_names(["/results/asha", "/results/pbt"])

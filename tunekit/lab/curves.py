@@ -18,7 +18,7 @@ _ITERATION = "training_iteration"
 
 
 class Curves:
-    """What each trial reported, and what its checkpoints scored, by iteration.
+    """Each trial's reports and its checkpoints' scores, by iteration.
 
     A trial may be trained further than it was recorded: beyond the end of its curve, the last value
     holds. An iteration in between that has no value takes the one before.

@@ -24,12 +24,12 @@ _NO_LIMIT = 1_000_000
 
 @dataclass
 class Room:
-    """What a cluster has, and what trials and validations hold of it.
+    """The resources of a cluster, and those that trials and validations hold.
 
     Attributes:
-        cluster: What there is, by name of the resource.
-        trial: What a trial takes.
-        validation: What a validation takes.
+        cluster: All resources, by name.
+        trial: The resources of a trial.
+        validation: The resources of a validation.
         trials: How many trials hold that.
         validations: How many validations do, and evaluators without work.
 

@@ -1,4 +1,4 @@
-"""What a recorded sweep tells of its machine: what there was, and how long everything took."""
+"""The resources and durations of a recorded sweep, to simulate its machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def not_called(checkpoint: Any) -> dict[str, Any]:
 
 
 class Measured:
-    """What a simulation of a recorded sweep goes by.
+    """The measurements that a simulation of a recorded sweep uses.
 
     Args:
         sweep: The sweep.

@@ -38,7 +38,7 @@ _MACHINE = "machine"
 # the trainable, and what it refers to.
 _machines: dict[int, Machine] = {}
 
-# The loggers that tell what happens in a sweep; nothing really happens in this one.
+# The loggers of a sweep's progress, which is only simulated here.
 _LOGGERS = ("ray", "ray.train", "ray.tune", "tunekit")
 
 
@@ -86,7 +86,7 @@ class Machine:
 
     Attributes:
         curves: The curves that its trials follow.
-        metric: What they are ranked by.
+        metric: The metric to rank by.
         scheduler: The scheduler, which is its own.
         train_s: ``train_s(curve, iteration)``: how long an iteration takes, in seconds.
         validate_s: How long its validation takes, likewise.
@@ -357,7 +357,7 @@ class _Reports(tune.Callback):
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Silence what would tell of things that are only simulated."""
+    """Silence messages about simulated events."""
     levels = {name: logging.getLogger(name).level for name in _LOGGERS}
     for name in levels:
         logging.getLogger(name).setLevel(logging.ERROR)

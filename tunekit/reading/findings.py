@@ -1,4 +1,4 @@
-"""What a sweep has come to, as its summary, the command line and the pages say it."""
+"""The results of a sweep, for its summary, the command line and the pages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
     "summary_of",
 ]
 
-#: What is known of the mean over seeds.
+#: The statistics of a mean over seeds.
 MEANS = ("mean", "std", "low", "high")
 _FAILED = ("failed", "timed_out")
 
@@ -64,7 +64,7 @@ class BestCheckpoint:
             units of each bound. 0 if it satisfies them; otherwise no validated checkpoint does.
         configuration: The configuration that its trial is one seed of, with the mean over seeds;
             None if trials were compared one by one.
-        confirmation: How it was confirmed to be the best, and how sure that is; None if it is the
+        confirmation: How it was confirmed to be the best, and the confidence; None if it is the
             best by the sweep's own score. Then ``score`` may not be the best of all.
 
     Example:
@@ -91,7 +91,7 @@ class BestCheckpoint:
 
 
 def state_of(end: str | None, driver: Driver | None) -> str:
-    """Return what a sweep is doing, as :meth:`tunekit.Sweep.summary` says.
+    """Return the state of a sweep, as in :meth:`tunekit.Sweep.summary`.
 
     Args:
         end: How its newest session ended, if it has.

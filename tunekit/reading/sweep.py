@@ -106,8 +106,8 @@ class Sweep:
         source: The path or URI that another process can load it by, if that is enough.
         metric: The validated metric to rank by; by default the sweep's objective.
         mode: ``"min"`` or ``"max"``; by default the sweep's.
-        seed_param: The hyperparameter that is the random seed; by default what the sweep was
-            started with.
+        seed_param: The hyperparameter that is the random seed; by default the one that
+            the sweep was started with.
         driver: The driver that is running it, or was when it was killed, if its lock says so.
         later: The sessions of its later validations.
 
@@ -152,12 +152,12 @@ class Sweep:
         newest = self.newest_session
         judged = newest.get("judged") or []
         own = judged[0] if len(judged) == 1 else None
-        #: The metrics that the sweep is judged by, and which values of each are better, if known.
+        #: The metrics that the sweep is ranked by, with their modes, if known.
         self.objectives: dict[str, str] = newest.get("objectives") or {}
         limits = (newest.get("validation") or {}).get("constraints") or []
         #: What scores must satisfy.
         self.constraints = [Constraint(text) for text in limits]
-        #: The metric that the scheduler judges by, if there is one.
+        #: The metric that the scheduler decides on, if there is one.
         self.judged: str | None = own
         #: The metric that tables are ranked by, if there is one.
         self.metric: str | None = metric or own
@@ -549,7 +549,7 @@ class Sweep:
                 number of retries. Settings that concern training have no effect.
             checkpoints: The checkpoints to validate. A number n: the best kept checkpoint of each
                 of the n best trials. Ids of trials: all of their kept checkpoints. ``"all"``: all
-                of the sweep's. Those that are gone are reported.
+                of the sweep's. Checkpoints that no longer exist are reported.
             name: The prefix of the metrics' names: ``"robust"`` makes ``accuracy``
                 ``robust/accuracy``. By default, the name of the function.
             cache: A folder, or a URI such as ``s3://bucket/scores``, with scores from any sweep: a
@@ -595,7 +595,7 @@ class Sweep:
         """Re-evaluate the best checkpoints to confirm which is best; return the sweep, read again.
 
         :class:`~tunekit.Confirm` describes the candidates and how they are evaluated. From then on,
-        :meth:`best`, ``tunekit best``, ``tunekit status`` and the report use what was confirmed,
+        :meth:`best`, ``tunekit best``, ``tunekit status`` and the report use the confirmed winner
         and show the confidence. The sweep's own values remain in the rows, next to the confirmed
         ones: ``confirmed/accuracy``, with ``_low``, ``_high`` and ``_n``.
 
@@ -740,7 +740,7 @@ class Sweep:
     def trial_errors(self) -> dict[str, str]:
         """Return the last failure of each failed trial as Tune recorded it, by trial id.
 
-        If that cannot be read, the text says why.
+        If it cannot be read, the text gives the reason.
         """
         found: dict[str, str] = {}
         if self.filesystem is None:
@@ -813,7 +813,7 @@ class Sweep:
         - ``followed``: the folder whose checkpoints it evaluates (:func:`tunekit.follow`); None for
           a sweep of Tune's;
         - ``objectives``: the metrics that the scheduler ranks by, and which values are better;
-          ``constraints``: what scores must keep, as text;
+          ``constraints``: the constraints on scores, as text;
         - ``pareto``: the Pareto front of several objectives, a list of what ``best`` has, with the
           values of the ``objectives``, and those that each is ``best_in``; empty with one;
         - ``best``: trial, generation, iteration, score, path and configuration of the best
@@ -853,7 +853,7 @@ class Sweep:
 
 
 class Follower:
-    """Follows a sweep's journal.
+    """Follow a sweep's journal.
 
     Restores are followed, too, and so is another sweep that begins in the same folder. Nothing is
     written.
@@ -865,7 +865,7 @@ class Follower:
         metric: As for :func:`tunekit.load`.
         mode: Likewise.
         seed_param: Likewise; a name that no trial has is no error: a trial may have it later.
-        clock: What the time is read from.
+        clock: The clock.
 
     Example:
         >>> import tempfile
@@ -912,9 +912,9 @@ class Follower:
 
         Raises:
             tunekit.errors.JournalError: If the journal is damaged or of another version.
-            OSError: If the storage fails. The next call goes on where this one began.
+            OSError: If the storage fails. The next call continues where this one started.
         """
-        # Before the journal: whoever lets go has recorded first how the sweep ended.
+        # Before the journal: a driver records the sweep's end before it releases the lock.
         driver = driver_of(self._filesystem, self._path, self._clock.time())
         later = self._read_later()
         record = self._reader.read()

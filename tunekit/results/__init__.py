@@ -1,1 +1,1 @@
-"""Folds validated scores back into what Tune and its loggers show of a trial."""
+"""Add validated scores to the results that Tune and its loggers show."""

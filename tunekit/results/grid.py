@@ -26,7 +26,7 @@ class ValidatedResults(tune.ResultGrid):
     shows that report alone, which has no validated metrics, although ``Result.metrics`` has them.
 
     Args:
-        results: What Tune has returned.
+        results: Tune's results.
         constraints: What scores must satisfy.
     """
 
@@ -121,14 +121,14 @@ def _is_missing(value: Any) -> bool:
 
 
 class ConfirmedResults(ValidatedResults):
-    """Results of which the best is that of the confirmed winner.
+    """Results whose best one is that of the confirmed winner.
 
     Attributes:
-        confirmation: Which checkpoint is the best, and how sure that is.
+        confirmation: The winning checkpoint, with its confidence.
 
     Args:
         results: What Tune has returned.
-        confirmation: What the confirmation has come to.
+        confirmation: The result of the confirmation.
         constraints: What scores must satisfy.
     """
 
@@ -154,9 +154,9 @@ class ConfirmedResults(ValidatedResults):
         checkpoint itself is ``tunekit.load(results.experiment_path).best().checkpoint``.
 
         Args:
-            metric: The metric; by default the sweep's. By another one, Tune ranks.
-            mode: ``"min"`` or ``"max"``; by default the sweep's. The other way, Tune ranks.
-            scope: ``"last"`` or ``"all"``; for averages, Tune ranks.
+            metric: The metric; by default the sweep's. Any other metric is ranked by Tune.
+            mode: ``"min"`` or ``"max"``; by default the sweep's. The other mode is ranked by Tune.
+            scope: ``"last"`` or ``"all"``; any other scope is ranked by Tune.
             filter_nan_and_inf: As in ``ray.tune.ResultGrid``.
 
         Raises:

@@ -58,12 +58,12 @@ class Lineage:
           generations began, 1 at its first overwriting;
         - ``reached``: the training iteration that it had reported last;
         - ``donor_id``, ``donor_generation``: the trial that had saved the checkpoint;
-        - ``iteration``: the training iteration of the checkpoint, with which the trial went on;
-        - ``checkpoint``: where it lay;
+        - ``iteration``: the training iteration of the checkpoint, from which the trial continued;
+        - ``checkpoint``: its path then;
         - ``score``: the validated score by which the donor was ranked;
         - ``old_config/...``: the trial's hyperparameters until then, one column each;
         - ``donor_config/...``: those that the checkpoint was trained with;
-        - ``config/...``: those that the trial went on with.
+        - ``config/...``: those that the trial continued with.
         """
         return _table(self._ancestry)
 

@@ -78,7 +78,7 @@ class TensorBoardLogger(Writing):
         self._restored: set[str] = set()
         self._failed: dict[Trial, bool] = {}
 
-    # What Tune tells ---------------------------------------------------------------------------
+    # Called by Tune ----------------------------------------------------------------------------
 
     def log_trial_start(self, trial: Trial) -> None:
         """Begin the trial's first run; a trial that resumes continues in its last one."""
@@ -105,7 +105,7 @@ class TensorBoardLogger(Writing):
         for trial in list(self._runs):
             self._close(trial)
 
-    # What tunekit tells ------------------------------------------------------------------------
+    # Called by tunekit -------------------------------------------------------------------------
 
     def on_trial_validated(
         self, trial: Trial, report: Mapping[str, Any], metrics: Mapping[str, Any]

@@ -76,11 +76,11 @@ class TrialFiles:
         return not self._open
 
     def add(self, trial: Trial) -> None:
-        """Take a trial that runs, or may: its files are to be written when it has ended."""
+        """Add a trial that may run: write its files when it has ended."""
         self._open[trial.trial_id] = self._reported[trial.trial_id] = trial
 
     def reported(self, trial: Trial) -> None:
-        """Take that a trial has reported, and shows that report now."""
+        """Record that a trial has reported, which replaces its shown report."""
         self._reported[trial.trial_id] = trial
 
     def scored(self, trial: Trial, outcome: Outcome) -> None:
@@ -137,7 +137,7 @@ class TrialFiles:
                 self._finalized(trial)
 
     def restore(self, trials: Mapping[str, Trial], events: Iterable[Event], *, table: bool) -> None:
-        """Write each trial's files anew, from the journal: they were last synced some time ago.
+        """Rewrite each trial's files from the journal, because they were last synced earlier.
 
         Args:
             trials: The trials.

@@ -21,7 +21,7 @@ def validation_context(
     attempt: int = 1,
     stage: str = "",
 ) -> Iterator[ValidationContext]:
-    """Let :func:`tunekit.get_validation_context` answer in this process, as in a validation.
+    """Make :func:`tunekit.get_validation_context` work in this process, as in a validation.
 
     Args:
         config: The trial's hyperparameters.

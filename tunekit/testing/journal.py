@@ -1,4 +1,4 @@
-"""What must hold in the journal of a sweep that was killed and restored, however often."""
+"""Invariants of the journal of a sweep, however often it was killed and restored."""
 
 from __future__ import annotations
 
