@@ -80,7 +80,7 @@ EXAMPLES = [
     Example("lightning"),
     Example("xgboost"),
     Example("lightgbm", shown=False),
-    Example("rllib"),
+    Example("rllib", shown=False),
     Example("distributed_checkpoints"),
 ]
 
