@@ -78,7 +78,7 @@ def test_repeated_failures_are_told_once_and_counted_by_trial_and_iteration(tmp_
     said = [record.message for record in caplog.records if record.name.startswith("tunekit")]
     once = [text for text in said if "Traceback of a test" in text and "no best trial" not in text]
     assert len(once) == 1 and "The validation of 00000_00000@1 failed" in once[0]
-    [retried] = [text for text in said if "trying again" in text]
+    [retried] = [text for text in said if "retrying" in text]
     assert retried.startswith("The validation of 00000_00000@1 raised KeyError")
     [counted] = [text for text in said if text.startswith("Validations have failed: ")]
     assert "8 more like that of 00000_00000@1" in counted

@@ -181,7 +181,7 @@ def test_a_validation_that_ends_a_trials_process_is_the_last_in_any(started, cap
     assert [place for place, _ in started.started] == ["b", "task"]
     [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert (
-        "validation of a@1 ended the process of trial b (its process died), which goes on" in told
+        "validation of a@1 ended the process of trial b (its process died), which continues" in told
     )
 
 
@@ -214,7 +214,7 @@ def test_after_one_that_ends_the_workers_of_a_trial_none_runs_there(started, cap
     assert executor.poll() == [Began(one.id), died], "the trial keeps its own process"
     assert not executor.in_trials
     [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert "ended the workers of trial b (a worker of its trial died), which goes on" in told
+    assert "ended the workers of trial b (a worker of its trial died), which continues" in told
 
 
 def test_what_fails_on_rank_0_before_any_has_returned_there_is_tried_elsewhere(started, caplog):

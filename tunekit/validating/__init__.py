@@ -1,1 +1,1 @@
-"""Runs validations: which process, which attempt, what comes back."""
+"""Runs validations: chooses their processes, retries them and collects their results."""

@@ -1,16 +1,16 @@
-"""A folder of scores, each by what it was computed from, that sweeps may share.
+"""Caches scores in a folder that sweeps may share.
 
-In a running sweep, the process that validates a checkpoint looks its score up first
-(:meth:`ValidationCache.find`): it is about to read the checkpoint anyway, while the driver has a
-sweep to conduct. The driver writes the scores, as it alone knows which values are scores.
+The process that validates a checkpoint looks up its score first (:meth:`ValidationCache.find`),
+because it reads the checkpoint anyway. The driver writes the scores, because it alone knows which
+values are scores.
 
-What counts is the content of a checkpoint, the function's and its arguments' fingerprint
-(:mod:`tunekit.validating.fingerprint`), and the hyperparameters, for which a function may ask. The
-place of a checkpoint, and its sweep, do not count.
+The key is made of the checkpoint's content, the fingerprint of the function and its arguments
+(:mod:`tunekit.validating.fingerprint`), and the hyperparameters, which a function may read. The
+checkpoint's path and sweep are not part of it.
 
-An entry is one small file of JSON, written as a whole. Two processes that write the same one write
-the same. Nothing in it is ever unpickled, so that a folder may be shared with people who may write
-there; what JSON does not know is a text, as in :func:`tunekit.load`.
+An entry is a small JSON file, written atomically; processes that write the same entry write the
+same content. Nothing is ever unpickled, so the folder may be shared with others who can write
+there. Values that JSON cannot represent become texts, as in :func:`tunekit.load`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["Lookup", "ValidationCache", "digest_of"]
 
 logger = logging.getLogger(__name__)
 
-#: Looks a checkpoint's score up, as :meth:`ValidationCache.find` does.
+#: Looks up a checkpoint's score, as :meth:`ValidationCache.find` does.
 Lookup = Callable[
     [Any, Mapping[str, Any]],  # the checkpoint, and its hyperparameters
     tuple[str | None, dict[str, Any] | None],
@@ -50,7 +50,7 @@ _PATIENCE_S = 60.0
 
 
 def digest_of(filesystem: pyarrow.fs.FileSystem, path: str) -> str:
-    """Return a digest of the files below a path: their names, relative to it, and their bytes.
+    """Return a digest of the files below a path: of their relative names and their contents.
 
     Raises:
         OSError: If they cannot be read, or there are none.
@@ -80,9 +80,9 @@ def digest_of(filesystem: pyarrow.fs.FileSystem, path: str) -> str:
 
 
 class ValidationCache:
-    """Scores that were computed before, in this sweep or another one.
+    """A cache of the scores that this sweep and others have computed.
 
-    Whatever goes wrong with it harms no sweep: it is told of once, and checkpoints are validated.
+    Its errors do not affect the sweep: the first is logged, and checkpoints are validated instead.
 
     Args:
         where: A local folder, or a URI such as ``s3://bucket/scores``.
@@ -106,7 +106,7 @@ class ValidationCache:
         self._complained = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to processes that validate, each of which has one of its own."""
+        """Pickle the path only; each process that validates opens its own cache."""
         return _of_this_process, (self._where,)
 
     def opened(self) -> Folder:
@@ -114,7 +114,7 @@ class ValidationCache:
 
         Raises:
             OSError: If it cannot be reached.
-            ValueError: If it is no URI that pyarrow knows, or a file.
+            ValueError: If it is a file, or a URI that pyarrow does not support.
         """
         if self._unreachable is not None:
             raise self._unreachable
@@ -124,25 +124,25 @@ class ValidationCache:
                 if filesystem.get_file_info(path).is_file:
                     raise ValueError("it is a file")
             except (OSError, ValueError) as error:
-                self._unreachable = error  # the driver does not wait for it again
+                self._unreachable = error  # so that the driver does not wait for it again
                 raise
             self._folder = folder_at(filesystem, path)
         return self._folder
 
     def key(self, digest: str, mark: str, config: Mapping[str, Any]) -> str:
-        """Return the name of a score.
+        """Return the key of a score.
 
         Args:
-            digest: That of the checkpoint: :func:`digest_of`.
-            mark: That of the function and its arguments.
+            digest: The checkpoint's digest: :func:`digest_of`.
+            mark: The digest of the function and its arguments.
             config: The hyperparameters that the checkpoint was trained with: as they are, or as a
-                journal has them.
+                journal returns them.
         """
         parts = [_FORMAT, digest, mark, _as_recorded(config)]
         return hashlib.sha256(as_json(parts, sort_keys=True).encode()).hexdigest()
 
     def lookup(self, function: str | None, kwargs: Mapping[str, Any]) -> Lookup | None:
-        """Return what looks the score of a call up; None if it cannot be told from others.
+        """Return the lookup for a call of a function; None if the call has no fingerprint.
 
         Args:
             function: The fingerprint of the function, if it has one.
@@ -157,25 +157,25 @@ class ValidationCache:
     def find(
         self, mark: str, checkpoint: Any, config: Mapping[str, Any]
     ) -> tuple[str | None, dict[str, Any] | None]:
-        """Return the name of a checkpoint's score, and what it was made from, if it is there.
+        """Return the key of a checkpoint's score, and its metrics and estimates if it is cached.
 
         Args:
-            mark: That of the function and its arguments.
+            mark: The digest of the function and its arguments.
             checkpoint: The checkpoint; all of it is read.
             config: The hyperparameters that it was trained with.
         """
         try:
             self.opened()
             key = self.key(digest_of(checkpoint.filesystem, checkpoint.path), mark, config)
-        except Exception as error:  # of storages, and of what a checkpoint's filesystem may be
+        except Exception as error:  # storages and a checkpoint's filesystem can raise anything
             self._complain("a score was not looked up", error)
             return None, None
         return key, self.get(key)
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return what a score was made from: the metrics, with the estimates among them.
+        """Return the metrics of a cached score, with the estimates among them.
 
-        An interval that was computed for one sweep, with its confidence, is not another one's.
+        Intervals are not returned: each sweep computes them at its own confidence.
         """
         try:
             entry = json.loads(self.opened().read(_name(key)))
@@ -183,17 +183,17 @@ class ValidationCache:
             return gathered(entry["metrics"], known)
         except FileNotFoundError:
             return None
-        except Exception as error:  # of whatever somebody has written there
+        except Exception as error:  # others may have written anything there
             self._complain(f"{_name(key)} cannot be read", error)
             return None
 
     def keep(self, key: str, outcome: Outcome, function: str) -> None:
-        """Keep the score of a validation that has run to its end.
+        """Store the score of a complete validation.
 
         Args:
-            key: Its name.
-            outcome: How the validation ended.
-            function: The name of its function, for people who look into the folder.
+            key: Its key.
+            outcome: The outcome of the validation.
+            function: The name of the function, for people who read the file.
         """
         entry = {"tunekit": VERSION, "function": function, "metrics": admitted(outcome.metrics)}
         if outcome.request.known:
@@ -204,7 +204,7 @@ class ValidationCache:
             self._complain("a score cannot be kept", error)
 
     def close(self) -> None:
-        """Write what waits to be written."""
+        """Write the entries that wait to be written."""
         folder, self._folder = self._folder, None
         if folder is not None:
             if not folder.settle(_PATIENCE_S):
@@ -224,7 +224,7 @@ def _of_this_process(where: str) -> ValidationCache:
 
 
 def _as_recorded(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return hyperparameters as a journal gives them back: objects are texts there."""
+    """Return hyperparameters as a journal returns them: with objects as text."""
     known: dict[str, Any] = json.loads(json.dumps(admitted(dict(config))))
     return known
 

@@ -1,4 +1,4 @@
-"""What a validation function can ask about the checkpoint it validates."""
+"""Gives a validation function the context of its checkpoint."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class ValidationContext:
 
     Attributes:
         trial_id: The trial that saved the checkpoint.
-        config: The hyperparameters that the checkpoint was trained with. After an exploit of
-            population based training, these are the ones of its own generation.
+        config: The hyperparameters that the checkpoint was trained with. With population based
+            training, those of the checkpoint's generation.
         iteration: The training iteration at which it was saved.
-        generation: How often the trial had been overwritten with other weights by then; 0 without
+        generation: How often the trial's weights had been replaced by another trial's; 0 without
             population based training.
         attempt: The number of the attempt: 1, or more after a failure.
         stage: The name of the :class:`~tunekit.Stage` that validates it; empty for the first.
@@ -43,13 +43,13 @@ class ValidationContext:
 def get_validation_context() -> ValidationContext:
     """Return the trial and hyperparameters of the checkpoint that this process validates.
 
-    Call it in the validation function: in a task, in an evaluator's ``__call__``, or in the loop
-    of a :class:`~tunekit.distributed.TrainerValidation`, on each rank.
+    Call it in the validation function, in an evaluator's ``__call__``, or in the loop of a
+    :class:`~tunekit.distributed.TrainerValidation`, on each rank.
 
     Raises:
         tunekit.errors.WiringError: If this process runs no validation: in the driver, while an
-            evaluator is being built, or in tasks and actors that a validation starts, to which it
-            has to pass what they need. To test a validation function, run it in
+            evaluator is being built, or in tasks and actors that a validation starts; pass them
+            what they need. To test a validation function, run it in
             :func:`tunekit.testing.validation_context`.
 
     Example:
@@ -66,34 +66,34 @@ def get_validation_context() -> ValidationContext:
     if _now is _BUILDING:
         raise WiringError(
             "tunekit.get_validation_context() was called while an evaluator is being built, which "
-            "happens once for many checkpoints. Call it in __call__, for each of them."
+            "happens once for many checkpoints. Call it in __call__, which runs for each of them."
         )
     raise WiringError(
         "tunekit.get_validation_context() was called outside of a validation. Call it in the "
         "validation function itself, and pass what it returns to tasks, actors and datasets that "
-        "the function starts. To try a function by itself: "
+        "the function starts. To test a function: "
         "`with tunekit.testing.validation_context(config={...}): validate(checkpoint)`."
     )
 
 
 _BUILDING = "building"
 
-# One validation runs in a process at a time, and what it asks may be asked in any of its threads.
+# A process runs one validation at a time, which may call this from any of its threads.
 _now: ValidationContext | str | None = None
 
 
 def told_now() -> ValidationContext | None:
-    """Return what this process was told of the validation that it runs; None if it runs none."""
+    """Return the context of the validation that this process runs; None if it runs none."""
     return _now if isinstance(_now, ValidationContext) else None
 
 
 @contextmanager
 def telling(told: ValidationContext | None, *, building: bool = False) -> Iterator[None]:
-    """Let :func:`get_validation_context` answer, for as long as it lasts.
+    """Set the value that :func:`get_validation_context` returns inside a ``with`` block.
 
     Args:
-        told: What to answer; None for nothing.
-        building: Whether that is because an evaluator is being built.
+        told: The context; None for none.
+        building: Whether an evaluator is being built.
     """
     global _now
     before, _now = _now, _BUILDING if building else told

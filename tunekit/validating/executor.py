@@ -1,4 +1,4 @@
-"""Where validations run, as the driver sees it: attempts go in, and events of attempts come out."""
+"""The interface of executors, which run attempts and return their events to the driver."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["AttemptEvent", "Began", "Estimated", "Executor", "Failed", "Lost", "
 
 @dataclass(frozen=True)
 class Began:
-    """An attempt has got its resources and runs."""
+    """An attempt has its resources and is running."""
 
     attempt_id: str
 
 
 @dataclass(frozen=True)
 class Estimated:
-    """An attempt's function has yielded what it knows so far."""
+    """An attempt's function has yielded its estimates."""
 
     attempt_id: str
     value: Any
@@ -34,8 +34,8 @@ class Returned:
     """An attempt's function has returned a value.
 
     Attributes:
-        key: The name that the score has in the cache; None without a cache.
-        cached: Whether it was there, and the function was not called.
+        key: The key of the score in the cache; None without a cache.
+        cached: Whether the score was in the cache, so that the function was not called.
     """
 
     attempt_id: str
@@ -51,7 +51,7 @@ class Failed:
     Attributes:
         error: The traceback.
         kind: The name of the exception's class, if the function has raised one.
-        lost: Whether workers of the trial in which it ran have ended with it.
+        lost: Whether it has ended workers of the trial in which it ran.
     """
 
     attempt_id: str
@@ -63,7 +63,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Lost:
-    """The process of a trial has ended with an attempt that ran in it.
+    """An attempt has ended the process of the trial in which it ran.
 
     Attributes:
         trial_id: The trial.
@@ -72,16 +72,16 @@ class Lost:
     trial_id: str
 
 
-#: What comes of an attempt, in order.
+#: An event of an attempt, in order.
 AttemptEvent = Began | Estimated | Returned | Failed | Lost
 
 
 class Executor:
-    """Runs attempts alongside the sweep. No method waits for one to end.
+    """Run attempts alongside the sweep. No method waits for one to end.
 
     Attributes:
-        poll_interval_s: Seconds to let pass between two polls: 100 times what one costs.
-        in_trials: Whether attempts can run in the processes of trials that stand still.
+        poll_interval_s: The seconds between two polls: 100 times what one takes.
+        in_trials: Whether attempts can run in the processes of waiting trials.
     """
 
     poll_interval_s: float = 0.0
@@ -93,18 +93,18 @@ class Executor:
         return {"CPU": 1.0}
 
     def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
-        """Return whether an attempt could run in the processes of a trial that stands still.
+        """Return whether an attempt can run in the processes of a waiting trial.
 
         Args:
-            place: What each of them has.
+            place: The resources of each process.
         """
         return False
 
     def without_workers(self) -> None:
-        """Trials have no workers: what workers run does not run in a trial's process."""
+        """Run no function with ``bundles`` in trials, because these have no workers."""
 
     def start(self, attempt: Attempt, *, host: Trial | None = None) -> None:
-        """Start an attempt; whatever goes wrong with it comes out of :meth:`poll`.
+        """Start an attempt; :meth:`poll` returns its failures, too.
 
         Args:
             attempt: The attempt.
@@ -113,7 +113,7 @@ class Executor:
         raise NotImplementedError
 
     def poll(self) -> list[AttemptEvent]:
-        """Return what has happened since the last call, in order."""
+        """Return the events since the last call, in order."""
         raise NotImplementedError
 
     def awaited(self) -> Collection[Any]:
@@ -121,13 +121,13 @@ class Executor:
         return ()
 
     def cancel(self, attempt: Attempt) -> None:
-        """End an attempt at once; :meth:`poll` says nothing more about it."""
+        """End an attempt at once; :meth:`poll` returns no more events of it."""
         raise NotImplementedError
 
     def stop(self, attempt: Attempt) -> None:
-        """End an attempt that has yielded enough, at its next yield; its process lives on.
+        """End an attempt at its next yield, because its estimates suffice; its process stays.
 
-        :meth:`poll` says nothing more about it.
+        :meth:`poll` returns no more events of it.
         """
         self.cancel(attempt)
 
@@ -135,20 +135,20 @@ class Executor:
         """Return how many more attempts the free resources can run now.
 
         Args:
-            promised: The needs of others that wait for resources and go first; iterated over at
+            promised: The resources of each process that has priority and waits; iterated over at
                 most once.
         """
         raise NotImplementedError
 
     def queued(self) -> int:
-        """Return how many attempts were started and wait for resources because none are free.
+        """Return how many started attempts wait because no resources are free.
 
-        Attempts that have their resources and whose processes are starting are not among them.
+        Attempts that have their resources and whose processes are starting do not count.
         """
         return 0
 
     def spare(self, keep: int) -> None:
-        """Give back what is kept only for later attempts, but for so many: others need it now."""
+        """End idle evaluators, but keep so many, because others need the resources now."""
 
     def close(self) -> None:
-        """Give back what it holds: nothing more will run."""
+        """Release all resources; no further attempt will run."""

@@ -1,13 +1,13 @@
-"""The fingerprint of a function: it changes when the function's code or what it holds does.
+"""Fingerprints functions: a fingerprint changes with a function's code and the values it holds.
 
-Functions and classes that were written in a file are taken by their import path and the bytes of
-that file. So a changed helper in the same file is noticed; one in another file is not, nor are
-data, environment variables or the versions of packages. Whatever else belongs to the function (the
-arguments of a ``functools.partial``, an object's attributes, what a closure holds, and a function
-that was written in a notebook) is taken by its pickle.
+Functions and classes from a file are identified by their import path and the bytes of that file.
+So a changed helper in the same file is noticed, but not one in another file, nor changes of data,
+environment variables or package versions. Everything else in a function (the arguments of a
+``functools.partial``, an object's attributes, a closure's values, a function from a notebook) is
+identified by its pickle.
 
-Two that differ may have different fingerprints for no good reason, such as sets of texts, whose
-order is another one in each process. The opposite is what must not happen.
+Equal functions may get different fingerprints: a set of texts, for example, has a different order
+in each process. Different functions must not get equal ones.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["essence", "fingerprint"]
 
 
 def fingerprint(*things: Any) -> str | None:
-    """Return the fingerprint of functions and arguments; None if one of them has no pickle.
+    """Return the fingerprint of functions and arguments; None if any cannot be pickled.
 
     Args:
-        *things: Functions, classes, and values of any kind.
+        *things: Functions, classes, and any other values.
 
     Example:
         >>> import functools
@@ -46,7 +46,7 @@ def fingerprint(*things: Any) -> str | None:
         pickler.dump(things)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # whatever its parts raise
+    except BaseException:  # its parts can raise anything
         return None
     digest = hashlib.sha256(stream.getvalue())
     for file in sorted(pickler.files):
@@ -55,16 +55,16 @@ def fingerprint(*things: Any) -> str | None:
 
 
 def essence(fn: Any) -> str | None:
-    """Return what a function of the program itself does, also if it was pickled in between.
+    """Return a text that identifies a function of ``__main__`` by its code, even once unpickled.
 
-    A function of ``__main__`` is pickled as a whole, and belongs to no file where it is unpickled.
-    Its code is the same there. The functions that it calls are not looked at.
+    A function of ``__main__`` is pickled as a whole, and has no file where it is unpickled, but the
+    same code. The functions that it calls are not compared.
 
     Args:
         fn: A validation function.
 
     Returns:
-        None if it is something else: a function of a module, a closure, an object, a class.
+        The text; None for a function of a module, a closure, an object or a class.
 
     Example:
         >>> essence(fingerprint) is None
@@ -72,16 +72,16 @@ def essence(fn: Any) -> str | None:
     """
     if not isinstance(fn, FunctionType) or fn.__module__ != "__main__" or fn.__closure__:
         return None
-    # As a text: which equal parts are one object differs between the two, and so do their pickles.
+    # As a text: equal parts may be one object or several, and pickles depend on that.
     return repr((fn.__qualname__, _essence(fn.__code__), fn.__defaults__, fn.__kwdefaults__))
 
 
 class _Pickler(cloudpickle.CloudPickler):
-    """Writes where a function or class is from, rather than what it does, if it is from a file."""
+    """Pickle the import path of a function or class that is from a file, not its code."""
 
     def __init__(self, file: Any, protocol: int):
         super().__init__(file, protocol)
-        #: The files of what was met.
+        #: The files of these functions and classes.
         self.files: set[Path] = set()
         self._inside: set[int] = set()
 
@@ -98,7 +98,7 @@ class _Pickler(cloudpickle.CloudPickler):
         return super().reducer_override(obj)
 
     def _held(self, function: FunctionType) -> Any:
-        """Return what tells a function from others of its name: another function has made it."""
+        """Return the code and values of a function that another one has made, under this name."""
         if id(function) in self._inside:  # it holds itself
             return None
         self._inside.add(id(function))
@@ -110,7 +110,7 @@ class _Pickler(cloudpickle.CloudPickler):
 
 
 def _from_file(module: str, name: str, held: Any = None) -> None:
-    """Stand in a pickle that is never opened for a function or class that is from a file."""
+    """Stand for a function or class from a file; the pickle is never opened."""
 
 
 def _file_of(obj: Any) -> Path | None:
@@ -121,7 +121,7 @@ def _file_of(obj: Any) -> Path | None:
 
 
 def _is_at(obj: Any, module: str, name: str) -> bool:
-    """Return whether a function or class is what its import path leads to."""
+    """Return whether the import path of a function or class leads to it."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -129,7 +129,7 @@ def _is_at(obj: Any, module: str, name: str) -> bool:
 
 
 def _essence(code: CodeType) -> tuple[Any, ...]:
-    """Return what a function does, and where it is written, without what differs by process."""
+    """Return a function's code and first line, without the parts that differ by process."""
     constants = [
         _essence(one)
         if isinstance(one, CodeType)

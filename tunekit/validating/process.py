@@ -1,4 +1,4 @@
-"""What runs in the process of a validation, and tells the driver how it fares."""
+"""Runs in the process of a validation, and sends its events to the driver."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ def in_task(
     told: ValidationContext,
     lookup: Lookup | None,
 ) -> Iterator[AttemptEvent]:
-    """Validate, and yield what happens; the function is fetched after it has begun.
+    """Validate, and yield the events; the function is fetched after the first one.
 
     Args:
         attempt_id: The attempt.
-        fn_ref: A reference to the function, in a list, so that Ray does not fetch it before.
+        fn_ref: A reference to the function, in a list, so that Ray does not fetch it earlier.
         checkpoint: The checkpoint.
         kwargs: The keyword arguments.
-        told: Whose checkpoint it is.
-        lookup: Looks the score up before; None: it is not kept anywhere.
+        told: The checkpoint's context.
+        lookup: Looks up the score first; None: it is not cached.
     """
     yield Began(attempt_id)
 
@@ -79,13 +79,13 @@ def in_task(
 
 
 def in_trial(trainable: Any, *given: Any) -> Iterator[AttemptEvent]:
-    """Validate in the process of a trial that stands still, as in a task."""
+    """Validate in the process of a waiting trial, as in a task."""
     with undisturbed():
         yield from in_task(*given)
 
 
 class Evaluator:
-    """An actor that builds the validation function, and calls it for one checkpoint after another.
+    """An actor that builds the validation function once, and calls it for many checkpoints.
 
     Args:
         first_bundle: The first bundle of its placement group that is for the function's own
@@ -105,11 +105,11 @@ class Evaluator:
         told: ValidationContext,
         lookup: Lookup | None,
     ) -> Iterator[AttemptEvent]:
-        """Do as :func:`in_task` does."""
+        """Validate, as :func:`in_task` does."""
         yield Began(attempt_id)
         failed = outcome_of(lambda: self._build(fn_ref)) if self._evaluate is None else None
         if failed is not None:
-            why = f"its evaluator could not be built: it {failed.reason}"
+            why = f"could not build its evaluator, which {failed.reason}"
             yield Failed(attempt_id, why, failed.trace)
             return
 
@@ -128,7 +128,7 @@ class Evaluator:
         self._evaluate = built
 
     def release(self) -> None:
-        """Give back GPU memory that is not used."""
+        """Free unused GPU memory."""
         release_unused()
 
 
@@ -142,13 +142,13 @@ def looked_up(
     told: ValidationContext,
     run: Callable[[], Iterator[AttemptEvent]],
 ) -> Iterator[AttemptEvent]:
-    """Yield what a validation yields, unless its score is in the cache: then yield that.
+    """Yield the cached score if there is one; otherwise run the validation and yield its events.
 
     Args:
         attempt_id: The attempt.
-        lookup: Looks its score up; None: it is not kept anywhere.
+        lookup: Looks up the score; None: it is not cached.
         checkpoint: The checkpoint.
-        told: Whose it is.
+        told: The checkpoint's context.
         run: Runs the validation, as :func:`produced` does.
     """
     key, known = None, None
@@ -162,9 +162,9 @@ def looked_up(
 
 
 def produced(attempt_id: str, call: Callable[[], Any]) -> Iterator[Estimated | Returned | Failed]:
-    """Yield what a validation yields, and then what it returns or raises.
+    """Yield an event for each estimate, and one for the result or the failure.
 
-    A generator that returns nothing has returned what it yielded last.
+    If a generator returns None, its last estimate is the result.
 
     Args:
         attempt_id: The attempt.
@@ -203,18 +203,18 @@ def produced(attempt_id: str, call: Callable[[], Any]) -> Iterator[Estimated | R
 
 
 def _returning(value: Any) -> Generator[None, None, Any]:
-    """Return a generator that returns this at once."""
+    """Return a generator that yields nothing and returns ``value``."""
     yield from ()
     return value
 
 
 def is_cancelled() -> bool:
-    """Return whether the driver wants this attempt to end."""
+    """Return whether the driver has cancelled this attempt."""
     return in_worker() and bool(ray.get_runtime_context().is_canceled())
 
 
 def outcome_of(call: Callable[[], Any]) -> Any:
-    """Return what a call returns, or a description of what it raised: no exception is pickled.
+    """Return a call's result, or a description of its exception, which need not be picklable.
 
     Example:
         >>> outcome_of(lambda: 1 / 0).reason
@@ -224,7 +224,7 @@ def outcome_of(call: Callable[[], Any]) -> Any:
         return call()
     except TaskCancelledError:
         raise
-    except RayTaskError as error:  # from a task that the function started
+    except RayTaskError as error:  # of a task that the function started
         return replace(described(error.cause or error), trace=described(error).message)
     except BaseException as error:  # anything that the user's function can raise
         if ends_the_process(error):
@@ -233,10 +233,10 @@ def outcome_of(call: Callable[[], Any]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return what a validation function returned, in a form that another process can read.
+    """Return a validation function's result in a form that any process can unpickle.
 
-    Arrays and tensors of one element are replaced by the number in them, other objects by parcels,
-    so the driver needs neither torch nor the user's classes, and what is too large by a text.
+    Arrays and tensors of one element become numbers, values that are too large become texts, and
+    other objects become parcels, so the driver needs neither torch nor the user's classes.
 
     Example:
         >>> import numpy
@@ -248,11 +248,11 @@ def plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Parcel:
-    """An object on its way to another process, which may not have its class.
+    """An object that is sent to another process, which may not have its class.
 
     Attributes:
-        shown: A text that shows it.
-        data: It, pickled.
+        shown: The object as text.
+        data: The object, pickled.
     """
 
     shown: str
@@ -260,12 +260,12 @@ class Parcel:
 
     @property
     def nbytes(self) -> int:
-        """Return how large it is."""
+        """Return the size of the pickle."""
         return len(self.data)
 
 
 def _parcelled(value: Any) -> Any:
-    """Return what stands for an object: the one number in it, or a parcel, or a text."""
+    """Return the number, parcel or text that replaces an object."""
     single = singled(value)
     if single is not value:
         return admitted(single, _parcelled)
@@ -276,14 +276,14 @@ def _parcelled(value: Any) -> Any:
 
 
 def opened(value: Any) -> Any:
-    """Return what a parcel holds, or the text if it cannot be opened: a module may be missing."""
+    """Return the object in a parcel, or its text if it cannot be unpickled."""
     if type(value) is not Parcel:
         return portable(value)
     return admitted(safely(pickle.loads, value.data, otherwise=value.shown), portable)
 
 
 def received(value: Any) -> Any:
-    """Return what a validation returned, in a form that every part of a sweep can handle.
+    """Return a validation's result, with its parcels opened.
 
     Example:
         >>> received(plain({"accuracy": 0.5, "seen": {3}}))

@@ -1,4 +1,4 @@
-"""Validations as tasks and actors of Ray's, and in the processes of trials."""
+"""Runs validations as Ray tasks and actors, and in the processes of trials."""
 
 from __future__ import annotations
 
@@ -55,82 +55,79 @@ __all__ = ["RayExecutor", "arguments", "executor_of", "explain"]
 
 logger = logging.getLogger(__name__)
 
-# Those of tasks that actors do not have.
+# Options of tasks that actors do not have.
 _OF_TASKS = ("max_retries", "max_calls")
-# What is raised where the memory that training holds is missing; PyTorch's for GPUs.
+# Exceptions raised if training holds too much of the memory; the second is PyTorch's, for GPUs.
 _MEMORY = {"MemoryError", "OutOfMemoryError"}
-# As many evaluators as there is room for.
+# No limit but the room in the cluster.
 _ANY_NUMBER = 1_000_000
-# The seconds without work after which an evaluator ends, and after which it gives back GPU memory
-# that it does not use: not between two attempts that follow each other.
+# The idle seconds after which an evaluator ends, and after which it frees its unused GPU memory.
+# The latter must not happen between two consecutive attempts.
 _IDLE_S, _RELEASE_AFTER_S = 30.0, 1.0
 
 
 @dataclass(eq=False)
 class _Actor:
-    """An evaluator, and what it is doing."""
+    """An evaluator, and its current attempt."""
 
     handle: Any
-    #: Where it and its workers are placed; None: wherever there is room.
+    #: The placement group of it and its workers; None: Ray places it.
     group: PlacementGroup | None
     #: Whether its process has started.
     up: bool = False
     flight: _Flight | None = None
     calls: int = 0
     idle_since: float = 0.0
-    #: Whether it has given back the GPU memory that it does not use since its newest attempt.
+    #: Whether it has freed its unused GPU memory since its newest attempt.
     released: bool = True
 
 
 @dataclass(eq=False)
 class _Flight:
-    """An attempt that was started, and where it runs."""
+    """A started attempt, and its process."""
 
     attempt: Attempt
-    #: The trial in whose process it runs, and the actor that this is.
+    #: The trial in whose process it runs, and that process's actor.
     host: Trial | None = None
     process: Any = None
     actor: _Actor | None = None
     stream: Any = None
     begun: bool = False
-    #: Whether it has yielded enough, and ends.
+    #: Whether its estimates suffice, so that it is ending.
     stopping: bool = False
 
 
 class RayExecutor(Executor):
-    """Runs attempts as streaming generators of Ray's, whose first item says that they have begun.
+    """Run attempts as Ray's streaming generators; the first item says that the attempt has begun.
 
-    Without ``evaluators``, each is a task, started from the driver and placed outside any placement
-    group (unless ``ray_remote_kwargs`` says otherwise), so that neither the driver's nor a trial's
-    can capture it. If its trial stands still, it can run in the trial's own process instead, in
-    which nothing has to be started or imported, and which is then as before (``undisturbed``). Not
-    so what an option asks of its process, and nothing once a trial's process has ended with an
-    attempt in it, or had too little memory for one. A trial with several workers runs it in these
-    (``in_workers``): a function on rank 0, and what has ``bundles`` on all of them, if there are as
-    many.
+    Without ``evaluators``, each attempt is a task of the driver. It is placed outside any placement
+    group (unless ``ray_remote_kwargs`` sets one), so that the driver's or a trial's cannot capture
+    it. While its trial waits, it can run in the trial's own process instead, where nothing has to
+    be started or imported; ``undisturbed`` then restores the state of the process. This is ruled
+    out by options that concern the process, and after an attempt has ended a trial's process or has
+    run out of memory there. If a trial has several workers, these run the attempt (``in_workers``):
+    a function on rank 0, one with ``bundles`` on all of them, if their number matches.
 
-    What has ``bundles`` runs on evaluators elsewhere: only a placement group that the driver owns
-    can keep the workers' resources for it, and give them back whatever happens.
+    Elsewhere, a function with ``bundles`` runs on evaluators: only a placement group that the
+    driver owns can reserve the workers' resources, and release them whatever happens.
 
-    With ``evaluators``, it runs on an actor that builds the function once. Actors start when there
-    is something to do. One that dies is replaced when it is needed, and so is one whose attempt has
-    failed: whatever went wrong in its process, such as an error of CUDA, must not fail the next.
-    One that has had nothing to do for a second returns the GPU memory that it does not use, and
-    after a while it gives its resources back.
+    With ``evaluators``, attempts run on actors, each of which builds the function once. Actors
+    start on demand. One that has died, or whose attempt has failed, is replaced: an error in its
+    process, such as a CUDA error, must not fail the next attempt. One that has been idle for a
+    second frees its unused GPU memory, and later releases its resources.
 
     Args:
         fn: ``fn(checkpoint, **kwargs) -> dict``; with ``evaluators``, also a class (or a
-            ``functools.partial`` of one) whose instances are called so. If it has ``bundles``,
-            which a call takes in addition, an actor is placed together with them, and told so
-            (``placed``).
-        ray_remote_kwargs: Options of the task or actor. Each takes one CPU unless they say
-            otherwise. ``max_calls`` is also the number of attempts after which an actor is
-            replaced; 0 for never.
-        evaluators: How many actors there may be; None for tasks.
-        elsewhere: Whether no attempt may run in the process of a trial.
-        lookup: Returns where a request's score is looked for before the function is called; None:
-            nowhere.
-        idle_s: The seconds without work after which an actor ends.
+            ``functools.partial`` of one) whose instances are called like that. If it has
+            ``bundles``, which each call needs in addition, the actor is placed together with them,
+            and ``placed`` is called.
+        ray_remote_kwargs: Options of the task or actor; by default, each takes one CPU.
+            ``max_calls`` is also the number of attempts after which an actor is replaced; 0 for
+            never.
+        evaluators: The maximum number of actors; None for tasks.
+        elsewhere: Whether to run no attempt in the process of a trial.
+        lookup: Returns the cache lookup for a request; None: its score is not cached.
+        idle_s: The idle seconds after which an actor ends.
         monotonic: Returns the time, in seconds.
     """
 
@@ -173,7 +170,7 @@ class RayExecutor(Executor):
         amounts = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus") or 0}
         amounts["memory"] = options.get("memory") or 0
         self._own = total({**amounts, **(options.get("resources") or {})})
-        # The core of a trial that stands still is free, whatever the trial has asked for.
+        # The core of a waiting trial is free, whatever the trial has requested.
         self._asked = {
             name: amount
             for name, amount in self._own.items()
@@ -185,7 +182,7 @@ class RayExecutor(Executor):
         self._flights: dict[str, _Flight] = {}
         self._actors: list[_Actor] = []
         self._events: list[AttemptEvent] = []
-        #: Whether one has ended with a score in the process of a trial.
+        #: Whether an attempt has returned a score in the process of a trial.
         self._proven = False
 
     @property
@@ -209,7 +206,7 @@ class RayExecutor(Executor):
         flight = _Flight(attempt)
         try:
             flight.stream = self._begin(flight, host)
-        except Exception as error:  # it cannot be pickled, for example
+        except Exception as error:  # such as an argument that cannot be pickled
             reason = described(error).reason.removeprefix("raised ")
             self._events.append(Failed(attempt.id, f"could not be started: {reason}"))
             self._leave(flight)
@@ -217,7 +214,7 @@ class RayExecutor(Executor):
         self._flights[attempt.id] = flight
 
     def _begin(self, flight: _Flight, host: Trial | None) -> Any:
-        """Start an attempt where it belongs; return the stream of what comes from it."""
+        """Start an attempt in the process chosen for it; return its stream."""
         attempt, request = flight.attempt, flight.attempt.request
         if self._remote is None:
             self._fn_ref = ray.put(self._fn)
@@ -234,7 +231,7 @@ class RayExecutor(Executor):
             request.stage,
         )
         name = self._name or f"validate {request.trial_id}@{request.iteration}"
-        # In a list, the function is only fetched after the task has said that it has begun.
+        # In a list, so that Ray does not fetch the function before the task has begun.
         kwargs, lookup = arguments(self._fn, request), self._lookup(request)
         given = attempt.id, [self._fn_ref], request.checkpoint, kwargs, told, lookup
         process = None if host is None else actor_of(host)
@@ -263,12 +260,12 @@ class RayExecutor(Executor):
         return events
 
     def _advance(self, flight: _Flight) -> Iterator[AttemptEvent]:
-        """Yield the next thing that comes from an attempt."""
+        """Yield an attempt's next event."""
         event: AttemptEvent
         host, as_told = flight.host, False
         try:
             event = ray.get(next(flight.stream))
-        except Exception as error:  # anything that a task can end with, including Ray's own errors
+        except Exception as error:  # tasks can end with any exception, including Ray's own
             event = Failed(flight.attempt.id, *explain(error))
             as_told = flight.stopping and isinstance(error, (StopIteration, TaskCancelledError))
             lives_on = isinstance(error, (StopIteration, RayTaskError, TaskCancelledError))
@@ -286,18 +283,18 @@ class RayExecutor(Executor):
             yield event
 
     def _learn(self, flight: _Flight, host: Trial, event: AttemptEvent) -> None:
-        """Learn from how an attempt has ended in a trial whether others are to run in trials."""
+        """Decide from an attempt's end in a trial's process whether others may run in trials."""
         if isinstance(event, Returned):
             self._proven = True
         elif not isinstance(event, Failed):
             return
         elif event.lost:
-            what = f"ended the workers of trial {host.trial_id} ({event.reason}), which goes on "
+            what = f"ended the workers of trial {host.trial_id} ({event.reason}), which continues "
             self._stay_out(flight, what + "from its newest checkpoint")
         elif event.kind in _MEMORY:
             self._stay_out(flight, f"{event.reason}, in the process of {host.trial_id}")
         elif not (self._proven or self._bundles) and has_workers(host):
-            # A library that training uses may still take the process for one of several.
+            # A library that training uses may still treat the process as one of several.
             what = f"{event.reason}, in a worker of trial {host.trial_id}, where none had returned"
             self._stay_out(flight, what)
 
@@ -327,32 +324,32 @@ class RayExecutor(Executor):
                 self._land(flight)
 
     def _land(self, flight: _Flight, *, failed: bool = False) -> None:
-        """Take that an attempt has ended, in whatever way."""
+        """Record that an attempt has ended."""
         self._flights.pop(flight.attempt.id, None)
         self._leave(flight, failed=failed)
 
     def _leave(self, flight: _Flight, *, failed: bool = False) -> None:
-        """Let others have the place of an attempt."""
+        """Free an attempt's evaluator for the next one, or end it."""
         actor = flight.actor
         if actor is None or actor.flight is not flight:
-            return  # or the next one is waiting for the actor
+            return  # or the next attempt waits for the actor
         actor.flight, actor.idle_since, actor.released = None, self._monotonic(), False
         if failed or actor.calls == self._max_calls:
             self._end(actor)
 
     def _lost(self, flight: _Flight, why: str) -> Lost:
-        """Take that the process of a trial has ended with an attempt in it."""
+        """Record that an attempt has ended the process of its trial."""
         assert flight.host is not None
         trial_id = flight.host.trial_id
         self._stay_out(
             flight,
-            f"ended the process of trial {trial_id} ({why}), which goes on from its newest "
+            f"ended the process of trial {trial_id} ({why}), which continues from its newest "
             "checkpoint if it has not ended",
         )
         return Lost(trial_id)
 
     def _stay_out(self, flight: _Flight, what: str) -> None:
-        """Run nothing in the processes of trials any more; say so once."""
+        """Run no more attempts in the processes of trials; warn once."""
         if self.in_trials:
             self.in_trials = False
             logger.warning(
@@ -366,7 +363,7 @@ class RayExecutor(Executor):
     # What there is room for --------------------------------------------------------------------
 
     def _new(self) -> list[_Flight]:
-        """Return what may wait for resources of its own: its process has not started."""
+        """Return the attempts that may wait for resources: their processes have not started."""
         flights = self._flights.values()
         return [
             one for one in flights if not (one.begun or one.host or (one.actor and one.actor.up))
@@ -376,7 +373,7 @@ class RayExecutor(Executor):
         """See :class:`Executor`."""
         if self._need:
             room = fits(ray.available_resources(), promised, self._need) - len(self._new())
-        else:  # it still runs on a core
+        else:  # it still needs a core
             room = int(ray.cluster_resources().get("CPU", 1)) - len(self._flights)
         if self._most is None:
             return room
@@ -405,8 +402,8 @@ class RayExecutor(Executor):
     # Evaluators --------------------------------------------------------------------------------
 
     def _idle_actor(self) -> _Actor | None:
-        """Return an evaluator that has nothing to do, or will soon; None if there has to be one."""
-        for actor in list(self._actors):  # no attempt is lost with one that has died meanwhile
+        """Return an evaluator that is idle, or soon will be; None if one has to be started."""
+        for actor in list(self._actors):  # replace one that has died, before it gets an attempt
             if actor.flight is None and has_died(actor.handle):
                 self._end(actor)
         known = sorted(self._actors, key=lambda actor: actor.up, reverse=True)
@@ -461,8 +458,8 @@ def _is_ready(group: PlacementGroup) -> bool:
 def arguments(fn: Callable[..., Any], request: Request) -> dict[str, Any]:
     """Return the keyword arguments of a validation.
 
-    A function that takes ``resume`` gets what an earlier attempt has yielded, by the flat names of
-    the metrics; an empty dict if there was none.
+    A function with a parameter ``resume`` gets the estimates of an earlier attempt, by the flat
+    names of the metrics; an empty dict if there are none.
 
     Example:
         >>> def validate(checkpoint, resume): ...
@@ -476,7 +473,7 @@ def arguments(fn: Callable[..., Any], request: Request) -> dict[str, Any]:
 
 
 def explain(error: Exception) -> tuple[str, str | None]:
-    """Return one line that says what happened, and the traceback, if there is one."""
+    """Return the reason of a failure in one line, and the traceback, if there is one."""
     if isinstance(error, StopIteration):
         return "ended without a result", None
     if isinstance(error, RayTaskError):
@@ -493,7 +490,7 @@ def explain(error: Exception) -> tuple[str, str | None]:
 
 
 def executor_of(config: ValidationConfig | Stage, cache: ValidationCache | None = None) -> Executor:
-    """Return where a stage's validations run, and look for scores in the cache first."""
+    """Return the executor for a stage's validations; it looks in the cache first."""
     own = None if cache is None else fingerprint(config.fn)
     return RayExecutor(
         config.fn,

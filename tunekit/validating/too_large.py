@@ -1,4 +1,4 @@
-"""Whether a trial or a validation asks for more than the cluster has."""
+"""Checks whether a trial or a validation needs more than the cluster has."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ def say_what_is_too_much(
     advice: str,
     problems: Problems,
 ) -> None:
-    """Say that something could never start, or not before the cluster grows.
+    """Report a trial or validation that cannot start unless the cluster grows.
 
     Args:
-        what: What it is called: ``"trial"``, for example.
-        need: What it takes, by name of the resource.
-        cluster: What the cluster has.
-        advice: How to ask for less.
-        problems: Gets the problem, if the cluster is this machine alone. Otherwise, a warning does.
+        what: Its name in the message, such as ``"trial"``.
+        need: The resources that it needs, by name.
+        cluster: The resources of the cluster, by name.
+        advice: How to request less.
+        problems: Where the problem is added if the cluster cannot grow; otherwise it is logged.
     """
     lacking = [name for name, amount in need.items() if cluster.get(name, 0) < amount]
     has = {name: cluster.get(name, 0.0) for name in lacking}
     if lacking and cannot_grow():
         problems.add(
-            f"a {what} needs {amounts(need)}, and this machine has {amounts(has)}: no {what} could "
-            f"ever start. {advice} What Ray counts is what ray.init(num_cpus=, num_gpus=, "
-            "resources=) says; to use a cluster, ray.init(address=...)."
+            f"each {what} needs {amounts(need)} but this machine has {amounts(has)}: no {what} can "
+            f"start. {advice} Ray's count can be changed by ray.init(num_cpus=, num_gpus=, "
+            "resources=); to use a cluster, call ray.init(address=...)."
         )
     elif lacking:
         logger.warning(
-            "A %s needs %s, and the cluster has %s: unless it grows, no %s will ever start, and "
-            "nothing ends the wait for it. %s",
+            "Each %s needs %s but the cluster has %s. No %s can start until it grows; the sweep "
+            "would hang. %s",
             what,
             amounts(need),
             amounts(has),

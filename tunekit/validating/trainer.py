@@ -1,4 +1,4 @@
-"""Validation in the workers of a trainer: in those of a trial that stands still, or in others."""
+"""Validates in the workers of a trainer: those of a waiting trial, or others."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class TrainerValidation:
     """Run a validation loop in the workers of a ``TorchTrainer``, as a validation function.
 
     Every worker runs ``loop(config)`` with ``config["checkpoint"]`` and the validation's keyword
-    arguments; the score is what rank 0 returns, a dict of numbers. The workers' resources
+    arguments; the score is the dict of numbers that rank 0 returns. The workers' resources
     (:attr:`bundles`) are in addition to the validation's own (``ray_remote_kwargs``), and trials
     leave room for them.
 
-    In a sweep, the workers of a trial that stands still run it, in the trial's process group, if
-    there are as many of them, each has the resources, and there are no ``trainer_options``.
-    Elsewhere, long-lived workers run it, in at most ``ValidationConfig(evaluators=n)`` groups. So a
-    validation starts no processes. Called by itself, it starts a trainer each time.
+    In a sweep, the workers of a waiting trial run the loop, in the trial's process group, if their
+    number matches, each has the resources, and there are no ``trainer_options``. Otherwise,
+    long-lived workers run it, in at most ``ValidationConfig(evaluators=n)`` groups. So a validation
+    starts no processes. Outside a sweep, each call starts a trainer.
 
     Args:
-        loop: ``loop(config) -> dict``, as ``train_loop_per_worker``; it reports nothing, and yields
-            nothing.
+        loop: ``loop(config) -> dict``, like ``train_loop_per_worker``, but without reports and
+            yields.
         scaling_config: The workers: a ``ray.train.ScalingConfig``.
         **trainer_options: More arguments of ``TorchTrainer``, such as ``datasets``.
 
@@ -76,9 +76,9 @@ class TrainerValidation:
             loop
         ):
             problems.add(
-                "loop yields, and workers that exchange data cannot leave a loop in the middle. "
-                "Return the score; or pass a function of a checkpoint that yields as "
-                "ValidationConfig(fn=...): it runs in one process."
+                "loop yields, but workers that exchange data cannot leave a loop early. Return the "
+                "score, or pass a function that yields as ValidationConfig(fn=...): it runs in one "
+                "process."
             )
         problems.instance(
             "scaling_config",
@@ -90,8 +90,8 @@ class TrainerValidation:
             trainer_options
         ):
             problems.add(
-                f"{taken} is set for each validation. Leave it out; what the loop needs comes as "
-                "ValidationTaskConfig(fn_kwargs={...})."
+                f"{taken} is set for each validation. Leave it out, and pass the loop's arguments "
+                "as ValidationTaskConfig(fn_kwargs={...})."
             )
         problems.raise_any()
         check_trainers()
@@ -109,15 +109,15 @@ class TrainerValidation:
 
     @property
     def fits_trials(self) -> bool:
-        """Return whether the workers of a trial could run it, if they have the resources."""
+        """Return whether the workers of a trial can run the loop if they have the resources."""
         return not self._options and not getattr(self._scaling_config, "label_selector", None)
 
     def in_worker(self, config: dict[str, Any]) -> Any:
-        """Run the loop in this process, which is one of several workers."""
+        """Run the loop in this worker."""
         return self._loop(config)
 
     def placed(self, first_bundle: int) -> None:
-        """It lives on, and its workers have bundles of this process's placement group."""
+        """Keep the workers between calls, in this process's placement group from this bundle on."""
         self._first_bundle = first_bundle
 
     def __call__(self, checkpoint: Any, **kwargs: Any) -> Any:
@@ -174,12 +174,12 @@ def in_workers(
     *,
     alone: bool,
 ) -> Iterator[AttemptEvent]:
-    """Validate in the workers of a trial that stands still: a task of the trial's own process.
+    """Validate in the workers of a waiting trial, from a task in the trial's own process.
 
     Args:
         trial: The trial.
-        attempt_id: The attempt; this and the others as of ``in_task``.
-        alone: Whether it is a function that rank 0 calls.
+        attempt_id: The attempt. This and the other arguments are those of ``in_task``.
+        alone: Whether rank 0 alone validates.
     """
     from tunekit._ray.worker_group import WorkersLost
 
@@ -207,7 +207,7 @@ def in_workers(
 
 
 def _of_all(found: Iterator[tuple[int, Any]]) -> Any:
-    """Return what rank 0 has returned, or what another one has raised."""
+    """Return rank 0's result, or the error of any rank that has raised one."""
     by_rank = dict(found)
     raised = (one for one in by_rank.values() if isinstance(one, Raised))
     return next(raised, by_rank.get(0))
@@ -235,12 +235,12 @@ def _on_rank_0(
 def _on_each_rank(
     loop: Callable[[], Callable[..., Any]], config: dict[str, Any], told: ValidationContext | None
 ) -> Generator[None, None, Any]:
-    """Validate in this worker, which is one of several; return the score, or what was raised.
+    """Validate in this worker, together with the others; return the score or the error.
 
     Args:
         loop: Returns the loop.
-        config: What it is called with.
-        told: Whose checkpoint it is.
+        config: The loop's argument.
+        told: The checkpoint's context.
     """
     yield from ()
     with undisturbed(), telling(told):
@@ -254,5 +254,5 @@ def _loop_of(fn_ref: list[Any]) -> Callable[..., Any]:
 
 @lru_cache(maxsize=1)
 def _kept_loop(loop_ref: Any) -> Any:
-    """Return a loop that this process keeps, with whatever the loop keeps."""
+    """Return a loop that is cached in this process, with the loop's own state."""
     return ray.get(loop_ref)

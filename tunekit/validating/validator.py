@@ -1,4 +1,4 @@
-"""Runs a sweep's validations, from the request to the outcome."""
+"""Runs a sweep's validations, from request to outcome."""
 
 from __future__ import annotations
 
@@ -43,59 +43,58 @@ logger = logging.getLogger(__name__)
 
 # How often to ask whether validations wait for resources.
 _LOOK_INTERVAL_S = 0.5
-# How often to write down what a validation has yielded: that much is lost if the driver is killed.
+# How often to record a validation's estimates; those of that time are lost if the driver is killed.
 _NOTE_INTERVAL_S = 1.0
 
-#: Attempts to start, and the trials, by their names, in whose processes they run.
+#: Attempts to start, and the trials in whose processes they run, by trial ID.
 Launch: TypeAlias = tuple[list[Attempt], Mapping[str, Trial]]
 
 
 class Around:
-    """What goes on in a sweep around its validations, as far as they heed it: here, nothing."""
+    """The parts of a sweep that its validations depend on; by default, there are none."""
 
     @property
     def judged_by(self) -> JudgedBy:
-        """Return what scores are judged by."""
+        """Return the metrics that decisions use."""
         return JudgedBy()
 
     def alike(self, request: Request, name: str, interval: Interval) -> bool:
-        """Return whether all comes out the same wherever in an interval a metric of a score is."""
+        """Return whether no value of a metric in an interval would change a decision."""
         return False
 
     def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
-        """Yield what to start now; each is started before the next is looked for.
+        """Yield the attempts to start now; each is started before the next is chosen.
 
         Args:
             pool: The validations.
-            executor: Where they run.
-            now: The time.
+            executor: Runs them.
+            now: The time, in seconds.
         """
         yield pool.start(executor.capacity(()) if pool.needs_capacity else 0, now), {}
 
     def end(
         self, pool: Pool, executor: Executor, now: float
     ) -> tuple[list[Attempt], list[Outcome]]:
-        """Return the attempts to cancel, and how validations have ended for which it is too late.
+        """Return the attempts to cancel, and the outcomes of validations that are too late.
 
-        Args:
-            pool: As of :meth:`start`; likewise the others.
+        The arguments are those of :meth:`start`.
         """
         return [], []
 
 
 class Validator:
-    """Lets the pool decide and the executor run, and tells the journal first.
+    """Carry out the pool's decisions with the executor, and record them in the journal first.
 
     Args:
         config: The user's settings for this stage.
-        executor: Where validations run.
-        clock: What to read the time from.
+        executor: Runs the attempts.
+        clock: The clock.
         emit: Called with each event, before it is acted on.
-        around: What else goes on in the sweep; by default nothing, as before it begins.
-        cache: Where scores that were computed in full are kept.
+        around: The rest of the sweep; by default nothing, as before it begins.
+        cache: Stores the scores of complete validations.
     """
 
-    #: Raises if Ray itself is gone, so that what fails because of that is not recorded as failed.
+    #: Raises if Ray itself is gone, so that failures caused by that are not recorded.
     check_ray: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
@@ -108,16 +107,16 @@ class Validator:
         around: Around | None = None,
         cache: ValidationCache | None = None,
     ):
-        #: What is pending.
+        #: The pending validations.
         self.pool = Pool(max_in_flight=config.most_in_flight, max_retries=config.max_retries)
-        #: Where they run.
+        #: Runs the attempts.
         self.executor = executor
         self._clock, self._emit, self._cache = clock, emit, cache
-        #: What else goes on in the sweep.
+        #: The rest of the sweep.
         self.around = around or Around()
         # The trials that the scheduler has stopped early since the last poll.
         self._rejected: list[str] = []
-        # The trials whose processes have ended with a validation.
+        # The trials whose processes a validation has ended.
         self._lost: list[str] = []
         self._fn, self._signature = config.fn, signature_of(config.fn)
         self._resumes = takes_resume(config.fn)
@@ -126,11 +125,11 @@ class Validator:
         self._polling = False
         self._next_look = 0.0
         self._sequential = config.sequential or Sequential()
-        # What each attempt has yielded that has yielded anything.
+        # The estimates of each attempt that has yielded any.
         self._evidence: dict[str, Evidence] = {}
-        # When something that an attempt has yielded is written down next.
+        # When to record the next estimates of each attempt.
         self._next_note: dict[str, float] = {}
-        #: The metrics of which it has been said that they are too large.
+        #: The metrics for which a warning of their size was logged.
         self._too_large: set[str] = set()
 
     @property
@@ -139,19 +138,19 @@ class Validator:
         return self.executor.need
 
     def wanted(self) -> Iterator[dict[str, float]]:
-        """Yield the resources of each validation that waits for them."""
+        """Yield the resources of each waiting validation."""
         for _ in range(self.pool.waiting + self.pool.queued):
             yield self.executor.need
 
     # Where they run -----------------------------------------------------------------------------
 
     def lost(self) -> list[str]:
-        """Return the trials whose processes have ended with a validation since the last call."""
+        """Return the trials whose processes a validation has ended since the last call."""
         lost, self._lost = self._lost, []
         return lost
 
     def validate_last(self, trial: Trial) -> None:
-        """Validate what is left of a trial that ends in its process, which Tune ends after that."""
+        """Run a finished trial's remaining validations in its process, before Tune ends it."""
         if trial.trial_id not in self._rejected:
             self._launch(self.pool.start_last(trial.trial_id), {trial.trial_id: trial})
 
@@ -161,7 +160,7 @@ class Validator:
         self._cancel(*self.around.end(self.pool, self.executor, now))
 
     def _launch(self, attempts: Iterable[Attempt], hosts: Mapping[str, Trial]) -> None:
-        """Start attempts: in the processes of those trials, or elsewhere."""
+        """Start attempts, in the processes of their hosts if there are any."""
         for attempt in attempts:
             self._emit(AttemptStarted.of(attempt, self._clock.time()))
             self.executor.start(attempt, host=hosts.get(attempt.request.trial_id))
@@ -169,7 +168,7 @@ class Validator:
     # Requests -----------------------------------------------------------------------------------
 
     def free(self) -> None:
-        """Give back what is kept for validations: nothing more will run."""
+        """Release all resources; no further validation will run."""
         self.executor.close()
 
     @property
@@ -181,14 +180,14 @@ class Validator:
     def quiet(self) -> bool:
         """Return whether every validation has ended, apart from those that wait for spare room.
 
-        For these, nothing is kept or given back.
+        For these, no resources are kept or released.
         """
         return self.pool.quiet
 
     def counts(self) -> dict[str, int]:
-        """Return how many validations are running, have not begun, or wait to be started.
+        """Return how many validations are running, starting, queued and waiting.
 
-        Of those that have not begun (``starting``), ``queued`` wait for resources.
+        Of the ``starting`` ones, ``queued`` wait for resources.
         """
         return {
             "running": self.pool.running,
@@ -202,7 +201,7 @@ class Validator:
         return list(self.pool.pending())
 
     def statuses(self) -> list[Pending]:
-        """Return how far each request that has not ended has come."""
+        """Return the progress of each pending request."""
         return list(self.pool.statuses(self._clock.monotonic()))
 
     def awaited(self) -> Collection[Any]:
@@ -210,7 +209,7 @@ class Validator:
         return self.executor.awaited()
 
     def submit(self, request: Request) -> None:
-        """Take a request that is in the journal; one that cannot be called fails at once."""
+        """Accept a recorded request; it fails at once if the function lacks an argument."""
         given = {*request.kwargs, *(("resume",) if self._resumes else ())}
         lacks = still_lacks(self._signature, given)
         if lacks:
@@ -221,14 +220,14 @@ class Validator:
             self._conclude(outcome)
 
     def reject(self, trial_id: str) -> None:
-        """Skip the validations that have not started of a trial that the scheduler has stopped.
+        """Skip the unstarted validations of a trial that the scheduler has stopped early.
 
-        The next :meth:`poll` does so, after what has ended by then.
+        The next :meth:`poll` does so, after it has handled the validations that have ended.
         """
         self._rejected.append(trial_id)
 
     def give_up(self, request: Request, reason: str) -> None:
-        """End a request that cannot be run."""
+        """Record a request that cannot run as failed."""
         self._conclude(Outcome(request, Status.FAILED, reason=reason))
 
     def drop(self, trial_id: str, reason: str) -> None:
@@ -236,10 +235,10 @@ class Validator:
         self._cancel(*self.pool.drop(trial_id, reason, self._clock.monotonic()))
 
     def poll(self, *, at_once: bool = False) -> None:
-        """Check what has become of the validations, act on it, and start those that may run.
+        """Handle the events of running validations, and start those that may run.
 
         Args:
-            at_once: Whether to check now, however recent the last check was.
+            at_once: Whether to ignore the poll interval.
         """
         now = self._clock.monotonic()
         if self._polling or not (at_once or now >= self._next_poll):
@@ -249,7 +248,7 @@ class Validator:
             self._next_poll = now + self.executor.poll_interval_s
             self._take_events(now)
             if self._cancel(*self.pool.expire(now)):
-                self._take_events(now)  # processes of trials may have ended with them
+                self._take_events(now)  # this may have ended processes of trials
             rejected, self._rejected = self._rejected, []
             for trial_id in rejected:
                 for outcome in self.pool.reject(trial_id, now):
@@ -260,10 +259,10 @@ class Validator:
             self._polling = False
 
     def close(self) -> None:
-        """Cancel what has not ended; it stays pending until the sweep is restored."""
+        """Cancel unfinished validations; they stay pending until the sweep is restored."""
         if not self.pool.idle:
             logger.warning(
-                "Validations that had not ended: %d. They are pending, and run when the sweep is "
+                "Unfinished validations: %d. They stay pending, and will run when the sweep is "
                 "restored.",
                 len(self.pending()),
             )
@@ -317,7 +316,7 @@ class Validator:
         self._emit(AttemptFailed(time=time, id=request.id, attempt=attempt.number))
 
     def _take_estimate(self, event: Estimated, now: float) -> Outcome | None:
-        """Take what an attempt has yielded; end its validation if it knows enough."""
+        """Record an attempt's estimates; end its validation if they suffice."""
         value = received(event.value)
         wrong, judged = rejected(value, {}), {}
         attempt = self.pool.attempt(event.attempt_id)
@@ -339,14 +338,14 @@ class Validator:
         return self.pool.returned(event.attempt_id, value, judged, now, wrong=wrong)
 
     def _note(self, attempt_id: str, known: Mapping[str, Estimate], now: float) -> None:
-        """Record now and then what an attempt has yielded: another one may go on from there."""
+        """Record an attempt's estimates now and then, so that another attempt can resume."""
         self.pool.estimated(attempt_id, known)
         if now >= self._next_note.setdefault(attempt_id, now + _NOTE_INTERVAL_S):
             self._next_note[attempt_id] = now + _NOTE_INTERVAL_S
             self._emit(ValidationEstimated.of(attempt_id, known, self._clock.time()))
 
     def _evidence_of(self, attempt: Attempt) -> Evidence:
-        """Return what is known from an attempt; one that resumes has what it was given."""
+        """Return an attempt's estimates, with those that it resumed from."""
         evidence = self._evidence.get(attempt.id)
         if evidence is None:
             evidence = self._evidence[attempt.id] = Evidence(self._sequential.confidence)
@@ -355,7 +354,7 @@ class Validator:
         return evidence
 
     def _knows_enough(self, request: Request, evidence: Evidence) -> bool:
-        """Return whether more examples would not change what is decided by a score."""
+        """Return whether more examples would not change any decision."""
         judged = sorted(self.around.judged_by.names)
         return bool(judged) and all(
             name in evidence.sequences
@@ -367,13 +366,13 @@ class Validator:
         )
 
     def _take_result(self, event: Returned, now: float) -> Outcome | None:
-        """Take what a validation has returned, with numbers for its estimates."""
+        """Record the value that a validation has returned, with its estimates as numbers."""
         attempt_id, wrong = event.attempt_id, None
         attempt, value = self.pool.attempt(attempt_id), received(event.value)
         if value is None and self._resumes:
-            # The driver was killed after the last estimate was written down: nothing was left.
+            # The driver was killed after the last estimate was recorded: nothing was left to do.
             value = attempt.request.known or None
-        if event.cached:  # all of it, whatever was yielded before
+        if event.cached:  # it is complete, and replaces earlier estimates
             self._evidence[attempt_id] = Evidence(self._sequential.confidence)
         known = estimates_in(value) if isinstance(value, Mapping) else {}
         self._warn_of_left_out(value)
@@ -397,15 +396,15 @@ class Validator:
         return outcome
 
     def _warn_of_left_out(self, value: Any) -> None:
-        """Say once of each metric that it is too large to be kept."""
+        """Warn once about each metric that is too large to store."""
         metrics = leaves(value) if isinstance(value, Mapping) else ()
         too_large = [name for name, part in metrics if type(part) is LeftOut]
         new = [name for name in too_large if name not in self._too_large]
         if new:
             self._too_large.update(new)
             logger.warning(
-                "A validation returned more than 1 MiB for %s: the score is kept, with a text in "
-                "place of that. Write what is large to a file, and return its path.",
+                "A validation returned more than 1 MiB for %s: the score is recorded with a text "
+                "instead. Write large values to a file, and return its path.",
                 ", ".join([*map(repr, new[:3]), *(["and others"] if len(new) > 3 else [])]),
             )
 
@@ -418,16 +417,16 @@ class Validator:
         place = place_of(key.trial_id, key.iteration, key.generation)
         verdict = self._retried.failed(place, failed.reason)
         if verdict.first:
-            logger.warning("The validation of %s %s; trying again.", place, failed.reason)
+            logger.warning("The validation of %s %s; retrying.", place, failed.reason)
         if verdict.more is not None:
-            logger.warning("Validations were tried again: %s.", verdict.more)
+            logger.warning("Validations were retried: %s.", verdict.more)
 
     def _conclude(self, outcome: Outcome) -> None:
         """Record how a validation ended."""
         self._emit(ValidationEnded.of(outcome))
 
     def _look(self, now: float) -> None:
-        """Check whether validations wait for resources; not every time, because that asks Ray."""
+        """Check whether validations wait for resources; not at each poll, because this asks Ray."""
         if not self.pool.starting:
             self._next_look = now
         elif now >= self._next_look:
@@ -448,7 +447,7 @@ class Validator:
 
 
 def _uncallable(name: str, lacks: Sequence[str]) -> str:
-    """Return why a validation cannot be called, and what to do about it."""
+    """Return why the function cannot be called, and the fix."""
     given = ", ".join(f"{one!r}: ..." for one in lacks)
     return (
         f"was not started: {name} has no value for {', '.join(map(repr, lacks))}. Pass it with "

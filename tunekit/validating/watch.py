@@ -1,4 +1,4 @@
-"""Logs that Ray itself has died, and ends a driver that would wait for it in vain."""
+"""Logs that Ray has died, and ends a driver that would wait for it forever."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["Address", "Outages", "answers", "lost", "services", "watched"]
 logger = logging.getLogger(__name__)
 
 _INTERVAL_S, _PATIENCE_S = 2.5, 5.0
-# After a signal: how often to look, how long Ray may still seem to be there, and how long the main
-# thread may try to leave by itself. Three seconds is what stock Tune takes.
+# After a signal: how often to check, how long Ray's services may still answer, and how long the
+# main thread has to leave by itself. Stock Tune takes three seconds.
 _SOON_S, _SETTLES_S, _GRACE_S = 0.1, 0.5, 2.0
-# For how long the end may be recorded when the main thread does not leave.
+# How long recording the end may take if the main thread does not leave.
 _CLOSING_S = 1.0
 
 
@@ -33,9 +33,9 @@ _TIMEOUT_S = 3.0
 
 
 def services() -> dict[str, Address]:
-    """Return where the services listen without which the driver cannot go on.
+    """Return the addresses of the services that the driver needs.
 
-    These are the cluster's GCS, and the raylet of the driver's own node; none without a cluster.
+    These are the cluster's GCS and the raylet of the driver's own node; none without a cluster.
     """
     if not ray.is_initialized():
         return {}
@@ -49,7 +49,7 @@ def services() -> dict[str, Address]:
 
 
 def answers(address: Address) -> bool:
-    """Return whether somebody listens there."""
+    """Return whether a service accepts connections at an address."""
     try:
         socket.create_connection(address, timeout=_TIMEOUT_S).close()
     except OSError:
@@ -58,17 +58,17 @@ def answers(address: Address) -> bool:
 
 
 def lost(name: str, address: Address) -> RaySystemError:
-    """Return the error that says that a service is gone."""
+    """Return the error for a service that is gone."""
     host, port = address
     return RaySystemError(f"Ray's {name} at {host}:{port} does not answer")
 
 
 class Outages:
-    """Knows since when services do not answer, and says so once for each outage.
+    """Detect outages of services, and report each once.
 
     Args:
-        patience_s: For how many seconds a service must not answer, before that is told. It takes
-            two looks at least.
+        patience_s: The seconds without an answer after which an outage is reported. That takes at
+            least two checks.
 
     Example:
         >>> outages = Outages(patience_s=5.0)
@@ -86,15 +86,15 @@ class Outages:
         self._told: set[str] = set()
 
     def looked(self, answers: Mapping[str, bool], now: float) -> tuple[dict[str, float], list[str]]:
-        """Take whether services answer; return those to tell of, and those that are back.
+        """Record whether services answer; return new outages, and services that are back.
 
         Args:
             answers: Whether each service answers.
             now: The time, in seconds.
 
         Returns:
-            For how many seconds services have not answered of which it is to be told now; and
-            those of which that was told and that answer again.
+            For each outage to report now, the seconds since the service's first failure; and the
+            services that answer again after a reported outage.
         """
         gone: dict[str, float] = {}
         back: list[str] = []
@@ -124,36 +124,36 @@ def watched(
     grace_s: float = _GRACE_S,
     leave: Callable[[int], None] = end_process,
 ) -> Iterator[Callable[[], None]]:
-    """Watch Ray's GCS and this node's raylet, in a thread of its own.
+    """Watch Ray's GCS and this node's raylet in a thread.
 
-    Ray's own code ends a driver that has lost one of them, without an exception, so anything that
-    is to be said has to be said before that.
+    Ray ends a driver that has lost one of them, without an exception, so the outage has to be
+    logged before that.
 
-    ``timeout``, Slurm and most supervisors send SIGTERM to the whole process group, in which
-    ``ray.init()`` has started these services. Then a call to Ray waits in C++ for a minute, where
-    Python handles no signal. So once a signal has arrived and a service is gone, the main thread
-    has ``grace_s`` to leave, and then the process is ended here. Each line of the journal was
-    written before it was acted on, so nothing is lost by that. A main thread that has left may
-    still come to stand in a call to Ray: what Ray and Tune do when Python exits asks the GCS, too.
+    ``timeout``, Slurm and most supervisors send SIGTERM to the whole process group, which includes
+    the services that ``ray.init()`` has started. A call to Ray then blocks in C++ for a minute,
+    where Python handles no signals. So once a signal has arrived and a service is gone, the main
+    thread has ``grace_s`` to leave; then this thread ends the process. That loses nothing, because
+    each line of the journal is written before it is acted on. A main thread that has left may still
+    block in Ray: Ray and Tune query the GCS when Python exits, too.
 
     The context manager yields a function to call before a failure is recorded. It raises
-    ``ray.exceptions.RaySystemError`` if the raylet is gone, or if Ray ends with the driver: all
-    trials and validations fail with them. A GCS that was lost without a signal may come back.
+    ``ray.exceptions.RaySystemError`` if the raylet is gone, or if Ray ends with the driver, because
+    all trials and validations then fail. A GCS that was lost without a signal may come back.
 
     Args:
-        how_to_go_on: Returns what to do when Ray is up again.
-        close: Records the end, if the process ends here. Called in a thread of its own.
-        find: Returns where the services are.
+        how_to_go_on: Returns instructions for the time when Ray is up again.
+        close: Records the end if this thread ends the process. Called in another thread.
+        find: Returns the addresses of the services.
         look: Returns whether a service answers.
-        interval_s: How often to look, in seconds.
-        patience_s: For how many seconds a service must fail to answer before that is said.
-        grace_s: For how many seconds the main thread may try to leave by itself.
+        interval_s: The seconds between checks.
+        patience_s: The seconds without an answer after which an outage is logged.
+        grace_s: The seconds that the main thread has to leave by itself.
         leave: Ends the process with an exit code.
     """
     try:
         where = find()
-    except Exception as error:  # a sweep can do without this
-        logger.debug("Ray's services are not looked after: %s", error)
+    except Exception as error:  # a sweep can run without this
+        logger.debug("Ray's services are not watched: %s", error)
         where = {}
     if not where:
         yield lambda: None
@@ -176,10 +176,10 @@ def watched(
                 if not over.is_set():
                     logger.error("%s", _lost(name, where[name], seconds, how_to_go_on()))
             for name in back:
-                logger.warning("Ray's %s answers again; the sweep goes on, if Ray does.", name)
+                logger.warning("Ray's %s answers again; the sweep continues if Ray does.", name)
 
     def end_with_ray() -> None:
-        """End the process if Ray ends, too, and the main thread waits for it."""
+        """End the process if Ray has ended and the main thread blocks in it."""
         settled = time.monotonic() + _SETTLES_S
         while (name := gone()) is None:
             if over.is_set() and time.monotonic() >= settled:
@@ -188,7 +188,7 @@ def watched(
         if over.wait(grace_s):
             if not waits_outside():
                 return
-        elif stands_in_ray():  # else it may be writing itself
+        elif stands_in_ray():  # otherwise, it may be recording the end itself
             closing = threading.Thread(target=close, daemon=True)
             closing.start()
             closing.join(_CLOSING_S)
@@ -197,7 +197,7 @@ def watched(
         leave(128 + number)
 
     def waits_outside() -> bool:
-        """Return whether the program comes to wait for Ray; False once it has left that."""
+        """Return whether the main thread blocks in Ray for ``grace_s``; False once Ray is down."""
         since = time.monotonic()
         while ray.is_initialized():
             if not stands_in_ray():
@@ -231,9 +231,9 @@ def watched(
 
 def _ended(name: str, number: int, how_to_go_on: str) -> str:
     return (
-        f"{signal.Signals(number).name} has ended Ray's {name}, too, as it does where it is sent "
-        "to the whole process group, and a call to Ray does not return. This process ends here. "
-        f"What the sweep has done is recorded. Go on with it:\n{how_to_go_on}"
+        f"{signal.Signals(number).name} has ended Ray's {name}, too, because it was sent to the "
+        "whole process group, and a call to Ray does not return. This process ends now. The "
+        f"sweep's progress is recorded; to continue it:\n{how_to_go_on}"
     )
 
 
@@ -241,7 +241,7 @@ def _lost(name: str, address: Address, seconds: float, how_to_go_on: str) -> str
     host, port = address
     return (
         f"Ray's {name} at {host}:{port} has not answered for {seconds:.0f} s, and the sweep cannot "
-        "go on without it. Unless it comes back, Ray will end this process, soon or within a "
-        "minute, without another word. What the sweep has done is recorded. When Ray is up again, "
-        f"go on with it:\n{how_to_go_on}"
+        "continue without it. Unless it comes back, Ray will end this process within a minute, "
+        "without a further message. The sweep's progress is recorded. When Ray is up again, "
+        f"continue it:\n{how_to_go_on}"
     )
