@@ -198,8 +198,8 @@ GOOD = line(**OWN)
     [
         ("not json\n", "000001.jsonl, line 1, is not as it was written"),
         (GOOD.replace("true", "false"), "000001.jsonl, line 1, is not as it was written"),
-        (line(n=1, event="ended"), "is no journal of tunekit's"),
-        (line(**{**OWN, "journal": "other"}), "is no journal of tunekit's"),
+        (line(n=1, event="ended"), "is not a tunekit journal"),
+        (line(**{**OWN, "journal": "other"}), "is not a tunekit journal"),
         (line(**{**OWN, "version": 2}), "version 2 of the format; this tunekit reads version 1"),
         (line(**{**OWN, "time": "noon"}), "line 1, is not as it was written: .*time"),
         (GOOD + '{"n": 2, "event": "end\n' + line(n=2, event="ended"), "line 2, is not as"),
@@ -274,7 +274,7 @@ def test_an_event_that_is_not_known_is_an_error_and_not_left_out(tmp_path, known
     path = tmp_path / "journal/000001.jsonl"
     path.parent.mkdir()
     path.write_text(GOOD + line(**known))
-    with pytest.raises(JournalError, match=f"line 2, is no event.*{says}"):
+    with pytest.raises(JournalError, match=f"line 2, is not a known event.*{says}"):
         events_in(tmp_path)
 
 

@@ -1,1 +1,1 @@
-"""Records a sweep: lines, archives, the storage for both, and the lock of its driver."""
+"""Records a sweep: its journal, archives, storage and driver lock."""

@@ -1,12 +1,11 @@
-"""Opens what is in an experiment's folder, and nothing else.
+"""Opens plain files inside an experiment's folder, and nothing else.
 
-Somebody else may have made the folder. What it holds may be links, pipes and devices, and its
-journal may name any path. Whoever reads it shows what is there, in a page or on a terminal, to
-others: so nothing outside of the folder is opened, and nothing that is not a plain file. The folder
-itself may be a link, and links in it may lead to what is in it.
+The folder may come from someone else: it may contain links, pipes and devices, and its journal may
+name any path. Its contents are shown to others, on a page or in a terminal, so no file outside the
+folder is opened, and none that is not a plain file. The folder itself may be a link, and links in
+it may lead to other files in it.
 
-A storage that is not of this machine decides on links by itself; names that lead out are refused
-there, too.
+A remote storage resolves links by itself; names that lead out of the folder are refused there, too.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ __all__ = [
     "read_plain",
 ]
 
-# Without waiting for somebody who writes into a pipe; what was no link a moment ago is still none.
+# Do not wait for the writer of a pipe, nor follow a link that has replaced the file meanwhile.
 _FLAGS = ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_BINARY")
 _READ = os.O_RDONLY | sum(getattr(os, name, 0) for name in _FLAGS)
 
 
 def name_below(name: str) -> str:
-    """Return a name that stays in its folder; names may come from a journal or an archive.
+    """Return a name from a journal or an archive after checking that it stays in its folder.
 
     Raises:
-        tunekit.errors.UnsafeFileError: If it leads out, or is none that a file can have.
+        tunekit.errors.UnsafeFileError: If it leads out, or cannot be the name of a file.
 
     Example:
         >>> name_below("journal/000001.jsonl")
@@ -61,7 +60,7 @@ def name_below(name: str) -> str:
 
 
 def inside(root: Path, name: str) -> Path:
-    """Return where something in a local folder is, with all links followed.
+    """Return the path of a file or folder in a local folder, with all links followed.
 
     Args:
         root: The folder.
@@ -74,8 +73,8 @@ def inside(root: Path, name: str) -> Path:
     path = os.path.realpath(os.path.join(home, name_below(name)))
     if not _is_below(home, path):
         raise UnsafeFileError(
-            f"{name!r} in {str(root)!r} is, or is behind, a link to {path!r}: that is outside of "
-            "the experiment's folder, and was not opened. Put a copy in place of the link."
+            f"{name!r} in {str(root)!r} is a link, or is behind one, to {path!r}, outside the "
+            "experiment's folder. It was not opened. Replace the link by a copy."
         )
     return Path(path)
 
@@ -85,12 +84,12 @@ def _is_below(home: str, path: str) -> bool:
 
 
 def read_plain(path: Path, start: int = 0, most: int = -1) -> bytes:
-    """Return what is in a plain file of this machine. What is neither that nor a link is refused.
+    """Return the contents of a plain file on this machine.
 
     Args:
-        path: The file, as :func:`inside` has found it.
-        start: The byte to begin at; a negative one counts from the end.
-        most: How many bytes to read at most; -1: all.
+        path: The file, as returned by :func:`inside`.
+        start: The first byte; a negative one counts from the end.
+        most: The maximum number of bytes; -1: all.
 
     Raises:
         tunekit.errors.UnsafeFileError: If it is a pipe, a device or a folder.
@@ -101,8 +100,8 @@ def read_plain(path: Path, start: int = 0, most: int = -1) -> bytes:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
             raise UnsafeFileError(
-                f"{str(path)!r} is not a plain file, and was not read. Nobody but tunekit and Tune "
-                "puts anything there: delete it, or put the file back as it was."
+                f"{str(path)!r} is not a plain file, and was not read. Only tunekit and Tune write "
+                "there: delete it, or restore the original file."
             )
         with open(descriptor, "rb", closefd=False) as file:
             file.seek(start if start >= 0 else max(0, about.st_size + start))
@@ -112,7 +111,7 @@ def read_plain(path: Path, start: int = 0, most: int = -1) -> bytes:
 
 
 def local_path(filesystem: pyarrow.fs.FileSystem, path: str) -> Path | None:
-    """Return where a path of a storage is on this machine; None if it is elsewhere.
+    """Return the local path of a path in a storage; None if the storage is remote.
 
     Example:
         >>> local = pyarrow.fs.LocalFileSystem()
@@ -152,7 +151,7 @@ def is_inside(filesystem: pyarrow.fs.FileSystem, home: str, path: str) -> bool:
 
 
 def link_out_of(filesystem: pyarrow.fs.FileSystem, home: str, path: str) -> str | None:
-    """Return a link below a path that leads out of an experiment's folder; None without any.
+    """Return a link below a path that leads out of an experiment's folder; None if there is none.
 
     Args:
         filesystem: The storage.
@@ -174,15 +173,15 @@ def link_out_of(filesystem: pyarrow.fs.FileSystem, home: str, path: str) -> str 
 def linked_file(root: Path) -> str | None:
     """Return a file in an experiment's folder, or in a trial's, that is a link.
 
-    Ray and Tune write some files in place, and would write into the one that it leads to. A second
-    hard link is fine: what it shares is the sweep's own (a copy made by ``cp -al``), and what such
-    files tell is written again from the journal.
+    Ray and Tune write some files in place, and would change the link's target. A second hard link
+    is fine: it is a copy of the sweep (made by ``cp -al``), and the contents of such files are
+    written again from the journal.
 
     Args:
         root: The experiment's folder, on this machine.
 
     Returns:
-        Its path below the folder; None without any.
+        Its path below the folder; None if there is none.
     """
     if not root.is_dir():
         return None

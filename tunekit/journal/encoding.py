@@ -1,4 +1,4 @@
-"""Values of the user's in lines of a journal: as JSON that can be read, and as they were.
+"""Encodes user values in a journal's lines: as readable JSON, and exactly.
 
 A report or a score has numbers, texts, lists and dicts; another object in it becomes
 ``{"__pickled__": ..., "__shown__": ...}``, or ``{"__shown__": ...}`` if it has no pickle. So does
@@ -30,7 +30,7 @@ _DEEPEST = 50
 
 
 class Opaque(str):
-    """A text that stands for a value that could not be kept."""
+    """The text of a value that could not be pickled or unpickled."""
 
 
 def legible(value: Any) -> Any:
@@ -44,7 +44,7 @@ def legible(value: Any) -> Any:
 
 
 def exact(value: Any, largest: int | None = None, depth: int = 0) -> Any:
-    """Return a value as it is written so that the very same is read, as far as it has a pickle.
+    """Return a value in a form that is read as the same value, if it can be pickled.
 
     Args:
         value: Anything.
@@ -68,7 +68,7 @@ def _marked(packed: str | None, shown: Any) -> dict[str, Any]:
 
 
 def _is_plain(value: Any, depth: int) -> bool:
-    """Return whether JSON gives a value back as it is."""
+    """Return whether JSON preserves a value."""
     kind = type(value)
     if kind is int:
         return bool(value.bit_length() < _MOST_BITS)

@@ -1,4 +1,4 @@
-"""Which sweeps are in a folder; and what a folder is that is no sweep's, and which are near."""
+"""Finds the sweeps in a folder, and explains why a path is not a sweep."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def _is_folder(filesystem: pyarrow.fs.FileSystem, info: pyarrow.fs.FileInfo) -> 
 
 
 def _is_tunes(names: Iterable[str]) -> bool:
-    """Return whether a folder in which there are such names is an experiment's, or a trial's."""
+    """Return whether a folder with these names belongs to an experiment or a trial."""
     return any(
         name == TUNER_FILE or name in _OF_A_TRIAL or name.startswith(STATE_FILES) for name in names
     )
 
 
 def _changed(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:
-    """Return when a sweep's journal was written last; None if the folder is no sweep's."""
+    """Return when a sweep's journal was last written; None if the folder is not a sweep's."""
     files = _inside(filesystem, f"{folder}/{SERIES}")
     times = [info.mtime_ns or 0 for info in files if info.base_name.endswith(".jsonl")]
     return max(times) / 1e9 if times else None
@@ -107,7 +107,7 @@ def _inside(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[pyarrow.fs.F
 
 
 def no_sweep(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") -> str:
-    """Say what is at a path that is no sweep's, and what to pass instead, after "path=...".
+    """Return why a path is not a sweep, and what to pass instead, to follow "path=...".
 
     Args:
         filesystem: Where to look.

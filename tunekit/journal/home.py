@@ -1,4 +1,4 @@
-"""Where an experiment lies, which may be moved."""
+"""Translates recorded paths after an experiment's folder has moved."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["Home"]
 
 
 class Home:
-    """Paths below an experiment's folder, which may have been moved since they were written down.
+    """Translate paths below an experiment's folder, which may have moved since they were recorded.
 
     Args:
         folder: The experiment's folder; None leaves paths as they are.
@@ -25,13 +25,13 @@ class Home:
         self.folder = folder
 
     def record(self, path: str) -> str:
-        """Return how a path is written down."""
+        """Return a path as it is recorded."""
         if self.folder is not None and path.startswith(f"{self.folder}/"):
             return f"./{path[len(self.folder) + 1 :]}"
         return path
 
     def path(self, recorded: str) -> str:
-        """The path that was written down."""
+        """Return the current path of a recorded one."""
         if self.folder is not None and recorded.startswith("./"):
             return f"{self.folder}/{recorded[2:]}"
         return recorded

@@ -1,20 +1,20 @@
-"""The record of a sweep: everything that a restored sweep needs to know, before it is acted on.
+"""Records a sweep's events before they are acted on, so that it can be restored.
 
 The journal is a series of files, ``journal/000001.jsonl`` and so on, in the experiment's folder;
-each session of the sweep begins one, and others where it has to. A line is a JSON object. The first
-of a session says what it is: ``{"n": 1, "journal": "tunekit", "version": 1, ...}``; each other one
-is an event, :mod:`tunekit.core.events` says which.
+each session of the sweep starts one, and more if needed. A line is a JSON object. A session's first
+line is a header, ``{"n": 1, "journal": "tunekit", "version": 1, ...}``; each other line is an event
+(:mod:`tunekit.core.events`).
 
-Nothing of it can be lost, changed or doubled unnoticed: ``n`` numbers all lines, ``crc`` is the
-checksum of its own line, and a session's first line says which line it follows. The archives of the
-sweep's state are named by the line to come, so that they tell how long the journal must be. What is
-missing is an error, until a file says that it may be: ``journal/7-12.missing``.
+Lost, changed and duplicated lines are detected: ``n`` numbers all lines, ``crc`` is the line's
+checksum, and a header names the line that it follows. The archives of the sweep's state are named
+by the number of the next line, which shows how long the journal must be. Missing lines are an
+error unless a file such as ``journal/7-12.missing`` allows them.
 
-Values of the user's are written as :mod:`tunekit.journal.encoding` says: what JSON does not know is
-a pickle with a text to show, which reading does not open unless it is asked to.
+User values are written as in :mod:`tunekit.journal.encoding`: a value that JSON cannot represent
+becomes a pickle with a text; the pickle is opened only on request.
 
-A journal of another version of the format, or an event that is unknown, is an error: to read on
-would be to guess.
+A journal of another format version, and an unknown event, are errors, because reading on would be
+guessing.
 """
 
 from __future__ import annotations
@@ -100,11 +100,10 @@ class Journal:
     Args:
         folder: The experiment's folder.
         series: The folder of its files in that one.
-        begins: Whether a sweep begins, rather than one goes on: what is there of a former one in
-            the same folder does not count.
-        after: The number of the last line that is known of, if the journal may lack it: what was
-            on its way to a storage when the driver was killed.
-        about: What else the session's first line says: of versions, for example.
+        begins: Whether a new sweep begins; lines of a former one in the folder do not count then.
+        after: The number of the last known line, which the journal may lack if the driver was
+            killed during an upload.
+        about: More fields of the session's first line, such as versions.
 
     Example:
         >>> import tempfile
@@ -133,7 +132,7 @@ class Journal:
         self.last = max(found, known, after) + 1
         if self.last > found + 1 and not begins:
             logger.warning(
-                "Lines %d to %d of %s are missing: the sweep goes on without what they recorded.",
+                "Lines %d to %d of %s are missing: the sweep continues without what they recorded.",
                 found + 1,
                 self.last - 1,
                 series,
@@ -147,11 +146,11 @@ class Journal:
         self._append(line, as_written)
 
     def sync(self) -> bool:
-        """Let all lines so far outlive the machine; False if they cannot be written now."""
+        """Write all lines to disk; return False if that is not possible now."""
         return self._folder.sync()
 
     def close(self, patience_s: float = 60.0) -> bool:
-        """Write what waits; False if the storage did not take it in so many seconds."""
+        """Write the waiting lines; return False if that takes longer than ``patience_s``."""
         written = self._folder.settle(patience_s)
         self._folder.close()
         return written
@@ -266,17 +265,17 @@ def events_in(
 ) -> list[Event]:
     """Return the events of an experiment's newest sweep, in order.
 
-    The last line of a file is left out if it is torn: nothing has been done about it.
+    A torn last line of a file is left out: it was never acted on.
 
     Args:
         source: The experiment's folder: a path, or a URI such as ``s3://bucket/digits``.
         filesystem: Where that is, if it is a path in a filesystem of your own.
-        unpickle: Whether to open pickles; without it, a text stands for what JSON does not know.
-            A pickle can run any code.
+        unpickle: Whether to open pickles, which can run any code; if False, values that JSON cannot
+            represent are texts.
 
     Raises:
-        tunekit.errors.JournalError: If a file is no journal, is of another version, or was damaged;
-            also if an event is unknown.
+        tunekit.errors.JournalError: If a file is not a journal, has another version, is damaged, or
+            has an unknown event.
         OSError: If the storage fails.
 
     Example:
@@ -288,13 +287,13 @@ def events_in(
 
 @dataclass
 class Record:
-    """What the journal has of an experiment's newest sweep, or has gained since it was read last.
+    """The lines of an experiment's newest sweep, or those added since the last read.
 
     Attributes:
-        sessions: The first line of each session: when, with which versions and settings.
+        sessions: The first line of each session, with its time, versions and settings.
         events: The other lines.
-        anew: Whether what was read before does not count any more: another sweep has begun in the
-            folder, or its files are not the ones that were read.
+        anew: Whether lines that were read earlier are obsolete: another sweep has begun in the
+            folder, or its files have been replaced.
     """
 
     sessions: list[dict[str, Any]] = field(default_factory=list)
@@ -303,7 +302,7 @@ class Record:
 
 
 def record_of(folder: Folder, *, unpickle: bool = False, series: str = SERIES) -> Record:
-    """Return what the journal in an experiment's folder has.
+    """Return the sessions and events of the journal in an experiment's folder.
 
     Args:
         folder: The folder.
@@ -318,7 +317,7 @@ def record_of(folder: Folder, *, unpickle: bool = False, series: str = SERIES) -
 
 
 def later_sessions(folder: Folder) -> list[LaterSession]:
-    """Return the sessions of later validations beside a sweep.
+    """Return the sessions of a sweep's later validations.
 
     Raises:
         tunekit.errors.JournalError: If a session's journal is damaged, or of another version.
@@ -358,8 +357,8 @@ class _Position:
 class JournalReader:
     """Reads a journal as it grows: each line once.
 
-    It remembers how far it has read in the newest file. A line that is not complete is read when it
-    is. If a reading fails, the next one begins where that one did.
+    An incomplete line is read once it is complete. If a read fails, the next one starts at the same
+    position.
 
     Args:
         folder: The experiment's folder.
@@ -391,14 +390,14 @@ class JournalReader:
         self._before: list[bytes] = []
 
     def forget(self) -> None:
-        """Read everything again, with the next call of :meth:`read`."""
+        """Read the journal from its start at the next :meth:`read`."""
         self._at = _Position()
 
     def read(self) -> Record:
         """Return the lines that are new since the last call.
 
         Raises:
-            tunekit.JournalError: As for :func:`record_of`.
+            tunekit.errors.JournalError: As for :func:`record_of`.
             OSError: If the storage fails.
         """
         try:
@@ -462,15 +461,15 @@ class JournalReader:
         return _Position(at.file, at.bytes + read, at.lines + len(lines), begun, last, seal)
 
     def _check_order(self, file: str, index: int, number: int, last: int) -> None:
-        """Raise unless a line's number may follow another one, which it does not directly."""
+        """Raise an error unless the lines between two numbers may be missing."""
         if number <= last:
             raise _disordered(file, index, number, last)
         self._check_gap(
-            f"{file} goes on at line {index} with number {number}", last + 1, number - 1
+            f"{file} continues at line {index} with number {number}", last + 1, number - 1
         )
 
     def _check_gap(self, where: str, first: int, last: int) -> None:
-        """Raise unless a file says that lines may be missing."""
+        """Raise an error unless a file allows these lines to be missing."""
         allowed = f"{first}-{last}.missing"
         which = f"line {first} is" if first == last else f"lines {first} to {last} are"
         if allowed not in self._names:
@@ -491,7 +490,7 @@ class JournalReader:
         *,
         begun: bool,
     ) -> None:
-        """Check that a session follows what was read so far, and take its first line."""
+        """Add a session's first line, after checking that it follows the lines read so far."""
         number, after = head["n"], head["after"]
         if head["begins"]:
             if number <= last:
@@ -509,7 +508,7 @@ class JournalReader:
         found.sessions.append(head)
 
     def _leave_out(self, found: Record, head: dict[str, Any], file: str, last: int) -> None:
-        """Leave out what a driver has written after another one had taken the sweep over.
+        """Drop lines that a driver wrote after another one had taken the sweep over.
 
         Raises:
             tunekit.errors.JournalError: If the session does not follow a line of the file before.
@@ -587,9 +586,9 @@ def _event(line: bytes, file: str, index: int, *, unpickle: bool) -> Event:
         check(event)
     except (msgspec.ValidationError, ValueError) as error:
         raise JournalError(
-            f"{file}, line {index}, is no event that this tunekit knows: {error}. It says "
+            f"{file}, line {index}, is not a known event: {error}. The line begins with "
             f"{line[:120].decode(errors='replace')!r}. Install the newer tunekit that wrote it, or "
-            "put the file back as it was."
+            "restore the original file."
         ) from error
     return event
 
@@ -601,8 +600,8 @@ def _head(line: bytes, file: str) -> dict[str, Any]:
     version = head.get("version")
     if head.get("journal") != "tunekit" or type(version) is not int:
         raise JournalError(
-            f"{file} is no journal of tunekit's: its first line is {text(head)}. Pass the folder "
-            "of an experiment that tunekit has run, or put the file back as it was."
+            f"{file} is not a tunekit journal: its first line is {text(head)}. Pass the folder of "
+            "an experiment that tunekit has run, or restore the original file."
         )
     if version != VERSION:
         raise JournalError(

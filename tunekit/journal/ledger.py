@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 
 
 class Ledger:
-    """Writes down what happens to a sweep, as its only driver.
+    """Record a sweep's events, as its only driver.
 
-    Until its folder is known, and after the end, nothing is written.
+    Nothing is written before the folder is known, nor after the end.
 
     Args:
-        clock: What the time is read from.
+        clock: The clock.
         on_lost: Called, from whichever thread, if another driver takes the sweep over.
 
     Example:
@@ -67,7 +67,7 @@ class Ledger:
         return 0 if self._journal is None else self._journal.last
 
     def claim(self, storage: Any) -> None:
-        """Become the driver of the experiment in a storage, and get to know its folder.
+        """Become the driver of the experiment in a storage.
 
         Raises:
             tunekit.errors.AlreadyRunningError: If another driver is alive.
@@ -140,23 +140,23 @@ class Ledger:
             self._keeper.added(controller, added, kept=kept)
 
     def close(self) -> None:
-        """End the session: what waits is written, and another driver may have the sweep."""
+        """Write the waiting lines, end the session and release the lock."""
         if self._journal is not None and not self._journal.close():
             logger.error(
-                "The end of the journal could not be written: what it lacks is validated again if "
-                "the sweep is restored."
+                "The end of the journal could not be written. Validations that it lacks will run "
+                "again if the sweep is restored."
             )
         self._journal, self._keeper = None, None
         self.let_go()
 
     def let_go(self) -> None:
-        """Let another driver have the sweep: this one has ended, however it did."""
+        """Release the lock, so that another driver can take over the sweep."""
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.release()
 
     def _give_way(self, error: AlreadyRunningError) -> None:
-        """Another driver has taken the sweep over: write nothing more."""
+        """Stop writing, because another driver has taken the sweep over."""
         if self._folder is not None:
             self._folder.abandon()
         self._on_lost(error)

@@ -1,12 +1,12 @@
-"""The lock of a sweep: one driver at a time goes on with it.
+"""Locks a sweep, so that one driver at a time runs it.
 
-It is a file in the journal's folder, ``journal/driver.json``, that says who the driver is and when
-it was last heard of: every few seconds it says again that it is alive. On the holder's machine its
-process shows whether it is; elsewhere the last heartbeat has to do.
+The lock is a file in the journal's folder, ``journal/driver.json``, with the driver's identity and
+its last heartbeat, which is renewed every few seconds. On the driver's machine, its process shows
+whether it is alive; elsewhere, the last heartbeat decides.
 
-In a local folder, also a mounted one, of two that begin at the same moment one gets it. An object
-store has nothing that only one can make: there both write, wait, and read what is there; whoever
-was written over gives way.
+In a local folder, mounted ones included, one of two drivers that start at the same moment gets the
+lock. Object stores have no exclusive creation: both drivers write, wait, and read the file; the one
+that was overwritten stops.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ logger = logging.getLogger(__name__)
 #: The lock's file in the experiment's folder.
 LOCK = "journal/driver.json"
 
-#: The environment variable that, set to 1, takes a sweep over from whoever holds it.
+#: The environment variable that, set to 1, takes a sweep over from another driver.
 TAKE_OVER = "TUNEKIT_TAKE_OVER"
 
-#: How often a driver says that it is alive.
+#: The seconds between a driver's heartbeats.
 BEAT_S = 10.0
 
-#: For how long it must not have said so to count as dead: three times it did not.
+#: The seconds without a heartbeat after which a driver counts as dead.
 SILENT_S = 3 * BEAT_S
 
 _LOOK_AGAIN_S = 1.0
@@ -147,8 +147,8 @@ def _born(pid: int) -> int:
 class LockFile:
     """The file of a lock, in any storage.
 
-    In a local folder, whoever looks and then writes holds the operating system's lock of the folder
-    meanwhile: between the two nobody else writes. Where there are no such locks, a doubt is left.
+    In a local folder, reading and then writing is done under the operating system's lock of the
+    folder, so that no other driver writes in between. Without such locks, ``doubt_s`` applies.
 
     Args:
         filesystem: The storage.
@@ -230,8 +230,8 @@ class DriverLock:
     def claim(self) -> None:
         """Become the sweep's driver.
 
-        A driver on another machine that was heard of a moment ago is watched until it is heard of
-        again, or counts as dead.
+        A driver on another machine with a recent heartbeat is watched until its next heartbeat, or
+        until it counts as dead.
 
         Raises:
             tunekit.errors.AlreadyRunningError: If another one is alive.
@@ -243,8 +243,8 @@ class DriverLock:
         rival = Driver.decoded(held)
         if rival is not None and rival.alive_for_s(self._clock.time()):
             logger.warning(
-                "The sweep in %s is taken over from %s, because %s is set. If that one is "
-                "alive, it stops within %g s; this one begins then.",
+                "Taking over the sweep in %s from %s, because %s is set. If that driver is "
+                "alive, it stops within %g s; then this one begins.",
                 self._home,
                 _told(rival, self._clock.time()),
                 TAKE_OVER,
@@ -268,12 +268,11 @@ class DriverLock:
             again = watched is not None and watched.token == driver.token
             if left == math.inf or (again and watched != driver):
                 raise AlreadyRunningError(
-                    f"The sweep in {self._home!r} has a driver: {_told(driver, now)}. Two would "
-                    "both go on with it. Wait until that one has ended, or end it; `tunekit "
-                    "status` shows what it does. If it is dead, or to take the sweep from it, set "
-                    f"the environment variable {TAKE_OVER}=1, or run `tunekit resume --take-over`: "
-                    "a driver that is alive then stops. For another sweep, choose another "
-                    "RunConfig(name=...)."
+                    f"The sweep in {self._home!r} has a driver: {_told(driver, now)}. Only one can "
+                    "run a sweep. Wait until that one has ended, or end it; `tunekit status` shows "
+                    "its progress. If it is dead, or to take over the sweep, set the environment "
+                    f"variable {TAKE_OVER}=1, or run `tunekit resume --take-over`: a running "
+                    "driver then stops. For another sweep, choose another RunConfig(name=...)."
                 )
             if not again:
                 logger.warning(
@@ -301,13 +300,13 @@ class DriverLock:
         return self._mine is not None
 
     def keep(self, on_lost: Callable[[AlreadyRunningError], None]) -> None:
-        """Say that this driver is alive from now on, every few seconds, however long a step takes.
+        """Send heartbeats from a thread from now on.
 
-        Where time does not pass by itself, whoever lets it pass calls :meth:`beat`.
+        With a simulated clock, call :meth:`beat` instead.
 
         Args:
-            on_lost: Called once, from whichever thread, if another driver has taken the sweep
-                over: nothing more may be written.
+            on_lost: Called once, from any thread, if another driver has taken the sweep over;
+                nothing more may be written then.
         """
         self._on_lost = on_lost
         if isinstance(self._clock, SystemClock):
@@ -318,7 +317,7 @@ class DriverLock:
             self.beat()
 
     def beat(self) -> None:
-        """Say that this driver is alive, unless another one has taken the sweep over."""
+        """Renew the heartbeat, unless another driver has taken the sweep over."""
         with self._mutex:
             mine = self._mine
             if mine is None:
@@ -345,7 +344,7 @@ class DriverLock:
         )
 
     def release(self) -> None:
-        """Let another driver have the sweep; nothing happens if this one has not got it."""
+        """Release the lock, if this driver holds it."""
         self._ended.set()
         with self._mutex:
             mine, self._mine = self._mine, None
@@ -367,7 +366,7 @@ class DriverLock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Be the driver for as long as something short takes."""
+        """Hold the lock inside a ``with`` block."""
         try:
             self.claim()
             yield
@@ -376,7 +375,7 @@ class DriverLock:
 
 
 def _told(driver: Driver, now: float) -> str:
-    """Return who a driver is, for the user."""
+    """Describe a driver for messages."""
     began = datetime.fromtimestamp(driver.since, timezone.utc)
     own = driver.pid_space == _pid_space() and driver.pid == os.getpid()
     where = "this process" if own else f"process {driver.pid}"
@@ -387,7 +386,7 @@ def _told(driver: Driver, now: float) -> str:
 
 
 def driver_of(filesystem: pyarrow.fs.FileSystem, home: str, now: float) -> Driver | None:
-    """Return who drives the sweep in a folder, or did when it was killed; None if no lock says so.
+    """Return the sweep's driver according to its lock, which may be dead; None without a lock.
 
     Args:
         filesystem: The storage.

@@ -1,4 +1,4 @@
-"""How a sweep is run: what the first line of each session in the journal says."""
+"""Describes how a sweep runs, for the first line of each session in the journal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PACKAGES = ("torch", "optuna", "numpy")
 
 
 def import_path(thing: Any) -> str | None:
-    """Return where another process can import a function or class from; None if it cannot.
+    """Return the import path of a function or class; None if it cannot be imported.
 
     Example:
         >>> import_path(import_path)
@@ -137,7 +137,7 @@ def _settings_of(config: ValidationConfig) -> dict[str, Any]:
 
 
 def _amounts_of(options: Mapping[str, Any]) -> dict[str, float]:
-    """The resources that options of a Ray task ask for; the other options may hold secrets."""
+    """Return the resources in the options of a Ray task; other options may hold secrets."""
     amounts = {**options, **(options.get("resources") or {})}
     return {name: amount for name, amount in amounts.items() if _is_amount(name, amount)}
 

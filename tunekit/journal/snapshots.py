@@ -82,7 +82,7 @@ class SnapshotWriter:
         self._archives = {f"{FOLDER}/{name}" for name in folder.names(FOLDER)} - {SETTINGS}
 
     def snapshot(self, controller: Controller) -> bool:
-        """Keep what Tune has just saved; return whether it is kept."""
+        """Archive the state that Tune has just saved; return whether that succeeded."""
         if self._begins and not self._keep_settings():
             return False
         self._begins = False
@@ -156,14 +156,14 @@ class SnapshotWriter:
         return True
 
     def _forget_all_but(self, name: str, suffix: str) -> None:
-        """Delete the archives that another one has taken the place of."""
+        """Delete the archives that a newer one has replaced."""
         if not self._journal.sync():
             return  # an older line names what there is
         for archive in {one for one in self._archives if one.endswith(suffix)} - {name}:
             try:
                 self._folder.remove(archive)
             except OSError as error:
-                logger.warning("%s could not be deleted, and is tried again: %s", archive, error)
+                logger.warning("%s could not be deleted; this will be retried: %s", archive, error)
             else:
                 self._archives.discard(archive)
 
@@ -187,9 +187,9 @@ class SavedState:
     searched: int = 0
 
     def put_back(self, folder: Folder, events: Sequence[Event], now: str | None = None) -> None:
-        """Put Tune's files in an experiment's folder as they were saved.
+        """Write Tune's files back to an experiment's folder as they were saved.
 
-        It can be killed, and called again, at any time.
+        It can be interrupted at any time and repeated.
 
         Args:
             folder: The folder.
@@ -226,16 +226,16 @@ class SavedState:
 
 
 def cannot_write(path: str, why: str) -> RestoreError:
-    """Return the error that says that a restore cannot write to an experiment's folder."""
+    """Return the error for a restore that cannot write to an experiment's folder."""
     return RestoreError(
         f"The sweep in {path!r} cannot be restored: its files cannot be written there: {why}. A "
-        "restore puts them back as they were saved last. Make room, or see that the folder can be "
-        "written to, and restore again; nothing is lost."
+        "restore writes them back as they were last saved. Make room, or check that the folder is "
+        "writable, and restore again; nothing is lost."
     )
 
 
 def saved_state(folder: Folder, events: Sequence[Event], path: str = "PATH") -> SavedState | None:
-    """Read what a sweep can be restored from; None if none of its trials has begun.
+    """Read the state that a sweep can be restored from; None if none of its trials has begun.
 
     Nothing is written, and no pickle is opened.
 
@@ -251,9 +251,9 @@ def saved_state(folder: Folder, events: Sequence[Event], path: str = "PATH") -> 
     linked = linked_file(folder.root) if isinstance(folder, LocalFolder) else None
     if linked is not None:
         raise RestoreError(
-            f"The sweep in {path!r} cannot be restored: {linked!r} in it is a link, and what is "
-            "written there would go into another file. Put a copy in its place, or restore a copy "
-            "of the folder (cp -rL)."
+            f"The sweep in {path!r} cannot be restored: {linked!r} in it is a link, so a restore "
+            "would write to another file. Replace the link by a copy, or restore a copy of the "
+            "folder (cp -rL)."
         )
     taken = next((event for event in reversed(events) if isinstance(event, SnapshotTaken)), None)
     as_of = 0 if taken is None else taken.n
@@ -291,7 +291,7 @@ def saved_state(folder: Folder, events: Sequence[Event], path: str = "PATH") -> 
 
 
 class _UnreadableError(Exception):
-    """An archive cannot be read; says which, and why."""
+    """An archive cannot be read."""
 
 
 def _state_in(folder: Folder, name: str) -> dict[str, bytes]:
@@ -373,9 +373,9 @@ def _read(folder: Folder, name: str, named: re.Pattern[str] = _OF_STATE) -> Mapp
 
 
 def _brought_up(state: bytes, events: Sequence[Event], as_of: int) -> bytes:
-    """Tune's saved trials with those that were added since, and those that have ended.
+    """Return Tune's saved trials, updated by the trials added and ended since.
 
-    Those that the time budget has stopped have not.
+    Trials that the time budget has stopped do not count as ended.
     """
     saved = json.loads(state)
     records = {json.loads(own)["trial_id"]: [own, more] for own, more in saved["trial_data"]}

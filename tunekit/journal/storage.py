@@ -13,7 +13,7 @@ Other storages (HDFS, SFTP) are written to like an object store, but show files 
 written: a kill leaves half of one in place of its predecessor. :func:`warn_of_kills` says so when a
 sweep starts.
 
-A storage that fails is tried again, in order, for as long as the sweep runs; it is told of, and
+Failed writes are retried, in order, for as long as the sweep runs; the failure is logged, and
 nothing is dropped.
 """
 
@@ -49,7 +49,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# An object is uploaded anew as it grows; another is begun when it is so large.
+# An object is uploaded again as it grows; at this size, another one is started.
 _CHUNK_BYTES = 256 * 1024
 _RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 # An object is there when it is closed, and not before. The names are pyarrow's, and fsspec's.
@@ -86,17 +86,17 @@ def _next_number(names: list[str]) -> int:
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
-    """Write a file as a whole: nobody sees half of it, at whatever moment.
+    """Write a file atomically: no reader sees half of it.
 
-    Its draft lies beside it, under a name that nobody can foresee.
+    A draft with a random name is written next to it first.
 
     Args:
         path: The file.
-        data: What is to be in it.
-        durable: Whether it is to outlive the machine, not just this process.
+        data: Its contents.
+        durable: Whether it must survive a crash of the machine, not just of this process.
 
     Raises:
-        OSError: If it cannot be written; what is there stays.
+        OSError: If it cannot be written; an existing file stays as it is.
 
     Example:
         >>> import tempfile
@@ -121,7 +121,7 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Let the names in a folder outlive the machine, where the file system can."""
+    """Write the names in a folder to disk, if the file system supports that."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -139,7 +139,7 @@ def _make_folder(folder: Path) -> None:
 
 
 class _Complaints:
-    """Tells that a storage fails, and when it works again."""
+    """Log when a storage fails, and when it works again."""
 
     def __init__(self, where: str):
         self._where = where
@@ -149,10 +149,9 @@ class _Complaints:
         if self._since is None:
             self._since = time.monotonic()
             logger.warning(
-                "The experiment's records cannot be written to %s: %s. %d wait to be written, and "
-                "are tried again. The sweep goes on; what is not written when the driver is killed "
-                "will be validated again by a restored sweep. Make room there, or see that it can "
-                "be reached.",
+                "The experiment's records cannot be written to %s: %s. %d wait, and will be "
+                "retried. The sweep continues; if the driver is killed, a restored sweep validates "
+                "again what was not written. Make room there, or check that it can be reached.",
                 self._where,
                 error,
                 waiting,
@@ -195,7 +194,8 @@ class LocalFolder:
     def append(self, series: str, line: bytes) -> None:
         """Append a line to the newest file of a series, such as ``journal/000001.jsonl``.
 
-        A session begins a file of its own: a line that a former one left torn stays a last line.
+        Each session starts a new file, so a line that an earlier one left torn stays the last of
+        its file.
 
         Args:
             series: The files' folder.
@@ -220,7 +220,7 @@ class LocalFolder:
         return not self._unsynced and not self._waiting
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a file as a whole: no reader sees half of it.
+        """Write a file atomically: no reader sees half of it.
 
         Raises:
             OSError: If it cannot be written; there is no new file then.
@@ -257,7 +257,7 @@ class LocalFolder:
         return inside(self.root, folder) / base
 
     def settle(self, patience_s: float) -> bool:
-        """Wait until all is written; False if it is not after so many seconds."""
+        """Wait until all is written; return False after ``patience_s`` seconds."""
         ends = time.monotonic() + patience_s
         self._write()
         while self._waiting and time.monotonic() < ends:
@@ -273,7 +273,7 @@ class LocalFolder:
             os.close(self._open.popitem()[1])
 
     def abandon(self) -> None:
-        """Write nothing more, what waits included: it is another driver's turn."""
+        """Discard the waiting lines and write nothing more: another driver has taken over."""
         self._abandoned = True
 
     def _write(self) -> None:
@@ -345,19 +345,19 @@ class RemoteFolder:
         self._has_folders = not keeps_objects(filesystem)
 
     def append(self, series: str, line: bytes) -> None:
-        """See :class:`LocalFolder`; the line is uploaded behind."""
+        """See :class:`LocalFolder`; the line is uploaded in the background."""
         self._enqueue("append", series, line)
 
     def sync(self) -> bool:
-        """See :class:`LocalFolder`; what is uploaded, in order, outlives this machine."""
+        """See :class:`LocalFolder`; always True, because uploads happen in order."""
         return True
 
     def put(self, name: str, data: bytes) -> None:
-        """See :class:`LocalFolder`; the file is uploaded behind, after all that came before it."""
+        """See :class:`LocalFolder`; the file is uploaded in the background, in order."""
         self._enqueue("put", name_below(name), data)
 
     def remove(self, name: str) -> None:
-        """See :class:`LocalFolder`; it is deleted behind."""
+        """See :class:`LocalFolder`; the file is deleted in the background, in order."""
         self._enqueue("remove", name_below(name), b"")
 
     def names(self, folder: str) -> list[str]:
