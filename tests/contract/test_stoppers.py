@@ -346,7 +346,7 @@ def test_a_stopper_that_names_a_metric_of_nobody_is_told_once(tmp_path, caplog, 
     monkeypatch.setattr(logging.getLogger("tunekit"), "propagate", True)
     ran = stopped(tmp_path, plateau("acuracy"))
     assert lengths(ran) == {END}
-    assert caplog.text.count("TrialPlateauStopper of RunConfig(stop=...) names 'acuracy'") == 1
+    assert caplog.text.count("TrialPlateauStopper of RunConfig(stop=...) uses 'acuracy'") == 1
 
 
 def test_a_stopper_that_is_no_users_costs_nothing(tmp_path):

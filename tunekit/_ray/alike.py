@@ -27,7 +27,7 @@ def asha(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
     cutoff = bracket.cutoff(recorded)
     if cutoff is None:
         return True
-    # Where the next trials' cutoff will be depends on the scores beside this one.
+    # The cutoff for the next trials depends on the scores adjacent to this one.
     below = [score for score in recorded.values() if score < cutoff]
     above = [score for score in recorded.values() if score >= cutoff]
     beside = [*(below and [max(below)]), *(above and [min(above)])]

@@ -65,12 +65,12 @@ def start_from(trial: Trial, checkpoint: Any) -> None:
 
 
 def take_saved(trial: Trial, checkpoint: Any, report: dict[str, Any]) -> None:
-    """Let a trial have a checkpoint that it saved before its sweep was interrupted."""
+    """Add a checkpoint that a trial saved before its sweep was interrupted."""
     trial.on_checkpoint(_TrainingResult(checkpoint=checkpoint, metrics=report))
 
 
 def skip_existing(trial: Trial) -> None:
-    """Let a trial's next checkpoint have a name that nothing in storage has.
+    """Name a trial's next checkpoint so that nothing in storage has that name.
 
     A process that was killed may have left a part of one, which Tune does not know.
     """
@@ -141,7 +141,7 @@ def _remove_in(trial: Trial, known: set[str], since: float) -> None:
 def forget_missing(trial: Trial) -> list[str]:
     """Forget the checkpoints of a trial that storage lacks; return where they lay.
 
-    The trial goes on from the newest that is left.
+    The trial continues from the newest one that is left.
     """
     manager = trial.run_metadata.checkpoint_manager
     latest, known = manager._latest_checkpoint_result, manager._checkpoint_results

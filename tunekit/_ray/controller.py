@@ -1,4 +1,4 @@
-"""The running experiment, as far as tunekit acts on it."""
+"""Controls a running Tune experiment."""
 
 from __future__ import annotations
 
@@ -127,12 +127,12 @@ class Controller:
 
     @property
     def summary(self) -> str:
-        """Return what the scheduler says of itself."""
+        """Return the scheduler's own summary."""
         return str(self._tune.scheduler_alg.debug_string())
 
     @property
     def used_resources(self) -> str:
-        """Return what trials take of the cluster, in words."""
+        """Return the cluster resources that trials use, in words."""
         return str(self._tune._used_resources_string())
 
     @property
@@ -142,7 +142,7 @@ class Controller:
 
     @property
     def awaits_nothing(self) -> bool:
-        """Return whether nothing of any trial is under way: Tune makes its next step at once."""
+        """Return whether no trial is active, so that Tune's next step does not wait."""
         tune = self._tune
         actors = tune._actor_manager
         return not (
@@ -164,10 +164,10 @@ class Controller:
         return max(0, self._tune.search_alg.total_samples - made)
 
     def promised(self) -> Iterator[Mapping[str, float]]:
-        """Say what each trial needs whose actor was requested and has not started.
+        """Yield the resources of each trial whose actor was requested and has not started.
 
-        They may be many, and to add up what one needs takes Ray long: it is done when it is asked
-        for, and once.
+        There may be many trials, and Ray takes long to add up one's resources, so that is done
+        lazily, and once.
         """
         known, self._needs = self._needs, {}
         for trial in self._tune._staged_trials:
@@ -181,16 +181,16 @@ class Controller:
 
     @staticmethod
     def needs_of(trial: Trial) -> Mapping[str, float]:
-        """Return what a trial takes, in all places together."""
+        """Return a trial's total resources."""
         return total(*trial.placement_group_factory.bundles)
 
     @staticmethod
     def bundles_of(trial: Trial) -> Sequence[Mapping[str, float]]:
-        """Return what a trial has in each place."""
+        """Return a trial's resources in each bundle."""
         return list(trial.placement_group_factory.bundles)
 
     def has_actor(self, trial: Trial) -> bool:
-        """Return whether a trial has an actor, which ends after what was called there before."""
+        """Return whether a trial has an actor, which ends after the calls made earlier."""
         return trial in self._tune._running_trials
 
     @property
@@ -199,7 +199,7 @@ class Controller:
         return sum(not has_starting_actor(self._tune, one) for one in self._tune._pending_trials)
 
     def starting(self) -> Iterator[Trial]:
-        """Yield each trial that has its resources, and whose process starts."""
+        """Yield each trial that has its resources and whose process is starting."""
         for trial in self._tune._staged_trials:
             if trial.status == Trial.PENDING and has_starting_actor(self._tune, trial):
                 yield trial
@@ -214,9 +214,9 @@ class Controller:
         }
 
     def can_resume(self, trial: Trial) -> bool:
-        """Return whether a trial is known to go on from its checkpoint in another process.
+        """Return whether a trial is known to resume from its checkpoint in another process.
 
-        A class is, if it says how; a function, if this one has asked for its checkpoint.
+        A class does if it can load checkpoints, a function if it has asked for its checkpoint.
         """
         name = trial.trainable_name
         if name not in self._resumable:
@@ -256,7 +256,7 @@ class Controller:
         return bool(self._tune._reuse_actors)
 
     def keep_apart(self) -> None:
-        """Let each trial have processes of its own, whatever a restored sweep was saved with."""
+        """Stop reusing processes for other trials, whatever a restored sweep was saved with."""
         self._tune._reuse_actors = False
 
     def wrapped(self) -> TrialRunnerWrapper:
@@ -369,13 +369,13 @@ class Controller:
 
     @property
     def is_full(self) -> bool:
-        """Return whether no more trials may have a process now, nor one that is kept."""
+        """Return whether no trial can get a process now, not even a kept one."""
         return self._left() == 0 and not self._tune._actor_cache.num_cached_objects
 
     def _left(self) -> int | None:
         """Return how many more processes there may be for trials; None: as many as get resources.
 
-        One that another trial has left counts: the next one goes on there.
+        One that another trial has left counts, because the next trial reuses it.
         """
         most, tune = self._places(), self._tune
         processes = len(tune._trial_to_actor) + tune._actor_cache.num_cached_objects
@@ -500,7 +500,7 @@ class Controller:
         fail_alone(self._tune._actor_manager)
 
     def wake_on(self, awaited: Iterable[Any]) -> None:
-        """Let Tune end a step as soon as something is there, and not only after 0.1 s.
+        """End Tune's step as soon as an awaited object is ready, not only after 0.1 s.
 
         Args:
             awaited: All that is waited for now: references to objects, or streams of them.
@@ -533,7 +533,7 @@ class Controller:
         self._first.add(trial)
 
     def train(self, trial: Trial) -> None:
-        """Let a held trial run its next iteration."""
+        """Run a held trial's next iteration."""
         self._tune._schedule_trial_train(trial)
 
     def change(self, trial: Trial, change: Change) -> None:
@@ -630,11 +630,11 @@ class Controller:
 
     @property
     def resumed(self) -> bool:
-        """Return whether it goes on from a saved state."""
+        """Return whether it continues from a saved state."""
         return bool(self._tune.resumed)
 
     def bring_home(self, trial: Trial) -> None:
-        """Let a trial be kept where the experiment is.
+        """Store a trial in the experiment's current folder.
 
         A restored search algorithm makes trials in the place that it was saved in; the experiment
         may have been moved since, or be reached in another way.
@@ -689,7 +689,7 @@ class Controller:
     def take_over_stopper(
         self, validated: Callable[[], Collection[str]], fail: Callable[[StopperError], None]
     ) -> ValidatedStopper | None:
-        """Let stoppers that read validated metrics be asked with validated results; see there.
+        """Call stoppers that read validated metrics with validated results; see there.
 
         Returns:
             What to ask with those; None if no stopper reads a metric.
@@ -736,17 +736,17 @@ def _has_enough(tune: TuneController) -> bool:
 
 
 def _move_ahead(tune: TuneController, trial: Trial) -> None:
-    """Let a trial whose actor was requested get resources before all others that take as much."""
+    """Give a trial's requested actor priority over others with the same resources."""
     actor = tune._trial_to_actor.get(trial)
     waiting = tune._actor_manager._resource_request_to_pending_actors[trial.placement_group_factory]
-    if actor in waiting:  # else it goes on in a cached one
+    if actor in waiting:  # otherwise, it continues in a cached one
         waiting.remove(actor)
         waiting.insert(0, actor)
 
 
 @contextlib.contextmanager
 def _requesting(tune: Any, most: int | None) -> Iterator[None]:
-    """Let Tune request at most so many more actors; None: as many as it likes."""
+    """Limit the number of actors that Tune requests; None: no limit."""
     usual = tune._max_pending_trials
     if most is not None:
         tune._max_pending_trials = min(usual, tune._actor_manager.num_pending_actors + most)
@@ -761,23 +761,23 @@ class _NotReset(Exception):
 
     def __init__(self, trial_id: str):
         super().__init__(
-            f"trial {trial_id} was to go on in the process of another one, which did not end, or "
+            f"trial {trial_id} was to reuse the process of another trial, which did not end, or "
             "whose reset_config did not return True"
         )
 
 
 @contextlib.contextmanager
 def _in_its_own_process(tune: TuneController, trial: Trial) -> Iterator[None]:
-    """Let a trial that fails where another one has run begin again, in a process of its own.
+    """Restart a trial that failed in a reused process, in a process of its own.
 
     What that one has left behind may be the reason: the failure does not count, and from now on
     each process has one trial.
     """
     if tune._reuse_actors:
         logger.warning(
-            "Trial %s could not go on in a process in which another trial had run. It continues in "
-            "a process of its own, as do all trials from now on. To keep trials apart from the "
-            "start, pass reuse_processes=False to tunekit.Tuner.",
+            "Trial %s failed in a process that another trial had used. It continues in a process "
+            "of its own, as do all trials from now on. To keep trials apart from the start, pass "
+            "reuse_processes=False to tunekit.Tuner.",
             trial.trial_id,
         )
     tune._reuse_actors = False
@@ -798,7 +798,7 @@ def _in_its_own_process(tune: TuneController, trial: Trial) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _keeping_actor(tune: TuneController, trial: Trial) -> Iterator[None]:
-    """Let Tune keep the actor that a trial leaves until the next step, if it reuses actors.
+    """Keep the actor that a trial leaves until the next step, if Tune reuses actors.
 
     It would end it unless it has requested another one, which it may not have been allowed to.
     """
@@ -817,7 +817,7 @@ def _keeping_actor(tune: TuneController, trial: Trial) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _not_reusing(tune: TuneController) -> Iterator[None]:
-    """Let Tune end an actor rather than keep it for another trial."""
+    """End an actor instead of keeping it for another trial."""
     reuses, tune._reuse_actors = tune._reuse_actors, False
     try:
         yield
@@ -896,7 +896,7 @@ class _Final(Trial):
 
 
 def fail_for_good(trial: Trial) -> None:
-    """Let a trial end with a failure that every retry would repeat.
+    """End a trial with a failure that every retry would repeat.
 
     ``FailureConfig(max_failures=...)`` is about other failures; -1 would retry for ever.
     """
@@ -915,7 +915,7 @@ class _FailingAlone(RayActorManager):
 
 
 def fail_alone(actors: RayActorManager) -> None:
-    """Let only the trial fail whose actor is lost, for example to Ray's memory monitor.
+    """Fail only the trial of an actor that is lost, for example to Ray's memory monitor.
 
     Tune ends the sweep with any error but those of actors and of the code that runs in them, and
     an ``OutOfMemoryError`` of Ray's is neither.
@@ -985,7 +985,7 @@ def has_starting_actor(tune: TuneController, trial: Trial) -> bool:
 
 
 def start_in_order(tune: TuneController) -> None:
-    """Let Tune start trials in reused actors in the order in which they began to wait."""
+    """Start trials in reused actors in the order in which they began to wait."""
     waiting = tune._resources_to_pending_trials
     if waiting.default_factory is not set:
         return

@@ -1,4 +1,4 @@
-"""Function trainables that can save when they are asked to.
+"""Runs function trainables that can save on demand.
 
 Tune's ``FunctionTrainable`` can only hand out the checkpoint of its last report: a callback's
 ``should_checkpoint``, ``checkpoint_frequency`` and ``checkpoint_at_end`` do nothing or are
@@ -65,11 +65,11 @@ class NoSession(Exception):
 
 
 class SaveError(RuntimeError):
-    """The function's own way to save has raised; it is the cause."""
+    """The ``save`` that a function registered has raised an error, which is the cause."""
 
 
 class _Saver:
-    """What the function of this process's trial has registered."""
+    """The ``save`` that this process's trial has registered."""
 
     def __init__(self) -> None:
         self.save: Save | None = None
@@ -92,14 +92,14 @@ def register_saver(save: Save) -> bool:
 
 
 def current_saver() -> Save | None:
-    """Return what the function of this process's trial has registered, if anything."""
+    """Return the ``save`` that this process's trial has registered, if any."""
     session = get_session()
     saver = session.get_state(_SAVER) if session is not None else None
     return None if saver is None else saver.save
 
 
 class _Session(_TrainSession):
-    """Notices when the function asks for the checkpoint to go on from, in whichever thread."""
+    """Detect that the function asks for its checkpoint, in any thread."""
 
     resumption: Resumption
 
@@ -114,14 +114,14 @@ class _Session(_TrainSession):
 
     @classmethod
     def watch(cls, session: Any, resumption: Resumption) -> None:
-        """Let a session of Ray's notice it."""
+        """Detect it in a session of Ray."""
         checkpoint = session.__dict__.pop("loaded_checkpoint", None)
         session.__class__ = cls
         session.resumption, session.loaded_checkpoint = resumption, checkpoint
 
 
 class _Checkpointable(FunctionTrainable):
-    """Saves by what the function registered, and goes on from its checkpoint or fails."""
+    """Save with the registered function; resume from its checkpoint or fail."""
 
     # Tune refuses checkpoint_frequency and checkpoint_at_end for functions, unless the trainable
     # says that it handles them; tunekit.policies puts them back into each trial's own settings.
@@ -144,7 +144,7 @@ class _Checkpointable(FunctionTrainable):
         cell = _cell_of(type(self))
         if self._anew is not None and cell is not None:
             cell.cell_contents = cloudpickle.loads(self._anew)
-        self._process_state.restore()  # gives back what only the former function held
+        self._process_state.restore()  # releases what only the former function held
         self._begin()
         return True
 
@@ -191,8 +191,8 @@ class _Checkpointable(FunctionTrainable):
             except Exception as error:
                 raised = traceback.format_exception_only(error)[-1].strip()
                 raise SaveError(
-                    f"At iteration {self.iteration}, save, which the function has registered with "
-                    f"tunekit.checkpoint_with(save), raised {raised}"
+                    f"At iteration {self.iteration}, the function passed to "
+                    f"tunekit.checkpoint_with(save) raised {raised}"
                 ) from error
             self._storage._update_checkpoint_index(metrics)
             checkpoint = self._storage.persist_current_checkpoint(
@@ -237,7 +237,7 @@ def checkpointable_class(trainable: Any) -> Any:
 
 
 def leave_resuming_to_tune(trainable: Any) -> None:
-    """Let a function that :func:`checkpointable_class` has wrapped begin anew, as in Tune.
+    """Restart a function that :func:`checkpointable_class` has wrapped, as Tune does.
 
     One that registers how to save must resume all the same.
     """
@@ -246,7 +246,7 @@ def leave_resuming_to_tune(trainable: Any) -> None:
 
 
 def let_tell_of_resuming(trainable: Any) -> None:
-    """Let the trials of a function say in their reports whether it has asked for a checkpoint."""
+    """Include in a function's reports whether it has asked for a checkpoint."""
     if is_checkpointable_function(trainable):
         trainable._tells = True
 
@@ -279,7 +279,7 @@ def _pickled(function: Any) -> bytes | None:
 
 
 def can_be_reset(trainable: Any) -> bool:
-    """Return whether its actor can become another trial: a function's can, a class may say how.
+    """Return whether a trainable's actors can be reused: a class must override ``reset_config``.
 
     Example:
         >>> class Net(Trainable):
@@ -315,7 +315,7 @@ def waits_to_be_asked(trainable: Any) -> bool:
 
 
 def can_be_resumed(trainable: Any) -> bool:
-    """Return whether it is a class trainable that says how it goes on from a checkpoint.
+    """Return whether a trainable is a class that can resume from a checkpoint.
 
     Whether a function can is seen when it asks for one.
 

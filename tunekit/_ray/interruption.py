@@ -36,7 +36,7 @@ def without_advice() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end a sweep as the first Ctrl-C does; a second one acts as it did before.
+    """End a sweep on SIGTERM as on the first Ctrl-C; a second one acts as it did before.
 
     On the main thread only, where Python handles signals, and only in the place of the default or
     of Ray's own handler, which exits at once: one of the user's stays. Afterwards the handlers are

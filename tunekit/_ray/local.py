@@ -36,14 +36,14 @@ __all__ = ["LocalSweep"]
 
 
 class SteppedClock(Protocol):
-    """A clock whose time passes when it is told to."""
+    """A clock with simulated time."""
 
     def monotonic(self) -> float:
         """Now, in seconds."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         ...
 
 
@@ -189,7 +189,7 @@ class LocalSweep:
         return sorted(self.controller.get_trials(), key=_number)
 
     def step(self) -> None:
-        """Let the controller handle one event."""
+        """Run one step of the controller."""
         with _in_process():
             self.controller.step()
 
@@ -266,7 +266,7 @@ def _resolve(future: _FutureTrainingResult, block: bool = True) -> Any:
 
 
 class _Handle:
-    """Stands in for an actor's handle."""
+    """A fake of an actor's handle."""
 
     def __init__(self, instance: tune.Trainable):
         self.instance = instance

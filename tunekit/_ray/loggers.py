@@ -1,4 +1,4 @@
-"""Tune's own loggers, where they are to write otherwise, or elsewhere."""
+"""Adapts Tune's own loggers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NEEDED = ("_trial_result", "_trial_writer")
 
 
 class Writing(TBXLoggerCallback):
-    """Tune's logger of TensorBoard, but that it writes into what it is given.
+    """Log to TensorBoard as Tune does, through writers that are passed in.
 
     Raises:
         tunekit.errors.UnsupportedRayError: If this Ray's logger keeps its writers in another way.
@@ -46,18 +46,18 @@ class Writing(TBXLoggerCallback):
             raise lacks(f"ray.tune.logger.TBXLoggerCallback().{name}" for name in gone)
 
     def write_with(self, trial: Trial, writer: Any) -> None:
-        """Let what is logged of a trial from now on go to a writer."""
+        """Set the writer of a trial."""
         self._trial_writer[trial] = writer
 
     def forget(self, trial: Trial) -> None:
-        """Let go of a trial's writer, which is not closed here."""
+        """Forget a trial's writer without closing it."""
         self._trial_writer.pop(trial, None)
         self._trial_result.pop(trial, None)
 
 
 @contextmanager
 def _no_torch() -> Iterator[None]:
-    """Let an import do without torch, unless it is imported already.
+    """Import without torch, unless it is already imported.
 
     tensorboardX wants it for a type hint, and that would take the driver a second of CPU before the
     first trial begins.
@@ -73,7 +73,7 @@ def _no_torch() -> Iterator[None]:
 
 
 class LocalFirst(JsonLoggerCallback):
-    """Tune's logger of ``result.json``, but that storage does not replace a local file."""
+    """Log ``result.json`` as Tune does, but never replace a local file by a stored one."""
 
     def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
         """Write a report as a line; not a part of one, if it has what JSON does not know."""
@@ -87,7 +87,7 @@ class LocalFirst(JsonLoggerCallback):
         self._trial_files[trial].flush()
 
     def update_config(self, trial: Trial, config: dict[str, Any]) -> None:
-        """Write hyperparameters, with texts for what cannot be written."""
+        """Write hyperparameters, with texts for values that cannot be written."""
         try:
             super().update_config(trial, config)
         except OSError:
@@ -123,7 +123,7 @@ _MLFLOW = (
 
 
 def adapt(logger: Any) -> None:
-    """Let a logger take rows that come late, and hyperparameters that change.
+    """Adapt a logger to late rows and changing hyperparameters.
 
     - Ray's logger of Weights & Biases logs a row as that of the step ``training_iteration``.
       Weights & Biases drops a row whose step is below the newest, and so validated metrics that
@@ -189,7 +189,7 @@ def _warn(name: str, follows: str) -> None:
 
 
 class _Counting:
-    """The ``wandb`` module, but that it counts the rows itself.
+    """The ``wandb`` module with its own row counter.
 
     Args:
         wandb: It.

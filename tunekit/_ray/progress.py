@@ -42,15 +42,15 @@ __all__ = ["Display", "ProgressSource", "reported"]
 
 
 class ProgressSource(Protocol):
-    """What there is to show of a sweep's validations."""
+    """Supplies the status of a sweep's validations."""
 
     def progress(self) -> list[str]:
-        """Return how the validations stand, in lines."""
+        """Return the status of the validations, in lines."""
         ...
 
     @property
     def judged_by(self) -> list[str]:
-        """The metrics that the sweep is judged by."""
+        """The metrics that decisions use."""
         ...
 
     @property
@@ -126,14 +126,14 @@ def _metric_columns(source: ProgressSource, trials: Sequence[Any], most: int) ->
 
 
 class _TerminalReporter(TuneTerminalReporter):
-    """Tune's own, which tells of validations, too."""
+    """Tune's own reporter, which also shows validations."""
 
     source: ProgressSource
     #: What the header calls the scheduler; None for what Tune would.
     scheduler: str | None = None
 
     def experiment_started(self, *args: Any, **about: Any) -> None:
-        """Print what the sweep is made of, with the user's scheduler, not the one around it."""
+        """Print the experiment's configuration, with the user's scheduler, not its wrapper."""
         if self.scheduler is not None and "scheduler_str" in about:
             about["scheduler_str"] = self.scheduler
         super().experiment_started(*args, **about)
@@ -210,7 +210,7 @@ def _reporter(source: ProgressSource, verbose: Any) -> ProgressReporter:
 def reported(
     run_config: tune.RunConfig, source: ProgressSource, scheduler: TrialScheduler | None = None
 ) -> Iterator[Display]:
-    """Let a sweep be reported with its validations, as long as it runs.
+    """Show a sweep's validations while it runs.
 
     A reporter that the user has passed remains the one that reports.
 
@@ -255,7 +255,7 @@ class Display:
         self._controller: Controller | None = None
 
     def begin(self) -> None:
-        """Let Tune's header name the user's scheduler; to be called before Tune prints it."""
+        """Name the user's scheduler in Tune's header; call this before Tune prints it."""
         own = self._run_config
         self._take_over([] if own is None else own.callbacks or [])
 
@@ -267,7 +267,7 @@ class Display:
                 self._terminal = callback
 
     def attach(self, controller: Controller) -> None:
-        """Get to know the sweep: from now on its validations are shown, too."""
+        """Connect the sweep, so that its validations are shown."""
         self._controller = controller
         self._take_over(controller.callbacks)
         for callback in controller.callbacks:

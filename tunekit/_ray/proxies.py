@@ -1,4 +1,4 @@
-"""A sweep as a scheduler sees it that judges by validated results.
+"""Shows a sweep to a scheduler with validated results.
 
 Tune's schedulers act on trials at once and look at what they are doing now: at their status, their
 newest result and checkpoint, their configuration. A validated result is old news. So a scheduler
@@ -78,7 +78,7 @@ class Version:
 
 
 class _Saved(_FutureTrainingResult):
-    """Stands for a save that Tune would have to wait for; it was made long ago."""
+    """Stand for a save that Tune would wait for, but which is already finished."""
 
     def __init__(self, result: _TrainingResult | None):
         self.result = result
@@ -117,12 +117,12 @@ class Change:
 
 
 class Proxy:
-    """A trial where its scheduler has seen it last: at its newest delivered score.
+    """A proxy of a trial, in its state at the newest delivered score.
 
     Everything that is not said here is the trial's own.
 
     Args:
-        scheduling: Who hears of what is done to it.
+        scheduling: Is notified of changes to it.
         trial: The trial; None for one that a saved scheduler knows, until it is added.
     """
 
@@ -151,7 +151,7 @@ class Proxy:
 
     @property
     def phase(self) -> Desired:
-        """Return where the scheduler believes the trial to be."""
+        """Return the trial's status as the scheduler knows it."""
         return self._phase
 
     @phase.setter
@@ -161,7 +161,7 @@ class Proxy:
 
     @property
     def doing(self) -> Actual:
-        """Return what the trial really does."""
+        """Return the trial's actual status."""
         if self.stands is not None:
             return self.stands
         status = self.real.status
@@ -176,7 +176,7 @@ class Proxy:
         return Actual.HELD if self.held else Actual.TRAINING
 
     def state(self) -> dict[str, Any]:
-        """Return what to save for a restore."""
+        """Return the state to save for a restore."""
         return {
             "phase": self.phase,
             "change": self.change,
@@ -185,7 +185,7 @@ class Proxy:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take up what :meth:`state` returned."""
+        """Restore the state that :meth:`state` returned."""
         self.phase, self.change, self.version = state["phase"], state["change"], state["version"]
         self.failed = state["failed"]
 
@@ -340,7 +340,7 @@ class _JudgedCheckpoints:
 
 
 class ProxyController:
-    """Tune's controller, with every trial where its scheduler has seen it last.
+    """A proxy of Tune's controller, whose trials are proxies.
 
     Args:
         wrapped: The controller as Tune gives it to schedulers.
@@ -390,7 +390,7 @@ class ProxyController:
     def _schedule_trial_save(
         self, trial: Proxy, result: dict[str, Any] | None = None
     ) -> _FutureTrainingResult | None:
-        """Hand out the checkpoint that earned the trial's newest score, rather than a new one."""
+        """Return the checkpoint of the trial's newest score instead of a new one."""
         return _Saved(trial.latest_checkpoint_result)
 
     def __getattr__(self, name: str) -> Any:

@@ -16,7 +16,7 @@ def in_worker() -> bool:
 
 
 def ends_the_process(error: BaseException) -> bool:
-    """Return whether an exception comes from whoever ends this process or task.
+    """Return whether an exception means that this process or task is being ended.
 
     A function may raise the same by itself: in a worker, where nobody presses Ctrl-C, an interrupt
     is the driver's only if it has cancelled the task, and an exit is Ray's only if it says so.

@@ -140,7 +140,7 @@ def nothing_under_way(tune_controller: Any) -> bool:
 
 
 def start_one_by_one(tune_controller: Any) -> None:
-    """Let Tune ask for the resources of one new trial at a time.
+    """Make Tune request the resources of one new trial at a time.
 
     It asks for those of up to 200 at once, and these would all start before a trial that is
     resumed later. ``TUNE_MAX_PENDING_TRIALS_PG`` says another number.

@@ -1,4 +1,4 @@
-"""Tune's stopping criteria, asked with validated results where they read validated metrics."""
+"""Calls Tune's stopping criteria with validated results if they read validated metrics."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class ValidatedStopper(CombinedStopper):
 
         Args:
             validated: Names of the metrics of which only validated values count.
-            fail: Gets the error of a stopper that has raised, which is then not asked any more.
+            fail: Called with the error of a stopper that has raised; that one is not called again.
         """
         self._validated, self._fail = validated, fail
         for each in self._criteria:
             if each.broken:
                 logger.warning(
                     "%s of RunConfig(stop=...) raised an error before the sweep was interrupted, "
-                    "and is not asked any more.",
+                    "and is no longer called.",
                     _name_of(each.ask),
                 )
 
@@ -90,13 +90,13 @@ class ValidatedStopper(CombinedStopper):
         *,
         again: bool = False,
     ) -> bool:
-        """Return whether a validated result, flat, is to end its trial.
+        """Return whether a flat validated result ends its trial.
 
         Args:
             trial_id: The trial.
             result: The result; one that was shown before is passed over.
             produced: Names of the metrics that validations have produced.
-            again: Whether it was judged before the sweep was interrupted.
+            again: Whether it was already evaluated before the sweep was interrupted.
         """
         place = (result.get(GENERATION, 0), result[ITERATION])
         if place <= self._newest.get(trial_id, (-1, 0)):
@@ -117,8 +117,8 @@ class ValidatedStopper(CombinedStopper):
         if lost is not None and lost not in self._told:
             self._told.add(lost)
             logger.warning(
-                "%s of RunConfig(stop=...) names %r, which neither training has reported nor "
-                "validation returned (that was %s): as long as nobody does, it stops nothing.",
+                "%s of RunConfig(stop=...) uses %r, which neither training nor validation has "
+                "produced (seen: %s), so it cannot stop anything.",
                 _name_of(each.ask),
                 lost,
                 _listed(produced),
@@ -149,7 +149,7 @@ def _error_of(
         f"{_name_of(each.ask)} of RunConfig(stop=...) raised {type(error).__name__}: {error}, when "
         f"it got the validated result of trial {trial_id} at iteration {result[ITERATION]}. "
         f"Validation has returned {_listed(produced)}; the result has these and what training "
-        "reported. Mend it for the next sweep; this one is saved, and goes on without it: "
+        "reported. Fix it for the next sweep; this one is saved, and continues without it: "
         "tunekit.Tuner.restore(...).fit()."
     )
 

@@ -1,4 +1,4 @@
-"""Distributed trials: a Ray Train trainer as something that Tune can run.
+"""Runs Ray Train trainers as trials of Tune.
 
 Each trial is one run of the trainer. Its workers report to the trial as they do to Ray Train, and
 the checkpoints that they have uploaded into the trial's directory are the trial's checkpoints,
@@ -96,7 +96,7 @@ def trainer_of(source: Any, config: Mapping[str, Any]) -> DataParallelTrainer:
         )
         if not isinstance(made, DataParallelTrainer):
             raise DistributedTrialError(
-                f"{source!r} returned {made!r}, which is no trainer of Ray Train's. Return "
+                f"{source!r} returned {made!r}, which is not a Ray Train trainer. Return "
                 "ray.train.torch.TorchTrainer(...), for example."
             )
         return made
@@ -173,7 +173,7 @@ class _DistributedTrial(tune.Trainable):
         checkpoint = saved.checkpoint
         if not _exists_at_fs_path(checkpoint.filesystem, checkpoint.path):
             raise DistributedTrialError(
-                f"The checkpoint {checkpoint.path} that trial {self.trial_id} is to go on from "
+                f"The checkpoint {checkpoint.path} that trial {self.trial_id} is to resume from "
                 "does not exist. Was it deleted, or the experiment moved?"
             )
         self._begin_at = checkpoint
@@ -226,13 +226,13 @@ class _DistributedTrial(tune.Trainable):
 
     @property
     def has_workers(self) -> bool:
-        """Return whether it has workers that could do something beside its training."""
+        """Return whether it has workers that can validate alongside its training."""
         return self._workers is not None and self._workers.alive
 
     def beside(
         self, call: Callable[[], Generator[Any, None, Any]], *, alone: bool
     ) -> Iterator[Any]:
-        """Run something in the workers while they stand still, as :class:`TrialWorkerGroup` says.
+        """Run a generator in the workers while training waits: see :class:`TrialWorkerGroup`.
 
         If they do not survive it, others take their place when the trial goes on, and begin at its
         newest checkpoint.
@@ -260,7 +260,7 @@ class _DistributedTrial(tune.Trainable):
         self._last_result: dict[str, Any] = {}
 
     def _assign(self) -> TrialWorkerGroup:
-        """Let the living workers take the trial over, or others start with it."""
+        """Assign the trial to the living workers, or start others."""
         self._assigned = True
         trainer, workers, former = self._trainer(), self._workers, self._uploads
         self._uploads = _Uploads(self._storage.storage_filesystem, self._storage.trial_fs_path)
@@ -272,7 +272,7 @@ class _DistributedTrial(tune.Trainable):
             taken_over = isinstance(workers.next_event(_TAKEOVER_S), Begun)
             if not taken_over:
                 logger.warning(
-                    "The workers cannot take trial %s over: others are started.", self.trial_id
+                    "The workers cannot take over trial %s; starting others.", self.trial_id
                 )
         if workers is not None and not taken_over:
             workers.dismiss()
@@ -340,15 +340,15 @@ class _Uploads:
         self.token = uuid.uuid4().hex[:8]
 
     def take(self, path: str) -> None:
-        """Tune gets that one."""
+        """Keep this checkpoint, which Tune receives."""
         self._taken.add(posixpath.relpath(path, self._folder).split("/")[0])
 
     def delete_rest(self) -> None:
-        """Delete those that Tune has not got."""
+        """Delete the checkpoints that Tune has not received."""
         try:
             there = _list_at_fs_path(self._filesystem, self._folder)
         except OSError as error:
-            logger.warning("What workers left in %s stays there: %s", self._folder, error)
+            logger.warning("Files that workers left in %s stay there: %s", self._folder, error)
             return
         for name in abandoned(there, self.token, self._taken):
             path = posixpath.join(self._folder, name)

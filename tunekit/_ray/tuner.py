@@ -1,4 +1,4 @@
-"""The settings inside a ``ray.tune.Tuner``."""
+"""Reads and changes the settings of a ``ray.tune.Tuner``."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def goal_of(results: tune.ResultGrid) -> tuple[str | None, str | None]:
 
 
 def stand(trainable: Any) -> None:
-    """Let workers wait in each report with a checkpoint: they may be asked to validate it."""
+    """Make workers wait in each report with a checkpoint, which they may have to validate."""
     trainable.stands = True
 
 
@@ -108,7 +108,7 @@ def _loaded(module: str, name: str) -> Any:
 
 @contextmanager
 def ended_soon() -> Iterator[None]:
-    """Let Tune end a trial that was stopped in the middle of an iteration in seconds.
+    """Make Tune end a trial within seconds if it is stopped during an iteration.
 
     By default it waits 10 minutes for the iteration's end. While Tune waits for an actor that it
     has asked to end twice, it does nothing else for up to 10 s; so no less than these.
@@ -154,7 +154,7 @@ def trial_bundles(trainable: Any, param_space: dict[str, Any]) -> list[dict[str,
 
 
 def _largest(value: Any) -> Any:
-    """The largest number of those to choose from."""
+    """Return the largest of the numbers to choose from."""
     if isinstance(value, Categorical):
         value = value.categories
     elif isinstance(value, dict) and value.keys() == {"grid_search"}:
@@ -170,7 +170,7 @@ def is_remote() -> bool:
 
 
 def location_of(settings: Settings, home: str) -> str:
-    """Return where a sweep is kept, as the user would name it: a path, or a URI.
+    """Return the path or URI of a sweep's storage.
 
     Args:
         settings: The sweep's.
@@ -220,7 +220,7 @@ def type_and_settings(thing: Any) -> dict[str, Any]:
 
 
 def innermost_searcher(search_alg: SearchAlgorithm) -> Any:
-    """Return what suggests configurations, inside of what limits, repeats or hands them on."""
+    """Return the searcher that suggests configurations, without the wrappers around it."""
     found: Any = search_alg
     while isinstance(found, SearchGenerator) or hasattr(found, "searcher"):
         found = found.searcher

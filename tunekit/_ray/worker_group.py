@@ -174,7 +174,7 @@ class TrialWorkerGroup:
     def assign(
         self, run_context: TrainRunContext, checkpoint: Any, iteration: int, token: str
     ) -> None:
-        """Let the workers train.
+        """Start training in the workers.
 
         Args:
             run_context: The configuration, and where to store.
@@ -192,7 +192,7 @@ class TrialWorkerGroup:
     def beside(
         self, call: Callable[[], Generator[Any, None, Any]], *, alone: bool
     ) -> Iterator[Any]:
-        """Run a generator in the workers while they stand still; yield what it yields and returns.
+        """Run a generator in the workers while training waits; yield its values and results.
 
         If it returns a :class:`~tunekit.core.values.Raised` in one of several workers, all end: the
         others may wait for that one, or have exchanged more than it has.
@@ -503,7 +503,7 @@ class _Controller(TrainController):
         return status
 
     def forget_failures(self, failure_config: Any) -> None:
-        """Count failures anew, by these settings."""
+        """Reset the count of failures, with these settings."""
         self._failure_policy = create_failure_policy(failure_config)
 
     def end_workers(self) -> None:

@@ -1,4 +1,4 @@
-"""What runs in the worker processes of a distributed trial.
+"""Runs in the worker processes of a distributed trial.
 
 The train function that Ray Train starts in each worker is :func:`serve`: it runs the user's
 training loop on one assignment after another, in the same processes and the same process group.
@@ -72,7 +72,7 @@ _OF_RANKS = (
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker group is to train.
+    """The task of a worker group.
 
     Attributes:
         number: Counts the assignments of one worker group, from 1.
@@ -88,7 +88,7 @@ class Assignment:
 
 
 class _Leave(BaseException):
-    """Leaves the user's training loop: there is another assignment."""
+    """Leave the user's training loop, because there is another assignment."""
 
 
 class _Post:
@@ -130,7 +130,7 @@ class _Post:
             return assignment
 
     def reported(self, number: int, report: int) -> None:
-        """Return only when the worker may go on after a report.
+        """Block until the worker may continue after a report.
 
         Raises:
             _Leave: If it is to begin another assignment.
@@ -141,19 +141,19 @@ class _Post:
                 raise _Leave
 
     def ended(self, number: int) -> None:
-        """Note that the loop has returned, or was left."""
+        """Record that the loop has returned, or was left."""
         self.stage = number, True
 
     def gone(self) -> None:
-        """Note that the thread has ended."""
+        """Record that the thread has ended."""
         with self._changed:
             self._until = bool  # which is never true: it stands for good
             self._changed.notify_all()
 
     def until_it_stands(self) -> None:
-        """Wait until the training loop stands still.
+        """Wait until the training loop blocks.
 
-        It does not go on before this worker's actor is free: that is who would let it.
+        It cannot continue before this worker's actor is free, because that one releases it.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._until is not None and not self._until())
@@ -168,7 +168,7 @@ def assign(assignment: Assignment, upto: int) -> None:
 
 
 def allow(number: int, upto: int) -> None:
-    """Let this worker return from its reports up to that one; called on it by the trial."""
+    """Allow this worker to return from its first ``upto`` reports; called on it by the trial."""
     _post.allow(number, upto)
 
 
@@ -200,7 +200,7 @@ def side_task(
 
 @contextlib.contextmanager
 def _as_if_alone() -> Iterator[None]:
-    """Let rank 0 look like a process of its own.
+    """Make rank 0 look like a process of its own.
 
     Libraries that find a process group wait in it for the other ranks, which have nothing to do.
     One that has changed the groups of this process has put them out of step with the other ranks,
@@ -225,13 +225,13 @@ def _as_if_alone() -> Iterator[None]:
 
 
 def _groups_of(dist: Any) -> tuple[int, int]:
-    """Return how many process groups torch has in this process, and has made."""
+    """Return how many process groups torch has in this process, and how many it has created."""
     world = getattr(getattr(dist, "distributed_c10d", None), "_world", None)
     return len(getattr(world, "pg_names", ())), getattr(world, "group_count", 0)
 
 
 class TrialWorker(RayTrainWorker):
-    """A Ray Train worker that also says how far it has come with its assignments."""
+    """A Ray Train worker that also reports the progress of its assignments."""
 
     def poll_status(self) -> WorkerStatus:
         """Return what Ray's says, and the ``stage``: which assignment was begun last, and whether
@@ -244,7 +244,7 @@ class TrialWorker(RayTrainWorker):
 
 
 class _Utils(DistributedTrainFnUtils):
-    """Lets a report return when the worker may go on."""
+    """Return from a report once the worker may continue."""
 
     def __init__(self, assignment: Assignment):
         self._number, self._token = assignment.number, assignment.token
