@@ -1,4 +1,4 @@
-"""What asynchronous validation costs training, in one run, on work that sleeps.
+"""Measure what asynchronous validation costs training, with work that sleeps.
 
     python scripts/bench_async.py
     python scripts/bench_async.py --asha function resettable class --train-s 2

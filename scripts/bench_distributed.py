@@ -1,4 +1,4 @@
-"""What distributed trials and their validations cost, beside stock Ray Train, in one run.
+"""Compare the costs of distributed trials and their validations with stock Ray Train.
 
     python scripts/bench_distributed.py [--parts validations reports exploits sweep]
 
@@ -6,8 +6,8 @@
   itself takes: stock Ray Train outside of Tune (inside it hangs), and tunekit;
 - reports: seconds from ``ray.train.report`` in the worker to the scheduler;
 - exploits: seconds of a pause and resume, of an exploit, and from a trial's end to the next one's
-  first report, with workers started anew and taken over;
-- sweep: how long a sweep of short trials takes, started anew and taken over.
+  first report, with new and with reused workers;
+- sweep: the time of a sweep of short trials, with new and with reused workers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What validating alongside costs a whole program: the same one inline and with tunekit, in turn.
+"""Compare whole programs that validate inline with the same ones that use tunekit.
 
     python scripts/bench_inline.py                       # those whose packages are installed
     python scripts/bench_inline.py --names pytorch pytorch-fifo --repeats 5

@@ -1,4 +1,4 @@
-"""What a sweep by two objectives finds, beside Syne Tune's MOASHA, on the same curves.
+"""Compare sweeps with two objectives with Syne Tune's MOASHA, on the same curves.
 
     python scripts/bench_objectives.py               # 30 orders: some 4 minutes
 

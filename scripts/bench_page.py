@@ -1,4 +1,4 @@
-"""How long the report of a large sweep takes to open, and to answer, in a browser.
+"""Measure how fast the report of a large sweep opens and responds in a browser.
 
     PYTHONPATH=. python scripts/bench_page.py [--trials 1000] [--iterations 100] [--against 100]
 

@@ -1,4 +1,4 @@
-"""How long a sweep takes, beside stock Ray that validates inline, Optuna, and Syne Tune.
+"""Compare the time of a sweep with inline validation in stock Ray, Optuna and Syne Tune.
 
     python scripts/bench_peers.py                    # in virtual time: some 5 minutes
     python scripts/bench_peers.py --orders 30

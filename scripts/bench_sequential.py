@@ -1,4 +1,4 @@
-"""How many examples a sweep evaluates when its validations end as soon as they know enough.
+"""Count the examples that a sweep evaluates if validations stop once estimates suffice.
 
     python scripts/bench_sequential.py                 # some 10 minutes
     python scripts/bench_sequential.py --orders 20

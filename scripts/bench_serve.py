@@ -1,4 +1,4 @@
-"""How late a score is on the live page, and what the server takes for that.
+"""Measure the delay of scores on the live page, and the server's load.
 
     PYTHONPATH=. python scripts/bench_serve.py [--trials 200] [--validations 20000] [--live 60]
 

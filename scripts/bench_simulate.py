@@ -1,4 +1,4 @@
-"""How well a simulation predicts a small machine: real sweeps, and the same ones in virtual time.
+"""Compare real sweeps on a small machine with simulations of the same sweeps.
 
     python scripts/bench_simulate.py                     # some 15 minutes
     python scripts/bench_simulate.py --names pytorch long

@@ -1,15 +1,15 @@
-"""What a full validation of the winners costs: beside the sweep, after it, or by itself.
+"""Measure the cost of full validations: during the sweep, after it, or instead of quick ones.
 
     python scripts/bench_stages.py
 
 One sweep under ASHA on four logical CPUs, whose trials, quick and full validations do nothing but
 take their time. The same sweep is run in four ways that alternate:
 
-- ``quick``: judged by the quick validation, and no other;
+- ``quick``: ranked by the quick validation, without any other;
 - ``stage``: the same, with ``Stage("full", every="promoted")``;
 - ``after``: the same, and the same checkpoints are validated in full when the sweep has ended, by
   ``Sweep.validate``;
-- ``full``: judged by the full validation.
+- ``full``: ranked by the full validation.
 
 It prints how long each took, and as a ratio to ``quick``.
 """

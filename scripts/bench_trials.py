@@ -1,11 +1,11 @@
-"""What many trials cost the driver: CPU time per result, tunekit against stock Tune, in one run.
+"""Measure the driver's CPU time per result with many trials, in tunekit and stock Tune.
 
     python scripts/bench_trials.py                       # 100, 400, 1,600 and 10,000 trials
     python scripts/bench_trials.py --sizes 100 400       # a minute
 
 The controller alone, without Ray: ASHA over so many trials with two hyperparameters, of which 64
-run at a time, each for at most three iterations, with a checkpoint at each. Stock Tune judges by
-what trials report; tunekit by what the validation of each checkpoint returns, the same number. With
+run at a time, each for at most three iterations, with a checkpoint at each. Stock Tune ranks by
+the trials' reports; tunekit by the validation of each checkpoint, which returns the same. With
 trials that are held until it does (``--on-pending wait``), both make the same decisions about the
 same results, and the difference is what tunekit does. Both write Tune's default log files, unless
 they are left out (``--no-loggers``).

@@ -1,4 +1,4 @@
-"""One sweep on clusters of several nodes, some of which are lost: what that changes.
+"""Run a sweep on clusters that lose nodes, and compare the results.
 
     python scripts/clusters.py                 # all of them: six minutes on two cores
     python scripts/clusters.py quiet drained   # these

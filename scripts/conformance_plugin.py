@@ -1,4 +1,4 @@
-"""Lets Ray Tune's own tests use ``tunekit.Tuner`` (a pytest plugin of ``conformance.py``).
+"""Run Ray Tune's own tests with ``tunekit.Tuner`` (a pytest plugin of ``conformance.py``).
 
 ``CONFORMANCE_TUNER`` says which Tuner the tests get: ``stock`` or ``tunekit``. In both cases
 ``tune.run`` goes through it, with the settings laid out as a Tuner takes them, so that what was

@@ -1,4 +1,4 @@
-"""What late scores do to stock PBT and ASHA, and what they do with tunekit, side by side.
+"""Compare the effect of late scores on PBT and ASHA in stock Tune and in tunekit.
 
     python scripts/exactness.py
 
@@ -163,7 +163,7 @@ def rungs(folder, seeds):
 def main(argv=None):
     """Run all and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=5, help="sweeps of each kind (5)")
+    parser.add_argument("--seeds", type=int, default=5, help="number of sweeps of each kind (5)")
     seeds = parser.parse_args(argv).seeds
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     logging.getLogger("ray.train").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Kill or end each process of a sweep but its driver, and check how the sweep ends.
+"""Kill or end each process of a sweep except its driver, and check how the sweep ends.
 
     python scripts/faults.py                    # all cases
     python scripts/faults.py trial evaluator    # those whose names contain one of these words

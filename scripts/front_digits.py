@@ -1,4 +1,4 @@
-"""Accuracy against size on handwritten digits: MOASHA, ASHA by accuracy alone, random search.
+"""Compare MOASHA, ASHA by accuracy, and random search: accuracy and size on handwritten digits.
 
     .venv/bin/python scripts/front_digits.py              # two seeds of a minute each: six minutes
 

@@ -1,4 +1,4 @@
-"""What the scripts share: arguments, a local Ray, fair turns, memory, a table, a made-up sweep."""
+"""Shared helpers of the scripts: arguments, a local Ray, alternation, memory, tables, a sweep."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Population based training against random search of the same budget, on handwritten digits.
+"""Compare population based training with random search at equal budget, on handwritten digits.
 
     .venv/bin/python scripts/pbt_digits.py
 
 Both train the same first configurations from the same weights, half of the population at a time,
-and are judged by validated accuracy. The learning rate is sampled over four decades.
+and are ranked by validation accuracy. The learning rate is sampled over four decades.
 
 The budget is counted in epochs, those included that were trained and then overwritten. A population
 that is not synchronous trains somewhat more or less than its trials' length says, so it runs first,

@@ -1,4 +1,4 @@
-"""The pictures of the docs: docs/live.png, docs/live-dark.png and docs/report.png.
+"""Take the screenshots docs/live.png, docs/live-dark.png and docs/report.png.
 
     PYTHONPATH=. python scripts/pictures.py
 

@@ -1,10 +1,10 @@
-"""What a release is called and what is new in it; the release workflow asks before it builds.
+"""Check a release's version and print its changes; the release workflow runs this first.
 
     python scripts/release.py v0.1.0
 
-Prints that version's part of CHANGELOG.md. Ends with an error if the tag is not the version in
-tunekit/version.py and setup.cfg, if the changelog lacks it or calls it unreleased, or if there is
-something in changelog.d that is not in the changelog yet.
+Prints that version's section of CHANGELOG.md. Fails if the tag is not the version in
+tunekit/version.py and setup.cfg, if the changelog lacks it or calls it unreleased, or if
+changelog.d has fragments that are not in the changelog yet.
 """
 
 from __future__ import annotations

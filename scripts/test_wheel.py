@@ -1,11 +1,11 @@
-"""What a user gets: the wheel in an empty environment, with the README's example run from it.
+"""Test the wheel in an empty environment, with the README's example.
 
     scripts/test-wheel
 
-Builds the sdist and the wheel from what is checked in or about to be, and compares them with it.
-Then it installs the wheel without constraints, so with the newest Ray that it allows, and uses it
-from a folder elsewhere: the example, the commands on the sweep that it left, and those that an
-extra is for, which have to say so. Needs nothing but Python; leaves nothing behind.
+Builds the sdist and the wheel from the files in Git or about to be added, and compares them. Then
+it installs the wheel without constraints, so with the newest Ray that it allows, and runs in
+another folder: the example, the commands on its sweep, and commands that need an extra, which must
+report that. Needs only Python, and cleans up.
 """
 
 from __future__ import annotations

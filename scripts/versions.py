@@ -1,4 +1,4 @@
-"""Which versions of Python, Ray and the other dependencies tunekit works with.
+"""Test tunekit with many versions of Python, Ray and the other dependencies.
 
     python scripts/versions.py                           # all cells: hours
     python scripts/versions.py 3.10-2.56.0-oldest        # one, or several
@@ -179,12 +179,12 @@ def main() -> int:
     )
     known = {cell.name: cell for cell in cells()}
     parser.add_argument("names", nargs="*", metavar="CELL", help="such as 3.10-2.56.0-oldest")
-    parser.add_argument("--list", action="store_true", help="print the cells' names and end")
-    parser.add_argument("--write", action="store_true", help=f"the outcomes into {PAGE.name}")
-    parser.add_argument("--ray", default="", help="what pip installs in place of the cell's Ray")
-    parser.add_argument("--keep", type=Path, help="a folder that keeps the environments")
+    parser.add_argument("--list", action="store_true", help="print the cells' names and exit")
+    parser.add_argument("--write", action="store_true", help=f"write the outcomes into {PAGE.name}")
+    parser.add_argument("--ray", default="", help="the Ray that pip installs instead of the cell's")
+    parser.add_argument("--keep", type=Path, help="keep the environments in this folder")
     parser.add_argument("--without", nargs="+", default=[], choices=sorted(set(NEEDS.values())))
-    parser.add_argument("--limit-s", type=float, default=1800, help="for each step of a cell")
+    parser.add_argument("--limit-s", type=float, default=1800, help="seconds for each cell's step")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in known]
     if unknown:
