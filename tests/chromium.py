@@ -146,7 +146,7 @@ class Tab:
         )
 
     def run(self, script: str) -> Any:
-        """Return what an expression comes to; a promise is awaited."""
+        """Return the value of an expression; a promise is awaited."""
         given = {"expression": script, "awaitPromise": True, "returnByValue": True}
         answer = self.send("Runtime.evaluate", **given, userGesture=True)
         if "exceptionDetails" in answer:
@@ -166,7 +166,7 @@ class Tab:
         return found
 
     def box(self, selector: str) -> dict[str, float]:
-        """Scroll an element into view, and return where it is in the window."""
+        """Scroll an element into view, and return its position in the window."""
         what = json.dumps(selector)
         found: dict[str, float] = self.run(
             f"(() => {{const e = document.querySelector({what});"
@@ -177,7 +177,7 @@ class Tab:
         return found
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
-        """Do something with the mouse: ``mouseMoved``, ``mousePressed`` or ``mouseReleased``."""
+        """Send a mouse event: ``mouseMoved``, ``mousePressed`` or ``mouseReleased``."""
         self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
 
     def click(self, selector: str) -> None:
@@ -198,7 +198,7 @@ class Tab:
         self.mouse("mouseReleased", *end, button="left", clickCount=1)
 
     def press(self, key: str) -> None:
-        """Press a key, and let it go."""
+        """Press and release a key."""
         known = {"key": key, "code": key, "windowsVirtualKeyCode": _KEYS[key]}
         text = {"Enter": "\r", " ": " "}.get(key)
         more = {"text": text} if text else {}

@@ -1,4 +1,4 @@
-"""What all tests share: quiet logs, and one Ray for those that need it."""
+"""Shared fixtures: quiet logs, and one Ray for the tests that need it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ settings.load_profile("any-machine")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave cases to the night; keep the tests that share a Ray in one process."""
+    """Defer some cases to the nightly run; keep tests that share a Ray in one process."""
     left = set(_left_to_the_night(items, config.args))
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
@@ -73,7 +73,7 @@ def _quiet():
 
 @pytest.fixture(autouse=True)
 def _no_terminal(monkeypatch):
-    """What is printed goes into a pipe, unless a test says how wide its terminal is."""
+    """Print into a pipe, unless a test sets the width of its terminal."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
@@ -97,5 +97,5 @@ def ray_cluster():
 
 @pytest.fixture(autouse=True)
 def _no_machine_is_lost(monkeypatch):
-    """Waiting for the disk outlives a machine that is lost, and takes tests half of their time."""
+    """Skip waiting for the disk, which would take half of the tests' time."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)

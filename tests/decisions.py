@@ -1,4 +1,4 @@
-"""Which reports are due, as a sweep asks: by a rule, and by the scores that are on their way."""
+"""Finds the due reports of a sweep, by a rule and by the pending scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tunekit.core.events import (
 
 
 class Decisions:
-    """Trials that save where a report is due, so that it is validated."""
+    """Trials that save at each due report, so that it is validated."""
 
     def __init__(self) -> None:
         self.engine = Engine("decisions")
@@ -22,7 +22,7 @@ class Decisions:
     def asked(
         self, trial: str, iteration: int, now: float | None, rule: DecisionRule, *, done: bool
     ) -> bool:
-        """Let a trial report; return whether the report is due."""
+        """Report for a trial; return whether the report is due."""
         engine = self.engine
         coming = engine.coming(trial, before=iteration)
         serves = None if now is None else rule.serves(now, coming)
@@ -39,13 +39,13 @@ class Decisions:
         return due
 
     def settled(self, trial: str, iteration: int) -> None:
-        """Let the validation of a report end without a score that anybody waits for."""
+        """End the validation of a report without a score that a trial waits for."""
         for request in self.engine.delivery.pending(trial):
             if request.iteration == iteration:
                 self.engine.apply(ValidationEnded(id=request.id, status="failed"))
 
     def moved(self, trial: str) -> None:
-        """Let a trial go on with other weights."""
+        """Continue a trial with other weights."""
         generation = self.engine.ancestry.generation(trial) + 1
         donor = {"donor_id": "donor", "donor_generation": 0, "iteration": 0, "checkpoint": "c"}
         self.engine.apply(Exploited(trial_id=trial, generation=generation, reached=0, **donor))

@@ -37,7 +37,7 @@ _PATIENCE_S = 30
 
 
 def use() -> None:
-    """Let every Ray that this process starts fork its workers."""
+    """Fork the workers of every Ray that this process starts."""
     from ray._private import ray_constants
 
     if sys.platform == "linux" and not os.environ.get("TUNEKIT_REAL_STARTS"):
@@ -45,7 +45,7 @@ def use() -> None:
 
 
 def _address() -> str:
-    """Return where the process listens that has this one's settings."""
+    """Return the address of the forking process with this one's settings."""
     told = {name for name in os.environ if name.startswith(_TELLING)} - _READ_WHEN_NEEDED
     settings = json.dumps(
         [sys.executable, *(f"{name}={os.environ[name]}" for name in sorted(told))]
@@ -120,7 +120,7 @@ def _become_worker(argv: list[str], environment: dict[str, str], folder: str) ->
 
 
 def _fork(argv: list[str], variables: dict[str, str]) -> bool:
-    """Have a worker forked that gets some environment variables; return whether there is one."""
+    """Fork a worker with some environment variables; return whether that succeeded."""
     os.environ.update(variables)
     asked = {"argv": argv, "environment": dict(os.environ), "folder": os.getcwd()}
     until, served = time.monotonic() + _PATIENCE_S, False

@@ -1,4 +1,4 @@
-"""Values that nobody expects, for property tests: what a user's code can come up with."""
+"""Unexpected values that a user's code may return, for property tests."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class OpensBadly:
 
 
 class Endless(dict):
-    """Says that it contains itself."""
+    """Claim to contain itself."""
 
     def items(self):
         return [("again", self)]
@@ -228,7 +228,7 @@ VALUES = st.recursive(
 
 
 def made(tree: Any) -> Any:
-    """What was drawn from ``VALUES``, with odd values where their makers stand."""
+    """Return a draw from ``VALUES``, with odd values in place of their makers."""
     if any(tree is make for make in ODD):
         return tree()
     if type(tree) in (list, tuple):

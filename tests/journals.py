@@ -1,4 +1,4 @@
-"""Journals that are changed and sealed again, as somebody might make them who knows the format."""
+"""Changes journals and seals them again, as an attacker who knows the format could."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tunekit.journal.storage import Folder, folder_at
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    """Return what the lines of a file say, without their checksums."""
+    """Return the lines of a file, parsed, without their checksums."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for line in lines:
         line.pop("crc", None)
@@ -24,7 +24,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    """Write lines with the checksums that belong to them."""
+    """Write lines with their checksums."""
     path.write_bytes(b"".join(sealed(json.dumps(line)) for line in lines))
 
 

@@ -23,11 +23,11 @@ from tunekit.journal.storage import LocalFolder
 
 
 class Killed(BaseException):
-    """The driver is no more."""
+    """The driver was killed."""
 
 
 class DoomedFolder(LocalFolder):
-    """A folder whose process is killed when so many things were written to it.
+    """A folder whose process is killed after a number of writes.
 
     ``torn``: in the middle of writing the last one.
     """
@@ -56,7 +56,7 @@ class DoomedFolder(LocalFolder):
 
 @contextmanager
 def killed_after(writes: int, *, torn: bool = False) -> Iterator[None]:
-    """Let a sweep be killed instead of its so-and-so-many-and-first write.
+    """Kill a sweep instead of the write after the given number.
 
     A killed driver copies nothing any more. The threads in which Tune copies its state live on
     here, and are waited for: what is read afterwards does not change, nor is it half written.
@@ -87,7 +87,7 @@ def killed_after(writes: int, *, torn: bool = False) -> Iterator[None]:
 
 
 def bury(home: Path) -> None:
-    """Let the driver of a sweep be a process that is no more, rather than this one."""
+    """Make the driver of a sweep a dead process instead of this one."""
     file = home / LOCK
     holder = Driver.decoded(file.read_bytes()) if file.exists() else None
     if holder is not None:
@@ -103,7 +103,7 @@ def run_killed(
     elsewhere: bool = True,
     most: int = 200,
 ) -> tuple[Ran, int]:
-    """Run a sweep that is killed after so many writes in each of its lives, and then not any more.
+    """Run a sweep that is killed after a number of writes in each session, and then to its end.
 
     Args:
         folder: Where it goes.

@@ -1,4 +1,4 @@
-"""Sweeps as users have them, to look at: many trials and hyperparameters, and long names."""
+"""Realistic sweeps to look at: many trials and hyperparameters, and long names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SPACE = {
 
 
 def _curve(config: dict[str, Any], iteration: int) -> tuple[float, float]:
-    """The accuracy of a configuration, and how far it has come, from 0 to 1."""
+    """Return the accuracy of a configuration, and its progress from 0 to 1."""
     optimizer, model = config["optimizer"], config["model"]
     best = 1e-3 if optimizer["name"] != "sgd" else 3e-2
     off = abs(math.log10(optimizer["learning_rate"] / best))

@@ -1,4 +1,4 @@
-"""How a test puts a sweep's files back, as a restore does."""
+"""Writes a sweep's files back, as a restore does."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Saved:
 
 
 def begin(home: Path) -> Path:
-    """Let a sweep whose Tuner was made have a trial that has reported and was validated."""
+    """Add a trial that has reported and was validated to the sweep of a Tuner."""
     folder = LocalFolder(home)
     writer = Journal(folder)
     SnapshotWriter(folder, writer, FakeClock(), begins=True).snapshot(Saved())

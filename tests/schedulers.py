@@ -39,7 +39,7 @@ MODES = ["auto", "auto-beside", "wait", "wait-reused", "wait-paused", "continue"
 
 
 class Pausable(Searcher):
-    """Random search that wants to hear of pauses, as BOHB's searcher does."""
+    """Random search that is notified of pauses, as BOHB's searcher is."""
 
     def __init__(self) -> None:
         super().__init__(metric="accuracy", mode="max")
@@ -75,7 +75,7 @@ class Pausable(Searcher):
 
 @dataclass
 class Case:
-    """A scheduler, and what a sweep with it needs.
+    """A scheduler, and the settings of a sweep with it.
 
     Attributes:
         make: Makes one; gets a folder.
@@ -220,7 +220,7 @@ CASES: dict[str, Case] = {
 
 
 def every_case(test: Callable[..., None]) -> Callable[..., None]:
-    """Run a test with every scheduler, in the modes that it is right with: at each push, in one."""
+    """Run a test with every scheduler, in all modes that it supports; at each push, in one."""
     cases = [(name, on_pending) for name, case in CASES.items() for on_pending in case.modes]
     return pytest.mark.one_mode(pytest.mark.parametrize(("name", "on_pending"), cases)(test))
 

@@ -1,4 +1,4 @@
-"""How many random runs a test makes: a few at each push, many more at night."""
+"""Chooses how many random runs a test makes: few at each push, many at night."""
 
 from __future__ import annotations
 

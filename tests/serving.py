@@ -1,4 +1,4 @@
-"""A browser for tests: it asks an ASGI application, without a network."""
+"""A fake browser for tests: sends requests to an ASGI application without a network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Answer:
 
 
 class Browser:
-    """Asks an application, in an event loop of its own."""
+    """Send requests to an application, in a separate event loop."""
 
     def __init__(self, app: Any, host: str = "127.0.0.1:7007"):
         self._app, self._host = app, host

@@ -1,4 +1,4 @@
-"""A storage for tests: it fails when it is told to, and can be killed."""
+"""A storage for tests that can fail on demand and can be killed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Store(pyarrow.fs.FileSystemHandler):
         return pyarrow.fs.PyFileSystem(self)
 
     def _does(self, what: str, path: str) -> None:
-        """Count a change; from the one at which the process is killed on, none is made."""
+        """Count a change; none is made once the process is killed."""
         if self.left is not None:
             if self.left <= 0:
                 raise OSError("the process was killed")

@@ -34,7 +34,7 @@ def index_of(trial: Trial) -> int:
 
 
 class SavesWhen(tunekit.policies.CheckpointPolicy):
-    """A checkpoint where a test says so."""
+    """A checkpoint at the iterations that a test names."""
 
     def __init__(self, due: Callable[[Trial, Mapping[str, Any]], bool]):
         self._due = due
@@ -71,7 +71,7 @@ class Counting(tune.Trainable):
 
 
 class Endless(Counting):
-    """As the above, but it never ends by itself."""
+    """Like the class above, but never ends by itself."""
 
     def step(self) -> dict[str, Any]:
         return {**super().step(), "done": False}
@@ -79,7 +79,7 @@ class Endless(Counting):
 
 @dataclass
 class Heard:
-    """What a scheduler was told, and what it said.
+    """The calls that a scheduler received, and its decisions.
 
     ``results`` has (trial, iteration, score, decision), ``generations`` that of each result.
     """
@@ -101,7 +101,7 @@ class Heard:
 
 
 def listen(base: TrialScheduler, metric: str = "accuracy") -> Heard:
-    """Record what a scheduler hears and decides; it stays the scheduler that it is."""
+    """Record the calls and decisions of a scheduler, which keeps its type."""
     heard = Heard()
     on_result, on_complete = base.on_trial_result, base.on_trial_complete
     on_remove, on_error = base.on_trial_remove, base.on_trial_error
@@ -147,7 +147,7 @@ def listen(base: TrialScheduler, metric: str = "accuracy") -> Heard:
 
 @dataclass
 class Ran:
-    """A sweep that is over."""
+    """A finished sweep."""
 
     sweep: LocalSweep
     validation: tunekit.ValidationCallback
@@ -213,7 +213,7 @@ def sweep(
     warm_start: WarmStart | None = None,
     **options: Any,
 ) -> Ran:
-    """Run a sweep with validations that take, and come to, what a test says.
+    """Run a sweep whose validations have the durations and outcomes that a test sets.
 
     Those of further stages call the functions of their stages with the attempt.
     """

@@ -18,7 +18,7 @@ LENGTH = 8
 
 
 class Approaching(tune.Trainable):
-    """Its weights are a number that comes the nearer to 1 the longer it is trained."""
+    """A trial whose weights are a number, which training brings closer to 1."""
 
     def setup(self, config: dict[str, Any]) -> None:
         self.weights = 0.0

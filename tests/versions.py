@@ -18,20 +18,20 @@ __all__ = ["Versioned", "Versions", "score_of", "version_at"]
 
 
 class Versioned(tune.Trainable):
-    """Its weights are a version: a number that no other trial has, one more each iteration.
+    """A trial whose weights are a version: a unique number that grows by one each iteration.
 
     ``config["length"]`` iterations long, unless that is missing.
     """
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Begin with a version of its own."""
+        """Start with a unique version."""
         self.version = self._first_version()
 
     def _first_version(self) -> int:
         return random.Random(self.trial_id).randrange(1, 10**9) * 1000
 
     def step(self) -> dict[str, Any]:
-        """One more."""
+        """Increase the version by one."""
         self.version += 1
         length = self.config.get("length", float("inf"))
         return {"version": self.version, "done": self.iteration + 1 >= length}
@@ -45,7 +45,7 @@ class Versioned(tune.Trainable):
         self.version = int(Path(checkpoint, "version").read_text())
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Take another trial's configuration, and begin as that."""
+        """Start as the trial with the new configuration."""
         self.version = self._first_version()
         return True
 
@@ -69,7 +69,7 @@ def score_of(version: int, noise: float = 1.9) -> float:
 
 @dataclass
 class Versions(tune.Callback):
-    """Writes down the version of each report; to be put before the validation callback."""
+    """Record the version of each report; pass it before the validation callback."""
 
     reports: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     noise: float = 1.9
