@@ -100,7 +100,7 @@ def test_a_sweep_of_which_no_trial_has_begun_is_none(tmp_path):
         begins()
         before = contents(home)
         assert not tunekit.Tuner.can_restore(home)
-        with pytest.raises(tunekit.errors.SweepNotFoundError, match=r"no trial had begun.*Start"):
+        with pytest.raises(tunekit.errors.SweepNotFoundError, match=r"no trial had started.*Start"):
             tunekit.Tuner.restore(str(home), train)
         assert contents(home) == before
 
@@ -357,7 +357,7 @@ def test_a_tuner_that_was_not_even_made_is_no_sweep(tmp_path, size):
     (home / "tuner.pkl").write_bytes((home / "tuner.pkl").read_bytes()[:size])
     before = contents(home)
     assert not tunekit.Tuner.can_restore(home)
-    with pytest.raises(tunekit.errors.SweepNotFoundError, match="no trial had begun"):
+    with pytest.raises(tunekit.errors.SweepNotFoundError, match="no trial had started"):
         tunekit.Tuner.restore(str(home), train)
     assert contents(home) == before
     (home / "experiment_state-2026-01-01_00-00-00.json").write_bytes(b"{}")  # one without a journal
