@@ -455,7 +455,9 @@ def test_a_page_of_another_origin_is_refused(browser, origin, home):
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_nothing_can_be_changed(browser, method):
-    assert browser.get("/all", method=method).status == 405
+    """Not by a page of the server's own; what does not say where it comes from is refused."""
+    assert browser.get("/all", method=method).status == 403
+    assert browser.get("/all", method=method, origin="http://127.0.0.1:7007").status == 405
 
 
 @pytest.mark.parametrize(

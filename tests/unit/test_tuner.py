@@ -276,7 +276,7 @@ def test_wrapping_twice_is_refused():
         tunekit.ValidatedScheduler(tunekit.ValidatedScheduler(FIFOScheduler()))
     with pytest.raises(tunekit.errors.ConfigError, match="already"):
         tunekit.ValidatedSearcher(tunekit.ValidatedSearcher(OptunaSearch()))
-    with pytest.raises(tunekit.errors.ConfigError, match="inside of it"):
+    with pytest.raises(tunekit.errors.ConfigError, match="searcher inside it"):
         tunekit.ValidatedSearcher(ConcurrencyLimiter(OptunaSearch(), 2))
     with pytest.raises(tunekit.errors.ConfigError, match="scheduler=3"):
         tunekit.ValidatedScheduler(3)
@@ -455,7 +455,7 @@ def test_a_search_space_that_lacks_the_seed_is_refused_before_the_sweep(
     with pytest.raises(tunekit.errors.ConfigError) as caught:
         seeded(tmp_path, "seed", space, search_alg)
     [problem] = caught.value.problems
-    assert problem.startswith("seed_param='seed', and the search space lacks it: it has ")
+    assert problem.startswith("seed_param='seed', but the search space lacks it: it has ")
     assert ("Did you mean 'opt/seed'?" in problem) is ("opt" in (space or {}))
 
 
