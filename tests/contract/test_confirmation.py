@@ -334,7 +334,7 @@ def test_what_was_confirmed_is_not_confirmed_again(home, executors, caplog):
     first = tunekit.load(home).confirm(plain, top=4)
     with caplog.at_level(logging.INFO, logger="tunekit"):
         again = first.confirm(plain, top=4)
-    assert "confirmed before" in caplog.text
+    assert "already confirmed" in caplog.text
     assert len(executors) == 1 and set(CALLS.values()) == {1}
     assert again.confirmation == first.confirmation
     # with other arguments, it is another one, and the first one comes back without evaluating

@@ -230,7 +230,7 @@ def test_what_is_wrapped():
         tunekit.loggers.TensorBoardLogger(),
     ):
         assert validated(twice) is twice
-    with pytest.raises(tunekit.errors.ConfigError, match="shows validated metrics already"):
+    with pytest.raises(tunekit.errors.ConfigError, match="already shows validated metrics"):
         tunekit.loggers.ValidatedLoggerCallback(tunekit.loggers.JsonLogger())
     with pytest.raises(tunekit.errors.ConfigError, match="Pass a logger"):
         tunekit.loggers.ValidatedLoggerCallback("mlflow")
