@@ -160,13 +160,13 @@ class Cost:
 
 
 def hours_in_words(hours: float) -> str:
-    """Return hours with one digit after the point, or two digits, down to 1e-5.
+    """Return hours with one digit after the point, or two digits, down to a third of a second.
 
     Example:
         >>> [hours_in_words(hours) for hours in (2e-9, 0.0123, 6.0, 1234.5)]
         ['0', '0.012', '6.0', '1,234.5']
     """
-    return f"{hours:,.1f}" if hours >= 1 else f"{round(hours, 5):.2g}"
+    return f"{hours:,.1f}" if hours >= 1 else f"{round(hours, 4):.2g}"
 
 
 def cost_in_words(cost: Mapping[str, Mapping[str, float]]) -> str:
