@@ -59,9 +59,9 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# Spot nodes end 30 s after they are told so, or later.
+# Spot nodes end at least 30 s after the notice.
 _LOOK_S = 2.0
-#: How the names begin of the files in which Tune saves a sweep.
+#: Prefixes of the files in which Tune saves a sweep.
 STATE_FILES = (
     "experiment_state-",
     "basic-variant-state-",
@@ -69,7 +69,7 @@ STATE_FILES = (
     "searcher-state-",
     "callback-states-",
 )
-#: Those of the search algorithm.
+#: Prefixes of the search algorithm's files.
 SEARCH_FILES = STATE_FILES[1:4]
 
 
@@ -84,12 +84,12 @@ class Controller:
         if isinstance(tune_controller, TrialRunnerWrapper):
             tune_controller = tune_controller._tune_controller
         self._tune: TuneController = tune_controller
-        # What trials need that wait for resources, by the identity of what says so.
+        # Resources of waiting trials, by the identity of their placement group factory.
         self._needs: dict[int, tuple[Any, dict[str, float]]] = {}
         # What Tune waits for besides its trials, and whether any of that was there since.
         self._awaited: set[Any] = set()
         self._woken = False
-        # Which trainables can be resumed, and the trials whose functions have asked for a
+        # Whether each trainable can be resumed, and the trials whose functions have asked for a
         # checkpoint.
         self._resumable: dict[str, bool] = {}
         self._asked: set[str] = set()
@@ -97,7 +97,7 @@ class Controller:
         self._first: set[Trial] = set()
         #: The trials that were added by hand; the search algorithm does not count them.
         self.added: Collection[str] = ()
-        # How many may have a process at once.
+        # How many trials may have a process at once.
         self._places: Callable[[], int | None] = lambda: None
         #: The trials with resources on a node that is about to end.
         self.leaving: set[str] = set()
@@ -166,8 +166,7 @@ class Controller:
     def promised(self) -> Iterator[Mapping[str, float]]:
         """Yield the resources of each trial whose actor was requested and has not started.
 
-        There may be many trials, and Ray takes long to add up one's resources, so that is done
-        lazily, and once.
+        There may be many trials, and Ray is slow to add up resources, so this is done lazily, once.
         """
         known, self._needs = self._needs, {}
         for trial in self._tune._staged_trials:
@@ -237,7 +236,7 @@ class Controller:
         self.leaving.clear()
         if not self._ending:
             return
-        if self._ending - former:  # nobody is to begin there in an actor that is kept
+        if self._ending - former:  # no trial may start there in a kept actor
             tune._cleanup_cached_actors(force_all=True)
         groups = groups_on(self._ending)
         for trial, actor in tune._trial_to_actor.items():
@@ -260,7 +259,7 @@ class Controller:
         self._tune._reuse_actors = False
 
     def wrapped(self) -> TrialRunnerWrapper:
-        """The controller as Tune gives it to schedulers."""
+        """Return the controller as Tune passes it to schedulers."""
         return self._tune._wrapped()
 
     @property
@@ -270,17 +269,17 @@ class Controller:
 
     @property
     def all_run(self) -> bool:
-        """Return whether no trial waits for being started or resumed."""
+        """Return whether no trial waits to be started or resumed."""
         return not (self._tune._pending_trials or self._tune._paused_trials)
 
     @property
     def has_new_trials(self) -> bool:
-        """Return whether a trial waits for being started."""
+        """Return whether a trial waits to be started."""
         return bool(self._tune._pending_trials)
 
     @property
     def idle(self) -> Iterator[Trial]:
-        """Yield the trials that have not ended, and hold nothing."""
+        """Yield the trials that have not ended and hold no resources."""
         return chain(self._tune._pending_trials, self._tune._paused_trials)
 
     @property
@@ -291,19 +290,19 @@ class Controller:
     # What may be done --------------------------------------------------------------------------
 
     def stop(self, trial: Trial) -> None:
-        """End a trial, whatever it is doing. It must not be saving."""
+        """End a trial in any state but saving."""
         self._tune.stop_trial(trial)
 
     def pause(self, trial: Trial, *, save: bool, for_validations: bool = False) -> None:
-        """Take a running trial's actor from it; without ``save`` it resumes its last checkpoint.
+        """Pause a running trial; without ``save`` it resumes from its last checkpoint.
 
-        It must not be saving, and without ``save`` nothing of it must be under way. Its resources
-        are given back, unless actors are reused and a trial starts in the next step.
+        It must not be saving, and without ``save`` no task of it may be in progress. Its resources
+        are released, unless actors are reused and a trial starts in the next step.
 
         Args:
             trial: The trial.
             save: Whether to save first.
-            for_validations: Whether it is validations that need the resources.
+            for_validations: Whether validations need the resources.
         """
         # It may resume at once.
         with contextlib.nullcontext() if for_validations else _keeping_actor(self._tune, trial):
@@ -316,25 +315,25 @@ class Controller:
         return trial.status == Trial.PENDING and not has_starting_actor(self._tune, trial)
 
     def withhold(self, trial: Trial) -> None:
-        """Keep a trial that has not begun to start from it, until it is resumed."""
+        """Keep a trial that has not begun to start from starting until it is resumed."""
         _withdraw(self._tune, trial)
         self.set_status(trial, Trial.PAUSED)
 
     def excuse_idleness(self) -> None:
-        """Let Tune not warn that no trial runs: there is a reason that it does not know."""
+        """Keep Tune from warning that no trial runs, for a reason that it does not know."""
         self._tune._insufficient_resources_manager._no_running_trials_since = -1
 
     def searched(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the flat names of what is searched: in any trial, and in every trial."""
+        """Return the flat names of searched hyperparameters: of any trial, and of every trial."""
         names = [frozenset(trial.evaluated_params or ()) for trial in self._tune.get_trials()]
         return frozenset().union(*names), frozenset.intersection(*names)
 
     def make(self, trial_id: str, config: Mapping[str, Any]) -> Trial:
-        """Return a trial with hyperparameters of one's own, made as the search algorithm makes its.
+        """Return a trial with given hyperparameters, created as the search algorithm creates them.
 
         Args:
-            trial_id: The name of the trial.
-            config: What is searched, by flat name.
+            trial_id: The trial's ID.
+            config: The searched hyperparameters, by flat name.
         """
         made_by = self._tune.search_alg
         if isinstance(made_by, SearchGenerator):
@@ -359,12 +358,12 @@ class Controller:
         )
 
     def add(self, trial: Trial) -> None:
-        """Add a trial, as one of the search algorithm's."""
+        """Add a trial, as the search algorithm does."""
         self._tune.add_trial(trial)
 
     @property
     def can_add(self) -> bool:
-        """Return whether its search algorithm lets others add trials."""
+        """Return whether trials can be added next to those of the search algorithm."""
         return isinstance(self._tune.search_alg, (SearchGenerator, BasicVariantGenerator))
 
     @property
@@ -373,9 +372,9 @@ class Controller:
         return self._left() == 0 and not self._tune._actor_cache.num_cached_objects
 
     def _left(self) -> int | None:
-        """Return how many more processes there may be for trials; None: as many as get resources.
+        """Return how many more processes trials may have; None if only resources limit them.
 
-        One that another trial has left counts, because the next trial reuses it.
+        A process that another trial has left counts, because the next trial reuses it.
         """
         most, tune = self._places(), self._tune
         processes = len(tune._trial_to_actor) + tune._actor_cache.num_cached_objects
@@ -636,8 +635,8 @@ class Controller:
     def bring_home(self, trial: Trial) -> None:
         """Store a trial in the experiment's current folder.
 
-        A restored search algorithm makes trials in the place that it was saved in; the experiment
-        may have been moved since, or be reached in another way.
+        A restored search algorithm creates trials in the folder in which it was saved; the
+        experiment may have moved since, or be reached by another path.
         """
         home, own = self._tune._storage, trial.storage
         if (
@@ -654,13 +653,13 @@ class Controller:
         trial.invalidate_json_state()
 
     def saved_files(self) -> dict[str, bytes]:
-        """The files in which Tune has saved this session last."""
+        """Return the files of Tune's last save in this session."""
         return _files_in(
             Path(self._tune._storage.experiment_driver_staging_path), self._tune._session_str
         )
 
     def search_files(self) -> dict[str, bytes]:
-        """Those of the search algorithm, as it is now."""
+        """Return the files of the search algorithm's current state."""
         session = self._tune._session_str
         with tempfile.TemporaryDirectory() as folder:
             self._tune.search_alg.save_to_dir(folder, session_str=session)
@@ -668,12 +667,12 @@ class Controller:
 
     @staticmethod
     def record_of(trial: Trial) -> tuple[str, str]:
-        """A trial as Tune saves it: what it is, and what has become of it."""
+        """Return a trial as Tune saves it: its definition, and its metadata."""
         state, metadata = trial.get_json_state()
         return state, metadata
 
     def tell_search_of_end(self, trial: Trial, *, failed: bool) -> None:
-        """Tell the search algorithm that a trial has ended."""
+        """Notify the search algorithm that a trial has ended."""
         result = None if failed else trial.last_result
         self._tune.search_alg.on_trial_complete(trial.trial_id, result=result, error=failed)
 
@@ -682,19 +681,19 @@ class Controller:
         self._tune._set_trial_status(trial, status)
 
     def changed(self, trial: Trial) -> None:
-        """A trial's metadata was changed: it belongs into the next saved state."""
+        """Include a trial's changed metadata in the next saved state."""
         trial.run_metadata.invalidate_cache()
         self._tune._mark_trial_to_checkpoint(trial)
 
     def take_over_stopper(
         self, validated: Callable[[], Collection[str]], fail: Callable[[StopperError], None]
     ) -> ValidatedStopper | None:
-        """Call stoppers that read validated metrics with validated results; see there.
+        """Call stoppers that read validated metrics with validated results.
 
         Returns:
-            What to ask with those; None if no stopper reads a metric.
+            The stopper to call with validated results; None if no stopper reads a metric.
         """
-        stopper = self._tune._stopper  # in a restored sweep, what was saved of it
+        stopper = self._tune._stopper  # in a restored sweep, the saved one
         if not isinstance(stopper, ValidatedStopper):
             if not reads_metrics(stopper):
                 return None
@@ -706,13 +705,13 @@ class Controller:
         """Stop Tune from requiring the metric in every report; return what it required.
 
         Tune looks for the metrics of ``TuneConfig`` and of the search algorithm in each report
-        (``TuneController._validate_result_metrics``). Those that only validation produces are
-        never there; whoever calls this has to check the validated results instead.
+        (``TuneController._validate_result_metrics``). Metrics that only validation produces are
+        never there; the caller must check the validated results instead.
         """
         required = set()
         owners = [self._tune, self._tune.search_alg]
         outermost = getattr(self._tune.search_alg, "searcher", None)
-        if hasattr(outermost, "searcher"):  # it wraps a searcher; those within need theirs
+        if hasattr(outermost, "searcher"):  # it wraps searchers, which need theirs
             owners.append(outermost)
         for owner in owners:
             metric = getattr(owner, "_metric", None)
@@ -724,9 +723,9 @@ class Controller:
 
 
 def _has_enough(tune: TuneController) -> bool:
-    """Return whether so many trials wait that more may be made later, several at once.
+    """Return whether enough trials wait that more can be created later, several at once.
 
-    Tune makes one for each that starts. It does not matter when that is, if the search algorithm
+    Tune creates one for each that starts. When it does so does not matter if the search algorithm
     learns nothing from results.
     """
     return (
@@ -736,7 +735,7 @@ def _has_enough(tune: TuneController) -> bool:
 
 
 def _move_ahead(tune: TuneController, trial: Trial) -> None:
-    """Give a trial's requested actor priority over others with the same resources."""
+    """Move a trial's requested actor ahead of others with the same resources."""
     actor = tune._trial_to_actor.get(trial)
     waiting = tune._actor_manager._resource_request_to_pending_actors[trial.placement_group_factory]
     if actor in waiting:  # otherwise, it continues in a cached one
@@ -757,7 +756,7 @@ def _requesting(tune: Any, most: int | None) -> Iterator[None]:
 
 
 class _NotReset(Exception):
-    """A trial could not begin in the process of another one."""
+    """A trial could not start in another trial's process."""
 
     def __init__(self, trial_id: str):
         super().__init__(
@@ -770,8 +769,8 @@ class _NotReset(Exception):
 def _in_its_own_process(tune: TuneController, trial: Trial) -> Iterator[None]:
     """Restart a trial that failed in a reused process, in a process of its own.
 
-    What that one has left behind may be the reason: the failure does not count, and from now on
-    each process has one trial.
+    State left by the other trial may be the cause: the failure does not count, and from now on
+    each process runs one trial.
     """
     if tune._reuse_actors:
         logger.warning(
@@ -800,7 +799,7 @@ def _in_its_own_process(tune: TuneController, trial: Trial) -> Iterator[None]:
 def _keeping_actor(tune: TuneController, trial: Trial) -> Iterator[None]:
     """Keep the actor that a trial leaves until the next step, if Tune reuses actors.
 
-    It would end it unless it has requested another one, which it may not have been allowed to.
+    Tune would end it unless another is requested, which a limit may not have allowed.
     """
     resources = trial.placement_group_factory
     if not tune._reuse_actors or trial in tune._staged_trials:
@@ -834,13 +833,13 @@ def _by_path(values: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
 
 
 def _chosen(domain: Any, value: Any) -> Any:
-    """Return the very value of those to choose from that JSON has a text or a list of."""
+    """Return the choice that JSON holds as a text or a list."""
     known = domain.categories if isinstance(domain, Categorical) else ()
     return next((one for one in known if choice(one) == choice(value)), value)
 
 
 def _withdraw(tune: TuneController, trial: Trial) -> None:
-    """Give back the request for an actor of a trial that has not started."""
+    """Cancel the request for an actor of a trial that has not started."""
     actor = tune._trial_to_actor.pop(trial, None)
     if actor is not None:
         tune._actor_to_trial.pop(actor)
@@ -850,7 +849,7 @@ def _withdraw(tune: TuneController, trial: Trial) -> None:
 
 
 def _clear_the_way(tune: TuneController) -> None:
-    """Give back what is kept for trials that are to start: requests, and actors to be reused."""
+    """Release requests of trials that have not started, and actors kept for reuse."""
     requested = [
         trial
         for trial in tune._staged_trials
@@ -874,7 +873,7 @@ def _files_in(folder: Path, session: str) -> dict[str, bytes]:
     }
 
 
-# Those that Tune knows, and those with which all of Ray is gone.
+# Errors that Tune handles, and errors after which all of Ray is gone.
 _THEIRS = (RayActorError, RayTaskError, RaySystemError, LocalRayletDiedError)
 
 
@@ -883,10 +882,10 @@ def _is_final(error: Any) -> bool:
 
 
 class _Final(Trial):
-    """A trial that is not retried where each attempt would fail alike."""
+    """A trial that is not retried if each attempt would fail in the same way."""
 
     def handle_error(self, exc: Any = None) -> None:
-        # Part of what Tune does not save.
+        # Tune does not save this part.
         self.temporary_state.is_final = _is_final(exc)
         super().handle_error(exc)
 
@@ -898,14 +897,14 @@ class _Final(Trial):
 def fail_for_good(trial: Trial) -> None:
     """End a trial with a failure that every retry would repeat.
 
-    ``FailureConfig(max_failures=...)`` is about other failures; -1 would retry for ever.
+    ``FailureConfig(max_failures=...)`` is for other failures; -1 would retry forever.
     """
     if type(trial) is Trial:
         trial.__class__ = _Final
 
 
 class _FailingAlone(RayActorManager):
-    """Takes any way in which Ray loses an actor for a failure of that actor."""
+    """Treats every loss of an actor in Ray as a failure of that actor."""
 
     def _actor_task_failed(self, tracked_actor_task: Any, exception: Exception) -> None:
         if isinstance(exception, RayError) and not isinstance(exception, _THEIRS):
@@ -917,22 +916,22 @@ class _FailingAlone(RayActorManager):
 def fail_alone(actors: RayActorManager) -> None:
     """Fail only the trial of an actor that is lost, for example to Ray's memory monitor.
 
-    Tune ends the sweep with any error but those of actors and of the code that runs in them, and
-    an ``OutOfMemoryError`` of Ray's is neither.
+    Tune ends the sweep with any error but those of actors and of the code in them, and Ray's
+    ``OutOfMemoryError`` is neither.
     """
     if type(actors) is RayActorManager:
         actors.__class__ = _FailingAlone
 
 
 class PendingTrials:
-    """A set of trials that gives the one first that was added first and for which no actor starts.
+    """A set of trials that pops the first one added for which no actor is starting.
 
-    Tune keeps a plain set of them, so that any trial may be the next to go on in an actor that has
-    become free, also one whose own actor is about to be there.
+    Tune keeps a plain set, so any trial may be the next to continue in a free actor, even one
+    whose own actor is about to start.
 
     Args:
-        trials: Those that wait.
-        starts: Whether a trial has an actor that starts.
+        trials: The waiting trials.
+        starts: Returns whether a trial has an actor that is starting.
 
     Example:
         >>> pending = PendingTrials("abc")
@@ -956,30 +955,30 @@ class PendingTrials:
 
     @property
     def first_without_actor(self) -> Trial | None:
-        """Return the first for which no actor starts; None if one does for each."""
+        """Return the first trial for which no actor is starting, or None."""
         return next((trial for trial in self._trials if not self._starts(trial)), None)
 
     def pop(self) -> Trial:
-        """Take the first for which no actor starts; the first, if one does for each."""
+        """Remove and return the first trial for which no actor is starting, else the first."""
         self._popped = trial = self.first_without_actor or next(iter(self._trials))
         del self._trials[trial]
         return trial
 
     def add(self, trial: Trial) -> None:
-        """Add one as the last; the one that was taken just now is the first again."""
+        """Add a trial at the end, but the one popped last at the front."""
         self._trials[trial] = None
         if trial is self._popped:
             self._trials.move_to_end(trial, last=False)
 
     def discard(self, trial: Trial) -> None:
-        """Take one out, as it does not wait any more."""
+        """Remove a trial that no longer waits."""
         self._trials.pop(trial, None)
         if trial is self._popped:
             self._popped = None
 
 
 def has_starting_actor(tune: TuneController, trial: Trial) -> bool:
-    """Return whether a trial that waits has an actor that has its resources, and starts."""
+    """Return whether a waiting trial's actor has its resources and is starting."""
     actor = tune._trial_to_actor.get(trial)
     return actor is not None and bool(tune._actor_manager.is_actor_started(actor))
 

@@ -1,9 +1,9 @@
 """Shows a sweep to a scheduler with validated results.
 
-Tune's schedulers act on trials at once and look at what they are doing now: at their status, their
-newest result and checkpoint, their configuration. A validated result is old news. So a scheduler
-gets proxies: trials that are where it has seen them last, and a controller on which it acts as
-ever. What it does to a proxy is kept until the trial itself can follow.
+Tune's schedulers act on trials immediately and read their current status, newest result and
+checkpoint, and configuration. A validated result is older than these. So a scheduler gets proxies:
+trials in the state in which it saw them last, and a controller with the usual methods. Changes to
+a proxy are kept until the trial itself can follow.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ __all__ = ["Change", "Proxy", "ProxyController", "Scheduling", "Version"]
 
 
 class Scheduling(Protocol):
-    """What hears of what a scheduler does to a proxy.
+    """Receives the changes that a scheduler makes to a proxy.
 
     Attributes:
-        paused_by_hand: Returns whether a trial is.
+        paused_by_hand: Returns whether a trial is paused by hand.
     """
 
     paused_by_hand: Callable[[str], bool]
 
     def moved(self, proxy: Proxy) -> None:
-        """Its phase is another one."""
+        """Handle a change of phase."""
         ...
 
     def touched(self, proxy: Proxy) -> None:
-        """The scheduler has paused it, or given it something to take up."""
+        """Handle a pause, or a change for the trial to adopt."""
         ...
 
     def offered(self, proxy: Proxy) -> None:
-        """The scheduler has got hold of its checkpoint, and may clone it later."""
+        """Record that the scheduler has read its checkpoint and may clone it later."""
         ...
 
 
 @dataclass(frozen=True)
 class Version:
-    """A checkpoint that was scored: what may be cloned.
+    """A scored checkpoint, which may be cloned.
 
     Attributes:
         trial_id: The trial that saved it.
-        generation: How often that had been overwritten.
-        iteration: When it was saved.
+        generation: How often that trial had been overwritten.
+        iteration: The iteration at which it was saved.
         checkpoint: The checkpoint.
-        result: The report of that iteration with the score, as a scheduler gets it: flat.
-        report: The same, nested as it was reported.
+        result: The report of that iteration with the score, flat, as schedulers get it.
+        report: The same, nested as reported.
         config: The hyperparameters that it was trained with.
     """
 
@@ -69,16 +69,16 @@ class Version:
 
     @property
     def place(self) -> tuple[str, int, int, str]:
-        """Return which one it is: no two have the same."""
+        """Return its unique key."""
         return self.trial_id, self.generation, self.iteration, self.checkpoint.path
 
     def restorable(self, **instead: Any) -> _TrainingResult:
-        """Return what Tune restores a trial from, with other metrics in the place of some."""
+        """Return it as Tune restores a trial from it, with some metrics replaced."""
         return _TrainingResult(checkpoint=self.checkpoint, metrics={**self.report, **instead})
 
 
 class _Saved(_FutureTrainingResult):
-    """Stand for a save that Tune would wait for, but which is already finished."""
+    """A save that Tune would wait for, already finished."""
 
     def __init__(self, result: _TrainingResult | None):
         self.result = result
@@ -89,15 +89,15 @@ class _Saved(_FutureTrainingResult):
 
 @dataclass
 class Change:
-    """What a scheduler has given to a trial, which takes it up when it is paused.
+    """A scheduler's change to a trial, which adopts it once paused.
 
     Attributes:
         config: Its hyperparameters.
         tag: Its experiment tag, in which Tune shows them.
-        restored_from: The checkpoint to go on with.
+        restored_from: The checkpoint to continue from.
         resources: Its resources.
-        planned: The checkpoint to go on with for which it is noted which one that is.
-        source: Which one that is; None if it is unknown.
+        planned: The checkpoint to continue from that ``source`` describes.
+        source: The version of that checkpoint; None if unknown.
     """
 
     config: dict[str, Any] | None = None
@@ -107,7 +107,7 @@ class Change:
     planned: _TrainingResult | None = None
     source: Version | None = None
 
-    def __bool__(self) -> bool:  # asked of each trial that is being dealt with, at each step
+    def __bool__(self) -> bool:  # evaluated for each active trial at each step
         return not (
             self.config is None
             and self.tag is None
@@ -119,11 +119,11 @@ class Change:
 class Proxy:
     """A proxy of a trial, in its state at the newest delivered score.
 
-    Everything that is not said here is the trial's own.
+    All other attributes are the trial's own.
 
     Args:
-        scheduling: Is notified of changes to it.
-        trial: The trial; None for one that a saved scheduler knows, until it is added.
+        scheduling: Is notified of changes.
+        trial: The trial; None for a trial that a saved scheduler knows, until it is added.
     """
 
     def __init__(self, scheduling: Scheduling, trial: Trial | None = None):
@@ -132,21 +132,21 @@ class Proxy:
         self._phase = Desired.PENDING
         #: Whether the trial has reported and was told to wait.
         self.held = False
-        #: Whether Tune has said that the trial ends; its status tells so a little later.
+        #: Whether Tune has announced the trial's end; its status changes a little later.
         self.ending = False
-        #: Whether the scheduler is just getting a result of it.
+        #: Whether the scheduler is processing a result of it.
         self.judging = False
-        #: Whether the scheduler has heard that it failed.
+        #: Whether the scheduler was notified that it failed.
         self.failed = False
         #: Whether Tune has asked about its newest report, which is not recorded yet.
         self.offered = False
-        #: What the score of that report serves in the scheduler's internal state, if anything.
+        #: The entry in the scheduler's internal state that this report's score fills, if any.
         self.serves: float | None = None
-        #: What it did, while what has happened is replayed.
+        #: Its recorded status, while events are replayed.
         self.stands: Actual | None = None
-        #: What it is to take up.
+        #: The change that it is to adopt.
         self.change = Change()
-        #: What the scheduler has seen of it last.
+        #: The version that the scheduler saw last.
         self.version: Version | None = None
 
     @property
@@ -193,10 +193,10 @@ class Proxy:
 
     @property
     def status(self) -> str:
-        # Schedulers read it of all trials, again and again.
+        # Schedulers read it for all trials, repeatedly.
         real, phase = self.real, self._phase
         if real is None:
-            return Trial.ERROR  # it failed, and another one was started instead
+            return Trial.ERROR  # it failed and was replaced
         if real.status == Trial.ERROR and self.stands is None:
             return Trial.ERROR
         if phase is Desired.PENDING:
@@ -206,9 +206,9 @@ class Proxy:
         return Trial.PAUSED if phase is Desired.PAUSED else Trial.TERMINATED
 
     def is_finished(self) -> bool:
-        # One that has ended can be cloned as long as there is something of it to be seen, but it
-        # cannot be overwritten, which PBT does with the trial whose result it gets.
-        # One that is paused by hand would overwrite the same trials again and again.
+        # An ended trial can be cloned while it has a visible checkpoint, but not overwritten, as
+        # PBT overwrites the trial whose result it gets. A trial paused by hand would overwrite the
+        # same trials repeatedly.
         ended = self.phase is Desired.ENDED or self.status == Trial.ERROR
         ended = ended or self._scheduling.paused_by_hand(self.trial_id)
         return ended or (self.judging and self.doing is Actual.ENDED)
@@ -231,7 +231,7 @@ class Proxy:
         if self.change.restored_from is not None:
             return self.change.restored_from
         if self.version is None or self.version.trial_id != self.real.trial_id:
-            return None  # a clone without a score of its own is not worth cloning yet
+            return None  # a clone is not cloned until it has its own score
         self._scheduling.offered(self)
         return _TrainingResult(checkpoint=self.version.checkpoint, metrics=self.last_result)
 
@@ -307,7 +307,7 @@ class Proxy:
 
 
 class _Instead:
-    """Something, with other attributes in the place of some of its own."""
+    """Wraps an object and replaces some of its attributes."""
 
     def __init__(self, real: Any, **instead: Any):
         self.__dict__.update(instead)
@@ -318,7 +318,7 @@ class _Instead:
 
 
 class _JudgedCheckpoints:
-    """A trial's checkpoint manager; what it is to be restored from is set on it."""
+    """A trial's checkpoint manager; schedulers set the checkpoint to restore on it."""
 
     def __init__(self, proxy: Proxy):
         self._proxy = proxy
@@ -343,10 +343,10 @@ class ProxyController:
     """A proxy of Tune's controller, whose trials are proxies.
 
     Args:
-        wrapped: The controller as Tune gives it to schedulers.
-        proxy: The proxy of a trial.
-        stopped: Called with a trial that the scheduler has stopped other than by a decision about
-            its result.
+        wrapped: The controller as Tune passes it to schedulers.
+        proxy: Returns the proxy of a trial.
+        stopped: Called with a trial that the scheduler stops other than by a decision about its
+            result.
         idle: Returns whether no trial runs or is about to, and no validation is pending.
         unknown: The trials that the scheduler does not see yet.
     """
@@ -366,7 +366,7 @@ class ProxyController:
         self._as_of: tuple[int, Trial | None] = (0, None)
 
     def get_trials(self) -> list[Proxy]:
-        # Schedulers ask several times a step. A trial is added at the end, or moved there.
+        # Schedulers call this several times a step. Trials are added at the end, or moved there.
         trials = self.wrapped.get_trials()
         as_of = (len(trials), trials[-1] if trials else None)
         if as_of != self._as_of:
@@ -374,7 +374,7 @@ class ProxyController:
         return [one for one in self._trials if one.trial_id not in self._unknown]
 
     def with_only(self, trials: Callable[[], list[Proxy]]) -> Any:
-        """The same for a scheduler that is to see some trials only."""
+        """Return a controller that shows a scheduler only some trials."""
         return _Instead(self, get_trials=trials)
 
     def get_live_trials(self) -> set[Proxy]:

@@ -1,8 +1,8 @@
-"""A worker group: the living workers of a distributed trial, and the trial's side of them.
+"""The workers of a distributed trial, and the trial's interface to them.
 
 Ray Train's controller runs in the trial's own actor, in a thread, and its workers in the bundles
-of the trial's placement group. So Tune starts a trial only where all of it fits, and whatever ends
-the trial's actor, or gives its placement group back, ends the workers and frees what they held.
+of the trial's placement group. So Tune starts a trial only where all of it fits, and the workers
+end, and free their resources, with the trial's actor or its placement group.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# Ray's own is 2 s. A poll is one call of each worker's idle actor.
+# Ray's default is 2 s. A poll is one call to each worker's idle actor.
 _POLL_INTERVAL_S = 0.05
 
-# How long to wait for workers to die that were killed.
+# How long to wait for killed workers to die.
 _KILL_S = 30.0
 
-# Backends whose processes can run one training loop after another, and which set up each thread by
-# itself. XGBoost's rendezvous, for one, is there for one loop only, and waits for all workers.
+# Backends whose processes can run several training loops in turn, and that set up each thread
+# separately. XGBoost's rendezvous, for example, serves one loop only and waits for all workers.
 _LASTING = ("ray.train.torch.config.TorchConfig", "ray.train.backend.BackendConfig")
 
 _DIED = "a worker died"
@@ -87,12 +87,13 @@ class Report:
     """All workers have reported.
 
     Attributes:
-        number, report: Of which assignment, and which of its reports, counted by the workers.
-        iteration: Which iteration of the trial it is.
-        metrics: Those of rank 0.
-        checkpoint: What the workers have uploaded; None without one.
-        validation: What the report said about validating it.
-        goes_on: Whether a loop that was resumed had asked for its checkpoint.
+        number: The number of the assignment.
+        report: The number of the report in it, as the workers count.
+        iteration: The trial's iteration.
+        metrics: The metrics of rank 0.
+        checkpoint: The uploaded checkpoint, or None.
+        validation: The report's ``validation`` argument.
+        goes_on: Whether a resumed loop had asked for its checkpoint.
     """
 
     number: int
@@ -111,7 +112,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Ended:
-    """The workers are gone for good."""
+    """The workers have ended and will not restart."""
 
     error: Exception | None
 
@@ -120,26 +121,25 @@ Event = Begun | Report | Finished | Ended
 
 
 class WorkersLost(Exception):
-    """The workers have ended: others have to take their place."""
+    """The workers have ended and must be replaced."""
 
 
 def lasts(backend_config: Any) -> bool:
-    """Return whether workers with such a backend can run one loop after another."""
+    """Return whether workers with this backend can run several loops in turn."""
     cls = type(backend_config)
     return f"{cls.__module__}.{cls.__qualname__}" in _LASTING
 
 
 class TrialWorkerGroup:
-    """Starts the workers of a trainer, and gives them one assignment after another.
+    """Starts a trainer's workers and runs one assignment after another in them.
 
     Args:
         trainer: The trainer, with the settings of the first assignment.
-        ahead: From how many reports workers may return before it is known what becomes of the
-            trial.
-        stands: Whether that goes only for reports without a checkpoint.
-        validates: Whether a report may ask for a validation.
-        first_bundle: Which bundle of this actor's placement group is that of rank 0; those of the
-            others follow.
+        ahead: How many reports workers may return from before the trial's fate is decided.
+        stands: Whether this holds only for reports without a checkpoint.
+        validates: Whether a report may request a validation.
+        first_bundle: The index of rank 0's bundle in this actor's placement group; the bundles of
+            the other ranks follow.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class TrialWorkerGroup:
         first_bundle: int = 0,
     ):
         self._trainer, self._first_bundle = trainer, first_bundle
-        # What has happened, and in which assignment.
+        # Events, each with its assignment.
         self._events: queue.SimpleQueue[tuple[Assignment | None, Event]] = queue.SimpleQueue()
         self._link = _Link(self._events, ahead, validates, stands)
         self._given: Assignment | None = None
@@ -177,16 +177,16 @@ class TrialWorkerGroup:
         """Start training in the workers.
 
         Args:
-            run_context: The configuration, and where to store.
-            checkpoint: Where to begin; None to begin from scratch.
-            iteration: Which iteration of the trial that is.
-            token: What the names of the checkpoints that they upload end with.
+            run_context: The configuration and the storage.
+            checkpoint: The checkpoint to start from; None to start from scratch.
+            iteration: The trial's iteration at that checkpoint.
+            token: The suffix of the names of uploaded checkpoints.
         """
         self._given = Assignment(0, run_context, checkpoint, token)
         self._loop.call_soon_threadsafe(self._give, self._given, iteration)
 
     def decided(self, report: Report) -> None:
-        """It is known what becomes of the trial after that report: it goes on."""
+        """Record that the trial continues after a report."""
         self._loop.call_soon_threadsafe(self._link.decided, report)
 
     def beside(
@@ -194,19 +194,19 @@ class TrialWorkerGroup:
     ) -> Iterator[Any]:
         """Run a generator in the workers while training waits; yield its values and results.
 
-        If it returns a :class:`~tunekit.core.values.Raised` in one of several workers, all end: the
-        others may wait for that one, or have exchanged more than it has.
+        If it returns a :class:`~tunekit.core.values.Raised` in one of several workers, all are
+        ended: the others may wait for that worker, or have exchanged more data than it has.
 
         Args:
-            call: Returns the generator, as of :func:`~tunekit._ray.workers.side_task`.
-            alone: Whether rank 0 does it alone.
+            call: Returns the generator, as for :func:`~tunekit._ray.workers.side_task`.
+            alone: Whether only rank 0 runs it.
 
         Yields:
-            The rank, and what it has yielded or returned.
+            The rank and the value that it yielded or returned.
 
         Raises:
-            WorkersLost: If a worker has ended meanwhile; none is alive.
-            ray.train.TrainingFailedError: If they could not be started.
+            WorkersLost: If a worker ended meanwhile; none is alive then.
+            ray.train.TrainingFailedError: If the workers could not be started.
         """
         self._link.started.wait()
         in_step = False
@@ -220,7 +220,7 @@ class TrialWorkerGroup:
     def _beside(
         self, call: Callable[[], Generator[Any, None, Any]], alone: bool
     ) -> Generator[Any, None, bool]:
-        """Yield as :meth:`beside` does; return whether all workers are in step after it."""
+        """Yield as :meth:`beside` does; return whether all workers are still in step."""
         if self._link.group is None:
             raise self._error or WorkersLost(_DIED)
         actors = [worker.actor for worker in self._link.group.get_workers()][: 1 if alone else None]
@@ -246,7 +246,7 @@ class TrialWorkerGroup:
         return True
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:
-        """Wait for what happens next in the newest assignment; None if nothing does in time."""
+        """Return the next event of the newest assignment; None if there is none in time."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -258,7 +258,7 @@ class TrialWorkerGroup:
                 return event
 
     def dismiss(self) -> None:
-        """End the workers, at once, and wait until they are gone."""
+        """End the workers immediately, and wait until they are gone."""
         self._link.closed = True
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._cancel)
@@ -304,7 +304,7 @@ class TrialWorkerGroup:
             if not isinstance(callback, PlacementGroupCleanerCallback)  # the group is Tune's
         ]
         if sum(node["Alive"] for node in ray.nodes()) == 1:
-            # There is nowhere to go, and the watcher would be one more process.
+            # There is no other node to move to, and the watcher would be one more process.
             os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
         self._controller = _Controller(
             first_bundle=self._first_bundle,
@@ -319,16 +319,16 @@ class TrialWorkerGroup:
 
 
 def _thread_context(backend_config: Any) -> Any:
-    """Return what sets up a thread of a worker other than that of its loop, such as its device."""
+    """Return the context that sets up another thread than a worker's loop, such as its device."""
     lasting = lasts(backend_config)
     return backend_config.train_func_context if lasting else contextlib.nullcontext
 
 
 class _Link(ReportCallback, WorkerGroupCallback):
-    """Between Ray Train's controller and the trial; it lives in the thread of the former.
+    """Connects Ray Train's controller, in whose thread it runs, to the trial.
 
-    What the workers do is numbered: each assignment of the trial, and each start of new workers
-    for it after a failure, is an assignment for them.
+    Assignments are numbered for the workers: each assignment of the trial, and each restart of
+    workers after a failure, gets its own number.
     """
 
     def __init__(
@@ -343,23 +343,22 @@ class _Link(ReportCallback, WorkerGroupCallback):
         self.closed = False
         #: The workers; None until they have started, and if they have ended.
         self.group: WorkerGroup | None = None
-        #: Whether it is known which of the two it is.
+        #: Set once the workers have started or ended.
         self.started = threading.Event()
-        #: Held while the workers are asked how far they are: they cannot say while their actors do
-        #: something else.
+        #: Held while the workers are polled: they cannot answer while their actors are busy.
         self.polling = threading.Lock()
-        # What the trial wants done, how often that was given to workers, and how far each is.
+        # The trial's assignment, how often workers got one, and the progress of each.
         self._given: Assignment | None = None
         self._number = 0
         self._stages: dict[int, tuple[int, bool]] = {}
         self._begun = self._finished = False
-        # Up to which report of the assignment it is decided what becomes of the trial, and the
-        # newest report that has no checkpoint.
+        # The newest report of the assignment after which the trial's fate is decided, and the
+        # newest one without a checkpoint.
         self._decided = self._clear = 0
-        # Where the workers begin when they start anew.
+        # Where restarted workers begin.
         self._checkpoint: Any = None
         self._iteration = 0
-        # Where they have begun, and whether they know.
+        # Where the workers began, and whether the loop has asked for its checkpoint.
         self._base, self._resumption = 0, Resumption()
 
     # From the trial ----------------------------------------------------------------------------
@@ -382,7 +381,7 @@ class _Link(ReportCallback, WorkerGroupCallback):
         return may_return(self._decided, self._ahead, self._clear if self._stands else None)
 
     def _give(self) -> None:
-        """Give the workers what the trial wants done, if there are workers."""
+        """Send the trial's assignment to the workers, if there are any."""
         if self.group is None or self._given is None:
             return
         self._number += 1
@@ -520,4 +519,4 @@ class _Controller(TrainController):
 
 
 def _no_record(training_report: _TrainingReport, metrics: list[dict[str, Any]]) -> None:
-    """Stand in for what Ray Train's checkpoint manager does with a report."""
+    """Replace the report handling of Ray Train's checkpoint manager."""
