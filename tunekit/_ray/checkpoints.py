@@ -1,6 +1,6 @@
-"""Deletes checkpoints: those that Tune's manager has too many of, and what is left of uploads.
+"""Deletes surplus checkpoints, and the remains of interrupted uploads.
 
-When one may be deleted is said in ``core/retention.py``.
+``core/retention.py`` decides when a checkpoint may be deleted.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ logger = logging.getLogger(__name__)
 
 
 def latest_checkpoint(trial: Trial) -> tuple[Any, dict[str, Any]] | None:
-    """``(checkpoint, metrics)`` that a trial saved last; None if it never did."""
+    """Return the ``(checkpoint, metrics)`` that a trial saved last; None if it saved none."""
     result = trial.run_metadata.checkpoint_manager.latest_checkpoint_result
     return None if result is None else (result.checkpoint, result.metrics)
 
 
 def start_from(trial: Trial, checkpoint: Any) -> None:
-    """Let a trial that has not begun start from another sweep's checkpoint, and count from 1.
+    """Start a new trial from another sweep's checkpoint, counting iterations from 1.
 
     Tune restores it from there until it has saved one of its own, and never deletes it.
     """
@@ -70,9 +70,9 @@ def take_saved(trial: Trial, checkpoint: Any, report: dict[str, Any]) -> None:
 
 
 def skip_existing(trial: Trial) -> None:
-    """Name a trial's next checkpoint so that nothing in storage has that name.
+    """Give a trial's next checkpoint a name that storage does not have.
 
-    A process that was killed may have left a part of one, which Tune does not know.
+    A killed process may have left part of a checkpoint, of which Tune has no record.
     """
     storage = trial.storage
     there = paths_in(storage.storage_filesystem, storage.trial_fs_path)
@@ -82,7 +82,7 @@ def skip_existing(trial: Trial) -> None:
 
 
 def saved_results(trial: Trial) -> list[tuple[Any, dict[str, Any]]]:
-    """Return ``(checkpoint, metrics)`` of what a trial has saved and Tune keeps, in order."""
+    """Return ``(checkpoint, metrics)`` of each checkpoint of a trial that Tune keeps, in order."""
     results = trial.run_metadata.checkpoint_manager._checkpoint_results
     found = [(result.checkpoint, dict(result.metrics)) for result in results]
     return sorted(found, key=lambda one: one[1].get(TRAINING_ITERATION, 0))
@@ -92,21 +92,21 @@ def delete_checkpoint(filesystem: pyarrow.fs.FileSystem, path: str) -> None:
     """Delete a checkpoint's folder, if it is there: the state of a restored sweep may be older.
 
     Raises:
-        OSError: If the storage does not let it go.
+        OSError: If the storage fails.
     """
     with contextlib.suppress(FileNotFoundError):
         _delete_fs_path(fs=filesystem, fs_path=path)
 
 
 def remove_left_over(trials: Iterable[Trial], events: Iterable[Event]) -> None:
-    """Remove what is in trials' folders of checkpoints that nothing refers to.
+    """Remove checkpoints in trials' folders that nothing refers to.
 
-    A checkpoint stays if the journal names it, whatever for, or Tune's saved state does, of
-    whatever trial; and so does what was last written before its trial was added, or nobody knows
-    when: that is not of this sweep. It can be killed, and called again, at any time.
+    A checkpoint stays if the journal or Tune's saved state of any trial names it, or if it was
+    last written before its trial was added, or at an unknown time: then it does not belong to
+    this sweep. This can be killed, and called again, at any time.
 
     Args:
-        trials: All trials of a restored sweep. Looked into are the folders of those that go on.
+        trials: All trials of a restored sweep; only folders of unfinished trials are searched.
         events: The sweep's journal.
     """
     trials, known = list(trials), set[str]()
@@ -139,7 +139,7 @@ def _remove_in(trial: Trial, known: set[str], since: float) -> None:
 
 
 def forget_missing(trial: Trial) -> list[str]:
-    """Forget the checkpoints of a trial that storage lacks; return where they lay.
+    """Forget the checkpoints of a trial that storage lacks; return their paths.
 
     The trial continues from the newest one that is left.
     """
@@ -158,7 +158,7 @@ def forget_missing(trial: Trial) -> list[str]:
 
 
 def set_checkpoint_config(trial: Trial, *, frequency: int, at_end: bool) -> None:
-    """Change when Tune saves one trial: at multiples of ``frequency`` iterations, at its end."""
+    """Set when Tune saves a trial: every ``frequency`` iterations, and at its end."""
     manager = trial.run_metadata.checkpoint_manager
     config = copy.copy(manager.checkpoint_config)
     config.checkpoint_frequency = frequency
@@ -168,7 +168,7 @@ def set_checkpoint_config(trial: Trial, *, frequency: int, at_end: bool) -> None
 
 @dataclass
 class _Entry:
-    """One checkpoint, and what is known of it besides what Tune keeps."""
+    """A checkpoint, with data that Tune does not keep."""
 
     result: _TrainingResult
     order: int
@@ -178,16 +178,16 @@ class _Entry:
 
 
 class LeasingCheckpointManager(_CheckpointManager):
-    """Keeps a trial's best checkpoints by validated score, and whatever is still needed.
+    """Keeps a trial's best checkpoints by validation score, and those still needed.
 
-    Tune's own manager deletes when a checkpoint is registered, whether or not a validation is to
-    read it, and ranks a checkpoint without a score above all that have one.
+    Tune's own manager deletes when a checkpoint is registered, even if a validation is to read
+    the deleted one, and ranks a checkpoint without a score above all scored ones.
 
     Args:
-        checkpoint_config: The trial's.
-        leased: Paths that must not be deleted; looked up whenever something may be.
-        validated_names: Returns the names that are validation's: under those, what training
-            reported is no score.
+        checkpoint_config: The trial's configuration.
+        leased: Paths that must not be deleted; checked before each deletion.
+        validated_names: Returns the names of validated metrics; training's values under these
+            names are not scores.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class LeasingCheckpointManager(_CheckpointManager):
         leased: Container[str],
         validated_names: Callable[[], Collection[str]],
     ) -> None:
-        """Put one in the place of the trial's manager, with everything that it knows."""
+        """Replace the trial's manager, keeping its state."""
         old = trial.run_metadata.checkpoint_manager
         if isinstance(old, cls):
             return
@@ -225,14 +225,14 @@ class LeasingCheckpointManager(_CheckpointManager):
 
     @classmethod
     def of(cls, trial: Trial) -> LeasingCheckpointManager | None:
-        """The trial's manager, if it is one of these."""
+        """Return the trial's manager if it is of this class, else None."""
         manager = trial.run_metadata.checkpoint_manager
         return manager if isinstance(manager, cls) else None
 
     def register_checkpoint(self, checkpoint_result: _TrainingResult) -> None:
-        """Take a new checkpoint; what it takes the place of is deleted by :meth:`prune`.
+        """Register a new checkpoint; :meth:`prune` deletes those that it replaces.
 
-        Not before the new one is in the journal: a sweep that is restored would have neither.
+        They stay until the new one is in the journal, or a restored sweep would have neither.
         """
         self._latest_checkpoint_result = checkpoint_result
         if checkpoint_result.checkpoint.path not in self._entries:
@@ -240,28 +240,28 @@ class LeasingCheckpointManager(_CheckpointManager):
             self._take(checkpoint_result)
 
     def score(self, path: str, metrics: Mapping[str, Any]) -> None:
-        """Lay validated metrics over those of the checkpoint at ``path``, and rank it by them."""
+        """Merge validated metrics into those of the checkpoint at ``path``, and rank it by them."""
         if path in self._entries:
             entry, own = self._entries[path], flatten(metrics)
             entry.result.metrics = merge(hide(entry.result.metrics, own), metrics)
             entry.validated, entry.own = self._number(metrics), frozenset(own)
 
     def add(self, path: str, metrics: Mapping[str, Any]) -> None:
-        """Lay metrics over those of the checkpoint at ``path`` by which it is not ranked."""
+        """Merge metrics into those of the checkpoint at ``path``, without ranking it by them."""
         if path in self._entries:
             result = self._entries[path].result
             result.metrics = merge(result.metrics, metrics)
 
     def hide(self, names: Collection[str]) -> None:
-        """Take training's values under validated names out of the checkpoints' metrics."""
+        """Remove training's values under validated names from the checkpoints' metrics."""
         for entry in self._entries.values():
             entry.result.metrics = hide(entry.result.metrics, set(names) - entry.own)
 
     def prune(self) -> None:
-        """Sort by score, and delete what is neither among the best nor needed.
+        """Sort by score, and delete checkpoints that are neither among the best nor needed.
 
-        To be called after a checkpoint was saved, and is in the journal; after one was scored; and
-        when one is not needed any more.
+        Call it when a saved checkpoint is in the journal, after one was scored, and when one is
+        no longer needed.
         """
         config, results = self._checkpoint_config, self._checkpoint_results
         attribute = config.checkpoint_score_attribute
@@ -285,9 +285,9 @@ class LeasingCheckpointManager(_CheckpointManager):
         self._delete()
 
     def _delete(self) -> None:
-        """Delete what is not kept; what the storage does not let go now, it may next time."""
+        """Delete checkpoints that are not kept; those that fail are retried next time."""
         for path, checkpoint in list(self._to_delete.items()):
-            if path in self._leased:  # no other check would find what is lost
+            if path in self._leased:  # no other check would detect the loss
                 raise AssertionError(
                     f"{path} is needed, and was to be deleted. That is a fault of tunekit's, not "
                     "of yours. Please report it, with the journal."
@@ -305,7 +305,7 @@ class LeasingCheckpointManager(_CheckpointManager):
         self._next_order += 1
 
     def _number(self, metrics: Mapping[str, Any]) -> float | None:
-        """The score attribute as a number of which larger is better; None if it is none."""
+        """Return the score attribute as a number, larger is better; None if it is not one."""
         config = self._checkpoint_config
         known = flatten(metrics).get(config.checkpoint_score_attribute)
         value = None if isinstance(known, bool) else number(known)

@@ -1,4 +1,4 @@
-"""Which Ray tunekit runs with, and the private names it takes from it."""
+"""The versions of Ray that tunekit supports, and the private names that it uses."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["OLDEST", "TESTED", "check", "check_trainers", "in_worker", "its", "l
 
 logger = logging.getLogger(__name__)
 
-#: The oldest version that has all that tunekit needs: it passes callbacks the live result, and
+#: The oldest version that has everything tunekit needs: it passes callbacks the live result, and
 #: has ``ray.train.ValidationConfig`` with time limits.
 OLDEST = (2, 56)
 
 #: The version that the tests ran with.
 TESTED = "2.60.0"
 
-#: What users of older versions set to keep Ray Train as it was; it has no validation then.
+#: The variable that keeps the old Ray Train, which has no validation.
 _V2 = "RAY_TRAIN_V2_ENABLED"
 
-#: Everything that is taken from Ray and is not public: the names of each module.
+#: All private names that tunekit uses, by module of Ray.
 NEEDED = {
     "ray._private": "node.Node.is_head worker._global_node",
     "ray._private.state": "state.get_draining_nodes state.placement_group_table",
@@ -107,7 +107,7 @@ NEEDED = {
     "ray.tune.utils.util": "SafeFallbackEncoder",
 }
 
-#: What only trials and validations by trainers take: importing it costs as much as all of tunekit.
+#: Names for trials and validations by trainers only: importing them takes as long as all of tunekit.
 NEEDED_BY_TRAINERS = {
     "ray.train.v2._internal.callbacks.placement_group_callback": "PlacementGroupCleanerCallback",
     "ray.train.v2._internal.constants": "HEALTH_CHECK_INTERVAL_S_ENV_VAR",
@@ -167,8 +167,8 @@ def check(version: str = ray.__version__) -> None:
 
     Warn if it is newer than the one that the tests ran with.
 
-    A newer one that has every name is used: most releases change nothing here. The next patch of
-    the version that was tested is not called newer.
+    A newer version that has every name is used: most releases change none of them. A later patch
+    of the tested version does not count as newer.
 
     Raises:
         tunekit.errors.UnsupportedRayError: Says what is missing and which versions have it, or
@@ -208,17 +208,17 @@ def check_trainers() -> None:
 
 
 def _minor(version: str) -> tuple[int, ...]:
-    """The numbers of a version that tell what its interfaces are."""
+    """Return a version's major and minor number, which determine its interfaces."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
 def in_worker() -> bool:
-    """Return whether this is a process that Ray has started for a task or an actor."""
+    """Return whether Ray started this process for a task or an actor."""
     return bool(global_worker.mode == ray.WORKER_MODE)
 
 
 def lacks(names: Iterable[str], version: str = ray.__version__) -> UnsupportedRayError:
-    """The error that says that the installed Ray lacks names, and which version has them.
+    """Return an error that lists names that the installed Ray lacks, and a version that has them.
 
     Example:
         >>> raise lacks(["ray.tune.Tuner.no_such_method"], "2.99.0")
@@ -241,7 +241,7 @@ def _command() -> str:
 
 
 def its(thing: Any, name: str) -> Any:
-    """Return a private attribute that only objects have, so that it is not checked at import."""
+    """Return a private attribute of an object, which cannot be checked at import."""
     try:
         return getattr(thing, name)
     except AttributeError:

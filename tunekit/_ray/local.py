@@ -39,7 +39,7 @@ class SteppedClock(Protocol):
     """A clock with simulated time."""
 
     def monotonic(self) -> float:
-        """Now, in seconds."""
+        """Return the time, in seconds."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -61,12 +61,12 @@ class LocalSweep:
         metric, mode, num_samples: As in ``TuneConfig``.
         reuse_actors: As in ``TuneConfig``.
         stop, max_failures, checkpoint_config: As in ``RunConfig`` and its parts.
-        slots: How many trials may run at once, or a function that returns how many may now.
+        slots: How many trials may run at once, or a function that returns the current number.
         max_concurrent: As ``max_concurrent_trials`` in ``TuneConfig``; only without ``search_alg``.
         seconds: ``seconds(trial, method)``: how many seconds a call of an actor's method takes, or,
             for ``"start"``, its process to start.
-        next_due: Returns when something else happens next, in seconds of the clock, so that the
-            clock does not skip it; None if nothing does.
+        next_due: Returns the time of the next other event, in seconds of the clock, so that the
+            clock does not skip it; None if there is none.
         seed: The seed of Tune's random choices, also part of the trials' names.
         resume: How to continue the sweep in ``folder``; None begins one.
         saved_every_s: How often Tune saves the sweep, in seconds of the machine's clock; by default
@@ -185,7 +185,7 @@ class LocalSweep:
 
     @property
     def trials(self) -> list[Trial]:
-        """The trials, in the order in which they were made."""
+        """The trials, in order of creation."""
         return sorted(self.controller.get_trials(), key=_number)
 
     def step(self) -> None:
@@ -211,9 +211,9 @@ class LocalSweep:
 
 @contextlib.contextmanager
 def _in_process() -> Iterator[None]:
-    """Actors do not leave this process's directory, and saves that are waited for are made.
+    """Keep actors in this process's directory, and make the saves that Tune waits for.
 
-    The environment is not to be changed for each step: Tune's own threads read it meanwhile.
+    The environment must not change at each step, because Tune's own threads read it.
     """
     with (
         mock.patch.dict(os.environ, RAY_CHDIR_TO_TRIAL_DIR="0", TUNE_PRINT_ALL_TRIAL_ERRORS=""),
@@ -223,9 +223,9 @@ def _in_process() -> Iterator[None]:
 
 
 class _LocalController(TuneController):
-    """Asks once a step for a suggestion that is not to be had yet, as when trials run.
+    """Asks once a step for a suggestion that is not available yet, as when trials run.
 
-    When none runs, Tune's own waits for it, in seconds that are not the clock's.
+    When no trial runs, Tune's own controller waits for it in real time.
     """
 
     def _update_trial_queue(self, blocking: bool = False, timeout: int = 600) -> bool:
@@ -244,7 +244,7 @@ def _number(trial: Trial) -> int:
 
 
 class _LocalStorage(StorageContext):
-    """Stages the driver's files beside the experiment's, rather than in Ray's session."""
+    """Stages the driver's files next to the experiment's, not in Ray's session."""
 
     def _get_session_path(self) -> str:
         return f"{self.storage_fs_path}-session"
@@ -255,7 +255,7 @@ class _LocalExperiment(Experiment):
 
 
 class _Uncached:
-    """Hands out trainable classes as they are, rather than as actor classes."""
+    """Returns trainable classes themselves, not actor classes."""
 
     def get(self, trainable_cls: type) -> type:
         return trainable_cls
@@ -277,7 +277,7 @@ class _Handle:
 
 
 class _Task:
-    """A call of an actor's method that has been scheduled."""
+    """A scheduled call of an actor's method."""
 
     def __init__(self, call: Callable[[], Any], on_result: Any, on_error: Any):
         self._call, self._on_result, self._on_error = call, on_result, on_error
@@ -303,7 +303,7 @@ class _Task:
 
 
 class _LocalActors:
-    """What ``RayActorManager`` is to the controller, without actors."""
+    """Replaces the controller's ``RayActorManager``, without actors."""
 
     def __init__(
         self,
@@ -391,7 +391,7 @@ class _LocalActors:
         self.clear_actor_task_futures(tracked_actor)
         handle, _ = self._live_actors_to_ray_actors_resources.pop(tracked_actor)
         handle.instance.stop()
-        if tracked_actor in self._ready:  # else nobody is told, as by the real one
+        if tracked_actor in self._ready:  # otherwise no callback is called, as by the real one
             self._at(
                 self._clock.monotonic(),
                 lambda: tracked_actor._on_stop and tracked_actor._on_stop(tracked_actor),
@@ -409,7 +409,7 @@ class _LocalActors:
         _return_future: bool = False,
     ) -> _Task | None:
         if tracked_actor not in self._live_actors_to_ray_actors_resources:
-            return None  # requested and not started; all that comes then is its removal
+            return None  # requested but not started; only its removal can follow
         handle, _ = self._live_actors_to_ray_actors_resources[tracked_actor]
         method = getattr(handle.instance, method_name)
         task = _Task(lambda: method(*args, **(kwargs or {})), on_result, on_error)

@@ -1,8 +1,8 @@
 """Runs Ray Train trainers as trials of Tune.
 
 Each trial is one run of the trainer. Its workers report to the trial as they do to Ray Train, and
-the checkpoints that they have uploaded into the trial's directory are the trial's checkpoints,
-without a second copy.
+the checkpoints that they upload into the trial's directory are the trial's checkpoints, without a
+second copy.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# After how many seconds workers that have not come to a report, to take over, are ended.
+# Seconds after which workers that have not reached a report to switch trials are ended.
 _TAKEOVER_S = 60.0
 
 
@@ -66,9 +66,9 @@ def distributed_class(
     """Return the trainable whose trials are runs of a trainer.
 
     Args:
-        source: The trainer, or a function that makes one of a configuration.
-        reuse_workers: Whether workers may go over from one trial to the next.
-        wish_key: Under which key of a result to pass on what a report said about validation.
+        source: The trainer, or a function that makes one from a configuration.
+        reuse_workers: Whether workers may move from one trial to the next.
+        wish_key: The key of a result under which a report's validation request is passed on.
     """
     name = (
         type(source).__name__
@@ -84,7 +84,7 @@ def distributed_class(
 
 
 def trainer_of(source: Any, config: Mapping[str, Any]) -> DataParallelTrainer:
-    """The trainer of one trial.
+    """Return the trainer of one trial.
 
     Raises:
         tunekit.errors.DistributedTrialError: If the function that makes trainers returned
@@ -115,7 +115,7 @@ def _scaling_config(default: train.ScalingConfig, changed: Any) -> train.Scaling
 
 
 def _resources(scaling_config: train.ScalingConfig) -> tune.PlacementGroupFactory:
-    """One bundle for each worker; the trial's own process sits in the first, and takes nothing.
+    """Return one bundle for each worker; the trial's own process is in the first and needs nothing.
 
     Raises:
         tunekit.errors.DistributedTrialError: If a trial cannot have such workers.
@@ -141,7 +141,7 @@ class _DistributedTrial(tune.Trainable):
     source: Any
     reuse_workers: bool
     wish_key: str
-    #: From how many reports workers may return before it is decided what becomes of the trial.
+    #: How many reports workers may return from before the trial's fate is decided.
     ahead = 1
     #: Whether the sweep validates checkpoints, and whether workers wait in the reports with one.
     validates = stands = False
@@ -200,7 +200,7 @@ class _DistributedTrial(tune.Trainable):
             raise NotResumedError(begins_anew(self.trial_name, at, get_checkpoint=ask))
         self._report = event
         self._unsaved = event.checkpoint
-        self._iteration = event.iteration - 1  # lower than before if workers had to start anew
+        self._iteration = event.iteration - 1  # lower than before if workers had to restart
         result = dict(event.metrics)
         if event.checkpoint is not None:
             result[SHOULD_CHECKPOINT] = True
@@ -234,8 +234,8 @@ class _DistributedTrial(tune.Trainable):
     ) -> Iterator[Any]:
         """Run a generator in the workers while training waits: see :class:`TrialWorkerGroup`.
 
-        If they do not survive it, others take their place when the trial goes on, and begin at its
-        newest checkpoint.
+        If they do not survive it, new ones replace them when the trial continues, and start from
+        its newest checkpoint.
         """
         workers = self._workers
         if workers is None or not workers.alive:
@@ -246,7 +246,7 @@ class _DistributedTrial(tune.Trainable):
             self._begin_again_without_workers()
 
     def _begin_again_without_workers(self) -> None:
-        """If the workers have ended, let others begin at the newest checkpoint that Tune has."""
+        """Replace workers that have ended, starting from the newest checkpoint that Tune has."""
         if not self.has_workers:
             self._workers, self._assigned = None, False
             self._report, self._unsaved = None, None
@@ -288,7 +288,7 @@ class _DistributedTrial(tune.Trainable):
         return workers
 
     def _trainer(self) -> DataParallelTrainer:
-        """The trainer of the trial's configuration, storing where the trial does."""
+        """Return the trainer for the trial's configuration, with the trial's storage."""
         trainer = trainer_of(type(self).source, self.config)
         folder, name = os.path.split(self._storage.trial_fs_path)
         trainer.run_config = dataclasses.replace(
@@ -308,8 +308,7 @@ class _DistributedTrial(tune.Trainable):
         return trainer
 
     def _can_take_over(self, trainer: DataParallelTrainer) -> bool:
-        """Return whether the living workers can run a trainer: no process of theirs would
-        differ."""
+        """Return whether the living workers can run a trainer: it needs the same processes."""
         former = self._group_of
         return (
             self.reuse_workers
@@ -329,14 +328,14 @@ class _Uploads:
     """The checkpoints that workers upload into a trial's directory during one assignment.
 
     Args:
-        filesystem: Of the trial's storage.
+        filesystem: The filesystem of the trial's storage.
         folder: The trial's directory there.
     """
 
     def __init__(self, filesystem: Any, folder: str):
         self._filesystem, self._folder = filesystem, folder
         self._taken: set[str] = set()
-        #: What the names of its checkpoints end with.
+        #: The suffix of its checkpoints' names.
         self.token = uuid.uuid4().hex[:8]
 
     def take(self, path: str) -> None:

@@ -46,7 +46,7 @@ __all__ = [
 
 @dataclass
 class Settings:
-    """What a Tuner will run with; both configs are its own objects and may be changed."""
+    """The settings of a Tuner; both configs are its own objects and may be changed."""
 
     trainable: Any
     param_space: dict[str, Any]
@@ -57,7 +57,7 @@ class Settings:
 
 
 def settings_of(tuner: tune.Tuner) -> Settings | None:
-    """The settings of a new or restored Tuner; None in Ray Client mode, where they are remote."""
+    """Return a Tuner's settings; None in Ray Client mode, where they are remote."""
     internal = getattr(tuner, "_local_tuner", None)
     if internal is None:
         return None
@@ -72,7 +72,7 @@ def settings_of(tuner: tune.Tuner) -> Settings | None:
 
 
 def is_trainer(trainable: Any) -> bool:
-    """Return whether it is a trainer of Ray Train's, of which each trial is a run."""
+    """Return whether it is a Ray Train trainer, of which each trial is a run."""
     return isinstance(
         trainable, _loaded("ray.train.v2.api.data_parallel_trainer", "DataParallelTrainer")
     )
@@ -102,16 +102,16 @@ def stand(trainable: Any) -> None:
 
 
 def _loaded(module: str, name: str) -> Any:
-    """Return a class if its module is imported, which that of any instance is; () otherwise."""
+    """Return a class if its module is imported, as it is if instances exist; otherwise ()."""
     return getattr(sys.modules.get(module), name, ())
 
 
 @contextmanager
 def ended_soon() -> Iterator[None]:
-    """Make Tune end a trial within seconds if it is stopped during an iteration.
+    """Make Tune end a trial that is stopped during an iteration within seconds.
 
-    By default it waits 10 minutes for the iteration's end. While Tune waits for an actor that it
-    has asked to end twice, it does nothing else for up to 10 s; so no less than these.
+    By default it waits 10 minutes for the iteration to end. While Tune waits for an actor that it
+    has asked to end twice, it blocks for up to 10 s, so the timeout must not be shorter.
     """
     name = "TUNE_FORCE_TRIAL_CLEANUP_S"
     given = os.environ.get(name)
@@ -124,7 +124,7 @@ def ended_soon() -> Iterator[None]:
 
 
 def space_of(param_space: Any) -> Any:
-    """Return a search space as the dict that Tune makes of it, such as of RLlib's configurations.
+    """Return a search space as the dict that Tune makes of it, for example of an RLlib config.
 
     Example:
         >>> space_of({"lr": 0.1}), space_of(None)
@@ -134,10 +134,10 @@ def space_of(param_space: Any) -> Any:
 
 
 def trial_bundles(trainable: Any, param_space: dict[str, Any]) -> list[dict[str, float]] | None:
-    """Return what one trial takes, in each place, such as ``[{"CPU": 1.0}]``; None if it depends
-    on its configuration.
+    """Return one trial's resources by bundle, such as ``[{"CPU": 1.0}]``; None if they depend on
+    its configuration.
 
-    Of what is chosen from a list for the workers of a trainer, the largest counts.
+    If a trainer's workers get a choice from a list, the largest choice counts.
     """
     cls = tune.registry.get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
     space = dict(param_space)
@@ -146,7 +146,7 @@ def trial_bundles(trainable: Any, param_space: dict[str, Any]) -> list[dict[str,
         space["scaling_config"] = {name: _largest(value) for name, value in scaling}
     try:
         request = cls.default_resource_request(space)
-    except Exception:  # a user's function of a configuration that is not drawn yet
+    except Exception:  # a user's function, but no configuration is drawn yet
         return None
     if request is None:
         return [{"CPU": 1.0}]
@@ -165,7 +165,7 @@ def _largest(value: Any) -> Any:
 
 
 def is_remote() -> bool:
-    """Return whether Tuners run elsewhere: Ray Client mode."""
+    """Return whether Tuners run remotely, in Ray Client mode."""
     return bool(ray.util.client.ray.is_connected())
 
 
@@ -173,7 +173,7 @@ def location_of(settings: Settings, home: str) -> str:
     """Return the path or URI of a sweep's storage.
 
     Args:
-        settings: The sweep's.
+        settings: The sweep's settings.
         home: The experiment's folder in its filesystem.
     """
     config = settings.run_config
@@ -183,25 +183,25 @@ def location_of(settings: Settings, home: str) -> str:
 
 
 def callbacks_in(tuner_file: bytes) -> list[Any]:
-    """Return the callbacks that a Tuner was made with; this runs the code that unpickles them.
+    """Unpickle and return the callbacks of a saved Tuner; this can run any code.
 
     Args:
-        tuner_file: What Tune has written down when it was made.
+        tuner_file: The file that Tune wrote when the Tuner was made.
     """
     return list(pickle.loads(tuner_file)["_run_config"].callbacks or [])
 
 
-_GRID = "/grid_search"  # how the flat names of values end that are tried one after the other
+_GRID = "/grid_search"  # the suffix of flat names of grid-searched values
 
-# Texts that are no secrets.
+# Texts that are not secrets.
 _TEXTS = frozenset({"metric", "mode", "time_attr", "_metric", "_mode", "_time_attr"})
 
 
 def type_and_settings(thing: Any) -> dict[str, Any]:
-    """The type of a scheduler or searcher, and of Ray's own ones the settings that are numbers.
+    """Return the type of a scheduler or searcher, and the numeric settings of Ray's own classes.
 
-    Only a few texts are among them, and nothing of a user's own class: it may hold secrets. What it
-    counts while it runs is, as it was then: from outside, the one cannot be told from the other.
+    Only a few texts are included, and no settings of a user's class: it may hold secrets. Counters
+    of a running scheduler are included: from outside, they look like settings.
 
     Example:
         >>> from ray.tune.schedulers import ASHAScheduler
@@ -246,10 +246,10 @@ def repeat_index(search_alg: Any) -> str | None:
 
 
 def described_space(space: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
-    """Return what is searched, by flat name: the attributes of its ``Parameter``.
+    """Return the searched hyperparameters, by flat name: the attributes of each ``Parameter``.
 
-    What is drawn from no bounded range, such as ``tune.randn`` or ``tune.sample_from``, is left
-    out, and so is what is not searched.
+    Hyperparameters without a bounded range, such as ``tune.randn`` or ``tune.sample_from``, are
+    left out, and so are fixed ones.
 
     Example:
         >>> from ray import tune
