@@ -107,7 +107,7 @@ NEEDED = {
     "ray.tune.utils.util": "SafeFallbackEncoder",
 }
 
-#: Names for trials and validations by trainers only: importing them takes as long as all of tunekit.
+#: Names that only trainers' trials and validations use: slow to import, as slow as all of tunekit.
 NEEDED_BY_TRAINERS = {
     "ray.train.v2._internal.callbacks.placement_group_callback": "PlacementGroupCleanerCallback",
     "ray.train.v2._internal.constants": "HEALTH_CHECK_INTERVAL_S_ENV_VAR",

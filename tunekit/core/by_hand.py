@@ -1,4 +1,4 @@
-"""What may be asked of a running sweep by hand, and when."""
+"""The manual requests that a running sweep accepts, and when."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["ACTIONS", "State", "refusal"]
 
 
 class State(Enum):
-    """What a trial is to someone who wants to stop, pause or continue it."""
+    """The state of a trial, as far as manual requests depend on it."""
 
     GOES_ON = "goes on"  #: it may wait, or be paused by its scheduler
     PAUSED = "is paused by hand"
     ENDED = "has ended"  #: or it has been stopped, and is about to end
 
 
-#: What may be asked, and of trials in which states; a trial that is added has none.
+#: The requests, and the states of trials that they apply to; an added trial has no state yet.
 ACTIONS: Mapping[str, frozenset[State]] = {
     "stop": frozenset({State.GOES_ON, State.PAUSED}),
     "pause": frozenset({State.GOES_ON}),

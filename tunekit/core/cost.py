@@ -1,4 +1,4 @@
-"""What a sweep cost: hours of CPU and GPU, by what held them."""
+"""The cost of a sweep: hours of CPU and GPU, by use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tunekit.core.events import (
 
 __all__ = ["KINDS", "RESOURCES", "Cost", "cost_in_words", "hours_in_words"]
 
-#: What resources were held for.
+#: The uses of resources.
 KINDS = ("training", "validation", "waiting")
 #: The resources that are counted.
 RESOURCES = ("CPU", "GPU")
@@ -31,12 +31,12 @@ class _Slot:
     """The resources of a trial.
 
     Attributes:
-        resources: What it has, or had.
-        held: Whether the trial has it.
+        resources: Its current or last resources.
+        held: Whether the trial holds them.
         hosted: The validations that run in the trial's process.
-        since: Until when all of its time is accounted for.
-        unsettled: When the trial had it since it last waited for a score, and what it was. How long
-            a trial waited is only known afterwards.
+        since: The time up to which it is accounted for.
+        unsettled: The intervals held since the trial last waited for a score, with their use. How
+            long a trial waited is only known afterwards.
     """
 
     resources: _Amounts = field(default_factory=dict)
@@ -47,12 +47,12 @@ class _Slot:
 
 
 class Cost:
-    """Adds up what trials and validations held, event by event.
+    """Adds up the resources that trials and validations held, event by event.
 
-    A trial holds its slot from getting its resources until it pauses or ends. While it waits for a
-    score there, that is ``waiting``; while a validation runs in its process, ``validation``; and
-    ``training`` otherwise, its start and its saving included. Elsewhere, an attempt holds the
-    resources of its task while it runs, also one that failed.
+    A trial holds its slot from getting its resources until it pauses or ends. Its time counts as
+    ``waiting`` while it waits for a score, as ``validation`` while a validation runs in its
+    process, and otherwise as ``training``, including its start and its saves. Elsewhere, an attempt
+    holds the resources of its task while it runs, even if it fails.
 
     Example:
         >>> cost = Cost()
@@ -77,7 +77,7 @@ class Cost:
         self._held: dict[str, dict[tuple[str, str], float]] = {}
 
     def take(self, event: Event) -> None:
-        """Take what happened."""
+        """Record an event."""
         self._last = now = event.time
         match event:
             case SlotTaken() | SlotReleased():
@@ -117,8 +117,8 @@ class Cost:
 
         Args:
             trial_id: The trial, with its validations; None: all.
-            now: Until when to count what is still held, in seconds since the epoch; None: until the
-                last event.
+            now: The time up to which held resources count, in seconds since the epoch; None: the
+                last event's.
         """
         self._pass_all(self._last if now is None else now)
         found: dict[tuple[str, str], float] = defaultdict(float)
@@ -170,7 +170,7 @@ def hours_in_words(hours: float) -> str:
 
 
 def cost_in_words(cost: Mapping[str, Mapping[str, float]]) -> str:
-    """Return what :meth:`Cost.hours` has in words; empty if nothing was held.
+    """Return the result of :meth:`Cost.hours` in words; empty if nothing was held.
 
     Example:
         >>> cost_in_words({"CPU": {"training": 1.6, "validation": 0.4, "waiting": 0.1}, "GPU": {}})

@@ -51,7 +51,7 @@ def left_by_donor(
 
 
 def stale(trial_id: str, donor_id: str, left: Mapping[str, tuple[float, float]]) -> str:
-    """Return what is wrong with an optimizer that kept its donor's values, and the fix.
+    """Return a message about an optimizer that kept its donor's values, with the fix.
 
     Example:
         >>> print(stale("b", "a", {"lr": (0.1, 0.02)}))

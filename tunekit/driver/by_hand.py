@@ -1,4 +1,4 @@
-"""Takes up what is asked of a running sweep by hand: to stop, pause, continue or add a trial."""
+"""Carries out manual requests to a running sweep: stop, pause, continue or add a trial."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ __all__ = ["ByHand"]
 
 logger = logging.getLogger(__name__)
 
-# It looks once a second; less often where a look takes more than this share of the time.
+# Requests are read once a second, less often if reading takes more than this share of the time.
 _SHARE, _INTERVAL_S = 0.05, 1.0
 
 
 class ByHand:
-    """Answers requests: each once, in the journal, before anything comes of it.
+    """Answers each request once, in the journal, before carrying it out.
 
     Args:
-        ledger: Has the requests.
+        ledger: The source of requests.
         engine: The state of the sweep.
-        trials: Its trials; others may be added.
+        trials: Its trials; more may be added.
         controller: The sweep's controller.
-        actions: Carries out what is asked of a trial.
+        actions: Carries out requests that concern a trial.
         clock: The sweep's clock.
-        space: Returns what is searched, by flat name, as far as that is known.
-        emit: Takes each event, before anything comes of it.
+        space: Returns the known search space, by flat name.
+        emit: Records each event, before it takes effect.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ByHand:
         self._idle = False
 
     def look(self) -> None:
-        """Answer what was asked since the last look, once a second at most."""
+        """Answer the requests since the last call, at most once a second."""
         began = self._clock.monotonic()
         if not self._pace.due(began):
             return
@@ -79,10 +79,10 @@ class ByHand:
         self._say_if_idle()
 
     def _try(self, act: Callable[[], object]) -> None:
-        """Do something with the storage; if that fails, say so, once: the next look tries again."""
+        """Access the storage; log a failure once, and retry at the next call."""
         try:
             act()
-        except Exception as error:  # storages raise whatever their libraries do
+        except Exception as error:  # storages raise whatever their libraries raise
             if str(error) != self._complained:
                 self._complained = str(error)
                 logger.warning("What is asked of the sweep by hand cannot be read: %s", error)
@@ -135,7 +135,7 @@ class ByHand:
         return "; ".join(problems)
 
     def carry_out(self, asked: Asked) -> None:
-        """Do what was asked and is recorded."""
+        """Carry out a recorded request."""
         if asked.action == "add":
             self._controller.add(self._controller.make(asked.trial_id, asked.config))
         else:
@@ -143,7 +143,7 @@ class ByHand:
         logger.info("By hand: %s trial %s.", asked.action, asked.trial_id)
 
     def _say_if_idle(self) -> None:
-        """Say, once, that nothing goes on until a trial is continued by hand."""
+        """Log, once, that the sweep waits until a trial is continued by hand."""
         paused = paused_by_hand(self._engine.paused_by_hand)
         waits = self._controller.still and paused is not None
         if waits:

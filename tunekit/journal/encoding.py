@@ -1,9 +1,9 @@
 """Encodes user values in a journal's lines: as readable JSON, and exactly.
 
 A report or a score has numbers, texts, lists and dicts; another object in it becomes
-``{"__pickled__": ..., "__shown__": ...}``, or ``{"__shown__": ...}`` if it has no pickle. So does
-whatever JSON would change, such as a tuple, in what has to come back as it was: hyperparameters and
-keyword arguments. Reading opens no pickle unless it is asked to.
+``{"__pickled__": ..., "__shown__": ...}``, or ``{"__shown__": ...}`` if it cannot be pickled. In
+hyperparameters and keyword arguments, which must be read back exactly, so does any value that JSON
+would change, such as a tuple. Reading opens no pickle unless requested.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 _SHOWN = "__shown__"
 
-#: A line without this has nothing but what JSON knows.
+#: A line without this has only JSON values.
 MARK = f'"{_SHOWN}"'
 
 # Python does not read whole numbers of more than about 4,000 digits.
@@ -48,8 +48,8 @@ def exact(value: Any, largest: int | None = None, depth: int = 0) -> Any:
 
     Args:
         value: Anything.
-        largest: How many bytes a pickle in it may have; None: any number.
-        depth: How many dicts it is in.
+        largest: The largest pickle allowed in it, in bytes; None: no limit.
+        depth: The number of dicts around it.
 
     Example:
         >>> exact({"lr": 0.1, "by": {1: 2}})
@@ -83,12 +83,12 @@ def _has_names(value: Any) -> bool:
 
 
 def read_shown(value: dict[str, Any]) -> Any:
-    """Read an object of a line, with a text for what is pickled."""
+    """Read an object of a line, with texts for pickled values."""
     return value[_SHOWN] if _is_marked(value) else value
 
 
 def read_opened(value: dict[str, Any]) -> Any:
-    """Read an object of a line; :class:`Opaque` for what has no pickle, or one that fails."""
+    """Read an object of a line; :class:`Opaque` for values without a pickle that loads."""
     if not _is_marked(value):
         return value
     shown = value[_SHOWN]
@@ -97,7 +97,7 @@ def read_opened(value: dict[str, Any]) -> Any:
             return from_text(value[PICKLED])
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # whatever its parts raise: a module may be gone
+        except BaseException as error:  # unpickling can raise anything: a module may be gone
             logger.warning("%s cannot be unpickled: %s", shown, text(error))
     return Opaque(shown)
 
@@ -107,11 +107,11 @@ def _is_marked(value: Mapping[str, Any]) -> bool:
 
 
 def resolve_opaque(recorded: Any, known: Sequence[Any]) -> Any:
-    """Return hyperparameters with the very values where the journal has but a text of them.
+    """Return hyperparameters with the original values where the journal has only their text.
 
     Args:
-        recorded: What the journal has, or a part of it.
-        known: What it may be: what has the same text, else the first that is no text, too.
+        recorded: The hyperparameters in the journal, or a part of them.
+        known: The candidates: the one with the same text is taken, else the first with a value.
 
     Example:
         >>> resolve_opaque({"lr": 0.1, "data": Opaque("{1}")}, [{"data": {2}}, {"data": {1}}])

@@ -15,11 +15,11 @@ from tunekit.journal.journal import SERIES
 
 __all__ = ["Found", "no_sweep", "sweeps_below"]
 
-# So many folders are looked into for all sweeps below one, so many levels deep.
+# Limits for finding all sweeps below a folder: the number of folders, and of levels.
 _MOST_LISTED, _DEEPEST = 5_000, 4
-# So many levels deep it is looked for what may have been meant, and so many sweeps are named.
+# Limits for suggesting other paths: the number of levels, and of sweeps named.
 _DEPTH, _MOST_NAMED = 2, 10
-# So deep below its sweep a checkpoint's files are.
+# How many levels below its sweep a checkpoint's files are.
 _LEVELS_IN_A_SWEEP = 4
 _OF_A_TRIAL = ("params.json", "params.pkl", "result.json", "progress.csv", "error.txt")
 
@@ -30,8 +30,7 @@ class Found:
 
     Attributes:
         path: Its folder, in the filesystem.
-        changed: When its journal was written last, in seconds since the epoch; 0 if the storage
-            does not say.
+        changed: When its journal was last written, in seconds since the epoch; 0 if unknown.
     """
 
     path: str
@@ -39,11 +38,11 @@ class Found:
 
 
 def sweeps_below(filesystem: pyarrow.fs.FileSystem, path: str, deep: int = _DEEPEST) -> list[Found]:
-    """Return the sweeps in a folder, and in folders below it, the newest first.
+    """Return the sweeps in a folder and its subfolders, newest first.
 
-    The folders of a sweep's trials are not looked into, nor are those of a plain experiment of
-    Tune's, nor any whose name begins with a dot. Links are not followed, as they may lead anywhere;
-    the folder itself may be one. It looks into 5,000 folders at most, the upper ones first.
+    Trials' folders, plain experiments of Tune and names that begin with a dot are skipped. Links
+    are not followed, as they may lead anywhere; the folder itself may be one. At most 5,000 folders
+    are searched, the upper ones first.
 
     Args:
         filesystem: Where to look.
@@ -112,7 +111,7 @@ def no_sweep(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") -> s
     Args:
         filesystem: Where to look.
         path: The path in it.
-        given: What the user has passed for it: a path, or a URI.
+        given: The path or URI that the user passed.
 
     Raises:
         OSError: If the storage fails.

@@ -1,8 +1,8 @@
-"""What is asked of a running sweep by hand: a file for each request, in the experiment's folder.
+"""Manual requests to a running sweep: one file each, in the experiment's folder.
 
-Whoever asks puts a file into ``requests/``. The driver records its answer in the journal, which has
-the name of the request, and deletes the file. So a request is carried out once, whenever the driver
-is killed, and whoever asks reads in the journal what has come of it.
+A client puts a file into ``requests/``. The driver records its answer in the journal, under the
+request's name, and deletes the file. So a request is carried out once, even if the driver is
+killed, and the client reads the outcome in the journal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["MOST_BYTES", "Request", "ask", "decoded", "in_words", "name_of", "re
 
 _FOLDER = "requests"
 _NAME = re.compile(r"([0-9]{20}-[0-9a-f]{8})\.json")
-#: A request has no more bytes.
+#: The maximal size of a request, in bytes.
 MOST_BYTES = 64 * 1024
 _DONE = {
     "stop": "Trial {} is stopped.",
@@ -39,7 +39,7 @@ _LOOK_AGAIN_S, _PATIENCE_S = 0.1, 5.0
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is asked for.
+    """A manual request.
 
     Attributes:
         action: ``"stop"``, ``"pause"``, ``"continue"`` or ``"add"``.
@@ -56,7 +56,7 @@ def decoded(data: bytes) -> Request:
     """Return the request in a file.
 
     Raises:
-        ValueError: If there is none, or it is too large or too deep; says why.
+        ValueError: If there is none, or it is too large or too deep, with the reason.
 
     Example:
         >>> decoded(b'{"action": "stop", "trial_id": "a"}')
@@ -99,9 +99,9 @@ def name_of(request: str) -> str:
 
 
 def requests_in(folder: Folder) -> Iterator[tuple[str, bytes]]:
-    """Yield the names of the requests in an experiment's folder, and what they say, in order.
+    """Yield the name and content of each request in an experiment's folder, in order.
 
-    Of what is not a plain file, nothing is read.
+    Only plain files are read.
 
     Raises:
         Exception: Whatever the storage raises.
@@ -123,21 +123,21 @@ def ask(
     patience_s: float = _PATIENCE_S,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Asked | None:
-    """Ask something of a running sweep, and wait for the answer.
+    """Send a request to a running sweep, and wait for the answer.
 
     Args:
-        filesystem: Where the sweep is.
+        filesystem: The sweep's filesystem.
         path: The experiment's folder there.
-        request: What is asked for.
+        request: The request.
         patience_s: How many seconds to wait for the answer.
-        sleep: What waits for a number of seconds.
+        sleep: Waits for a number of seconds.
 
     Returns:
-        The answer, which may be a refusal; None if the driver has not given one by then: it does
-        when its step has ended.
+        The answer, which may be a refusal; None if there is none in time: the driver answers at
+        the end of its step.
 
     Raises:
-        ValueError: If no driver runs the sweep, or the request is too large; nothing was asked.
+        ValueError: If no driver runs the sweep, or the request is too large; nothing was sent.
         tunekit.errors.JournalError: If the journal is damaged.
         OSError: If the storage fails.
     """

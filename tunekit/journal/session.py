@@ -53,20 +53,20 @@ def about(
     space: Mapping[str, Any] | None = None,
     warm_start: str | None = None,
 ) -> dict[str, Any]:
-    """Return what is told of how a session runs, in what JSON knows: nothing that may be a secret.
+    """Return the description of a session, as JSON values, without possible secrets.
 
     Args:
         now: Seconds since the epoch.
         config: How checkpoints are validated.
         seed_param: The hyperparameter that is the random seed, if there is one.
-        judged: The metrics that the sweep is judged by.
+        judged: The metrics that the sweep decides on.
         mode: ``"min"`` or ``"max"``.
-        objectives: The metrics that the scheduler ranks by, and which values of each are better.
-        scheduler: The user's scheduler, if it is known.
-        search_alg: The search algorithm, if it is known.
-        trainable: Where the trainable can be imported from.
-        space: What is searched, as ``described_space`` says, if it is known.
-        warm_start: The path of the sweep that it began from, if there is one.
+        objectives: The metrics that the scheduler ranks by, with the mode of each.
+        scheduler: The user's scheduler, if known.
+        search_alg: The search algorithm, if known.
+        trainable: The trainable's import path.
+        space: The search space, as from ``described_space``, if known.
+        warm_start: The path of the sweep that it started from, if any.
     """
     known: dict[str, Any] = {
         "time": now,

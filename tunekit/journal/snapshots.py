@@ -1,15 +1,15 @@
-"""The state of a whole sweep in one file, and what a restored sweep is started from.
+"""The state of a whole sweep in one file, from which a sweep is restored.
 
-Tune saves a sweep now and then: its trials, its searcher, its callbacks, each in a file, which a
-thread copies to the experiment's folder. A driver that is killed meanwhile leaves files there that
-do not belong together, or half of one. So whenever Tune has saved, the files go into one archive,
-which appears as a whole, and a line of the journal says as of when it is. A trial that is added
-between two of these, and the searcher that has suggested it, are recorded at once: before anything
-comes of it. What the Tuner was made with goes into an archive of its own, once, before the first.
+Tune regularly saves a sweep's trials, searcher and callbacks, each in a file, which a thread copies
+to the experiment's folder. A driver that is killed meanwhile leaves inconsistent or partial files.
+So after each save, the files go into one archive, written atomically, and a line of the journal
+records its position. A trial that is added between two archives is recorded immediately, with the
+searcher that suggested it, before the trial starts. The Tuner's settings go into a separate
+archive, once, before the first.
 
-Before Tune restores, :meth:`SavedState.put_back` puts its files as the newest archive has them,
-with the trials that were added since; what happened since is replayed from the journal. A restore
-depends on no other file, because Tune writes all of its own in place.
+Before Tune restores, :meth:`SavedState.put_back` writes its files as in the newest archive, with
+the trials added since; later events are replayed from the journal. A restore needs no other file,
+because Tune writes all of its own in place.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-#: The archive of what the Tuner was made with.
+#: The archive of the Tuner's settings.
 SETTINGS = f"{FOLDER}/tuner.zip"
 
 _PATIENCE_S = 60.0
-# What Tune saves its trials in, and its callbacks; a snapshot has both.
+# Tune's files for trials and callbacks; a snapshot has both.
 _TRIALS, _CALLBACKS = STATE_FILES[0], STATE_FILES[-1]
-# What the files in an archive are called: the sweep's state, and what the Tuner was made with.
+# The names of files in an archive: of the sweep's state, and of the Tuner's settings.
 _OF_STATE = re.compile(rf"(?!{re.escape(TUNER_FILE)})[^/\\\0]+\.(json|pkl)")
 _OF_TUNER = re.compile(re.escape(TUNER_FILE))
 
@@ -71,14 +71,14 @@ class SnapshotWriter:
     Args:
         folder: The experiment's folder.
         journal: Its journal.
-        clock: What the time is read from.
-        begins: Whether a sweep begins, whose settings are to be kept.
+        clock: The clock to read.
+        begins: Whether this is a new sweep, whose settings must be kept.
     """
 
     def __init__(self, folder: Folder, journal: Journal, clock: Clock, *, begins: bool = False):
         self._folder, self._journal, self._clock = folder, journal, clock
         self._begins = begins
-        # Those of former sessions, too.
+        # Including those of earlier sessions.
         self._archives = {f"{FOLDER}/{name}" for name in folder.names(FOLDER)} - {SETTINGS}
 
     def snapshot(self, controller: Controller) -> bool:
@@ -127,10 +127,10 @@ class SnapshotWriter:
             self._forget_all_but(name, "-search.zip")
 
     def _keep_settings(self) -> bool:
-        """Keep what the Tuner was made with, before anything can be restored."""
+        """Archive the Tuner's settings, before anything can be restored."""
         if TUNER_FILE in self._folder.names(""):
             return self._put(SETTINGS, {TUNER_FILE: self._folder.read(TUNER_FILE)})
-        self._folder.remove(SETTINGS)  # a former sweep's; no Tuner has made this one
+        self._folder.remove(SETTINGS)  # an earlier sweep's; this one has no Tuner
         return True
 
     def _put_next(self, kind: str, files: Mapping[str, bytes]) -> str | None:
@@ -170,14 +170,14 @@ class SnapshotWriter:
 
 @dataclass(frozen=True)
 class SavedState:
-    """What a sweep can be restored from, as it was read: nothing is written until it is put back.
+    """The state to restore a sweep from; nothing is written until it is put back.
 
     Attributes:
         path: The experiment's folder, for messages.
-        as_of: The number of the journal's line as of which Tune's files are.
+        as_of: The number of the journal line up to which Tune's files are current.
         files: Tune's files, by name.
-        settings: What the Tuner was made with; None if no Tuner has made it.
-        searched: The number of the journal's line as of which the searcher is; 0: as the rest.
+        settings: The Tuner's settings; None if no Tuner made the sweep.
+        searched: The number of the journal line up to which the searcher is current; 0: ``as_of``.
     """
 
     path: str
@@ -194,8 +194,8 @@ class SavedState:
         Args:
             folder: The folder.
             events: Its journal.
-            now: What the files are named by. Tune restores the newest that it finds, and the driver
-                may still have those of a session that was killed before its archive was written.
+            now: The time for the files' names. Tune restores the newest files that it finds, and
+                the driver may have those of a session killed before its archive was written.
 
         Raises:
             tunekit.errors.RestoreError: If they cannot be written.
@@ -242,7 +242,7 @@ def saved_state(folder: Folder, events: Sequence[Event], path: str = "PATH") -> 
     Args:
         folder: The experiment's folder.
         events: Its journal.
-        path: What the user calls the folder, for messages.
+        path: The folder as the user named it, for messages.
 
     Raises:
         tunekit.errors.RestoreError: If trials have begun, and the sweep cannot be restored.
@@ -309,7 +309,7 @@ def _state_in(folder: Folder, name: str) -> dict[str, bytes]:
 
 
 def _settings_in(folder: Folder) -> bytes | None:
-    """Return what a Tuner was made with; None if no Tuner has made the sweep."""
+    """Return the Tuner's settings; None if no Tuner made the sweep."""
     if SETTINGS.rpartition("/")[2] not in folder.names(FOLDER):
         return None
     found = _read(folder, SETTINGS, _OF_TUNER)
@@ -319,7 +319,7 @@ def _settings_in(folder: Folder) -> bytes | None:
 
 
 def _session(name: str) -> str | None:
-    """Return what Tune has named one of its files by; None if it is none of those."""
+    """Return the session in the name of one of Tune's files; None for any other file."""
     prefix = next((prefix for prefix in STATE_FILES if name.startswith(prefix)), None)
     return None if prefix is None else name[len(prefix) :].rsplit(".", 1)[0]
 
@@ -339,12 +339,12 @@ def _read(folder: Folder, name: str, named: re.Pattern[str] = _OF_STATE) -> Mapp
     Args:
         folder: The experiment's folder.
         name: The archive in it.
-        named: What its files are called.
+        named: The pattern of its files' names.
     """
     try:
         data = folder.read(name)
         with zipfile.ZipFile(io.BytesIO(data)) as opened:
-            # Nothing is compressed, so that a few bytes cannot become more than memory holds.
+            # Nothing is compressed, so a small archive cannot expand beyond the memory.
             if sum(one.file_size for one in opened.infolist()) > len(data):
                 raise RestoreError(
                     f"{name} has {len(data)} bytes and would unpack to more; tunekit compresses "
@@ -368,7 +368,7 @@ def _read(folder: Folder, name: str, named: re.Pattern[str] = _OF_STATE) -> Mapp
             )
     if written_as != name:
         raise _UnreadableError(f"{name} is another file, which was written as {written_as!r}")
-    # What is hidden is a draft of Tune's, of which a killed driver may have left half.
+    # Hidden files are Tune's drafts, which a killed driver may have left incomplete.
     return {inside: data for inside, data in files.items() if not inside.startswith(".")}
 
 

@@ -1,17 +1,16 @@
-"""The experiment's own files: lines that are appended, and files that appear as a whole.
+"""The experiment's own files: appended lines, and files written atomically.
 
-A local folder, or a shared one that is mounted, is written to at once: what a call has taken has
-been handed to the operating system when the call returns, and outlives the process. It outlives
-the machine once it is on the disk: a file that is put is when the call returns, lines are after
-:meth:`LocalFolder.sync`.
+Writes to a local or mounted folder are synchronous: when a call returns, the operating system has
+its data, which survives the process. Data survives a crash of the machine once it is on disk: a
+file is when the call returns, lines are after :meth:`LocalFolder.sync`.
 
-An object store knows no appending, and a request to it takes as long as many of a sweep's steps;
-there a thread uploads in order, and what was not uploaded when the process is killed is lost: that
-of the last fraction of a second, unless the store fails.
+Object stores cannot append, and a request takes as long as many of a sweep's steps. So a thread
+uploads in order, and a kill loses the data that is not uploaded yet: the last fraction of a second,
+unless the store fails.
 
 Other storages (HDFS, SFTP) are written to like an object store, but show files while they are
-written: a kill leaves half of one in place of its predecessor. :func:`warn_of_kills` says so when a
-sweep starts.
+written: a kill leaves a partial file in place of the old one. :func:`warn_of_kills` warns of this
+when a sweep starts.
 
 Failed writes are retried, in order, for as long as the sweep runs; the failure is logged, and
 nothing is dropped.
@@ -49,10 +48,10 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# An object is uploaded again as it grows; at this size, another one is started.
+# A growing object is uploaded again each time; at this size, a new one is started.
 _CHUNK_BYTES = 256 * 1024
 _RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
-# An object is there when it is closed, and not before. The names are pyarrow's, and fsspec's.
+# Here an object appears only when it is closed. The names are those of pyarrow and fsspec.
 _OBJECT_STORES = frozenset(
     ["s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oss", "oci", "cos", "obs", "r2"]
 )
@@ -72,8 +71,7 @@ def warn_of_kills(filesystem: pyarrow.fs.FileSystem, path: str) -> None:
 
 
 def keeps_objects(filesystem: pyarrow.fs.FileSystem) -> bool:
-    """Return whether a file of a storage is there when it is closed, and its predecessor until
-    then."""
+    """Return whether a storage replaces files atomically, when the new one is closed."""
     if isinstance(filesystem, pyarrow.fs.SubTreeFileSystem):
         return keeps_objects(filesystem.base_fs)
     names = re.findall(r"\w+", filesystem.type_name.removeprefix("py::").removeprefix("fsspec+"))
@@ -86,7 +84,7 @@ def _next_number(names: list[str]) -> int:
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
-    """Write a file atomically: no reader sees half of it.
+    """Write a file atomically: no reader sees a partial file.
 
     A draft with a random name is written next to it first.
 
@@ -131,7 +129,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder, with those above it; each outlives the machine."""
+    """Make a folder and its parents, so that they survive a crash of the machine."""
     made = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for one in made:
@@ -187,7 +185,7 @@ class LocalFolder:
         self._open: dict[str, int] = {}
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._complaints = _Complaints(str(root))
-        # The series with lines that are with the operating system only.
+        # The series with lines that are not on disk yet.
         self._unsynced: set[str] = set()
         self._abandoned = False
 
@@ -205,10 +203,10 @@ class LocalFolder:
         self._write()
 
     def sync(self) -> bool:
-        """Write what could not be written before, and let all lines outlive the machine.
+        """Retry failed writes, and make all lines survive a crash of the machine.
 
         Returns:
-            Whether they do, or will before anything that is written or removed from now on.
+            Whether they survive, or will before any later write or removal.
         """
         self._write()
         try:
@@ -220,7 +218,7 @@ class LocalFolder:
         return not self._unsynced and not self._waiting
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a file atomically: no reader sees half of it.
+        """Write a file atomically: no reader sees a partial file.
 
         Raises:
             OSError: If it cannot be written; there is no new file then.
@@ -238,12 +236,12 @@ class LocalFolder:
             path.unlink(missing_ok=True)
 
     def names(self, folder: str) -> list[str]:
-        """The names of what is in a folder of it, sorted; empty if there is none."""
+        """Return the sorted names in a subfolder; empty if it does not exist."""
         path = inside(self.root, folder)
         return sorted(p.name for p in path.iterdir()) if path.is_dir() else []
 
     def read(self, name: str, start: int = 0) -> bytes:
-        """Return what is in a file, from a byte on; a negative one counts from the end.
+        """Return a file's content from an offset; a negative one counts from the end.
 
         Raises:
             tunekit.UnsafeFileError: If it leads out of the folder, or is not a plain file.
@@ -252,7 +250,7 @@ class LocalFolder:
         return read_plain(inside(self.root, name), start)
 
     def _place(self, name: str) -> Path:
-        """Return where a file is to be, or to be deleted: a link there is not followed."""
+        """Return the path at which to write or delete a file; a link there is not followed."""
         folder, base = posixpath.split(name_below(name))
         return inside(self.root, folder) / base
 
@@ -266,14 +264,14 @@ class LocalFolder:
         return not self._waiting
 
     def close(self) -> None:
-        """Write nothing more."""
+        """Stop writing."""
         self.sync()
         self._unsynced.clear()
         while self._open:
             os.close(self._open.popitem()[1])
 
     def abandon(self) -> None:
-        """Discard the waiting lines and write nothing more: another driver has taken over."""
+        """Discard the waiting lines and stop writing: another driver has taken over."""
         self._abandoned = True
 
     def _write(self) -> None:
@@ -307,7 +305,7 @@ class LocalFolder:
             if written < len(lines):
                 raise OSError(f"{written} of {len(lines)} bytes could be written")
         except OSError:
-            # Half of a line is cut; if that fails, too, it stays the last one of its file.
+            # A partial line is cut off; if that fails, too, it stays the last one of its file.
             try:
                 os.ftruncate(descriptor, before)
             except OSError:
@@ -389,11 +387,11 @@ class RemoteFolder:
             self._thread.join()
 
     def abandon(self) -> None:
-        """See :class:`LocalFolder`; an upload that is under way ends."""
+        """See :class:`LocalFolder`; an upload in progress finishes."""
         self._closed.set()
         with self._changed:
             self._abandoned = True
-            # What is under way is taken off by whoever carries it out.
+            # A job in progress is removed by the thread that runs it.
             while len(self._jobs) > self._busy:
                 self._jobs.pop()
             self._changed.notify_all()
@@ -425,7 +423,7 @@ class RemoteFolder:
                 failures = 0
                 self._complaints.worked()
                 done = len(jobs)
-            except Exception as error:  # storages raise whatever their libraries do
+            except Exception as error:  # storages raise whatever their libraries raise
                 self._complaints.failed(error, len(self._jobs))
                 done = 0
             with self._changed:
@@ -438,7 +436,7 @@ class RemoteFolder:
                 failures += 1
 
     def _together(self) -> list[tuple[str, str, bytes]]:
-        """The next job, or all next lines of one series: they are one upload."""
+        """Return the next job, or all next lines of one series, which are one upload."""
         first = self._jobs[0]
         if first[0] != "append":
             return [first]
@@ -458,7 +456,7 @@ class RemoteFolder:
             if not number or len(chunk) >= _CHUNK_BYTES:
                 number = number + 1 if number else _next_number(self.names(name))
                 chunk = bytearray()
-                # Also if the answer to the upload is lost: what is there is written over then.
+                # Also if the response to the upload is lost: the object is overwritten then.
                 self._chunks[name] = (number, chunk)
             chunk = chunk + b"".join(line for _, _, line in jobs)
             self._write(f"{name}/{number:06d}.jsonl", bytes(chunk))
