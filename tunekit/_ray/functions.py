@@ -51,7 +51,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _SAVER = "tunekit_saver"
-# Bytes of a function that is kept as it was: what is larger carries data, which is no state.
+# Size limit, in bytes, of a function to keep unchanged: a larger one carries data, not state.
 _LARGEST = 1 << 20
 
 #: The key of a report by which a trial says that its function has asked for a checkpoint.
@@ -61,11 +61,11 @@ Save = Callable[[Path], object]
 
 
 class NoSession(Exception):
-    """There is no Tune trial in this process, or one whose function cannot save on demand."""
+    """This process has no Tune trial, or one whose function cannot save on demand."""
 
 
 class SaveError(RuntimeError):
-    """The ``save`` that a function registered has raised an error, which is the cause."""
+    """A function's registered ``save`` raised an error, which is the cause."""
 
 
 class _Saver:
@@ -76,7 +76,7 @@ class _Saver:
 
 
 def register_saver(save: Save) -> bool:
-    """Register how to save this process's trial; False outside of a trial.
+    """Register how to save this process's trial; return False outside a trial.
 
     Raises:
         NoSession: If the trial's trainable was not made by :func:`checkpointable_class`.
@@ -129,7 +129,7 @@ class _Checkpointable(FunctionTrainable):
     _handles_checkpoint_at_end = True
     # Whether a resumed function must ask for its checkpoint, however it saves.
     _must_resume = True
-    # Whether somebody takes HAS_ASKED out of the reports.
+    # Whether HAS_ASKED is removed from the reports.
     _tells = False
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -140,11 +140,11 @@ class _Checkpointable(FunctionTrainable):
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         if not super().reset_config(new_config):
-            return False  # the former trial's function has not ended
+            return False  # the previous trial's function has not ended
         cell = _cell_of(type(self))
         if self._anew is not None and cell is not None:
             cell.cell_contents = cloudpickle.loads(self._anew)
-        self._process_state.restore()  # releases what only the former function held
+        self._process_state.restore()  # releases objects that only the previous function held
         self._begin()
         return True
 
@@ -239,7 +239,7 @@ def checkpointable_class(trainable: Any) -> Any:
 def leave_resuming_to_tune(trainable: Any) -> None:
     """Restart a function that :func:`checkpointable_class` has wrapped, as Tune does.
 
-    One that registers how to save must resume all the same.
+    A function that registers how to save must still resume.
     """
     if is_checkpointable_function(trainable):
         trainable._must_resume = False

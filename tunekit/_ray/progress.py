@@ -1,6 +1,6 @@
-"""What Tune prints, or shows in a notebook, while a sweep runs, with its validations.
+"""Adds validations to Tune's progress output in a terminal or notebook.
 
-Tune has two ways to do that. In a terminal a callback of Tune's own prints tables
+Tune has two kinds of output. In a terminal, its own callback prints tables
 (``ray.tune.experimental.output``); in a notebook, and with ``RAY_AIR_NEW_OUTPUT=0``, a
 ``ProgressReporter`` does, which ``RunConfig(progress_reporter=...)`` may name.
 """
@@ -45,7 +45,7 @@ class ProgressSource(Protocol):
     """Supplies the status of a sweep's validations."""
 
     def progress(self) -> list[str]:
-        """Return the status of the validations, in lines."""
+        """Return the status of the validations, line by line."""
         ...
 
     @property
@@ -55,12 +55,12 @@ class ProgressSource(Protocol):
 
     @property
     def validated_names(self) -> Collection[str]:
-        """The metrics that validation produces, as far as that is known."""
+        """The metrics that validation is known to produce."""
         ...
 
     @property
     def unreported(self) -> Collection[str]:
-        """The metrics of which only validated values count."""
+        """The metrics for which only validated values count."""
         ...
 
 
@@ -113,7 +113,7 @@ def _tabled(source: ProgressSource, trials: Iterable[Any]) -> list[Any]:
 
 
 def _metric_columns(source: ProgressSource, trials: Sequence[Any], most: int) -> dict[str, str]:
-    """The metrics to show, in order, and what their columns are called."""
+    """Return the metrics to show, in order, with the names of their columns."""
     own = _own_columns(source)
     common = {name: title for name, title in DEFAULT_COLUMNS.items() if name not in own}
     results = [trial.last_result for trial in trials if trial.last_result]
@@ -167,9 +167,9 @@ class _TerminalReporter(TuneTerminalReporter):
 
 
 class _ShowsValidations:
-    """What tunekit's reporters add to those of Tune; :class:`ProgressSource` has the data.
+    """Extends Tune's reporters with the data of :class:`ProgressSource`.
 
-    How the validations stand is in the scheduler's summary, which every reporter gets.
+    The status of validations is in the scheduler's summary, which every reporter gets.
     """
 
     source: ProgressSource
@@ -193,7 +193,7 @@ class _NotebookReporter(_ShowsValidations, JupyterNotebookReporter):
 
 
 def _reporter(source: ProgressSource, verbose: Any) -> ProgressReporter:
-    """The reporter that Tune would make, with validations."""
+    """Return the reporter that Tune would make, with validations."""
     level = int(verbose)
     details = level >= Verbosity.V3_TRIAL_DETAILS.value
     if IS_NOTEBOOK:
@@ -215,9 +215,9 @@ def reported(
     A reporter that the user has passed remains the one that reports.
 
     Args:
-        run_config: The sweep's; changed meanwhile.
-        source: What to show.
-        scheduler: The user's scheduler, if it is known.
+        run_config: The sweep's configuration; changed meanwhile.
+        source: Supplies the status to show.
+        scheduler: The user's scheduler, if known.
     """
     given = run_config.progress_reporter
     legacy = IS_NOTEBOOK or get_air_verbosity(run_config.verbose) is None
@@ -286,7 +286,7 @@ class Display:
         return self._reporter is not None and bool(has_verbosity(Verbosity.V1_EXPERIMENT))
 
     def refresh(self, news: str | None = None) -> bool:
-        """Show the sweep as it is, if the last time is long enough ago; Tune does, in each step.
+        """Show the sweep's current state if the last output is old enough, as Tune does each step.
 
         Args:
             news: A line to show now.
@@ -314,7 +314,7 @@ class Display:
 
 
 def _add_columns(reporter: TuneReporterBase, names: Iterable[str]) -> None:
-    """Add metrics to what a user's reporter shows; whatever it infers by itself stays."""
+    """Add metrics to those of a user's reporter; metrics that it infers stay."""
     infers_none = reporter._metrics_override
     reporter._metric_columns = copy(reporter._metric_columns)
     for name in names:

@@ -1,4 +1,4 @@
-"""What Tune's searchers do not offer: Optuna's own constraints, points that run first."""
+"""Adds to Tune's searchers: Optuna's own constraints, and points that run first."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tunekit.core.parameters import choice
 
 __all__ = ["CONSTRAINTS", "cannot_run_first", "constrain", "domains_of", "fitting", "run_first"]
 
-# The attribute of Tune's searchers that has what they suggest before all else.
+# The attribute of Tune's searchers with the points that they suggest first.
 _POINTS = "_points_to_evaluate"
-#: The attribute of an Optuna trial that has by how much each constraint is broken; 0 if it is not.
+#: The attribute of an Optuna trial with the violation of each constraint; 0 if it is satisfied.
 CONSTRAINTS = "constraints"
 
 
 def constrain(searcher: Any, trial_id: str, broken: Sequence[float]) -> bool:
-    """Give a trial's constraints to a searcher whose sampler asks for them: Optuna's.
+    """Pass a trial's constraints to a searcher whose sampler reads them, as Optuna's does.
 
     Args:
         searcher: Any searcher.
@@ -32,7 +32,7 @@ def constrain(searcher: Any, trial_id: str, broken: Sequence[float]) -> bool:
         broken: By how much it violates each constraint; 0 if it satisfies it.
 
     Returns:
-        Whether the searcher has taken them; otherwise it knows nothing of constraints.
+        Whether the searcher accepts them; otherwise it does not support constraints.
 
     Example:
         >>> from ray.tune.search.basic_variant import BasicVariantGenerator
@@ -92,7 +92,7 @@ def fitting(domain: Domain, value: Any) -> list[Any]:
 
 
 def cannot_run_first(searcher: Any) -> str | None:
-    """Return why a searcher cannot run configurations of a former sweep first; None if it can.
+    """Return why a searcher cannot run an earlier sweep's configurations first; None if it can.
 
     Example:
         >>> cannot_run_first(BasicVariantGenerator()) is None
@@ -115,7 +115,7 @@ def cannot_run_first(searcher: Any) -> str | None:
 def run_first(
     searcher: Any, points: Sequence[Mapping[str, Any]], domains: Mapping[str, Domain]
 ) -> None:
-    """Let a searcher suggest points before all others.
+    """Make a searcher suggest points before all others.
 
     Args:
         searcher: The innermost searcher.

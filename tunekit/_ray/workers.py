@@ -53,11 +53,11 @@ __all__ = [
     "side_task",
 ]
 
-#: The key of a report's metrics under which it says which assignment it belongs to, the how-many-th
-#: of that it is, and whether the loop has asked for its checkpoint.
+#: The key of a report's metrics for the number of its assignment, its own number in that, and
+#: whether the loop has asked for its checkpoint.
 TAG = "tunekit_assignment"
 
-# What says in a worker's environment that it is one of several; libraries go by that, too.
+# The environment variables that mark a worker as one of several; libraries read them, too.
 _OF_RANKS = (
     "RANK",
     "WORLD_SIZE",
@@ -76,9 +76,9 @@ class Assignment:
 
     Attributes:
         number: Counts the assignments of one worker group, from 1.
-        run_context: Ray Train's, with the configuration and where checkpoints are stored.
-        checkpoint: What ``ray.train.get_checkpoint()`` returns at first.
-        token: What the names of checkpoints end with that are uploaded for it.
+        run_context: Ray Train's context, with the configuration and the checkpoints' storage.
+        checkpoint: The first return value of ``ray.train.get_checkpoint()``.
+        token: The suffix of the names of checkpoints uploaded for it.
     """
 
     number: int
@@ -115,7 +115,7 @@ class _Post:
             self._changed.notify_all()
 
     def _stand(self, until: Callable[[], object]) -> None:
-        """Wait, with the lock."""
+        """Wait, holding the lock."""
         self._until = until
         self._changed.notify_all()
         self._changed.wait_for(until)
@@ -133,7 +133,7 @@ class _Post:
         """Block until the worker may continue after a report.
 
         Raises:
-            _Leave: If it is to begin another assignment.
+            _Leave: If it must begin another assignment.
         """
         with self._changed:
             self._stand(lambda: self._inbox.action(number, report) is not WorkerAction.WAIT)
@@ -175,17 +175,17 @@ def allow(number: int, upto: int) -> None:
 def side_task(
     worker: Any, call: Callable[[], Generator[Any, None, Any]], alone: bool, thread_context: Any
 ) -> Iterator[Any]:
-    """Run a generator while the training loop of this worker stands still; yield what it yields,
-    and then, when the process is as it was, what it returns.
+    """Run a generator while this worker's training loop waits; yield its values and, once the
+    process is restored, its return value.
 
     It runs in the thread of the worker's actor. What the training loop has set for its own thread
     only, such as the gradient mode, a precision or a library's communicator, does not hold there.
 
     Args:
         worker: This worker.
-        call: Returns the generator, which leaves its process as it was.
-        alone: Whether this worker does it alone, and is not to find a process group.
-        thread_context: What Ray's backend sets up a thread with.
+        call: Returns the generator, which leaves its process unchanged.
+        alone: Whether this worker runs it alone and must not find a process group.
+        thread_context: The context in which Ray's backend sets up a thread.
     """
     _post.until_it_stands()
     utils = get_train_fn_utils()
@@ -280,7 +280,7 @@ class _Utils(DistributedTrainFnUtils):
 
 
 class _SideUtils(DistributedTrainFnUtils):
-    """Keeps a side task apart from the training loop: its reports are nobody's."""
+    """Isolates a side task from the training loop: its reports are dropped."""
 
     def report(self, *args: Any, **options: Any) -> None:
         pass
@@ -299,7 +299,7 @@ def serve(train_loop: Callable[..., Any], loop_context: Any) -> None:
     fresh = ProcessState()
     try:
         while True:
-            release_unused()  # the next assignment may be long in coming
+            release_unused()  # the next assignment may take long to come
             assignment = _post.take()
             if assignment.number > 1:
                 gc.collect()

@@ -35,8 +35,8 @@ class _Slot:
         held: Whether the trial holds them.
         hosted: The validations that run in the trial's process.
         since: The time up to which it is accounted for.
-        unsettled: The intervals held since the trial last waited for a score, with their use. How
-            long a trial waited is only known afterwards.
+        unsettled: The intervals held since the trial last waited for a score, with the resources.
+            How long a trial waited is only known afterwards.
     """
 
     resources: _Amounts = field(default_factory=dict)
