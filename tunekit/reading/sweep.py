@@ -83,16 +83,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Follower", "Sweep", "confirmed", "load", "newest_differs", "outline"]
 
-# What is read as a whole each time takes no larger a share of the time than this.
+# The largest share of the time that may go into rereading files that are read as a whole.
 _SHARE = 0.1
 _TRIAL_ERROR = "error.txt"  # Tune writes this into the folder of a failed trial
-# Its end has the last failure.
+# The end of that file has the last failure.
 _MOST_ERROR_BYTES = 64 * 1024
 _NO_FOLDER = "the sweep is in no folder. Read it with tunekit.load(path)."
 
 
 class Sweep:
-    """Read a sweep as tables; :func:`tunekit.load` returns it.
+    """Present a sweep as tables; :func:`tunekit.load` returns it.
 
     Each table is a ``pandas.DataFrame``, built on first access. Times are UTC timestamps; durations
     are in seconds, and their names end in ``_s``. Nested names are joined with ``/``, as
@@ -108,7 +108,8 @@ class Sweep:
         mode: ``"min"`` or ``"max"``; by default the sweep's.
         seed_param: The hyperparameter that is the random seed; by default the one that
             the sweep was started with.
-        driver: The driver that is running it, or was when it was killed, if its lock says so.
+        driver: The driver that is running the sweep, or ran it until it was killed, if the lock
+            names one.
         later: The sessions of its later validations.
 
     Example:
@@ -139,7 +140,8 @@ class Sweep:
         driver: Driver | None = None,
         later: Iterable[LaterSession] = (),
     ):
-        #: The driver that is running it, or was when it was killed, if its lock says so.
+        #: The driver that is running the sweep, or ran it until it was killed, if the lock names
+        #: one.
         self.driver = driver
         #: The experiment's folder, in its filesystem.
         self.path = path
@@ -178,7 +180,7 @@ class Sweep:
     def extend(self, events: Sequence[Event]) -> None:
         """Add events that the newest session has written since.
 
-        Tables are rebuilt on access. The metric to rank by stays.
+        Tables are rebuilt on access. The metric to rank by does not change.
 
         Args:
             events: The new events of the journal.
@@ -207,14 +209,14 @@ class Sweep:
         - ``iteration``: the last training iteration that it reported; ``generation``: how many
           times it was overwritten with other weights;
         - ``best``, ``best_iteration``, ``best_generation``, ``best_checkpoint``: its best validated
-          value of the metric, where that was, and the path of the checkpoint;
+          value of the metric, with the iteration, generation and path of that checkpoint;
         - ``last``, ``last_iteration``, ``last_generation``, ``last_checkpoint``: the same for its
           newest validated checkpoint;
         - ``validated``, ``not_validated``, ``pending``: how many of its validations (of the first
           stage) ended with a score, ended without one, and have not ended;
         - ``trained_s``: seconds that it trained; ``waited_s``: seconds that it waited for
-          scores; ``cpu_hours``, ``gpu_hours``: what it and its validations held;
-        - ``added``, ``ended``: when;
+          scores; ``cpu_hours``, ``gpu_hours``: resources that it and its validations held;
+        - ``added``, ``ended``: the times;
         - ``config/...``: its hyperparameters, those of its newest generation.
         """
         return tables.trials(self.timeline, self.ranking())
@@ -229,10 +231,10 @@ class Sweep:
         - ``iteration_runs``: how many times the trial has run the iteration; the row is from the
           newest run;
         - ``reported_at``: when the driver got the report;
-        - what the trial reported, and what Tune added: ``time_this_iter_s`` and so on;
+        - the values that the trial reported, and those that Tune added (``time_this_iter_s``, ...);
         - the validated metrics of the checkpoint that was saved there, also those of later
-          validations; NaN where none was validated. What training reports under the name of a
-          validated metric is in ``reported/...``.
+          validations; NaN where none was validated. Values that training reports under the name of
+          a validated metric are in ``reported/...``.
 
         The trials' ``result.json``, ``progress.csv`` and ``Result.metrics_dataframe`` have the same
         rows, once the trials have ended.
@@ -245,22 +247,22 @@ class Sweep:
 
         Columns:
 
-        - ``id``; ``trial_id``, ``generation``, ``iteration``: whose checkpoint; ``run``: how many
-          times the trial had run that iteration; ``stage``: which :class:`tunekit.Stage` validated
-          it, empty for the first;
+        - ``id``; ``trial_id``, ``generation``, ``iteration``: the origin of the checkpoint;
+          ``run``: how many times the trial had run that iteration; ``stage``: the
+          :class:`tunekit.Stage` that validated it, empty for the first;
         - ``status``: ``"waiting"`` (Ray does not have it yet), ``"starting"`` (Ray has it: it
           waits for resources, or its process is starting), ``"running"``, ``"validated"``,
           ``"failed"``, ``"timed_out"`` or ``"skipped"``; for a sweep that has crashed, the status
           at that time;
-        - ``requested``, ``started``, ``ended``: when; ``started`` is when Ray got the last attempt,
-          ``ran_from`` is when that attempt began to run;
+        - ``requested``, ``started``, ``ran_from``, ``ended``: the times; ``started`` is when Ray
+          received the last attempt, ``ran_from`` when that attempt began to run;
         - ``attempts``: how many were started; ``cached``: whether the score was taken from a cache
           (``ValidationConfig(cache=...)``);
         - ``waited_s``: from the request to the last attempt; ``ran_s``: how long that attempt ran;
         - ``lag_s``: from the report to the end of its validation; ``lag_iterations``: how many
           iterations the trial reported meanwhile;
         - ``reason``, ``error``: why there is no score, and the traceback;
-        - ``checkpoint``: its path;
+        - ``checkpoint``: the path of the checkpoint;
         - ``metrics/...``: the validated metrics.
         """
         return tables.validations(self.timeline.of_all_stages)
@@ -287,18 +289,18 @@ class Sweep:
 
         Columns:
 
-        - ``time``: when; ``trial_id``: on which trial;
-        - ``generation``, ``iteration``: the validated checkpoint that was decided on; 0 if the
-          trial was stopped before it had one;
-        - ``on``: what was new to the scheduler: ``"own"``, that score; ``"other"``, another trial's
-          score; ``"again"``, nothing: it got that score again;
+        - ``time``; ``trial_id``;
+        - ``generation``, ``iteration``: those of the validated checkpoint that was decided on; 0 if
+          the trial was stopped before it had one;
+        - ``on``: the score that triggered the decision: ``"own"``, that of the checkpoint;
+          ``"other"``, another trial's; ``"again"``, the checkpoint's, delivered again;
         - ``decision``: ``"CONTINUE"``, ``"PAUSE"``, ``"STOP"``, or ``"NOOP"``, which leaves the
           trial as it is;
-        - ``score``: that checkpoint's value of the sweep's objective, whatever tables are ranked
-          by;
+        - ``score``: that checkpoint's value of the sweep's objective, also if tables are ranked by
+          another metric;
         - ``reached``: the iteration that the trial had reported by then; ``late_iterations``: how
-          many iterations that is past the judged one; ``late_s``: seconds since the judged one was
-          reported.
+          many iterations later that is than the checkpoint's; ``late_s``: seconds since the
+          checkpoint's iteration was reported.
         """
         return tables.decisions(self.timeline)
 
@@ -307,7 +309,7 @@ class Sweep:
         """Return which trials were overwritten with which checkpoints (PBT)."""
         return Lineage(self.timeline.ancestry)
 
-    # What is asked most ------------------------------------------------------------------------
+    # Rankings and summaries --------------------------------------------------------------------
 
     def ranking(self) -> list[Ranked]:
         """Return the trials ordered by their best validated score; those without one come last."""
@@ -319,30 +321,30 @@ class Sweep:
         return any(self.seed_param in one for one in self.hyperparameters())
 
     def configurations(self, scope: str = "best") -> pd.DataFrame:
-        """Return one row per configuration: the trials that differ in nothing but the seed.
+        """Return one row per configuration: the trials that differ only in the seed.
 
         Columns:
 
         - ``rank``: by the mean; NA without a score;
         - ``config/...``: its hyperparameters, without the seed;
-        - ``seeds``: how many seeds are part of the mean; trials of the same seed are one, with
+        - ``seeds``: how many seeds are part of the mean; trials with the same seed count once, with
           their mean;
         - ``trials``: how many trials it has; ``complete``: how many of them finished and have a
           score;
         - ``mean``, ``std``: the mean of the scores over seeds, and their standard deviation;
-        - ``low``, ``high``: the 95 % t-interval of the mean. NaN with one seed, and while it
-          would be wrong: when a trial that is part of the mean did not finish;
-        - ``best_trial``, ``worst_trial``: of those that are part of the mean;
-        - ``trial_ids``: all its trials, those that are part of the mean first, from best to worst.
+        - ``low``, ``high``: the 95 % t-interval of the mean. NaN with one seed, or if a trial that
+          is part of the mean did not finish, because the interval would be wrong;
+        - ``best_trial``, ``worst_trial``: among the trials that are part of the mean;
+        - ``trial_ids``: all its trials: first those in the mean, from best to worst.
 
-        A trial that was stopped early is part of the mean, with what it had reached. Without it,
-        the mean would only count the seeds that survived. A trial that failed, still runs or was
-        overwritten (PBT) is not part of it, unless the configuration has no other.
+        The mean includes trials that were stopped early, with the scores that they had reached;
+        otherwise it would only count the seeds that survived. It excludes trials that failed, still
+        run or were overwritten (PBT), unless the configuration has no others.
 
         Args:
             scope: The score of a trial, as in :meth:`best`: ``"best"``, its best validated value,
-                or ``"last"``, its newest one. The best of a run is biased upward, the more so the
-                more checkpoints were validated; if trials differ in that, the last is fairer.
+                or ``"last"``, its newest one. The best value is biased upward, more so the more
+                checkpoints were validated; if trials differ in their number, ``"last"`` is fairer.
 
         Raises:
             tunekit.errors.ConfigError: If the argument is wrong, or if the seed or the metric is
@@ -400,20 +402,21 @@ class Sweep:
     ) -> BestCheckpoint:
         """Return the best validated checkpoint of the sweep.
 
-        If a seed is known, that is the best one of the best configuration, rather than of the
+        If a seed is known, this is the best checkpoint of the best configuration, not of the
         luckiest trial: see :meth:`configurations`. If the winner was confirmed by this metric
-        (:meth:`confirm`), that is it; ``score`` remains the sweep's own, and ``confirmation`` has
-        the confidence. This holds until the sweep, if it continues, validates something better than
-        one of the candidates.
+        (:meth:`confirm`), it is the confirmed one; ``score`` remains the sweep's own, and
+        ``confirmation`` has the confidence. If the sweep continues, the confirmation no longer
+        counts once a checkpoint is validated that is better than one of the candidates.
 
         Args:
             metric: A validated metric, by flat name; by default the sweep's.
             mode: ``"min"`` or ``"max"``; by default the sweep's.
             scope: ``"best"``: the best of all checkpoints; ``"last"``: the best of the trials'
-                newest validated checkpoints, which is how ``ResultGrid.get_best_result()`` ranks,
-                whatever was confirmed.
-            by: ``"configuration"``: of the configuration whose mean over seeds is best;
-                ``"trial"``: of all trials. By default the former if the sweep's seed is known.
+                newest validated checkpoints, as in ``ResultGrid.get_best_result()``, regardless of
+                a confirmation.
+            by: ``"configuration"``: the best of the configuration with the best mean over seeds;
+                ``"trial"``: the best of all trials. By default ``"configuration"`` if the sweep's
+                seed is known.
 
         Raises:
             tunekit.errors.ConfigError: If an argument is wrong, or if one is missing that the
@@ -440,17 +443,17 @@ class Sweep:
         confirmed = self._confirmed_by(metric, mode, by) if scope == "best" else None
         if confirmed is not None:
             trial_id, winning = confirmed.winner.trial_id, winning_score(confirmed, self.timeline)
-            assert winning is not None  # or it would not count
+            assert winning is not None  # otherwise it would not count
         else:
             trial_id, winning = best_scored(self.timeline, trial_ids, metric, mode, scope)
         of = (one for one in ranked if trial_id in [own.trial_id for own in one.repeats])
         return self._found(trial_id, winning, metric, next(of, None), confirmed)
 
     def pareto(self, metrics: Mapping[str, str] | None = None) -> list[BestCheckpoint]:
-        """Return the checkpoints of the Pareto front: none is better in every metric.
+        """Return the checkpoints of the Pareto front: no other one is better in every metric.
 
-        If the sweep has constraints, these are feasible checkpoints, if there are any. The best by
-        the first metric comes first, and ``score`` is its value.
+        If the sweep has constraints and feasible checkpoints, only these count. The best by the
+        first metric comes first, and ``score`` is the value of that metric.
 
         Args:
             metrics: Which values of which validated metrics are better, such as
@@ -489,7 +492,7 @@ class Sweep:
         confirmed: Confirmed | None = None,
     ) -> BestCheckpoint:
         score, path = winning.value(metric), winning.checkpoint
-        assert score is not None  # or it would not be the best
+        assert score is not None  # otherwise it would not be the best
         at, checkpoint = self.filesystem, None
         if at is not None and is_inside(at, self.path, path) and exists(at, path):
             checkpoint = tune.Checkpoint(path, at)
@@ -548,8 +551,8 @@ class Sweep:
                 :class:`~tunekit.ValidationConfig` with its arguments, resources, time limit and
                 number of retries. Settings that concern training have no effect.
             checkpoints: The checkpoints to validate. A number n: the best kept checkpoint of each
-                of the n best trials. Ids of trials: all of their kept checkpoints. ``"all"``: all
-                of the sweep's. Checkpoints that no longer exist are reported.
+                of the n best trials. Trial IDs: all kept checkpoints of these trials. ``"all"``:
+                all kept checkpoints. Checkpoints that no longer exist are reported.
             name: The prefix of the metrics' names: ``"robust"`` makes ``accuracy``
                 ``robust/accuracy``. By default, the name of the function.
             cache: A folder, or a URI such as ``s3://bucket/scores``, with scores from any sweep: a
@@ -599,23 +602,23 @@ class Sweep:
         and show the confidence. The sweep's own values remain in the rows, next to the confirmed
         ones: ``confirmed/accuracy``, with ``_low``, ``_high`` and ``_n``.
 
-        It runs on Ray and is recorded like :meth:`validate`. Ctrl-C or SIGTERM ends it; to
-        continue, call this again with the same arguments. Not evaluated again are: candidates that
-        were evaluated in full, rounds that have ended, and, if the function takes ``resume``, what
-        a validation had yielded a second before. Other arguments make another confirmation, which
+        The confirmation runs on Ray and is recorded like :meth:`validate`. Ctrl-C or SIGTERM ends
+        it; to continue, call this again with the same arguments. It then reuses candidates that
+        were evaluated in full, rounds that have ended, and, if the function takes ``resume``,
+        estimates that were at least a second old. Other arguments start another confirmation, which
         replaces this one.
 
         Args:
             fn: As for :class:`~tunekit.Confirm`. None: the sweep's own function and settings, as
-                they were when it was started. They are unpickled from the experiment's folder:
-                only confirm what you trust.
+                they were when it was started. They are unpickled from the experiment's folder, so
+                confirm only sweeps that you trust.
             top: As for :class:`~tunekit.Confirm`.
             confidence: Likewise.
             max_rounds: Likewise.
 
         Raises:
             tunekit.errors.ConfigError: If an argument is wrong, if there is no metric to rank by,
-                if none of the checkpoints is there, if ``fn`` is None and the sweep's own function
+                if none of the checkpoints exists, if ``fn`` is None and the sweep's own function
                 cannot be read, or if the sweep or other scores have metrics of that name.
             tunekit.errors.ValidationFailedError: If the first three validations have failed alike
                 (unless ``on_failure="ignore"``).
@@ -643,20 +646,21 @@ class Sweep:
           checkpoints, by training iteration. Only validated metrics count. With several metrics
           (:class:`tunekit.schedulers.MOASHA`), it has a value for each, as of the checkpoint that
           is best by the first one, and no intermediate values.
-        - By how much a score violates constraints is where Optuna looks for it, in ``best_trial``
-          and ``best_trials``.
+        - Constraint violations are stored where Optuna reads them for ``best_trial`` and
+          ``best_trials``.
         - States: ``COMPLETE``; ``PRUNED``, if it was stopped early; ``FAIL``, if it failed or has
           no score; ``RUNNING``, if it or one of its validations has not ended. The study's
           ``best_trial`` is the best ``COMPLETE`` one, so :meth:`best` may find another.
         - Parameters: the searched hyperparameters, by flat name, as of the checkpoint whose score
           is the value. Their distributions are those of the ``param_space`` of ``tunekit.Tuner``,
           wider where values are outside of it (population based training). If that is not
-          recorded, or the searcher has the space, they follow from the values. Hyperparameters that
-          are the same in all trials are the study's user attribute ``constants``.
+          recorded, or the searcher defines the space, they are inferred from the values.
+          Hyperparameters that are the same in all trials are in the study's user attribute
+          ``constants``.
         - User attributes of a trial: ``trial_id``, ``generation``, ``iteration`` and all
           ``metrics`` of the checkpoint; ``exploits``, if it was overwritten with other weights.
 
-        The study is a copy.
+        The study is a copy; later events of the sweep do not change it.
 
         Args:
             storage: Where to keep the study, as for ``optuna.create_study``: a URL such as
@@ -695,9 +699,9 @@ class Sweep:
 
     @property
     def space(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the recorded search space: by flat name, the kind, and the range or choices.
+        """Return the recorded search space: kind, and range or choices, by flat name.
 
-        Empty if it was not recorded, or if the searcher has it.
+        Empty if it was not recorded, or if the searcher defines the space.
         """
         recorded = (session["space"] for session in reversed(self.sessions) if "space" in session)
         return next(recorded, {})
@@ -759,7 +763,7 @@ class Sweep:
         return found
 
     def story(self, trial_id: str, now: float | None = None) -> str:
-        """Return a trial's history as text, with what it does now and why it waits.
+        """Return a trial's history as text, with its current state and what it waits for.
 
         There is a line for each report, checkpoint, validation, decision, exploit and restart, with
         the time since the trial was added. The journal is read again.
@@ -788,39 +792,40 @@ class Sweep:
         return story(record.events, trial_id, sessions=record.sessions, state=state, now=now)
 
     def summary(self) -> dict[str, Any]:
-        """Summarize the sweep, in types that JSON has.
+        """Summarize the sweep in JSON types.
 
         - ``path``, ``metric``, ``mode``;
         - ``state``: ``"running"``, ``"killed"``, ``"interrupted"`` or ``"finished"``; ``"open"`` if
-          it has not ended and no lock says whether it is running or was killed;
-        - ``driver``: the driver that is running it, or was when it was killed: its ``host`` and
-          ``pid``, when it began (``since``) and when it was last heard of (``heard``), in seconds
-          since the epoch; None if no lock says so;
-        - ``began``, ``last``: when the sweep began and when it was last heard of, in seconds since
-          the epoch;
-        - ``trials``, ``validations``: how many there are of each status; ``stages``: how many
-          validations of each further stage, likewise;
-        - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: seconds, added up;
+          it has not ended and no lock shows whether it is running or was killed;
+        - ``driver``: the driver that is running the sweep, or ran it until it was killed: its
+          ``host`` and ``pid``, its start (``since``) and its last sign of life (``heard``), in
+          seconds since the epoch; None if no lock names one;
+        - ``began``, ``last``: the times of the sweep's start and of its last sign of life, in
+          seconds since the epoch;
+        - ``trials``, ``validations``: how many there are of each status; ``stages``: the same for
+          the validations of each further stage;
+        - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: total seconds;
         - ``cost``: hours of ``CPU`` and of ``GPU`` that trials and validations held, each by
           ``training``, ``validation`` and ``waiting``;
         - ``iterations``: how many were trained, counting every run; ``iterations_after_stop``: how
-          many of them past the iteration whose score stopped their trial;
-        - ``lag_s``: how many seconds after its report a score arrived, as ``median`` and ``p90``
-          (the 90th percentile); None without any score;
-        - ``exploits``, ``sessions``: how many;
+          many of them came after the iteration whose score stopped their trial;
+        - ``lag_s``: seconds from report to score, as ``median`` and ``p90`` (the 90th percentile);
+          None without any score;
+        - ``exploits``, ``sessions``: their numbers;
         - ``later``: later validations (:meth:`validate`): for each name the ``function``, the names
           of the ``metrics``, and how many ``validations`` there are of each status;
-        - ``followed``: the folder whose checkpoints it evaluates (:func:`tunekit.follow`); None for
-          a sweep of Tune's;
-        - ``objectives``: the metrics that the scheduler ranks by, and which values are better;
+        - ``followed``: the folder whose checkpoints are evaluated (:func:`tunekit.follow`); None
+          for a Tune sweep;
+        - ``objectives``: the metrics that the scheduler ranks by, with their modes;
           ``constraints``: the constraints on scores, as text;
-        - ``pareto``: the Pareto front of several objectives, a list of what ``best`` has, with the
-          values of the ``objectives``, and those that each is ``best_in``; empty with one;
+        - ``pareto``: the Pareto front of several objectives: a list of entries like ``best``, with
+          the values of the ``objectives``, and those that each is ``best_in``; empty with a single
+          objective;
         - ``best``: trial, generation, iteration, score, path and configuration of the best
           checkpoint, as in :meth:`best`; None if there is none yet, or no metric to rank by;
-        - ``seed_param``: the hyperparameter that is the random seed, None if it is not known;
-          ``configuration``: the best configuration's hyperparameters, the number of ``seeds`` in
-          its ``mean``, its ``std``, and its interval, ``low`` to ``high``; None likewise;
+        - ``seed_param``: the hyperparameter that is the random seed; ``configuration``: the best
+          configuration's hyperparameters, the number of ``seeds`` in its ``mean``, its ``std``,
+          and its interval, ``low`` to ``high``; both None if the seed is not known;
         - ``confirmation``: the result of the confirmation, as the fields of
           :class:`tunekit.core.confirmation.Confirmed`, and ``in_words``; None without one.
         """
@@ -853,10 +858,9 @@ class Sweep:
 
 
 class Follower:
-    """Follow a sweep's journal.
+    """Follow a sweep's journal, across restores and new sweeps in the same folder.
 
-    Restores are followed, too, and so is another sweep that begins in the same folder. Nothing is
-    written.
+    Nothing is written.
 
     Args:
         filesystem: The storage that the sweep is in.
@@ -864,7 +868,7 @@ class Follower:
         source: The path or URI that another process can load the sweep by, if that is enough.
         metric: As for :func:`tunekit.load`.
         mode: Likewise.
-        seed_param: Likewise; a name that no trial has is no error: a trial may have it later.
+        seed_param: Likewise, but a name that no trial has is accepted: a later trial may have it.
         clock: The clock.
 
     Example:
@@ -908,18 +912,18 @@ class Follower:
         self.sweep = Sweep((), **self._options)
 
     def poll(self) -> bool:
-        """Read what is new; return whether anything is.
+        """Read new events; return whether there were any.
 
         Raises:
             tunekit.errors.JournalError: If the journal is damaged or of another version.
             OSError: If the storage fails. The next call continues where this one started.
         """
-        # Before the journal: a driver records the sweep's end before it releases the lock.
+        # Read the lock first: a driver records the sweep's end before it releases the lock.
         driver = driver_of(self._filesystem, self._path, self._clock.time())
         later = self._read_later()
         record = self._reader.read()
         if not record.anew and (record.sessions or later is not self._later):
-            self._reader.forget()  # what is new may change how all of it is told
+            self._reader.forget()  # new events may change how earlier ones are shown
             record = self._reader.read()
         changed = record.anew or bool(record.events) or _who(driver) != _who(self.sweep.driver)
         if record.anew:
@@ -930,7 +934,7 @@ class Follower:
         return changed
 
     def _read_later(self) -> list[LaterSession]:
-        """Return the sessions of later validations, the very ones if they are as they were."""
+        """Return the sessions of later validations; the same objects if nothing has changed."""
         began = self._clock.monotonic()
         if not self._pace.due(began):
             return self._later
@@ -953,14 +957,14 @@ def load(
 ) -> Sweep:
     """Load a sweep that is running, has ended or has crashed.
 
-    This reads the journal in the experiment's folder. It starts nothing, runs none of the sweep's
-    code and changes nothing. A running sweep is read as it is at that moment.
+    This only reads the journal in the experiment's folder; it does not start Ray, run the sweep's
+    code or write anything. A running sweep is read as it is at that moment.
 
     Args:
         path: The experiment's folder, ``results.experiment_path``, or its URI, such as
             ``s3://bucket/digits``.
-        storage_filesystem: The filesystem of ``path``, ``results.filesystem``, if it is one of your
-            own.
+        storage_filesystem: The filesystem of ``path``, ``results.filesystem``, if it is a custom
+            one.
         metric: The validated metric to rank by, as a flat name (``"eval/accuracy"``); by default
             the sweep's objective.
         mode: ``"min"`` or ``"max"``; by default the sweep's.
@@ -996,7 +1000,7 @@ def load(
         problems.choice("mode", mode, ["min", "max"])
     check_seed(seed_param, problems)
     problems.raise_any()
-    assert filesystem is not None  # or it was raised
+    assert filesystem is not None  # otherwise an error was raised
     source = None if storage_filesystem is not None else absolute(os.fspath(path))
     options: dict[str, Any] = {"metric": metric, "mode": mode, "seed_param": seed_param}
     follower = Follower(filesystem, home, source, **options)
@@ -1010,15 +1014,15 @@ def load(
 
 
 def outline(path: str, filesystem: pyarrow.fs.FileSystem, **goal: str | None) -> dict[str, Any]:
-    """Return a sweep in short, for a list of several.
+    """Return a short summary of a sweep, for a list of several.
 
     Args:
-        path: Its folder.
+        path: The experiment's folder.
         filesystem: The storage that it is in.
         goal: The metric and the mode, as for :func:`tunekit.load`.
 
     Returns:
-        Of its summary the ``state`` and so on. If its journal is damaged, the state is
+        Part of the summary: the ``state`` and so on. If the journal is damaged, the state is
         ``"unreadable"``, and there is a ``reason``.
     """
     try:
@@ -1032,12 +1036,12 @@ def outline(path: str, filesystem: pyarrow.fs.FileSystem, **goal: str | None) ->
 def newest_differs(
     sweep: Sweep, best: BestCheckpoint, names: Mapping[str, str] | None = None
 ) -> str | None:
-    """Say which checkpoint ``ResultGrid.get_best_result()`` names, if it is another one.
+    """Describe the checkpoint that ``ResultGrid.get_best_result()`` returns, if it differs.
 
     Args:
         sweep: The sweep.
         best: Its best checkpoint.
-        names: What trials are called, if not by their ids.
+        names: The names of trials, where they are not called by their IDs.
     """
     newest = sweep.best(best.metric, sweep.mode, scope="last", by="trial")
     if best.confirmation is not None or newest.path == best.path:
@@ -1050,12 +1054,12 @@ def newest_differs(
 
 
 def confirmed(sweep: Sweep, settings: Confirm, own: ValidationConfig | None = None) -> Sweep:
-    """Confirm the winner of a sweep, as :meth:`Sweep.confirm` does; return the sweep read anew.
+    """Confirm the winner of a sweep, as :meth:`Sweep.confirm` does; return the sweep, read again.
 
     Args:
         sweep: The sweep.
-        settings: How.
-        own: How the sweep itself validates, if that is known.
+        settings: How to confirm the winner.
+        own: The sweep's own validation settings, if known.
     """
     problems = Problems("Sweep.confirm")
     if sweep.filesystem is None:
@@ -1066,7 +1070,7 @@ def confirmed(sweep: Sweep, settings: Confirm, own: ValidationConfig | None = No
             "to tunekit.load(path, metric=..., mode=...)."
         )
     problems.raise_any()
-    assert sweep.metric and sweep.mode  # or it was raised
+    assert sweep.metric and sweep.mode  # otherwise an error was raised
     newest = _anew(sweep)
     swept, by = _swept(newest), "trial"
     swept = replaced(swept, ranked=candidates(newest, swept.ranked))
@@ -1095,14 +1099,14 @@ def confirmed(sweep: Sweep, settings: Confirm, own: ValidationConfig | None = No
 
 
 def _anew(sweep: Sweep) -> Sweep:
-    """Return the sweep read anew, ranked by the same metric."""
+    """Read the sweep again, ranked by the same metric."""
     where = (sweep.path, sweep.filesystem) if sweep.source is None else (sweep.source,)
     seed = sweep.seed_param if sweep.has_seeds else None
     return load(*where, metric=sweep.metric, mode=sweep.mode, seed_param=seed)
 
 
 def _swept(sweep: Sweep) -> Swept:
-    """Return what a later validation has to know of the sweep."""
+    """Return the facts about the sweep that a later validation needs."""
     assert sweep.filesystem is not None
     own = set(sweep.timeline.own_names)
     later = set(sweep.timeline.names) - own
@@ -1122,11 +1126,11 @@ def _swept(sweep: Sweep) -> Swept:
 def candidates(
     sweep: Sweep, ranked: Mapping[str, Sequence[tuple[int, int]]]
 ) -> dict[str, list[tuple[int, int]]]:
-    """Return the checkpoints that may be the best: those that satisfy the constraints, if any does.
+    """Return the checkpoints that may be the best: the feasible ones, or all if none is feasible.
 
     Args:
         sweep: The sweep.
-        ranked: Where each trial has scores, the best first.
+        ranked: The (generation, iteration) of each trial's scores, the best first.
     """
     kept = {
         (trial_id, score.place)
@@ -1141,7 +1145,7 @@ def candidates(
 
 
 def _places_of(sweep: Sweep, one: Ranked) -> list[tuple[int, int]]:
-    """Return where a trial has scores, the best first; none if it is not ranked."""
+    """Return the (generation, iteration) of a trial's scores, best first; none if not ranked."""
     if one.best is None or sweep.metric is None:
         return []
     scored = [
@@ -1155,7 +1159,7 @@ def _places_of(sweep: Sweep, one: Ranked) -> list[tuple[int, int]]:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Suspend garbage collection: where many objects are made and kept, it takes half the time."""
+    """Suspend garbage collection, which takes half the time if many objects are made and kept."""
     enabled = gc.isenabled()
     gc.disable()
     try:
