@@ -21,8 +21,8 @@ from tunekit.errors import ConfigError
 __all__ = ["Constraint", "penalized", "standing_for", "violation"]
 
 _TERM = re.compile(r"\s*(?P<metric>.+?)\s*(?P<sign><=|>=)\s*(?P<bound>\S+)\s*")
-# Worse than any expected score. The sum of a hundred million such values is still finite, which
-# schedulers need that compute means and percentiles.
+# Worse than any expected score. The sum of a hundred million such values is still finite, as
+# schedulers that compute means and percentiles require.
 _INFEASIBLE = 1e299
 
 
@@ -115,8 +115,8 @@ def violation(metrics: Mapping[str, Any], constraints: Iterable[Constraint]) -> 
 def penalized(value: float, mode: str | None, by: float) -> float:
     """Return the objective's value that schedulers and searchers get for an infeasible score.
 
-    It is worse than any feasible value, the more so the larger the violation. So schedulers and
-    searchers that do not know constraints rank by the rule above.
+    It is worse than any feasible value, and gets worse as the violation grows. So schedulers and
+    searchers that ignore constraints still rank by the rule above.
 
     Args:
         value: The objective's own value.

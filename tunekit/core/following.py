@@ -1,8 +1,8 @@
-"""A followed folder: which of its checkpoints are complete, are evaluated next, and may go.
+"""A followed folder: which checkpoints are complete, which to evaluate next, which to delete.
 
-A folder that anything writes checkpoints into is recorded as a sweep is: a run is a trial, and the
-step of a checkpoint its iteration. A checkpoint that is written again is another run of that
-iteration. So everything that reads a sweep reads a followed folder, too.
+A followed folder is recorded like a sweep: a run is a trial, and the step of a checkpoint is its
+iteration. A checkpoint that is written again is another run of that iteration. So all code that
+reads a sweep can read a followed folder, too.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _SUFFIXES = "ckpt|pt|pth|bin|safetensors|pkl|npz|msgpack|keras|h5|zip|tar"
 _NAMES = (
     re.compile(rf"(?:(?:{_WORDS})s?[-_=.]?)*(\d+)(?:\.(?:{_SUFFIXES}))?"),
     # lightning/pytorch/callbacks/model_checkpoint.py, CHECKPOINT_JOIN_CHAR and _EQUALS_CHAR:
-    # "epoch=3-step=400.ckpt", and what the user has put between.
+    # "epoch=3-step=400.ckpt", possibly with the user's own parts in between.
     re.compile(r"(?:.*\b)?step=(\d+).*\.ckpt"),
     re.compile(r"(?:.*\b)?epoch=(\d+).*\.ckpt"),
 )
 
-# Name below the checkpoint: its size in bytes, and when it was written.
+# A checkpoint's files: for each relative name, its size in bytes and when it was written.
 Files = Mapping[str, tuple[int, float]]
 
 
@@ -63,8 +63,8 @@ def step_in(name: str, pattern: str | None = None) -> int | None:
 
     Args:
         name: The name of a file or a folder.
-        pattern: A regular expression for the whole name, whose first group is the step. None: what
-            the known frameworks write.
+        pattern: A regular expression for the whole name, whose first group is the step. None: the
+            names that known frameworks use.
 
     Example:
         >>> names = ["checkpoint-500", "step_20.pt", "epoch=3-step=400.ckpt", "7", "model.bin"]
@@ -82,13 +82,13 @@ def step_in(name: str, pattern: str | None = None) -> int | None:
 
 @dataclass(frozen=True)
 class Kind:
-    """How a framework writes a checkpoint.
+    """Describe how a framework writes a checkpoint.
 
     Attributes:
-        framework: Its name.
+        framework: The framework's name.
         last: The file that it writes last.
-        named: Which names it gives them, as a regular expression; empty if any.
-        holds: Which file tells that it is of this kind, likewise; empty if the name does.
+        named: A regular expression for the checkpoint's name; empty if any name will do.
+        holds: A regular expression for a file that only this kind has; empty if the name decides.
     """
 
     framework: str
@@ -97,8 +97,8 @@ class Kind:
     holds: str = ""
 
 
-#: What a folder must have to be complete, from the frameworks' own sources. The first kind that
-#: fits counts. The others are complete when they rest.
+#: The files that complete a folder, from the frameworks' own sources. The first kind that matches
+#: counts. Folders of no known kind are complete once they have not changed for a while.
 KINDS = (
     # transformers/trainer.py, Trainer._save_checkpoint: the model, optimizer, scheduler and random
     # state; then TrainerState.save_to_json(TRAINER_STATE_NAME), which writes in place.
@@ -113,11 +113,11 @@ KINDS = (
 
 
 def kind_of(name: str, files: Collection[str]) -> Kind | None:
-    """Return of which kind a folder is; None if only rest can tell whether it is complete.
+    """Return the kind of a folder; None if it matches no known framework.
 
     Args:
         name: The folder's name.
-        files: The names of what is in it.
+        files: The names of the files in it.
 
     Example:
         >>> kind_of("checkpoint-5", ["model.safetensors"]).last
@@ -134,13 +134,13 @@ def kind_of(name: str, files: Collection[str]) -> Kind | None:
 
 
 def mark_of(kind: Kind | None, files: Files) -> float | None:
-    """Return when a checkpoint was completed, as its files say; None if it has not been.
+    """Return when a checkpoint was completed, according to its files; None if it is incomplete.
 
-    It is later if the checkpoint is written again, and stays if something is added to the folder.
+    The time changes if the checkpoint is written again, but not if files are added to the folder.
 
     Args:
-        kind: Of which kind it is.
-        files: What is in it.
+        kind: The kind of the checkpoint.
+        files: Its files.
 
     Example:
         >>> mark_of(None, {"a": (1, 3.0), "b": (1, 5.0)}), mark_of(KINDS[1], {"a": (1, 3.0)})
@@ -152,9 +152,9 @@ def mark_of(kind: Kind | None, files: Files) -> float | None:
 
 
 def trainer_metrics(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what ``trainer_state.json`` says of training at the step of its checkpoint.
+    """Return the training metrics in ``trainer_state.json`` at the step of its checkpoint.
 
-    The loss is the newest one, which may be of an earlier step. ``done``: its run has ended.
+    The loss is the newest one, which may be from an earlier step. ``done``: the run has ended.
 
     Example:
         >>> log = [{"step": 5, "loss": 2.0, "epoch": 0.5}, {"step": 10, "eval_loss": 1.5}]
@@ -169,11 +169,11 @@ def trainer_metrics(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def wrong_choices(which: Any, pattern: str | None) -> Iterator[str]:
-    """Yield what is wrong with the choice of checkpoints.
+    """Yield the problems with the choice of checkpoints.
 
     Args:
-        which: As of :class:`Followed`.
-        pattern: As of :func:`step_in`.
+        which: As for :class:`Followed`.
+        pattern: As for :func:`step_in`.
 
     Example:
         >>> list(wrong_choices("every=100", r"step-(\\d+)")), len(list(wrong_choices("some", "x")))
@@ -198,7 +198,7 @@ class Seen:
 
     Attributes:
         request: The request to evaluate it.
-        mark: When it was completed, as :func:`mark_of` says.
+        mark: When it was completed, as returned by :func:`mark_of`.
         at: When it was seen, in seconds since the epoch.
     """
 
@@ -217,7 +217,7 @@ class Seen:
         return self.request.iteration
 
     def is_another(self, mark: float) -> bool:
-        """Return whether what has a mark now was written after this one was seen.
+        """Return whether a checkpoint with this mark was written after this one was seen.
 
         Example:
             >>> seen = Seen(Request("run", 5), mark=10.0, at=12.0)
@@ -228,11 +228,11 @@ class Seen:
 
 
 class Followed:
-    """What is known of a followed folder: the sum of its journal's events.
+    """Track the state of a followed folder, from the events of its journal.
 
     Args:
-        which: Which checkpoints are evaluated. ``"all"``; ``"newest"``: the newest whenever an
-            evaluator is free; ``"every=N"``: those that are at least N steps apart.
+        which: The checkpoints to evaluate. ``"all"``; ``"newest"``: the newest whenever an
+            evaluator is free; ``"every=N"``: checkpoints that are at least N steps apart.
 
     Example:
         >>> followed = Followed("newest")
@@ -247,29 +247,29 @@ class Followed:
     def __init__(self, which: str = "all"):
         self._newest_only = which == "newest"
         self._every = int(which.partition("=")[2] or 1)
-        #: By run, the checkpoints that are known, by their names.
+        #: The known checkpoints, by run and name.
         self.seen: dict[str, dict[str, Seen]] = {}
-        #: What has to be evaluated and has not ended, by the names of the validations.
+        #: Requests whose evaluation has not ended, by the IDs of the validations.
         self.pending: dict[str, Seen] = {}
-        #: The metrics of what was evaluated, likewise.
+        #: The metrics of evaluated checkpoints, by the IDs of the validations.
         self.scores: dict[str, Mapping[str, Any]] = {}
-        #: The runs whose training has ended, and those of which that is recorded.
+        #: The runs whose training has ended, and the runs for which that is recorded.
         self.done: set[str] = set()
         self.ended: set[str] = set()
         #: The largest step of each run.
         self.last: dict[str, int] = {}
-        #: The paths of what was given up before it was complete.
+        #: The paths of checkpoints that were given up while they were incomplete.
         self.given_up: set[str] = set()
-        # The names of all validations that have ended, and how many of each run.
+        # The IDs of all validations that have ended, and their number for each run.
         self._ended: set[str] = set()
         self._served: Counter[str] = Counter()
-        # The newest checkpoint of each step, by run and step; and the steps that are evaluated.
+        # The newest checkpoint by run and step; and the steps that are evaluated.
         self._at: dict[tuple[str, int], Seen] = {}
         self._steps: dict[str, list[int]] = {}
         self._mark: dict[str, float] = {}
 
     def apply(self, event: Event) -> None:
-        """Apply an event of the journal; those of a former session come first."""
+        """Apply an event of the journal, starting with the events of earlier sessions."""
         match event:
             case Reported():
                 self._reported(event.trial_id, event.report)
@@ -289,7 +289,7 @@ class Followed:
     def _reported(self, run: str, report: Mapping[str, Any]) -> None:
         self.ended.discard(run)
         self._mark[run] = number(report.get(_COMPLETED)) or 0.0
-        if report[ITERATION] >= self.last.get(run, 0):  # the newest may be seen first
+        if report[ITERATION] >= self.last.get(run, 0):  # steps may be seen out of order
             self.last[run] = report[ITERATION]
             (self.done.add if report.get("done") else self.done.discard)(run)
 
@@ -317,16 +317,16 @@ class Followed:
         *,
         there: Collection[str] = (),
     ) -> list[Event]:
-        """Return the events of a complete checkpoint that is new; none if it is not.
+        """Return the events for a complete checkpoint; none if it is already known.
 
         Args:
-            run: Whose it is.
+            run: The run that it belongs to.
             step: Its step.
-            path: Where it is.
-            report: What training says of it.
+            path: Its path.
+            report: Its training metrics.
             mark: When it was completed.
-            there: The names of what is in the run's folder. A checkpoint whose name is not there
-                any more, with the same step and mark, was renamed.
+            there: The names in the run's folder. If a known checkpoint with the same step and mark
+                is no longer among them, it was renamed.
         """
         known = self._at.get((run, step))
         if known is not None and known.request.path == path and not known.is_another(mark):
@@ -339,7 +339,7 @@ class Followed:
         return [Reported(trial_id=run, report=row), CheckpointSaved.of(request, wish=wish)]
 
     def request(self, run: str, step: int, path: str) -> Request:
-        """Return a request that there was not before: another run of the step, if there was one."""
+        """Return a new request: if the step was requested before, for another run of it."""
         known = self._at.get((run, step))
         request = Request(run, step, 1 if known is None else known.request.run + 1, path=path)
         while request.id in self._ended:
@@ -347,7 +347,7 @@ class Followed:
         return request
 
     def _is_apart(self, run: str, step: int) -> bool:
-        """Return whether a step is far enough from the others that are evaluated."""
+        """Return whether a step is far enough from all other evaluated steps."""
         steps = self._steps.get(run, [])
         at = bisect.bisect_left(steps, step)
         return all(
@@ -355,13 +355,13 @@ class Followed:
         )
 
     def next(self, requested: Collection[str]) -> tuple[Request | None, list[Request]]:
-        """Return what to evaluate next: the newest of the run of which fewest were evaluated.
+        """Return the next request: the newest of the run with the fewest evaluations.
 
         Args:
-            requested: The names of what has been passed to the evaluators.
+            requested: The IDs of requests that the evaluators already have.
 
         Returns:
-            The request, None if there is none, and those that are passed over for it.
+            The request, or None, and the requests to skip in favor of it.
         """
         waiting: dict[str, list[Seen]] = {}
         turns = self._served.copy()
@@ -380,16 +380,16 @@ class Followed:
     def to_delete(
         self, run: str, there: Collection[str], keep: int, metric: str, mode: str
     ) -> list[str]:
-        """Return the names of the checkpoints that the best ones of a run replace.
+        """Return the names of a run's checkpoints that may be deleted.
 
-        These have a score, are not among the best, and are not the newest: training resumes from
-        that.
+        These have a score and are not among the best. The newest checkpoint is never deleted,
+        because training resumes from it.
 
         Args:
             run: The run.
-            there: The names of what is in its folder that is a checkpoint, complete or not.
+            there: The names of the checkpoints in its folder, complete or not.
             keep: How many of the best to keep.
-            metric: What to rank by, as a flat name.
+            metric: The metric to rank by, as a flat name.
             mode: ``"min"`` or ``"max"``.
 
         Example:

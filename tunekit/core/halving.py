@@ -110,7 +110,7 @@ class _Rung:
         return self._order
 
     def is_among_best(self, trial_id: str, reduction_factor: float) -> bool:
-        """Return whether a trial is in the best part of those that have arrived so far."""
+        """Return whether a trial is in the best ``1 / reduction_factor`` of those at the rung."""
         return self.ranked().index(trial_id) <= len(self.scores) / reduction_factor
 
 
@@ -170,7 +170,7 @@ class Halving:
         # The trials that may be promoted, until something changes.
         self._promotable: list[str] | None = None
 
-    # What happens ------------------------------------------------------------------------------
+    # Events ------------------------------------------------------------------------------------
 
     def add(self, trial_id: str) -> None:
         """Assign a trial to a bracket; one that restarts after a failure keeps its own.
@@ -218,7 +218,7 @@ class Halving:
         return RungAction.WAIT
 
     def promote(self, trial_id: str) -> None:
-        """Let a waiting trial continue to the next rung."""
+        """Promote a waiting trial to the next rung."""
         if trial_id in self._waiting:
             self._waiting.discard(trial_id)
             self._promotable = None
@@ -258,7 +258,7 @@ class Halving:
         if time is not None:
             self._farthest = max(self._farthest, time)
 
-    # What follows ------------------------------------------------------------------------------
+    # Decisions ---------------------------------------------------------------------------------
 
     def waits(self, trial_id: str) -> bool:
         """Return whether a trial waits at a rung."""
@@ -302,7 +302,7 @@ class Halving:
         return self._farthest <= self._rung_of(trial_id).time
 
     def rule(self, trial_id: str) -> DecisionRule:
-        """Return which scores of a trial the scheduler will use.
+        """Return the rule for which scores of a trial the scheduler will use.
 
         Example:
             >>> books = Halving([(1, 3)], max_t=9, reduction_factor=3)
@@ -318,7 +318,7 @@ class Halving:
         return Rungs((*times, self._max_t), served)
 
     def decides_alike(self, trial_id: str, time: float, interval: Interval) -> bool:
-        """Return whether the promotion of a score is the same for all values in an interval.
+        """Return whether every score in an interval leads to the same promotion decision.
 
         Args:
             trial_id: The trial.

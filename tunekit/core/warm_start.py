@@ -1,4 +1,4 @@
-"""What a sweep takes from a former one that it begins from."""
+"""Warm starts: the configurations, results and checkpoints that a sweep takes from a former one."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tunekit.core.timeline import ScoredCheckpoint, Timeline
 
 __all__ = ["Point", "WarmStart", "distinct", "how_many", "ranked", "unsearched", "value_at"]
 
-#: Hyperparameters by flat name; one that is a dict itself is not flattened.
+#: Hyperparameters by flat name; values that are dicts are not flattened.
 Point = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What a sweep begins with.
+    """The configurations, results and checkpoints that a sweep begins with.
 
     Attributes:
-        source: Where the former sweep lies.
+        source: The location of the former sweep.
         first: The configurations that run first.
-        told: Others with their flat results, for the searcher.
-        checkpoints: Those from which trials with the first configurations start, if any.
+        told: Other configurations with their flat results, for the searcher.
+        checkpoints: The checkpoints from which the first configurations start, if any.
     """
 
     source: str
@@ -34,7 +34,7 @@ class WarmStart:
     checkpoints: Sequence[Any] = ()
 
     def checkpoint_for(self, config: Mapping[str, Any]) -> Any:
-        """Return the checkpoint that a new trial starts from; None if there is none for it.
+        """Return the checkpoint that a new trial starts from, or None.
 
         Example:
             >>> warm = WarmStart("/former", [{"net/width": 8}], checkpoints=["checkpoint"])
@@ -51,8 +51,8 @@ def how_many(num_samples: int, former: int, repeat: int = 1) -> int:
     """Return how many former configurations run first: a quarter of all, and at least one.
 
     Args:
-        num_samples: ``TuneConfig(num_samples=...)``; -1: as many as there is time for.
-        former: How many trials the former sweep had, which counts then.
+        num_samples: ``TuneConfig(num_samples=...)``. With -1 (no limit), ``former`` counts instead.
+        former: The number of trials in the former sweep.
         repeat: How many trials each configuration has.
 
     Example:
@@ -84,12 +84,13 @@ def ranked(
 ) -> list[tuple[str, ScoredCheckpoint]]:
     """Return the best checkpoint of each trial that has not failed, the best first.
 
-    With several objectives, the Pareto front comes first; over seeds, the better configuration.
+    With several objectives, the Pareto front comes first; with a seed, the configuration with the
+    best mean.
 
     Args:
-        timeline: What became of the former sweep.
-        session: How its newest session was run.
-        objectives: Which values of which validated metrics are better, by flat name.
+        timeline: The history of the former sweep.
+        session: The settings of its newest session.
+        objectives: The mode of each validated metric to rank by, by flat name.
         seed: The hyperparameter that is the random seed, if there is one.
 
     Example:
@@ -118,12 +119,12 @@ def unsearched(
     space: Mapping[str, Mapping[str, Any]],
     new: Collection[str],
 ) -> list[Parameter]:
-    """Return what a former sweep has searched and a new one does not.
+    """Return the hyperparameters that a former sweep has searched and a new one does not.
 
     Args:
         configs: The hyperparameters of the former trials, by flat name.
         space: The search space that was recorded, as for ``parameters_of``.
-        new: What is searched now, by flat name.
+        new: The hyperparameters that are searched now, by flat name.
 
     Example:
         >>> configs = [{"lr": 0.1, "net/width": 8}, {"lr": 0.2, "net/width": 9}]
@@ -139,7 +140,7 @@ def unsearched(
 
 
 def distinct(points: Iterable[Point], leaving_out: Collection[str]) -> list[int]:
-    """Return where the first is of those points that differ in nothing but what is left out.
+    """Return the index of the first of all points that differ only in the names left out.
 
     Example:
         >>> points = [{"lr": lr, "seed": n} for n in range(3) for lr in (0.1, 0.2)]
