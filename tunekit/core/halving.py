@@ -87,7 +87,7 @@ def next_bracket(sizes: Sequence[int], counts: Sequence[int]) -> int:
 class _Rung:
     # The time at which trials reach it.
     time: float
-    # The scores of each trial, in the order in which the trials reached it.
+    # The score of each trial, in the order in which the trials reached the rung.
     scores: dict[str, Point] = field(default_factory=dict)
     # The trials from best to worst; None if that has to be computed.
     _order: list[str] | None = None

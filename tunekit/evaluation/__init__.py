@@ -2,8 +2,8 @@
 
 Each is an :class:`~tunekit.evaluation.evaluation.Evaluation`: a
 :class:`~tunekit.evaluation.evaluation.Source` of checkpoints, a function with its resources, a
-journal and a cache. Further stages follow a sweep, and write into its journal
-(:mod:`tunekit.evaluation.stages`). A :class:`~tunekit.evaluation.session.Session` has a journal of
-its own: later validations and a confirmation beside the sweep's, a followed folder
-(:mod:`tunekit.evaluation.following`) in the place of a sweep's.
+journal and a cache. Further stages follow a sweep and write into its journal
+(:mod:`tunekit.evaluation.stages`). A :class:`~tunekit.evaluation.session.Session` has its own
+journal: next to the sweep's for later validations and a confirmation, instead of a sweep's for a
+followed folder (:mod:`tunekit.evaluation.following`).
 """

@@ -1,4 +1,4 @@
-"""Runs one function on checkpoints for whose scores no decision waits."""
+"""Run a function on checkpoints, for scores that no decision waits for."""
 
 from __future__ import annotations
 
@@ -24,57 +24,57 @@ _GIVEN_UP = "was given up: the first ones had failed alike"
 
 
 class Source(Around):
-    """Where an evaluation has its checkpoints from, and what goes on around: here, some, once each.
+    """Supply an evaluation with checkpoints; this base class supplies a fixed set, once each.
 
     Args:
         requests: The requests to validate them.
     """
 
-    #: What unfinished validations have yielded before, by their names.
+    #: The estimates that unfinished validations have already yielded, by ID.
     estimates: Mapping[str, Mapping[str, Estimate]] = {}
-    #: Whether a later session continues what this one leaves.
+    #: Whether a later session continues the validations that this one leaves unfinished.
     goes_on = False
-    #: Writes an event down; whoever evaluates sets it.
+    #: Records an event; set by the evaluation.
     emit: Callable[[Event], None]
 
     def __init__(self, requests: Sequence[Request] = ()):
         self._requests = requests
 
     def wanted(self) -> Sequence[Request]:
-        """Return what has to end; what was returned before may be among it."""
+        """Return the requests that have to end; earlier ones may be among them."""
         return self._requests
 
     def over(self) -> bool:
-        """Return whether no more is to come than what has been returned."""
+        """Return whether no more requests will come."""
         return True
 
     def recorded(self, event: Event) -> None:
-        """Note that an event has been written down."""
+        """Handle an event that has been recorded."""
 
     def unfinished(self) -> Sequence[Request]:
-        """Return what a former session has requested, in the same journal."""
+        """Return the requests of an earlier session in the same journal that have not ended."""
         return ()
 
     def take(self, outcome: Outcome) -> Outcome:
-        """Take how a validation ended; return what to record."""
+        """Return the outcome to record for a validation that has ended."""
         return outcome
 
 
 class Evaluation(Validator):
-    """Requests what a source wants, runs a function on it, and records how that ends.
+    """Run a function on the checkpoints of a source, and record the outcomes.
 
-    It is given up if the first validations have failed alike: the function is broken.
+    The evaluation is given up if the first validations fail alike: the function is broken.
 
     Args:
         config: The function, its resources and its limits.
-        *where: As of :class:`~tunekit.validating.validator.Validator`.
+        *where: As for :class:`~tunekit.validating.validator.Validator`.
         source: The checkpoints.
-        emit: Writes an event down, before it is acted on.
-        gives_up: Whether it is given up when the first validations have failed alike.
-        **options: As of :class:`~tunekit.validating.validator.Validator`.
+        emit: Records an event; called before the event is acted on.
+        gives_up: Whether to give up when the first validations fail alike.
+        **options: As for :class:`~tunekit.validating.validator.Validator`.
     """
 
-    # What log messages begin with.
+    # The prefix of log messages.
     _of = ""
 
     def __init__(
@@ -90,18 +90,18 @@ class Evaluation(Validator):
         self._source, source.emit = source, emit
         self._asked: set[str] = set()
         self._failures = Failures(gives_up=gives_up)
-        #: The failure by which the function is considered broken, if it is.
+        #: The failure for which the function is considered broken, if any.
         self.broken_by: Outcome | None = None
 
     def ask(self, *, again: bool = False) -> bool:
-        """Request what the source wants now; return whether that is anything new.
+        """Submit the requests of the source; return whether any is new.
 
         Args:
-            again: Whether it was interrupted: what was requested before runs again, and a
-                checkpoint may be gone.
+            again: Whether the evaluation was interrupted: earlier requests then run again, and
+                their checkpoints may be gone.
         """
         if self.broken_by is not None and self._source.goes_on:
-            return False  # what is left is for a function that works
+            return False  # the rest is left for a function that works
         left = self._source.unfinished() if again else ()
         new = [one for one in self._source.wanted() if one.id not in self._asked]
         self._asked.update(request.id for request in new)
@@ -123,7 +123,7 @@ class Evaluation(Validator):
             self.give_up(request, _GIVEN_UP)
 
     def succeeded(self) -> None:
-        """Note that a validation has succeeded, so that the function is not given up any more."""
+        """Record that a validation has succeeded, so that the function is no longer given up."""
         self._failures.succeeded()
 
     def drop_all(self, why: str) -> None:
@@ -138,7 +138,7 @@ class Evaluation(Validator):
         super().close()
 
     def given_up(self, outcome: Outcome) -> None:
-        """Take that the function is considered broken by a failure."""
+        """Handle the failure for which the function is considered broken."""
 
     def _conclude(self, outcome: Outcome) -> None:
         """Record how a validation ended, and act on it."""
@@ -153,7 +153,7 @@ class Evaluation(Validator):
             self._failed(outcome)
 
     def _failed(self, outcome: Outcome) -> None:
-        """Log or count a failure; give up if it is one too many."""
+        """Log or count a failure; give up if there are too many."""
         request, reason = outcome.request, outcome.reason or "failed"
         place = place_of(request.trial_id, request.iteration, request.generation)
         trace = f"\n{outcome.error}" if outcome.error else ""
@@ -174,4 +174,4 @@ def is_there(request: Request) -> bool:
     try:
         return exists(request.checkpoint.filesystem, request.checkpoint.path)
     except OSError:
-        return True  # the function finds out
+        return True  # the function will find out

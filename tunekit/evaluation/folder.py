@@ -1,4 +1,4 @@
-"""A folder that anything writes checkpoints into: what is in it, what is complete, what may go."""
+"""Watch a folder that any program writes checkpoints into: list, check, protect and delete them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ __all__ = ["KEPT", "REST_S", "Complete", "Entry", "WatchedFolder"]
 
 logger = logging.getLogger(__name__)
 
-#: The folder, in that of the journal, of checkpoints that are protected until they are evaluated.
+#: The subfolder of the journal's folder for checkpoints protected until they are evaluated.
 KEPT = "kept"
 
-#: For how long a checkpoint must rest, in seconds, if nothing else tells that it is complete.
+#: Seconds without a change after which a checkpoint counts as complete if no file marks it so.
 REST_S = 30.0
 
-# What tunekit writes into the folder itself.
+# The files and folders that tunekit itself writes into the folder.
 _OWN = frozenset({SERIES, LATER, KEPT, "tensorboard"})
 
 # ray/train/v2/_internal/constants.py: the checkpoints that Ray Train has registered, each after all
@@ -47,16 +47,16 @@ Test = Callable[[tune.Checkpoint], Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """What is named like a checkpoint.
+    """A file or folder that is named like a checkpoint.
 
     Attributes:
         name: Its name.
-        path: Where it is.
+        path: Its path.
         step: The step in its name, if it has one.
         written: When the file, or the folder itself, was written, in seconds since the epoch; 0 if
-            the storage does not say.
-        is_folder: Whether it is one.
-        report: What training says of it, where that is known; then it is complete.
+            the storage does not record it.
+        is_folder: Whether it is a folder.
+        report: Its training metrics, if known; it is complete then.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Complete:
-    """A complete checkpoint: its step, when it was completed, and what training says of it."""
+    """A complete checkpoint: its step, the time of its completion and its training metrics."""
 
     step: int
     mark: float
@@ -82,8 +82,8 @@ class WatchedFolder:
     Args:
         filesystem: The storage.
         path: The folder there.
-        pattern: As of :func:`~tunekit.core.following.step_in`.
-        complete: The user's own test; None for what is known of the frameworks.
+        pattern: As for :func:`~tunekit.core.following.step_in`.
+        complete: The user's own test; None: the rules for known frameworks.
     """
 
     def __init__(
@@ -100,9 +100,9 @@ class WatchedFolder:
         self._failed = False
 
     def look(self) -> tuple[dict[str, dict[str, Entry]], dict[str, set[str]]]:
-        """Return what is named like a checkpoint, and all names, by run.
+        """Return the entries named like checkpoints, and all names, by run.
 
-        That is one listing of the folder, and one of each folder in it that is no checkpoint.
+        This lists the folder once, and each folder in it that is not a checkpoint.
 
         Raises:
             OSError: If the storage fails.
@@ -125,7 +125,7 @@ class WatchedFolder:
                 yield name, self._inside(info.path)
 
     def folder_of(self, run: str) -> str:
-        """Return the name of a run's folder in this one; empty if it is this one."""
+        """Return the name of a run's folder in this one; empty if it is this folder itself."""
         return "" if run == self.name else run
 
     def _inside(self, path: str) -> list[pyarrow.fs.FileInfo]:
@@ -140,7 +140,7 @@ class WatchedFolder:
         registered = self._registered(known.get(_SNAPSHOT))
         for name, info in known.items():
             step, report = registered.get(name, (self._step(name), None))
-            # With a test of the user's, its answer may be the step.
+            # The user's own test may return the step.
             asked = self._complete is not None and self._pattern is None and name not in _OWN
             if step is not None or asked:
                 is_folder = info.type == pyarrow.fs.FileType.Directory
@@ -150,7 +150,7 @@ class WatchedFolder:
     def _registered(
         self, info: pyarrow.fs.FileInfo | None
     ) -> dict[str, tuple[int, Mapping[str, Any]]]:
-        """Return the step and the metrics of what Ray Train has registered, by name."""
+        """Return the steps and metrics of checkpoints that Ray Train has registered, by name."""
         state = {} if info is None else self._json(info.path) or {}
         results, steps = state.get("checkpoint_results", []), "checkpoint_report_indices"
         return {
@@ -159,7 +159,7 @@ class WatchedFolder:
         }
 
     def _json(self, path: str) -> dict[str, Any] | None:
-        """Return the object in a file; None if it is not whole, or gone."""
+        """Return the JSON object in a file; None if the file is incomplete or gone."""
         with suppress(OSError, ValueError), self.filesystem.open_input_stream(path) as stream:
             found = json.loads(stream.readall())
             return found if isinstance(found, dict) else None
@@ -168,7 +168,7 @@ class WatchedFolder:
     # Whether a checkpoint is complete ----------------------------------------------------------
 
     def files(self, entry: Entry) -> Files:
-        """Return what is in a checkpoint; nothing if it is gone."""
+        """Return the files of a checkpoint; empty if it is gone."""
         if entry.is_folder:
             selector = pyarrow.fs.FileSelector(entry.path, recursive=True, allow_not_found=True)
             infos = [one for one in self.filesystem.get_file_info(selector) if one.is_file]
@@ -178,11 +178,11 @@ class WatchedFolder:
         return {one.path[start:]: (one.size, (one.mtime_ns or 0) / 1e9) for one in infos}
 
     def check(self, entry: Entry, now: float) -> Complete | str:
-        """Return the checkpoint if it is complete, and what it waits for otherwise.
+        """Return the checkpoint if it is complete; otherwise, describe what it waits for.
 
         Args:
-            entry: What was found.
-            now: Seconds on a clock that does not go back.
+            entry: The entry that was found.
+            now: Seconds on a monotonic clock.
 
         Raises:
             OSError: If the storage fails.
@@ -200,16 +200,16 @@ class WatchedFolder:
             state = self._json(f"{entry.path}/{kind.last}")
             mark, report = (None, {}) if state is None else (mark, trainer_metrics(state))
         if mark is None:
-            assert kind is not None  # or it has a file
+            assert kind is not None  # otherwise it is a single file
             return f"it has no whole {kind.last}, which {kind.framework} writes last"
         if kind is None and not self._is_whole(entry) and not self._rests(entry, files, now):
             return ""
         self._resting.pop(entry.path, None)
-        assert entry.step is not None  # or it would not be one
+        assert entry.step is not None  # otherwise it would not be an entry
         return Complete(entry.step, mark, report)
 
     def mark(self, entry: Entry) -> float:
-        """Return when a checkpoint was completed; 0 if it is not, or is gone."""
+        """Return when a checkpoint was completed; 0 if it is incomplete or gone."""
         files = self.files(entry)
         return mark_of(self._kind(entry, files), files) or 0.0
 
@@ -234,11 +234,11 @@ class WatchedFolder:
         return Complete(step, mark_of(None, files) or 0.0, {})
 
     def _is_whole(self, entry: Entry) -> bool:
-        """Return whether a file is whole, as far as itself tells.
+        """Return whether a file is complete, as far as its content shows.
 
-        torch.save ends a file with the directory of its zip archive. Lightning writes one so, and
-        moves it into place (lightning/fabric/utilities/cloud_io.py, _atomic_save), by a copy if
-        the temporary folder is on another file system.
+        torch.save ends a file with the directory of its zip archive. Lightning writes such a file
+        and moves it into place (lightning/fabric/utilities/cloud_io.py, _atomic_save), which copies
+        it if the temporary folder is on another file system.
         """
         if entry.is_folder:
             return False
@@ -246,28 +246,28 @@ class WatchedFolder:
         return keeps_objects(self.filesystem) if local is None else zipfile.is_zipfile(local)
 
     def _rests(self, entry: Entry, files: Files, now: float) -> bool:
-        """Return whether a checkpoint has the same files, of the same sizes, for long enough."""
+        """Return whether a checkpoint's files and their sizes have not changed for long enough."""
         known, since = self._resting.get(entry.path, ({}, now))
         if known != files:
             self._resting[entry.path] = (files, now)
             return False
         return now - since >= REST_S
 
-    # What is done with it ----------------------------------------------------------------------
+    # Protecting and deleting -------------------------------------------------------------------
 
     def checkpoint(self, path: str) -> tune.Checkpoint:
         """Return the checkpoint at a path."""
         return tune.Checkpoint(path, self.filesystem)
 
     def protect(self, entry: Entry, home: str) -> bool:
-        """Keep a checkpoint at another path; False if it was deleted meanwhile.
+        """Protect a checkpoint at another path; return False if it was deleted meanwhile.
 
-        In a local folder these are hard links, which take no space until the checkpoint is
-        deleted; across file systems, and in an object store, they are copies.
+        In a local folder, this makes hard links, which take no space until the checkpoint is
+        deleted; across file systems, and in an object store, it makes copies.
 
         Args:
             entry: The checkpoint.
-            home: Where to, in the same storage.
+            home: The path to protect it at, in the same storage.
         """
         before = self.files(entry)
         self.delete(home)
@@ -290,15 +290,15 @@ class WatchedFolder:
         return False
 
     def protected(self) -> set[str]:
-        """Return the paths of what is protected."""
+        """Return the paths of the protected checkpoints."""
         runs = self._inside(f"{self.path}/{KEPT}")
         return {one.path for run in runs for one in self._inside(run.path)}
 
     def delete(self, path: str) -> bool:
-        """Delete what is at a path, if anything is; False if that is a link, or not in the folder.
+        """Delete a file or folder, if it exists; return False if it is a link or not in the folder.
 
         Args:
-            path: A checkpoint, or what is kept of one.
+            path: The path of a checkpoint or of a protected one.
         """
         local = local_path(self.filesystem, path)
         if not is_inside(self.filesystem, self.path, path) or (local and local.is_symlink()):

@@ -1,4 +1,4 @@
-"""Evaluates checkpoints that something else writes into a folder, as they appear."""
+"""Evaluate checkpoints that another program writes into a folder, as they appear."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ __all__ = ["follow"]
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two looks into a local folder, and into another storage; and the largest share of
-# the time that looking takes. What is new is checked for so long at once.
+# Seconds between two looks into a local folder, and into another storage; the largest share of the
+# time that looking may take; and for how many seconds new entries are checked at once.
 _LOCAL_S, _REMOTE_S, _SHARE, _SLICE_S = 0.25, 5.0, 0.1, 0.25
-# A folder that was written so shortly before it was seen may have changed since.
+# A folder written within so many seconds before it was seen may have changed since.
 _DOUBT_S = 2.0
 
 
@@ -81,13 +81,13 @@ def follow(
     storage_filesystem: pyarrow.fs.FileSystem | None = None,
     notify: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> None:
-    """Evaluate the checkpoints that something else writes into a folder, each once.
+    """Evaluate the checkpoints that another program writes into a folder, each once.
 
-    Training runs in another process, or on another machine, and need not know. The folder is
-    recorded as a sweep is, with a run as a trial and a step as an iteration, so that
-    :func:`tunekit.load`, ``tunekit status``, ``best``, ``report``, ``serve`` and ``compare`` read
-    it. Evaluations run on Ray, which is started if necessary. Ctrl-C or SIGTERM ends it, and so
-    does the end of all runs; to continue, call this again.
+    Training runs in another process or on another machine, unchanged. The folder is recorded like a
+    sweep, with runs as trials and steps as iterations, so :func:`tunekit.load`,
+    ``tunekit status``, ``best``, ``report``, ``serve`` and ``compare`` can read it. Evaluations run
+    on Ray, which is started if necessary. This returns when all runs have ended, or on Ctrl-C or
+    SIGTERM; to continue, call it again.
 
     Args:
         folder: The folder that checkpoints are written into, or one with a folder for each run: a
@@ -95,31 +95,31 @@ def follow(
         fn: A validation function, called as ``fn(checkpoint)``, or a
             :class:`~tunekit.ValidationConfig` with its arguments, resources, evaluators, cache and
             limits. Settings that concern training have no effect.
-        which: ``"all"``; ``"newest"``: the newest whenever an evaluator is free, and those before
-            it are skipped; or ``"every=N"``: those that are at least N steps apart. The newest
-            is always first.
-        until: When runs have ended: at a step, or when a file of this name is in the folder, or in
-            the run's. A run of a ``transformers.Trainer`` that has reached its last step has ended
-            in any case.
+        which: The checkpoints to evaluate. ``"all"``; ``"newest"``: the newest whenever an
+            evaluator is free, skipping older ones; or ``"every=N"``: checkpoints at least N steps
+            apart. The newest always comes first.
+        until: When runs have ended: at a step, or when a file of this name is in the folder or in
+            the run's folder. A ``transformers.Trainer`` run also ends at its own last step.
         metric: The metric to rank by, as a flat name.
         mode: ``"min"`` or ``"max"``.
         pattern: A regular expression for the names of checkpoints, whose first group is the step.
-        complete: Called as ``complete(checkpoint)``: whether it is complete, or its step. None:
-            what the frameworks write last, or 30 seconds without a change.
-        keep: Whether to protect checkpoints until they are evaluated from whatever deletes them:
-            by hard links in ``kept/``, or copies where there are none.
+        complete: Called as ``complete(checkpoint)``; returns whether it is complete, or its step.
+            None: a checkpoint is complete when its framework's last file is written, or after 30
+            seconds without a change.
+        keep: Whether to protect checkpoints from deletion until they are evaluated: by hard links
+            in ``kept/``, or by copies where links are not supported.
         keep_best: How many of the best checkpoints of each run to keep; needs ``delete_others``.
-        delete_others: Whether to delete those that are evaluated, and not among the best. The
+        delete_others: Whether to delete evaluated checkpoints that are not among the best. The
             newest one of each run is kept.
-        journal: Where to keep the journal: another folder or URI. None: ``folder`` itself.
-        storage_filesystem: The filesystem of ``folder`` and ``journal``, if it is one of your own.
+        journal: The folder or URI of the journal. None: ``folder`` itself.
+        storage_filesystem: The filesystem of ``folder`` and ``journal``, if it is a custom one.
         notify: Called with each outcome: ``run``, ``step``, ``status``, ``metrics``, ``reason``,
             ``checkpoint``.
 
     Raises:
-        tunekit.errors.ConfigError: If an argument is wrong, if the folder is a sweep's, or if it
-            has scores of another function.
-        tunekit.errors.AlreadyRunningError: If another process follows it.
+        tunekit.errors.ConfigError: If an argument is wrong, if the folder belongs to a sweep, or if
+            it has scores of another function.
+        tunekit.errors.AlreadyRunningError: If another process follows the folder.
         tunekit.errors.ValidationFailedError: If the first three evaluations have failed alike
             (unless ``on_failure="ignore"``).
 
@@ -172,12 +172,12 @@ def follow(
 
 
 def _before(folder: Folder, home: Home, mark: str | None) -> list[Event]:
-    """Return what former sessions have recorded; nothing if they have no score that counts.
+    """Return the events of earlier sessions; empty if these have no score that counts.
 
     Args:
         folder: The folder of the journal.
-        home: Where that is.
-        mark: What tells the function and its arguments from others.
+        home: Its location.
+        mark: A fingerprint of the function and its arguments.
 
     Raises:
         tunekit.errors.ConfigError: If it is a sweep's, or has scores of another function.
@@ -202,16 +202,16 @@ def _before(folder: Folder, home: Home, mark: str | None) -> list[Event]:
 
 
 class _Watched(Source):
-    """A folder as a source: what is complete in it, the newest first, whenever there is room.
+    """Supply the complete checkpoints of a folder, the newest first, whenever there is room.
 
     Args:
         folder: The folder.
-        state: What is known of it.
+        state: Its state, as recorded.
         config: How checkpoints are evaluated.
-        until: As of :func:`follow`; likewise the others.
+        until: As for :func:`follow`; likewise the others.
         keep: Whether checkpoints are protected.
-        keeps: How many of the best are kept, by which metric and mode; None: all are.
-        board: Where the journal is on this machine, for TensorBoard; None if it is elsewhere.
+        keeps: How many of the best to keep, by which metric and mode; None: keep all.
+        board: The journal's local folder, for TensorBoard; None if it is not local.
         notify: Called with each outcome.
     """
 
@@ -235,28 +235,28 @@ class _Watched(Source):
         self._board, self._notify, self._clock = board, notify, SystemClock()
         local = local_path(folder.filesystem, folder.path) is not None
         self._pace = Pace(_SHARE, _LOCAL_S if local else _REMOTE_S)
-        #: Why nothing more may be written, if another process has taken over.
+        #: Why no more may be written, if another process has taken over.
         self.lost: list[Exception] = []
         self._room, self._over, self._complained = True, False, False
         self._requested: dict[str, None] = {}
         self._entries: dict[str, dict[str, Entry]] = {}
         self._names: dict[str, set[str]] = {}
-        # When the folder of each checkpoint was written as of its last check; and the checks.
+        # When each checkpoint's folder was written, as of its last check; and the number of checks.
         self._checked: dict[str, float] = {}
         self._tries: Counter[str] = Counter()
-        # What is left to check of the last look, and what waits for something as of that.
+        # The entries of the last look that are left to check, and those that wait for something.
         self._left: list[tuple[str, Entry]] = []
         self._waits: list[tuple[str, Entry, str]] = []
         self._files: dict[str, EventFile] = {}
         self._paths: dict[str, str] = {}
 
     def replay(self, events: Sequence[Event]) -> None:
-        """Take what former sessions have recorded, and write it to TensorBoard again."""
+        """Apply the events of earlier sessions, and write them to TensorBoard again."""
         for event in events:
             self._state.apply(event)
             if isinstance(event, ValidationEnded) and event.metrics:
                 self._draw(event)
-        if self._keep:  # what was protected when a former session was killed
+        if self._keep:  # checkpoints that were protected when an earlier session was killed
             kept = {self._kept(seen.request) for seen in self._state.pending.values()}
             for path in self._folder.protected() - kept:
                 self._folder.delete(path)
@@ -286,11 +286,11 @@ class _Watched(Source):
         ]
 
     def over(self) -> bool:
-        """Return whether all runs have ended, and nothing is left of them."""
+        """Return whether all runs have ended, and none has checkpoints left to evaluate."""
         return self._over and not self._state.pending
 
     def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
-        """Yield what to start, as for others, and note whether there is room for more."""
+        """Yield the launches, as the base class does, and record whether there is room for more."""
         yield from super().start(pool, executor, now)
         flying, most = len(pool.in_flight()), self._config.most_in_flight
         free = executor.capacity(()) > 0 if most is None else flying < most
@@ -300,7 +300,7 @@ class _Watched(Source):
         self.emit(ValidationRequested.of(request))
         self.emit(ValidationEnded.of(Outcome(request, Status.SKIPPED, reason=reason)))
 
-    # What is there -----------------------------------------------------------------------------
+    # Looking into the folder -------------------------------------------------------------------
 
     def _look(self) -> None:
         began, due = self._clock.monotonic(), False
@@ -322,9 +322,10 @@ class _Watched(Source):
             self._pace.took(began, self._clock.monotonic())
 
     def _new(self) -> list[tuple[str, Entry]]:
-        """Return what may be a checkpoint that was not seen yet, by run.
+        """Return the entries that may be new checkpoints, each with its run.
 
-        Those that were looked at most come first; of these, the oldest: it is taken from the end.
+        They are processed from the end: the entries with the fewest checks, the newest of these
+        first.
         """
         new = [
             (run, entry)
@@ -335,7 +336,7 @@ class _Watched(Source):
         return sorted(new, key=lambda one: (-self._tries[one[1].path], one[1].step or 0))
 
     def _check(self) -> None:
-        """Record what is new and complete, for a moment; the next call continues."""
+        """Check new entries for a short time, and record complete ones; the next call continues."""
         began = now = self._clock.monotonic()
         complete: list[tuple[str, Entry, Complete]] = []
         while self._left and now <= began + _SLICE_S:
@@ -355,7 +356,7 @@ class _Watched(Source):
             self._see(run, entry, whole)
 
     def _is_new(self, run: str, entry: Entry) -> bool:
-        """Return whether what is in a folder may be a checkpoint that was not seen yet."""
+        """Return whether an entry may be a checkpoint that was not seen yet."""
         if isinstance(self._until, int) and entry.step is not None and entry.step > self._until:
             return False
         seen = self._state.seen.get(run, {}).get(entry.name)
@@ -364,21 +365,21 @@ class _Watched(Source):
         )
 
     def _see(self, run: str, entry: Entry, found: Complete) -> None:
-        """Record a complete checkpoint, if it is another one than those that are known."""
+        """Record a complete checkpoint, unless it is already known."""
         step, there = found.step, self._names[run]
         events = self._state.saw(run, step, entry.path, found.report, found.mark, there=there)
         for event in events:
             if isinstance(event, CheckpointSaved) and self._keep and event.wish is None:
                 kept = self._kept(self._state.request(run, found.step, entry.path))
                 if not self._folder.protect(entry, kept):
-                    return  # it is deleted just now
+                    return  # it is being deleted
         if events and run not in self._state.seen:
             self.emit(TrialAdded(trial_id=run, folder=self._folder.folder_of(run)))
         for event in events:
             self.emit(event)
 
     def _kept(self, request: Request) -> str:
-        """Return where a checkpoint is protected."""
+        """Return the path at which a checkpoint is protected."""
         name = f"{posixpath.basename(request.path)}.{request.run}"
         return f"{self._folder.path}/{KEPT}/{request.trial_id}/{name}"
 
@@ -391,7 +392,7 @@ class _Watched(Source):
                 self._skip(seen.request, "its checkpoint was deleted before its evaluation began")
 
     def _all_ended(self) -> bool:
-        """Return whether all runs have ended: by a file, by their step, or as they say."""
+        """Return whether all runs have ended: by a file, a step, or their own record."""
         marked = {run for run, names in self._names.items() if self._until in names}
         runs = {run for run in self._names if self._entries[run] or run in self._state.seen}
         steps = self._until if isinstance(self._until, int) else math.inf
@@ -401,7 +402,7 @@ class _Watched(Source):
         )
 
     def _give_up_the_rest(self) -> bool:
-        """Skip what will not be complete any more; False if something may only have to rest."""
+        """Skip checkpoints that will never be complete; return False if some may still be."""
         if not all(reason for _, _, reason in self._waits):
             return False
         for run, entry, reason in self._waits:
@@ -412,10 +413,10 @@ class _Watched(Source):
             self.emit(TrialEnded(trial_id=run))
         return True
 
-    # What comes of it --------------------------------------------------------------------------
+    # Outcomes ----------------------------------------------------------------------------------
 
     def take(self, outcome: Outcome) -> Outcome:
-        """Skip what was deleted, or replaced, while it was evaluated."""
+        """Return the outcome as skipped if its checkpoint was deleted or replaced meanwhile."""
         request, why = outcome.request, None
         seen = self._state.pending.get(request.id)
         path = request.checkpoint.path
@@ -430,7 +431,7 @@ class _Watched(Source):
         return replace(outcome, status=Status.SKIPPED, metrics={}, reason=reason, error=None)
 
     def recorded(self, event: Event) -> None:
-        """Act on an event that has been written down."""
+        """Act on an event that has been recorded."""
         if isinstance(event, ValidationRequested):
             self._paths[event.id] = event.checkpoint
         seen = self._state.pending.get(event.id) if isinstance(event, ValidationEnded) else None
@@ -453,7 +454,7 @@ class _Watched(Source):
         if self._board is None:
             return
         run, known = event.trial_id, {"global_step": event.key.iteration, "walltime": event.time}
-        if run not in self._files:  # all is written again: a kill may have left half of it
+        if run not in self._files:  # write everything again: a kill may have left half of it
             folder, suffix = self._board / "tensorboard" / run, f".{time.time_ns()}"
             self._files[run] = EventFile(folder, suffix=suffix, purge_step=0)
         for name, value in flatten(event.metrics).items():

@@ -71,8 +71,8 @@ class Swept:
         began: When it began, in seconds since the epoch.
         ranked: The trials, the best first, and the (generation, iteration) of each one's scored
             checkpoints, the best first.
-        names: The flat names of all that it has reported and validated.
-        timeline: What became of it.
+        names: The flat names of all its reported and validated metrics.
+        timeline: Its history.
     """
 
     filesystem: pyarrow.fs.FileSystem
@@ -147,11 +147,11 @@ def confirm_winner(
     """Evaluate the best checkpoints of a sweep again; see :meth:`tunekit.Sweep.confirm`.
 
     Args:
-        swept: The sweep, its trials ranked as candidates are to be taken.
+        swept: The sweep, its trials ranked in the order in which candidates are taken.
         settings: The user's settings.
-        metric: What to compare them by, as a flat name.
+        metric: The metric to compare them by, as a flat name.
         mode: ``"min"`` or ``"max"``.
-        by: ``"trial"`` or ``"configuration"``: what the ranked trials stand for.
+        by: ``"trial"`` or ``"configuration"``: what each ranked trial represents.
         validated: How many checkpoints the sweep itself has validated.
         functions: The names of the sweep's own validation functions.
         own: The sweep's own settings, if they are known; otherwise they are read, if needed.
@@ -197,11 +197,11 @@ def confirm_winner(
 
 
 class _Confirmation(Source):
-    """Each candidate once, as far as it takes, or a seed after the other for those that are left.
+    """Supply each candidate once, for as long as needed, or one seed per round for those left.
 
     Args:
-        requests: Those for the candidates, the best ranked first.
-        about: As of :class:`~tunekit.core.confirmation.Race`.
+        requests: The requests for the candidates, the best ranked first.
+        about: As for :class:`~tunekit.core.confirmation.Race`.
     """
 
     def __init__(self, requests: Sequence[Request], about: Mapping[str, Any]):
@@ -243,7 +243,7 @@ class _Confirmation(Source):
             )
             outcome = replace(outcome, status=Status.FAILED, metrics={}, reason=reason)
         elif outcome.validated and not self._in_rounds and request.id not in self._stopped:
-            # The mean over every example there is.
+            # The mean over all examples.
             exact = {name: Interval(one.mean, one.mean) for name, one in request.known.items()}
             outcome = replace(outcome, metrics=spread(gathered(metrics, request.known), exact))
         self.race.take(request.id, outcome.status.value, outcome.metrics)
@@ -251,13 +251,13 @@ class _Confirmation(Source):
 
 
 class _Call:
-    """What both calls have in common: which checkpoints, under which name, what is known already.
+    """The common part of both calls: checkpoints, the metrics' prefix, and existing scores.
 
     Args:
         call: The call that errors name.
         swept: The sweep.
         config: How checkpoints are validated.
-        called: What the names of the metrics begin with.
+        called: The prefix of the metrics' names.
     """
 
     def __init__(self, call: str, swept: Swept, config: ValidationConfig, *, called: str):
@@ -269,11 +269,11 @@ class _Call:
         found = record_of(self._folder).events
         self.events = [relocated(event, self._home.path) for event in found]
         self._sessions = later_sessions(self._folder)
-        #: What tells the function and its arguments from others; None if nothing does.
+        #: A fingerprint of the function and its arguments; None if there is none.
         self.mark: str | None = None
 
     def check_name(self, whose: str = "") -> None:
-        """Add what is wrong with the name to the problems."""
+        """Add the problems with the name."""
         name = self.called
         if self.problems.instance("name", name, str, "Pass 'robust', for example."):
             wrong = name_problem(name, self.swept.names)
@@ -281,10 +281,10 @@ class _Call:
                 self.problems.add(f"{whose}name={name!r} {wrong}")
 
     def check_call(self, given: Iterable[str]) -> None:
-        """Add what is wrong with a call of the function to the problems.
+        """Add the problems with a call of the function.
 
         Args:
-            given: The arguments that it gets besides its own.
+            given: The arguments that it gets in addition to its own.
         """
         kwargs = self.config.task_config.fn_kwargs or {}
         lacks = still_lacks(signature_of(self.config.fn), {*kwargs, *given})
@@ -301,14 +301,14 @@ class _Call:
         return [one for one in shown if one.name == self.called]
 
     def other(self) -> LaterSession | None:
-        """Return the newest session whose scores have the name, if it has another mark."""
+        """Return the newest session with scores of this name, if its fingerprint differs."""
         return next((one for one in self._shown[-1:] if one.fingerprint != self.mark), None)
 
     def former(self) -> tuple[Collection[str], dict[str, Metrics]]:
-        """Return what was validated with the same function and arguments.
+        """Return the former scores of the same function and arguments.
 
         Returns:
-            What is shown under the name already, and the metrics of all, by their names.
+            The IDs of those already shown under the name, and the metrics of all, by ID.
         """
         return () if self.other() else _scores(self._shown).keys(), _scores(self._same)
 
@@ -320,11 +320,11 @@ class _Call:
     def requests(
         self, which: int | str | Collection[str], called: str = "checkpoints"
     ) -> list[Request]:
-        """Return the requests to validate the checkpoints; what is wrong goes to the problems.
+        """Return the requests to validate the checkpoints; add any problems.
 
         Args:
-            which: As of :meth:`tunekit.Sweep.validate`.
-            called: What that argument is called in the call.
+            which: As for :meth:`tunekit.Sweep.validate`.
+            called: The name of that argument in the call.
         """
         wrong = list(_wrong(which, self.swept.ranked))
         for what in wrong:
@@ -391,11 +391,11 @@ class _Call:
         """Validate in a session.
 
         Args:
-            source: What.
-            known: What has been validated with the same function and arguments.
-            confirm: What the journal says of the confirmation that it is.
-            events: The sweep's own, if its estimates are of the same examples.
-            cache: As of :class:`~tunekit.evaluation.session.Session`.
+            source: The checkpoints.
+            known: The former scores of the same function and arguments.
+            confirm: For a confirmation, its description in the journal.
+            events: The sweep's own events, if its estimates are of the same examples.
+            cache: As for :class:`~tunekit.evaluation.session.Session`.
         """
         before = [*events, *(event for one in self._same for event in one.events)]
         source.estimates = _estimates(before)
@@ -411,7 +411,7 @@ def _scores(sessions: Iterable[LaterSession]) -> dict[str, Metrics]:
 
 
 def _estimates(events: Iterable[Event]) -> dict[str, Mapping[str, Estimate]]:
-    """Return the newest estimates that validations have yielded, by their names."""
+    """Return the newest estimates that validations have yielded, by ID."""
     return {event.id: event.estimates for event in events if isinstance(event, ValidationEstimated)}
 
 
@@ -422,7 +422,7 @@ def _own(swept: Swept) -> ValidationConfig:
     if TUNER_FILE in folder.names(""):
         try:
             callbacks = callbacks_in(folder.read(TUNER_FILE))
-        except Exception as error:  # whatever unpickling its parts raises
+        except Exception as error:  # unpickling can raise anything
             why = f"{TUNER_FILE} cannot be read: {type(error).__name__}: {error}"
         else:
             for callback in callbacks:
@@ -441,7 +441,7 @@ def _own(swept: Swept) -> ValidationConfig:
 
 
 def _wrong(which: Any, ranked: Mapping[str, Sequence[Any]]) -> Iterator[str]:
-    """Yield what is wrong with a choice of checkpoints."""
+    """Yield the problems with a choice of checkpoints."""
     if isinstance(which, int) and not isinstance(which, bool):
         if which < 1:
             yield f"={which} must be at least 1. Pass 1 or more, or {ALL!r}."
@@ -472,7 +472,7 @@ def _chosen(
     events: Iterable[Event],
     is_kept: Callable[[SavedCheckpoint], bool],
 ) -> tuple[list[SavedCheckpoint], list[SavedCheckpoint]]:
-    """Return the checkpoints to validate, and those that are not there any more."""
+    """Return the checkpoints to validate, and those that no longer exist."""
     run_of = swept.timeline.run_of
     saved = {at: one for at, one in saved_in(events).items() if one.key.run >= run_of(*at)}
     kept: list[SavedCheckpoint] = []
@@ -494,7 +494,7 @@ def _chosen(
 
 
 def _in_short(checkpoints: Collection[SavedCheckpoint]) -> str:
-    """Return how many checkpoints there are, and the first ones."""
+    """Return the number of checkpoints and the first ones, as text."""
     keys = [one.key for one in checkpoints]
     count = f"{len(keys)} checkpoint{'s' * (len(keys) != 1)}"
     return f"{count} ({_some(place_of(k.trial_id, k.iteration, k.generation) for k in keys)})"

@@ -1,8 +1,8 @@
-"""Evaluates checkpoints outside of a sweep's driver, with a journal of its own.
+"""Evaluate checkpoints outside of a sweep's driver, with a separate journal.
 
-That is ``validations/<session>/000001.jsonl`` in the experiment's folder, unless a folder is
-followed (:mod:`tunekit.evaluation.following`). The sweep's own journal is left alone: a driver that
-runs is not disturbed, a restored sweep knows nothing of it, and so the sweep may have ended or not.
+The journal is ``validations/<session>/000001.jsonl`` in the experiment's folder, unless a folder is
+followed (:mod:`tunekit.evaluation.following`). The sweep's own journal is not written to, so the
+sweep may be running, or be restored later.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ __all__ = ["Session"]
 
 logger = logging.getLogger(__name__)
 
-# For how long to wait for something to happen, and how often to say how far it is.
+# How long to wait for an event, and how often to log the progress.
 _WAIT_S, _FIRST_NEWS_S, _NEWS_INTERVAL_S = 0.2, 5.0, 30.0
 _HOW_TO_GO_ON = "    the same call again: what has been validated is not validated again"
 
 
 class Session:
-    """One session of evaluations, with a journal of its own.
+    """Run one session of evaluations, with its own journal.
 
     Args:
-        folder: The folder that the journal is kept in.
-        home: Where that is.
+        folder: The folder that contains the journal.
+        home: Its location.
         config: How checkpoints are validated.
-        cache: Where scores are looked up, and kept.
+        cache: Where scores are looked up and stored.
         series: The journal's folder there; None: a new one below ``validations/``.
         before: The events of former sessions that this one continues.
     """
@@ -95,16 +95,16 @@ class Session:
         call: str,
         about: Mapping[str, Any],
     ) -> None:
-        """Validate; whatever ends it, what has been validated is recorded.
+        """Validate; scores are recorded however the session ends.
 
         Args:
-            source: Which checkpoints, and when.
-            known: The metrics of what has been validated in other sessions.
+            source: Which checkpoints to validate, and when.
+            known: The metrics from other sessions.
             call: The call that errors name.
-            about: What the first line of its journal says besides.
+            about: Additional items for the first line of the journal.
 
         Raises:
-            tunekit.errors.ConfigError: If a validation asks for more than the cluster has.
+            tunekit.errors.ConfigError: If a validation requests more than the cluster has.
             tunekit.errors.ValidationFailedError: If the first validations have failed alike.
         """
         with ExitStack() as around:
@@ -124,7 +124,7 @@ class Session:
 
     @contextmanager
     def _executing(self, call: str) -> Iterator[Executor]:
-        """Join Ray, or start it here, and provide an executor."""
+        """Connect to Ray, or start it, and provide an executor."""
         executor = executor_of(self._config, self._cache)
         try:
             _start_ray(executor, call)
@@ -136,7 +136,7 @@ class Session:
 
     @contextmanager
     def _recorded(self, own: Mapping[str, Any]) -> Iterator[None]:
-        """Write a journal, which says at its end how the session ended."""
+        """Write a journal; its last line records how the session ended."""
         now = self._clock.time()
         stamp = datetime.fromtimestamp(now, timezone.utc).strftime("%Y%m%d-%H%M%S")
         function = import_path(self._config.fn) or name_of(self._config.fn)
@@ -212,7 +212,7 @@ class Session:
 
 
 def _start_ray(executor: Executor, call: str) -> None:
-    """Join Ray, or start it here; say if a validation asks for more than there is."""
+    """Connect to Ray, or start it; raise if a validation requests more than the cluster has."""
     if not ray.is_initialized():
         ray.init()
     problems = Problems(call)
@@ -226,7 +226,7 @@ def _is_over(evaluation: Evaluation, source: Source) -> bool:
 
 
 def _wait(awaited: Collection[Any]) -> None:
-    """Wait until something has happened, or for a moment."""
+    """Wait for an event, at most for a moment."""
     if awaited:
         ray.wait(list(awaited), num_returns=1, timeout=_WAIT_S)
     else:

@@ -28,19 +28,19 @@ logger = logging.getLogger(__name__)
 
 
 class StageEvaluation(Evaluation):
-    """A further stage of a sweep: it follows the sweep's events, and decides nothing.
+    """Run a further stage of a sweep, driven by the sweep's events; no decision depends on it.
 
     The sweep only keeps the checkpoints that a stage needs, and shows its results. The events of a
-    stage are in the sweep's journal, so that they have one order, and a restore that reads the
-    journal recovers the stage's state.
+    stage are in the sweep's journal, so all events have one order, and a restore recovers the
+    stage's state from the journal.
 
     Args:
         stage: The user's settings.
-        *where: As of :class:`~tunekit.validating.validator.Validator`.
-        engine: What is known of the sweep.
+        *where: As for :class:`~tunekit.validating.validator.Validator`.
+        engine: The state of the sweep.
         trials: Its trials; others may be added.
-        earlier: The validators that go first: the sweep's own, and those of earlier stages.
-        **options: As of :class:`~tunekit.evaluation.evaluation.Evaluation`.
+        earlier: The validators with priority: the sweep's own, and those of earlier stages.
+        **options: As for :class:`~tunekit.evaluation.evaluation.Evaluation`.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class StageEvaluation(Evaluation):
         self._of = f"Stage {stage.name!r}: "
 
     def follow(self, waiting: Waiting) -> None:
-        """Take who says what trials wait for, and which are to come; before that, none do.
+        """Set the source of the resources that waiting and future trials need; none until then.
 
-        A stage that takes the same as a trial that has not begun waits for it: what it took
-        meanwhile would delay that.
+        A stage that needs the same resources as a trial that has not begun waits for that trial;
+        otherwise, it would delay the trial.
         """
         self._sweep.waiting = waiting
 
     def resume(self) -> None:
-        """Run what former sessions have left, once all that happened in them is applied."""
+        """Run the validations that earlier sessions have left, once their events are applied."""
         if self.state.backlog.counts[Status.VALIDATED]:
             self.succeeded()
         self.ask(again=True)
@@ -78,7 +78,7 @@ class StageEvaluation(Evaluation):
         return {**ended, **self.counts()}
 
     def given_up(self, outcome: Outcome) -> None:
-        """Log that the stage is given up: the sweep does not end by that."""
+        """Log that the stage is given up; the sweep continues."""
         logger.error(
             "%sit %s. Its first %d validations have failed alike, and none has succeeded: the "
             "stage is given up, and the sweep continues without it. Correct %s, and run `tunekit "
@@ -92,7 +92,7 @@ class StageEvaluation(Evaluation):
 
 
 class _Sweep(Source):
-    """A sweep as a source: what a stage owes by its events. Trials and earlier stages go first."""
+    """Supply the validations due in a stage. Trials and earlier stages have priority."""
 
     waiting: Waiting
 
@@ -108,15 +108,15 @@ class _Sweep(Source):
         self._earlier = earlier
 
     def wanted(self) -> list[Request]:
-        """Return what is owed, and is not requested."""
+        """Return the requests that are due and have not been submitted."""
         return [self._callable(request) for request in self._state.backlog.owed.values()]
 
     def unfinished(self) -> list[Request]:
-        """Return what was requested, and has not ended."""
+        """Return the requests that were submitted and have not ended."""
         return [self._callable(request) for request in self._state.backlog.unfinished.values()]
 
     def _callable(self, request: Request) -> Request:
-        """Return a request with the arguments of its stage: what a report says is for the first."""
+        """Return a request with the stage's arguments, not those in the report."""
         filesystem = self._trials[request.trial_id].storage.storage_filesystem
         return replace(
             request,
@@ -126,9 +126,9 @@ class _Sweep(Source):
         )
 
     def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
-        """Yield what to start, if others than further stages do not need the resources.
+        """Yield launches on resources that trials and earlier stages do not need.
 
-        In the end one is started whether or not anything is free.
+        Once nothing else is left, one is launched even if no resources are free.
         """
         waits = not (self.waiting.over() and self._earlier[0].idle)
         capacity = executor.capacity(self._promised(waits)) if pool.needs_capacity else 0
