@@ -1,4 +1,4 @@
-"""A file of TensorBoard's events, written in the thread that adds to it."""
+"""A file of TensorBoard events, written synchronously by the calling thread."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["EventFile"]
 
 
 class EventFile:
-    """Writes TensorBoard's events to a new file in a folder.
+    """Write TensorBoard events to a new file in a folder.
 
-    A ``tensorboardX.SummaryWriter`` sends each event through a queue between processes to a thread
-    of its own: for each trial a pipe, three semaphores and a thread, and most of the time that
-    logging takes; and it waits for the disk at each ``flush``. Here an event is written when it is
+    A ``tensorboardX.SummaryWriter`` sends each event through a multiprocessing queue to its own
+    thread, which costs a pipe, three semaphores and a thread for each trial, and most of the time
+    that logging takes; and each ``flush`` waits for the disk. Here, an event is written when it is
     added. The methods that Tune's logger calls are those of a ``SummaryWriter``, and tensorboardX
-    says what is in an event. The file is one of TensorFlow's records: for each the size, and what
-    is in it, with a checksum of either.
+    builds the events. The file consists of TensorFlow records: for each, its size and its data,
+    both with a checksum.
 
     Args:
-        folder: Where the file is to be; it is made.
-        suffix: What its name ends with.
-        purge_step: The step from which on readers discard what older files of the folder have.
+        folder: The folder for the file; it is created.
+        suffix: The suffix of the file's name.
+        purge_step: The step from which on readers discard events in older files of the folder.
 
     Example:
         >>> import tempfile
@@ -56,7 +56,7 @@ class EventFile:
         self.add_summary(self._summary.scalar(tag, value), **known)
 
     def add_histogram(self, tag: str, values: Any, **known: Any) -> None:
-        """Add how numbers are distributed."""
+        """Add a histogram of numbers."""
         self.add_summary(self._summary.histogram(tag, values, _bins()), **known)
 
     def add_image(self, tag: str, image: Any, **known: Any) -> None:
@@ -74,11 +74,11 @@ class EventFile:
     def add_summary(
         self, summary: Any, global_step: int | None = None, walltime: float | None = None
     ) -> None:
-        """Add a ``Summary`` of TensorBoard's."""
+        """Add a TensorBoard ``Summary``."""
         self.add_event(self._event(summary=summary), global_step, walltime)
 
     def add_event(self, event: Any, step: int | None = None, walltime: float | None = None) -> None:
-        """Add an ``Event`` of TensorBoard's."""
+        """Add a TensorBoard ``Event``."""
         event.wall_time = time.time() if walltime is None else walltime
         if step is not None:
             event.step = int(step)
@@ -89,15 +89,16 @@ class EventFile:
             self._file.write(struct.pack("<I", self._checksum(part)))
 
     def begin_again(self, step: int) -> None:
-        """Let readers discard what the run has from a step on."""
+        """Make readers discard the run's events from a step on."""
         from tensorboardX.proto.event_pb2 import SessionLog
 
         self.add_event(self._event(session_log=SessionLog(status=SessionLog.START)), step)
 
     def flush(self) -> None:
-        """Let readers see what was added.
+        """Make added events visible to readers.
 
-        It is not synced to the disk: what a machine loses is written again from the journal.
+        The file is not synced to the disk: events that a machine loses are written again from the
+        journal.
         """
         self._file.flush()
 
@@ -108,7 +109,7 @@ class EventFile:
 
 @functools.cache
 def _bins() -> Sequence[float]:
-    """Return the limits of a histogram's bins, those of TensorFlow."""
+    """Return TensorFlow's limits of histogram bins."""
     from tensorboardX import SummaryWriter
 
     bins: Sequence[float] = SummaryWriter(write_to_disk=False).default_bins

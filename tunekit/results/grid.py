@@ -22,8 +22,8 @@ __all__ = ["ConfirmedResults", "ValidatedResults"]
 class ValidatedResults(tune.ResultGrid):
     """A ``ray.tune.ResultGrid`` whose table shows every trial's newest validated metrics.
 
-    A trial may report once more after the checkpoint that was validated last. Tune's own table
-    shows that report alone, which has no validated metrics, although ``Result.metrics`` has them.
+    A trial may report again after its last validated checkpoint. Tune's own table shows only that
+    report, without the validated metrics that ``Result.metrics`` has.
 
     Args:
         results: Tune's results.
@@ -43,8 +43,8 @@ class ValidatedResults(tune.ResultGrid):
     ) -> Any:
         """Return the result of the trial that is best by a metric.
 
-        If there are constraints, a trial whose newest validated score satisfies them is better than
-        one whose score does not; of two that do not, the one that violates them by less.
+        With constraints, a trial whose newest validated score satisfies them ranks before one whose
+        score does not; of two that do not, the one with the smaller violation ranks first.
 
         Args:
             metric: The metric, by flat name; by default the sweep's.
@@ -81,7 +81,7 @@ class ValidatedResults(tune.ResultGrid):
     def get_dataframe(
         self, filter_metric: str | None = None, filter_mode: str | None = None
     ) -> pd.DataFrame:
-        """Return one row for each trial: what ``Result.metrics`` says, and its hyperparameters.
+        """Return one row for each trial: its ``Result.metrics`` and hyperparameters.
 
         Args:
             filter_metric: Show the row in which this metric was best instead, as Tune does: with
@@ -89,10 +89,10 @@ class ValidatedResults(tune.ResultGrid):
             filter_mode: ``"min"`` or ``"max"``, together with ``filter_metric``.
 
         Returns:
-            The table; ``validated_iteration`` says which iteration validated metrics belong to.
+            The table; ``validated_iteration`` is the iteration that validated metrics belong to.
 
         Raises:
-            ValueError: If ``filter_mode`` is neither, or is given without ``filter_metric``.
+            ValueError: If ``filter_mode`` is invalid, or is passed without ``filter_metric``.
         """
         table = super().get_dataframe(filter_metric, filter_mode)
         if filter_metric is not None or table.empty:
@@ -109,7 +109,7 @@ def _metrics_of(result: Any) -> dict[str, Any]:
 
 
 def _completed(row: dict[str, Any], newest: dict[str, Any]) -> dict[str, Any]:
-    """Return a trial's last row with those of its newest metrics that the row lacks."""
+    """Return a trial's last row, completed by newest metrics that it lacks."""
     lacking = {name: value for name, value in newest.items() if _is_missing(row.get(name))}
     if VALIDATED_ITERATION in newest:
         lacking[VALIDATED_ITERATION] = newest[VALIDATED_ITERATION]
@@ -121,13 +121,13 @@ def _is_missing(value: Any) -> bool:
 
 
 class ConfirmedResults(ValidatedResults):
-    """Results whose best one is that of the confirmed winner.
+    """Results whose best result is that of the confirmed winner.
 
     Attributes:
         confirmation: The winning checkpoint, with its confidence.
 
     Args:
-        results: What Tune has returned.
+        results: Tune's results.
         confirmation: The result of the confirmation.
         constraints: What scores must satisfy.
     """
@@ -150,8 +150,8 @@ class ConfirmedResults(ValidatedResults):
     ) -> Any:
         """Return the result of the trial whose checkpoint was confirmed to be the best.
 
-        Its metrics are its last report with its newest validated values, as of every result. The
-        checkpoint itself is ``tunekit.load(results.experiment_path).best().checkpoint``.
+        As for every result, its metrics are the last report with the newest validated values. For
+        the checkpoint itself, use ``tunekit.load(results.experiment_path).best().checkpoint``.
 
         Args:
             metric: The metric; by default the sweep's. Any other metric is ranked by Tune.

@@ -1,4 +1,4 @@
-"""Which trial's weights went where, with which hyperparameters, as tables."""
+"""The exploits of a sweep as tables: which weights went where, with which hyperparameters."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _CONFIGS = ("old_config", "donor_config", "config")
 class Lineage:
     """The exploits of a sweep, as tables.
 
-    An exploit overwrites a trial with a checkpoint, another trial's as a rule, and begins a
-    *generation* of it. ``tuner.validation.lineage`` has those of a sweep that runs or has run in
-    this process, and ``tunekit.load(path).lineage`` those of any experiment's folder.
+    An exploit overwrites a trial with a checkpoint, usually another trial's, and begins a new
+    *generation* of the trial. ``tuner.validation.lineage`` has the exploits of a sweep that runs or
+    has run in this process, ``tunekit.load(path).lineage`` those of any sweep in a folder.
 
     Args:
-        exploits: What happened, in order.
+        exploits: The exploits, in order.
 
     Example:
         >>> configs = {"old_config": {"lr": 9.0}, "donor_config": {"lr": 1.0},
@@ -49,26 +49,28 @@ class Lineage:
             self._ancestry.add(exploit)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row per exploit, in order.
+        """Return one row per exploit, in order.
 
         Columns:
 
-        - ``time``: when, a UTC timestamp;
-        - ``trial_id``, ``generation``: the trial that was overwritten, and which of its
-          generations began, 1 at its first overwriting;
-        - ``reached``: the training iteration that it had reported last;
+        - ``time``: a UTC timestamp;
+        - ``trial_id``, ``generation``: the trial that was overwritten, and the generation that
+          began, 1 for the first exploit;
+        - ``reached``: the last training iteration that it had reported;
         - ``donor_id``, ``donor_generation``: the trial that had saved the checkpoint;
         - ``iteration``: the training iteration of the checkpoint, from which the trial continued;
-        - ``checkpoint``: its path then;
+        - ``checkpoint``: the checkpoint's path at that time;
         - ``score``: the validated score by which the donor was ranked;
         - ``old_config/...``: the trial's hyperparameters until then, one column each;
-        - ``donor_config/...``: those that the checkpoint was trained with;
-        - ``config/...``: those that the trial continued with.
+        - ``donor_config/...``: the hyperparameters that the checkpoint was trained with;
+        - ``config/...``: the hyperparameters that the trial continued with.
         """
         return _table(self._ancestry)
 
     def ancestors(self, trial_id: str, generation: int | None = None) -> pd.DataFrame:
-        """The exploits that led to a trial's weights, the oldest first; columns as above.
+        """Return the exploits that led to a trial's weights, the oldest first.
+
+        The columns are those of :meth:`to_dataframe`.
 
         Args:
             trial_id: The trial.
@@ -80,11 +82,11 @@ class Lineage:
         return _table(self._line(trial_id, generation))
 
     def schedule(self, trial_id: str, generation: int | None = None) -> pd.DataFrame:
-        """The hyperparameters that a trial's weights were trained with, as they changed.
+        """Return the hyperparameters that a trial's weights were trained with, as they changed.
 
-        One row per change: ``iteration``, from which on they held, and a column for each
-        hyperparameter, by its flat name. Empty for weights that no exploit has led to: they were
-        trained with the trial's one configuration.
+        One row per change: ``iteration``, from which on they applied, and a column for each
+        hyperparameter, by its flat name. Empty for weights without an exploit, which were trained
+        with a single configuration.
 
         Args:
             trial_id: The trial.
@@ -112,7 +114,7 @@ class Lineage:
 
         Raises:
             tunekit.errors.ConfigError: If the trial has no such generation, or no exploit has led
-                to it: there is no schedule to replay.
+                to it, so that there is no schedule to replay.
         """
         line = self._line(trial_id, generation)
         problems = Problems("Lineage.write_policy")

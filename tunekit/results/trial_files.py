@@ -1,6 +1,6 @@
-"""Validated metrics, folded back into what Tune shows of a trial, and into its files.
+"""Add validated metrics to Tune's data about a trial, and to the trial's files.
 
-Three places: the trial's metadata (``Result.metrics``, ``get_best_result``, the live table), its
+They go to the trial's metadata (``Result.metrics``, ``get_best_result``, the live table), its
 checkpoints (``best_checkpoints``), and its files (``result.json``, ``progress.csv``, from which
 ``metrics_dataframe`` is read).
 """
@@ -35,12 +35,12 @@ logger = logging.getLogger(__name__)
 
 
 class TrialFiles:
-    """Shows validated metrics in trials while they run; writes their files when they have ended.
+    """Show validated metrics of trials while they run; write their files when they have ended.
 
     Args:
         engine: The state of the sweep.
         stages: The states of its further stages.
-        changed: Called with a trial of which Tune is to save something new.
+        changed: Called with each trial whose new state Tune has to save.
         finalized: Called once with each trial whose files are written.
 
     Example:
@@ -64,7 +64,7 @@ class TrialFiles:
         self._reported: dict[str, Trial] = {}
         self._open: dict[str, Trial] = {}
         self._final: dict[str, Trial] = {}
-        # How many names of validated metrics were known when files were last written.
+        # The number of known validated metrics when files were last written.
         self._names = 0
         # Per trial: how many scores its summary counts, the last one's generation and iteration,
         # and how many validated names there were then.
@@ -80,7 +80,7 @@ class TrialFiles:
         self._open[trial.trial_id] = self._reported[trial.trial_id] = trial
 
     def reported(self, trial: Trial) -> None:
-        """Record that a trial has reported, which replaces its shown report."""
+        """Record that a new report has replaced the one that Tune shows."""
         self._reported[trial.trial_id] = trial
 
     def scored(self, trial: Trial, outcome: Outcome) -> None:
@@ -93,7 +93,7 @@ class TrialFiles:
         self._changed(trial)
 
     def staged(self, trial: Trial, outcome: Outcome) -> None:
-        """Show what a further stage has found, in the same places."""
+        """Show the score of a further stage, in the same places."""
         stage = outcome.request.stage
         scores = self._history.staged_scores(trial.trial_id)
         self._count(trial, outcome.shown, sum(stage in metrics for _, metrics in scores))
@@ -104,19 +104,19 @@ class TrialFiles:
         self._changed(trial)
 
     def show(self) -> None:
-        """Show validated metrics in what trials have reported since the last time."""
+        """Add validated metrics to the reports that have arrived since the last call."""
         for trial in self._reported.values():
             self._last_result(trial)
         self._reported.clear()
 
     def finalize(self, *, at_end: bool = False) -> None:
-        """Write the files of the trials that have ended, once their last validation has.
+        """Write the files of trials that have ended, and whose last validation has ended.
 
-        Not before the first score has told which names are validation's; and once more when a
-        later score brings a new one.
+        This waits for the first score, which defines the names of validated metrics; the files are
+        written again if a later score has a new name.
 
         Args:
-            at_end: Whether no more scores come.
+            at_end: Whether no more scores will come.
         """
         history = self._history
         names = len(history.names) + len(history.staged_names)
@@ -160,10 +160,10 @@ class TrialFiles:
                 replace_file(Path(trial.local_path, EXPR_PROGRESS_FILE), _as_csv(own).encode())
 
     def _finalize(self, trial: Trial) -> None:
-        """Fold for good: no more reports and scores of the trial come."""
+        """Add the final metrics: no more reports or scores of the trial will come."""
         self._last_result(trial)
         if self._history.newest(trial.trial_id) is None:
-            # It must not be ranked by another quantity of the same name.
+            # The trial must not be ranked by another quantity of the same name.
             self._drop(trial)
         manager = LeasingCheckpointManager.of(trial)
         if manager is not None:
@@ -173,7 +173,8 @@ class TrialFiles:
     def _write(self, trial: Trial) -> None:
         """Rewrite the trial's files with one row per iteration and its validated metrics.
 
-        To be called when no more reports of the trial come. Each file is replaced as a whole.
+        Call this only once no more reports of the trial will come. Each file is replaced as a
+        whole.
         """
         if not self._history.changes(trial.trial_id) or trial.local_path is None:
             return
@@ -190,7 +191,7 @@ class TrialFiles:
             replace_file(table, _as_csv(rows).encode())
 
     def _last_result(self, trial: Trial) -> None:
-        """Let the trial's last result carry its newest validated metrics, and say of when."""
+        """Add the newest validated metrics, and their iteration, to the trial's last result."""
         if not trial.run_metadata.last_result:
             return
         if self._history.names:
@@ -213,7 +214,7 @@ class TrialFiles:
         trial.run_metadata.last_result = result
 
     def _analyse(self, trial: Trial, outcome: Outcome) -> None:
-        """Let Tune's per-metric summary of the trial count validated values, and only those."""
+        """Make Tune's per-metric summary of the trial count only validated values."""
         trial_id, place = trial.trial_id, outcome.request.place
         names = len(self._history.names)
         counted, last, of_names = self._analysed.get(trial_id, (0, (0, 0), 0))
