@@ -1,8 +1,8 @@
-"""Several sweeps side by side, as tables.
+"""Compare several sweeps side by side, as tables.
 
-Sweeps are compared at points that all of them have reached: what one of them found with more time
-says nothing about the others. The score at such a point is the best of those that had arrived by
-then, as in the literature on hyperparameter optimization (the incumbent).
+Sweeps are compared at points that all of them have reached, because scores that one of them found
+with more time say nothing about the others. The score at a point is the incumbent: the best of the
+scores that had arrived by then.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tunekit.reading.sweep import Sweep, load
 
 __all__ = ["SweepComparison", "compare", "distinct_names", "records"]
 
-#: At so many points sweeps are compared.
+#: The number of points at which sweeps are compared.
 POINTS = 4
 
 # The items of a session's first line that are not settings.
@@ -46,7 +46,7 @@ _NO_SETTINGS = (
     "time",
     "version",
 )
-# Amounts that differ each time, and what a scheduler keeps or derives from the others.
+# Amounts that always differ, and values that a scheduler tracks or derives from its settings.
 _NOISE = frozenset(
     {"counter", "memory", "metric", "metric_op", "mode", "num_stopped", "object_store_memory"}
     | {"rungs"}
@@ -85,13 +85,14 @@ class SweepComparison:
         - ``sweep``: its name; ``state``: as in :meth:`tunekit.Sweep.summary`;
         - ``best``: the best validated score of all its trials; ``low``, ``high``: its interval, if
           the validation function returned one (``X_low``, ``X_high``), otherwise NaN;
-          ``best_trial``, ``best_iteration``: where that was;
-        - ``trials``, ``stopped``, ``failed``: how many there are, were stopped by the scheduler,
-          and failed; ``iterations``: how many were trained, counting every run;
+          ``best_trial``, ``best_iteration``: the trial and iteration of that score;
+        - ``trials``, ``stopped``, ``failed``: the number of trials, of those that the scheduler
+          stopped, and of those that failed; ``iterations``: how many were trained, counting every
+          run;
         - ``validations``: how many ended with a score;
-        - ``driven_s``: seconds from its beginning until it was last heard of, without breaks
-          between its sessions; ``trained_s``, ``validated_s``: seconds that trials trained and
-          validations ran, added up; ``cpu_hours``, ``gpu_hours``: what both held.
+        - ``driven_s``: seconds from the sweep's start to its last sign of life, without breaks
+          between its sessions; ``trained_s``, ``validated_s``: the total seconds of training and
+          validation; ``cpu_hours``, ``gpu_hours``: the resources that both held.
         """
         return pd.DataFrame([self._row(*one) for one in zip(self.names, self.sweeps, strict=True)])
 
@@ -139,8 +140,8 @@ class SweepComparison:
     def over_time(self) -> pd.DataFrame:
         """Return the best scores after the same time.
 
-        One row per time, four equal parts of the shortest sweep: ``driven_s``, seconds that each
-        had been driven, and for each sweep the best of the scores that had arrived by then.
+        One row for each quarter of the shortest sweep: ``driven_s``, the seconds that each sweep
+        had run by then, without breaks, and for each sweep its best score by then.
         """
         return self._over("driven_s", lambda point: point)
 
@@ -148,9 +149,9 @@ class SweepComparison:
     def over_iterations(self) -> pd.DataFrame:
         """Return the best scores after the same number of training iterations.
 
-        One row per number, as in :attr:`over_time`: ``iterations``, which all trials of a sweep
-        had trained together, counting every run, and for each sweep the best score by then. Of
-        sweeps that had different machines, this tells more than time.
+        Rows are spaced as in :attr:`over_time`: ``iterations``, the total of a sweep's trials,
+        counting every run, and for each sweep its best score by then. For sweeps on different
+        machines, this is more meaningful than time.
         """
         return self._over("iterations", math.ceil)
 
@@ -169,7 +170,7 @@ class SweepComparison:
 
     @cached_property
     def progress(self) -> pd.DataFrame:
-        """Return when each sweep's best score has improved.
+        """Return the times at which each sweep's best score improved.
 
         One row per improvement, and one more for the end of each sweep that has a score:
         ``sweep``; ``driven_s`` and ``iterations``, as in :attr:`over_time` and
@@ -188,7 +189,7 @@ class SweepComparison:
         return pd.DataFrame(rows, columns=["sweep", "driven_s", "iterations", "best"])
 
     def _improvements(self, sweep: Sweep) -> list[tuple[float, float]]:
-        """Return when the best score has improved, and what it was then."""
+        """Return the time and the value of each improvement of the best score."""
         ended = (row for row in sweep.timeline.validations if row["status"] == "validated")
         found: list[tuple[float, float]] = []
         for row in sorted(ended, key=lambda row: row["ended"]):
@@ -199,20 +200,21 @@ class SweepComparison:
 
     @cached_property
     def settings(self) -> pd.DataFrame:
-        """Return the settings in which the sweeps differ, and no others.
+        """Return the settings in which the sweeps differ.
 
-        One row per ``setting``, and a column for each sweep; None where it has no such setting.
-        They are those of its newest session: scheduler, searcher, validation, cluster, versions.
+        One row per ``setting``, and a column for each sweep; None if it has no such setting.
+        Settings are those of the newest session: scheduler, searcher, validation, cluster,
+        versions.
         """
         own = [_settings_of(sweep.newest_session) for sweep in self.sweeps]
         return self._by_name("setting", _differing(own))
 
     @cached_property
     def searched(self) -> pd.DataFrame:
-        """Return where each sweep has searched, as text.
+        """Return the region that each sweep has searched, as text.
 
         One row per ``hyperparameter`` that differs between trials or sweeps, and a column for each
-        sweep: a range, choices, or the only value; empty where it does not have it.
+        sweep: a range, choices, or the only value; empty if the sweep does not have it.
         """
         found = _regions([(one.all_hyperparameters(), one.space) for one in self.sweeps])
         return self._by_name("hyperparameter", found)
@@ -229,13 +231,13 @@ class SweepComparison:
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table, with None for what is missing."""
+    """Return the rows of a table, with None for missing values."""
     known = table.astype(object).where(table.notna(), None)
     return [{str(name): value for name, value in row.items()} for row in known.to_dict("records")]
 
 
 def _driven_s(sweep: Sweep, time: float | None) -> float:
-    """Return for how many seconds a sweep had been driven by a time, without breaks."""
+    """Return how many seconds a sweep had run by a time, without breaks."""
     began = sweep.timeline.first
     if began is None or time is None:
         return 0.0
@@ -250,7 +252,7 @@ def compare(
     mode: str | None = None,
     names: Sequence[str] | None = None,
 ) -> SweepComparison:
-    """Compare sweeps: how good and how fast they are, how they differ, and what each searched.
+    """Compare sweeps: their scores and speed, their settings, and the regions they searched.
 
     Args:
         sweeps: Two or more sweeps, as returned by :func:`tunekit.load`, or their folders or URIs.
@@ -296,7 +298,7 @@ def compare(
 def _goal_of(
     sweeps: Mapping[str, Sweep], metric: str | None, mode: str | None, problems: Problems
 ) -> tuple[str, str]:
-    """Return the metric and the mode by which sweeps are compared; problems get what is wrong."""
+    """Return the metric and the mode by which sweeps are compared; add any problems."""
     if mode is not None:
         problems.choice("mode", mode, ["min", "max"])
     metrics = {one.metric for one in sweeps.values()}
@@ -336,7 +338,7 @@ def _goal_of(
 
 
 def distinct_names(paths: Sequence[str]) -> list[str]:
-    """Return names of sweeps: the fewest last parts of their paths that distinguish them.
+    """Return names of sweeps: the shortest ends of their paths that distinguish them.
 
     Example:
         >>> distinct_names(["/results/asha", "/results/pbt"])
@@ -357,11 +359,11 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
     return found
 
 
-# What differs ----------------------------------------------------------------------------------
+# Differences -----------------------------------------------------------------------------------
 
 
 def _settings_of(session: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how a session was run, by flat name: what its journal says, without its moment.
+    """Return the settings of a session by flat name, as its journal records them.
 
     Example:
         >>> _settings_of({"time": 1.0, "ray": "2.60", "scheduler": {
@@ -395,13 +397,13 @@ def _differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 def _regions(
     sweeps: Sequence[tuple[Sequence[Mapping[str, Any]], Mapping[str, Mapping[str, Any]]]],
 ) -> dict[str, list[str]]:
-    """Return where each sweep has searched: by hyperparameter, one text for each sweep.
+    """Return the region that each sweep has searched: by hyperparameter, one text for each sweep.
 
-    Those that had the same value in all trials of all sweeps are left out.
+    Hyperparameters with the same value in all trials of all sweeps are left out.
 
     Args:
-        sweeps: Of each, the hyperparameters of its trials by flat name, and its recorded space, as
-            for :func:`~tunekit.core.parameters.parameters_of`.
+        sweeps: For each sweep, the hyperparameters of its trials by flat name, and its recorded
+            space, as for :func:`~tunekit.core.parameters.parameters_of`.
 
     Example:
         >>> wide = [{"lr": 0.01, "epochs": 9}, {"lr": 0.1, "epochs": 9}]

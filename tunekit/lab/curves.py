@@ -20,8 +20,8 @@ _ITERATION = "training_iteration"
 class Curves:
     """Each trial's reports and its checkpoints' scores, by iteration.
 
-    A trial may be trained further than it was recorded: beyond the end of its curve, the last value
-    holds. An iteration in between that has no value takes the one before.
+    A trial may be trained further than recorded: past the end of its curve, the last value holds.
+    An iteration without a value takes the previous one.
 
     Args:
         rows: The rows of each trial, by iteration, from 1.
@@ -64,12 +64,12 @@ class Curves:
         return number(self._known[curve].get(iteration, {}).get(metric)) is not None
 
     def scores(self, curve: int, metric: str) -> list[float]:
-        """Return a trial's recorded values of a metric, as far as they are numbers."""
+        """Return a trial's recorded values of a metric that are numbers."""
         values = (number(row.get(metric)) for row in self._rows[curve].values())
         return [value for value in values if value is not None]
 
     def having(self, metric: str) -> Curves:
-        """Return the curves of the trials that have a number of a metric."""
+        """Return the curves of the trials that have a numeric value of a metric."""
         known = [n for n in range(len(self)) if self.scores(n, metric)]
         return Curves([self._known[n] for n in known], [self.order[n] for n in known])
 
@@ -111,7 +111,7 @@ class Curves:
 
 
 def _filled(rows: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Return a row for every iteration; values that are missing there come from the one before."""
+    """Return a row for every iteration; missing values come from the previous one."""
     filled: dict[int, dict[str, Any]] = {}
     # Iterations before the first value get that value.
     known: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from tunekit.validating.ray_executor import executor_of
 
 __all__ = ["Room", "VirtualExecutor"]
 
-# After so many seconds without work, an evaluator gives its resources back.
+# Seconds without work after which an evaluator releases its resources.
 _IDLE_S = 30.0
 _NO_LIMIT = 1_000_000
 
@@ -30,8 +30,8 @@ class Room:
         cluster: All resources, by name.
         trial: The resources of a trial.
         validation: The resources of a validation.
-        trials: How many trials hold that.
-        validations: How many validations do, and evaluators without work.
+        trials: How many trials hold resources.
+        validations: How many validations and idle evaluators hold resources.
 
     Example:
         >>> room = Room({"CPU": 3, "slots": 2}, {"CPU": 1, "slots": 1}, {"CPU": 1}, trials=1)
@@ -50,7 +50,7 @@ class Room:
 
     @property
     def slots(self) -> tuple[int, int] | None:
-        """Return how many trials fit, and how many validations besides; None if neither counts."""
+        """Return how many trials fit, and how many validations in addition; None if unlimited."""
         return slots(self.cluster, self.trial, self.validation)
 
     @property
@@ -67,7 +67,7 @@ class Room:
         """Return how many more validations fit.
 
         Args:
-            promised: What trials need that go first, as far as they fit.
+            promised: The resources of trials with priority, as far as they fit.
         """
         if not total(self.validation):
             return _NO_LIMIT
@@ -75,16 +75,16 @@ class Room:
 
 
 class VirtualExecutor(Executor):
-    """An executor whose validations end when their time has come.
+    """Run validations for a given virtual time.
 
-    Each waits for resources, in the order in which they were started, and for its process: the one
-    of its trial, one that an attempt has left, or a new one.
+    In the order of their start, they wait for resources and then for a process: their trial's, an
+    idle one, or a new one.
 
     Args:
-        config: How to validate: what that needs, and in which processes, is as in a real sweep.
-        clock: The clock that it goes by.
-        room: What resources there are.
-        trials: Returns how many trials hold theirs.
+        config: How to validate; its resources and processes are as in a real sweep.
+        clock: The clock.
+        room: The resources.
+        trials: Returns how many trials hold resources.
         validate: Returns the result of an attempt.
         seconds: Returns how long an attempt runs, in seconds.
         start_s: How long a process takes to start, in seconds.
@@ -131,16 +131,16 @@ class VirtualExecutor(Executor):
         self._validate, self._seconds = validate, seconds
         self._start_s, self._import_s = start_s, import_s
         self._waiting: deque[Attempt] = deque()
-        # What happens next: when, in which order, to which attempt, and whether it begins.
+        # The next events: the time, the order, the attempt, and whether it begins.
         self._events: list[tuple[float, int, Attempt, bool]] = []
         # Whether each attempt that runs is in the process of a trial.
         self._hosted: dict[str, bool] = {}
-        # Since when other processes have been without work.
+        # The times since which other processes have been idle.
         self._idle: list[float] = []
         self._order = 0
-        #: How many processes were started, and how many attempts ran in those of trials.
+        #: How many processes were started, and how many attempts ran in processes of trials.
         self.started = self.hosted = 0
-        #: Seconds that validations have run, added up.
+        #: The total seconds that validations have run.
         self.busy_s = 0.0
 
     @property
@@ -178,7 +178,7 @@ class VirtualExecutor(Executor):
         return events
 
     def _begin_waiting(self) -> None:
-        """Start what has what it waits for: resources, or an evaluator that has them."""
+        """Start the waiting attempts that now have resources, or an evaluator that holds them."""
         while self._waiting and self._can_begin:
             attempt = self._waiting.popleft()
             if self._most is None or not self._idle:
@@ -213,7 +213,7 @@ class VirtualExecutor(Executor):
         heapq.heappush(self._events, (when, self._order, attempt, begins))
 
     def _leave(self, attempt: Attempt, *, lives_on: bool = True) -> None:
-        """Let others have the process of an attempt, and its resources."""
+        """Release the process and the resources of an attempt."""
         if self._hosted.pop(attempt.id):
             return
         if lives_on:
@@ -238,7 +238,7 @@ class VirtualExecutor(Executor):
         self._end_idle(0.0)
 
     def _end_idle(self, after_s: float, keep: int = 0) -> None:
-        """End evaluators that have had nothing to do for so long, but for so many."""
+        """End evaluators that have been idle for ``after_s`` seconds, except ``keep`` of them."""
         idle, now = self._idle, self._clock.monotonic()
         while (
             self._most is not None
@@ -262,7 +262,7 @@ class VirtualExecutor(Executor):
         return len(self._waiting)
 
     def next_due(self) -> float | None:
-        """Return when something happens next; now, if one can begin; None if nothing will."""
+        """Return the time of the next event: now if an attempt can begin; None if there is none."""
         if self._waiting and self._can_begin:
             return self._clock.monotonic()
         return self._events[0][0] if self._events else None

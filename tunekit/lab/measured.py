@@ -20,7 +20,7 @@ from tunekit.validating.ray_executor import executor_of
 
 __all__ = ["Measured", "not_called"]
 
-# What takes longer to begin, although it has its resources, has a process of its own.
+# A validation that has its resources but takes longer to begin has started a process.
 _AT_ONCE_S = 0.3
 _SINCE_RESTORE = "iterations_since_restore"
 _OPTIONS = ("num_cpus", "num_gpus", "memory")
@@ -41,9 +41,9 @@ class Measured:
     def __init__(self, sweep: Sweep):
         self._timeline = timeline = sweep.timeline
         newest = sweep.newest_session
-        #: What the cluster had, by name of the resource; nothing if that is not known.
+        #: The cluster's resources by name; empty if they are not known.
         self.cluster: Mapping[str, float] = (newest.get("cluster") or {}).get("resources") or {}
-        #: What a trial took.
+        #: The resources of a trial.
         self.trial: Mapping[str, float] = next(
             (one.resources for one in timeline.trials.values() if one.resources), {"CPU": 1.0}
         )
@@ -59,7 +59,7 @@ class Measured:
 
     @property
     def config(self) -> ValidationConfig:
-        """Return how it was validated, as far as that is recorded."""
+        """Return the validation settings, as far as they are recorded."""
         known, amounts = self._settings, dict(self._settings.get("resources") or {})
         options = {name: amounts.pop(name) for name in _OPTIONS if name in amounts}
         names = ("when", "where", "on_pending", "max_in_flight", "evaluators")
@@ -69,7 +69,7 @@ class Measured:
 
     @property
     def slots(self) -> int:
-        """Return how many trials fitted at once; all of them if the cluster is not known."""
+        """Return how many trials fit at once; all of them if the cluster is not known."""
         known = at_once(self.cluster, self.trial) if self.cluster else None
         return known or max(1, len(self._rows))
 
@@ -77,7 +77,7 @@ class Measured:
 
     @cached_property
     def reuses(self) -> bool:
-        """Return whether a trial went on in the process of another."""
+        """Return whether any trial reused another trial's process."""
         trials = defaultdict(set)
         for _, trial_id, row in self._starts():
             trials[row.get("hostname"), row.get(PID, trial_id)].add(trial_id)
@@ -90,9 +90,9 @@ class Measured:
 
     @cached_property
     def _started(self) -> dict[str, float]:
-        """Return how long the first process of each trial took until it trained, if it had one.
+        """Return how long each trial's first process took until it trained, if it had its own.
 
-        That is from when the trial was added, and its place was left by another.
+        This counts from when the trial had been added and another trial had left its slot.
         """
         leaves = defaultdict(list)
         for decision in self._timeline.decisions:
@@ -105,9 +105,9 @@ class Measured:
             (began, trial_id, row, (row.get("hostname"), row.get(PID, n)))
             for n, (began, trial_id, row) in enumerate(sorted(self._starts(), key=itemgetter(0)))
         ]
-        # Until when each process had its place.
+        # The time at which each process left its slot.
         until: dict[Any, float] = {}
-        # There may have been room for more than were allowed at once.
+        # The cluster may have had room for more trials than were allowed at once.
         most = 1
         for began, trial_id, _, process in starts:
             until[process] = min((one for one in leaves[trial_id] if one > began), default=math.inf)
@@ -125,7 +125,7 @@ class Measured:
         return found
 
     def _starts(self) -> Iterator[tuple[float, str, Mapping[str, Any]]]:
-        """Yield when an iteration began that was the first one since a start or a restore."""
+        """Yield the start of each iteration that was the first after a start or a restore."""
         for trial_id, rows in self._rows.items():
             for row in rows:
                 if _is_first(row):
@@ -134,7 +134,7 @@ class Measured:
 
     @cached_property
     def _trained(self) -> Mapping[str, Mapping[int, float]]:
-        """Return how long each iteration took, by trial: with what Tune adds between two."""
+        """Return how long each iteration took, by trial, including Tune's time between two."""
         last: dict[str, float] = {}
         ends: dict[tuple[str, int], float] = {}
         for span in sorted(self._timeline.spans(), key=lambda span: span.end):
@@ -156,15 +156,15 @@ class Measured:
     def train_s(self, trial_id: str, iteration: int) -> float:
         """Return how long an iteration of a trial takes.
 
-        One that was not recorded takes the median of the trial's, or of all. Iterations with which
-        a process begins do not count there: they may have imported what they need.
+        An iteration that was not recorded takes the trial's median, or that of all trials. The
+        first iteration of a process is left out of the median, because it may include imports.
         """
         known = self._trained[trial_id].get(iteration)
         return self._usual[trial_id] if known is None else known
 
     @cached_property
     def _usual(self) -> Mapping[str, float]:
-        """Return how long an iteration that was not recorded takes, by trial."""
+        """Return the duration of an unrecorded iteration, by trial."""
         later = {
             trial_id: [
                 self._trained[trial_id][row[TRAINING_ITERATION]]
@@ -184,7 +184,7 @@ class Measured:
 
     @cached_property
     def _ran(self) -> tuple[dict[tuple[str, int], float], list[float], float]:
-        """Return how long validations ran in processes that had run one; starts; imports."""
+        """Return how long validations ran in used processes; process starts; import times."""
         warm: dict[tuple[str, int], float] = {}
         cold: dict[tuple[str, int], float] = {}
         starts = []
@@ -204,21 +204,21 @@ class Measured:
 
     @property
     def elsewhere(self) -> bool:
-        """Return whether validations started processes of their own."""
+        """Return whether validations started their own processes."""
         return bool(self._ran[1])
 
     @cached_property
     def validation_start_s(self) -> float:
-        """Return how long a validation's own process takes to start: at most as one of a trial.
+        """Return how long a validation's own process takes to start: at most as long as a trial's.
 
-        What took longer waited for resources. If none is known to have started, as long.
+        Longer times include waiting for resources. Without a recorded start, it is the trial's.
         """
         each = [list(starts) for starts in (self._ran[1], self._started.values()) if starts]
         return min((statistics.median(starts) for starts in each), default=0.0)
 
     @property
     def import_s(self) -> float:
-        """Return how much longer validations ran that were the first of their process."""
+        """Return how much longer the first validation of a process ran."""
         return self._ran[2]
 
     def validate_s(self, trial_id: str, iteration: int) -> float:

@@ -1,6 +1,6 @@
-"""Plays a sweep in virtual time: trials that follow recorded curves, on a machine made up.
+"""Play a sweep in virtual time: trials follow recorded curves on a simulated machine.
 
-Tune's own controller and this library's own code run it.
+Tune's own controller and tunekit's own code run it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = ["Decision", "Machine", "Score"]
 _CURVE = "curve"
 _MACHINE = "machine"
 
-# The machines that are being simulated, by the number in the trials' configurations: Tune copies
-# the trainable, and what it refers to.
+# The simulated machines, by the number in the trials' configurations. Trials look them up, because
+# Tune copies the trainable and all objects that it refers to.
 _machines: dict[int, Machine] = {}
 
-# The loggers of a sweep's progress, which is only simulated here.
+# The loggers of a sweep's progress, silenced during a simulation.
 _LOGGERS = ("ray", "ray.train", "ray.tune", "tunekit")
 
 
@@ -87,12 +87,12 @@ class Machine:
     Attributes:
         curves: The curves that its trials follow.
         metric: The metric to rank by.
-        scheduler: The scheduler, which is its own.
+        scheduler: The scheduler, which only this machine uses.
         train_s: ``train_s(curve, iteration)``: how long an iteration takes, in seconds.
         validate_s: How long its validation takes, likewise.
-        room: What trials and validations need, and what there is.
+        room: The cluster's resources, and those that trials and validations need.
         start_s: ``start_s(curve)``: how long a trial's process takes to start.
-        validation_start_s: How long one of validations does.
+        validation_start_s: How long a validation's process takes to start.
         import_s: How much longer the first validation in such a process takes.
         resume_s: How long a trial takes to resume.
         inline: As in :func:`tunekit.lab.simulate`.
@@ -128,9 +128,9 @@ class Machine:
         self.extrapolated = self.invented = 0
         #: For how many seconds trials trained, and validations ran.
         self.trained_s = self.validated_s = 0.0
-        #: How many validations ended with a score, and how many were left out.
+        #: How many validations ended with a score, and how many were skipped.
         self.validated = self.skipped = 0
-        #: How many processes validations started, and how many ran in those of trials.
+        #: How many processes validations started, and how many ran in processes of trials.
         self.started = self.hosted = 0
 
     def run(
@@ -143,7 +143,7 @@ class Machine:
         reuse_actors: bool,
         seed: int,
     ) -> None:
-        """Run the sweep, with a policy that is its own."""
+        """Run the sweep, with a policy that only this machine uses."""
         self._listen()
         executor = VirtualExecutor(
             config,
@@ -201,7 +201,7 @@ class Machine:
         self.room.trials = sweep.running
         return sweep.running + self.room.for_trials
 
-    # What it does ------------------------------------------------------------------------------
+    # Simulation --------------------------------------------------------------------------------
 
     def _takes(self, trial: Trial, method: str) -> float:
         """Return how long a call of a trial's method takes."""
@@ -223,7 +223,7 @@ class Machine:
         return seconds
 
     def _pays(self, trial: Trial, iteration: int) -> bool:
-        """Return whether a trainable that validates by itself does so after an iteration."""
+        """Return whether a trainable that validates inline does so after an iteration."""
         if self.inline == "every":
             return True
         serves = rule_for(self.scheduler, trial).serves(iteration, coming=())
@@ -249,7 +249,7 @@ class Machine:
         request = attempt.request
         curve, iteration = request.report["config"][_CURVE], request.iteration
         value = self.curves.at(curve, iteration)[self.metric]
-        if self.curves.is_recorded(curve, iteration):  # others are counted as iterations
+        if self.curves.is_recorded(curve, iteration):  # others count as extrapolated iterations
             self.invented += not self.curves.is_recorded(curve, iteration, self.metric)
         self._scored(request.trial_id, iteration, value)
         return {self.metric: value}
@@ -265,7 +265,7 @@ class Machine:
 
     @property
     def now(self) -> float:
-        """Return the time, rounded: the controller lets a microsecond pass instead of waiting."""
+        """Return the time, rounded: the controller passes a microsecond instead of waiting."""
         return round(self._clock.monotonic(), 4)
 
     @property
@@ -282,7 +282,7 @@ class Machine:
         return self.curves.order[self._curve_of[trial_id]]
 
     def _listen(self) -> None:
-        """Record what the scheduler gets and decides; its type stays what it is."""
+        """Record the scheduler's results and decisions, without changing its type."""
         on_result = self.scheduler.on_trial_result
 
         def listening(controller: Any, trial: Trial, result: dict[str, Any]) -> str:
@@ -307,10 +307,10 @@ class Machine:
 
 
 class Replayed(tune.Trainable):
-    """A trial that plays a recorded curve."""
+    """Play a recorded curve as a trial."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Begin with a curve."""
+        """Select the curve."""
         self._machine = _machines[config[_MACHINE]]
         self.curve, self.steps = config[_CURVE], 0
         self._machine.live[self.trial_id] = self
@@ -329,11 +329,11 @@ class Replayed(tune.Trainable):
         }
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
-        """Save where it is."""
+        """Save the position on the curve."""
         return {"curve": self.curve, "steps": self.steps}
 
     def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
-        """Go on from where it was saved."""
+        """Continue from the saved position."""
         if checkpoint is not None:
             self.curve, self.steps = checkpoint["curve"], checkpoint["steps"]
 
@@ -344,7 +344,7 @@ class Replayed(tune.Trainable):
 
 
 class _Reports(tune.Callback):
-    """Tells a machine what its trials report."""
+    """Pass the trials' reports to a machine."""
 
     def __init__(self, machine: Machine):
         self._machine = machine

@@ -1,4 +1,4 @@
-"""Runs a sweep again in virtual time, on recorded curves and with other settings."""
+"""Run a sweep again in virtual time, on recorded curves and with other settings."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ __all__ = ["Decision", "Score", "Simulation", "not_called", "simulate"]
 
 logger = logging.getLogger(__name__)
 
-# How many trials and validations run at once, if nothing says it.
+# The default number of trials and validations that run at once.
 _SLOTS = 6
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """Report a sweep in virtual time: how long it took, what it trained, and what it found.
+    """Report the durations, training and scores of a sweep in virtual time.
 
     Attributes:
-        makespan_s: The time from its beginning to its end, in virtual seconds.
+        makespan_s: The time from start to end, in virtual seconds.
         iterations: The number of iterations trained.
-        iterations_after_stop: How many of these were past the iteration whose score stopped their
+        iterations_after_stop: How many of these came after the iteration whose score stopped their
             trial.
         validations: The number of validations that ended with a score.
-        skipped: The number of checkpoints that should have been validated and were not.
+        skipped: The number of checkpoints that should have been validated but were not.
         best: The trial with the best score.
-        best_score: That score.
-        regret: The gap between that and the best score of all curves, each as far as it was
-            recorded; at least 0.
+        best_score: Its score.
+        regret: The gap between ``best_score`` and the best recorded score of all curves; at least
+            0.
         extrapolated: The number of iterations trained past the record, with its last values.
         training_busy: The share of all slots' time in which trials trained, from 0 to 1.
         validation_busy: The share in which validations ran, from 0 to 1.
-        scores: Every score, in the order in which they were known.
-        mode: ``"min"`` or ``"max"``: which scores are better.
+        scores: All scores, in the order in which they became known.
+        mode: ``"min"`` or ``"max"``.
         decided: The decisions; :attr:`decisions` has them as a table.
 
     Example:
@@ -86,7 +86,7 @@ class Simulation:
     decided: Sequence[Decision] = field(repr=False)
 
     def time_to(self, score: float) -> float | None:
-        """Return when a score at least this good was first known, in seconds; None if never.
+        """Return the seconds until a score at least this good was known; None if there was none.
 
         Args:
             score: The value of the metric.
@@ -107,8 +107,8 @@ class Simulation:
     def decisions(self) -> pd.DataFrame:
         """Return one row per decision of the scheduler, in order.
 
-        Columns: ``time_s``; ``trial``; ``iteration``: that of the result that the scheduler got;
-        ``score``: the metric in it; ``reached``: the iteration that the trial had reported by then;
+        Columns: ``time_s``; ``trial``; ``iteration`` and ``score``: those of the result that the
+        scheduler received; ``reached``: the iteration that the trial had reported by then;
         ``decision``.
         """
         columns = [field.name for field in fields(Decision)]
@@ -133,15 +133,15 @@ def simulate(
     """Run a sweep with other settings, in virtual time on recorded curves.
 
     Tune's controller, the scheduler and tunekit run as in a real sweep, but in one process and
-    without waiting. Only training and validation are replayed, and take virtual seconds. Trials
-    start in the order of ``curves``.
+    without waiting. Only training and validation are replayed, in virtual seconds. Trials start in
+    the order of ``curves``.
 
     For a sweep, the machine is the recorded one: its cluster, the resources of a trial and of a
     validation, how long processes took to start, and where validations ran. Past the end of the
     record, values are extrapolated, with a warning.
 
-    The record lacks what a scheduler of the PBT family changes in a trial: a clone continues on its
-    donor's curve. The driver takes no time of its own.
+    The record cannot show the effect of new hyperparameters from a scheduler of the PBT family: a
+    clone continues on its donor's curve. The driver itself takes no time.
 
     Args:
         curves: A table with the columns ``trial``, ``training_iteration`` and one for each metric;
@@ -158,10 +158,9 @@ def simulate(
             the sweep's cluster had room for.
         validation_slots: The number of additional slots, for validations only.
         resume_s: The seconds that it takes to resume a trial.
-        start_s: The seconds that it takes to start a process: for a trial that does not get
-            another's, and for a validation that neither runs in a trial's process nor gets that of
-            one that has ended. By default 0, or as recorded in the sweep. With 0, no validation
-            runs in a trial's process.
+        start_s: The seconds that it takes to start a process, for a trial or validation that does
+            not reuse one. By default 0, or as recorded in the sweep. With 0, no validation runs in
+            a trial's process.
         inline: None: validate alongside training. ``"every"``: validate inside the trainable after
             each iteration, as stock Tune does; ``"decisions"``: only where the scheduler uses the
             score.
@@ -220,7 +219,7 @@ def simulate(
             f"{sorted(columns)}."
         )
     problems.raise_any()
-    assert known is not None  # or it was raised
+    assert known is not None  # otherwise an error was raised
     recorded = Measured(curves) if isinstance(curves, Sweep) else None
     if validation_config is not None:
         validation = ValidationConfig.of(validation_config)
@@ -278,7 +277,7 @@ def _seconds(
     given: float | str | None,
     recorded: Callable[[Any, int], float] | None,
 ) -> Callable[[int, int], float]:
-    """Return a function that says how long something takes, by curve and iteration."""
+    """Return a function of curve and iteration that returns a duration in seconds."""
     if isinstance(given, str):
         return lambda curve, iteration: number(curves.at(curve, iteration).get(given)) or 0.0
     if given is None and recorded is not None:
@@ -290,18 +289,18 @@ def _seconds(
 def _room(
     recorded: Measured | None, validation: ValidationConfig, slots: int | None, more: int
 ) -> Room:
-    """Return what there is for trials and validations: the recorded machine, or so many slots."""
+    """Return the room for trials and validations: the recorded machine, or the given slots."""
     if recorded is not None and recorded.cluster and slots is None and not more:
         return Room(recorded.cluster, recorded.trial, executor_of(validation).need)
     slots = slots or (recorded.slots if recorded is not None and recorded.cluster else _SLOTS)
-    # A trial takes a CPU like a validation, and a slot: there are no more of these.
+    # A trial takes a CPU, like a validation, and a slot, whose number limits the trials.
     return Room({"CPU": slots + more, "slot": slots}, {"CPU": 1.0, "slot": 1.0}, {"CPU": 1.0})
 
 
 def _extrapolated(
     machine: Machine, recorded: Measured | None, validation: ValidationConfig
 ) -> Iterator[str]:
-    """Yield what the record says nothing about, in words."""
+    """Yield, in words, the parts of a simulation that the record does not cover."""
     if machine.extrapolated:
         yield f"{machine.extrapolated} iterations of trials that were not trained so far"
     if machine.invented:
@@ -324,12 +323,12 @@ def _extrapolated(
 
 
 def _places(slots: tuple[int, int] | None) -> str:
-    """Return in words how many trials fit, and how many validations besides."""
+    """Return in words how many trials fit, and how many validations in addition."""
     return "{} trials and {} validations besides".format(*slots or ("any number of", "no"))
 
 
 def _outcome(machine: Machine) -> Simulation:
-    """Return what came of a simulated sweep."""
+    """Return the outcome of a simulated sweep."""
     sign = 1.0 if machine.mode == "max" else -1.0
     curves, makespan = machine.curves, machine.now
     best = max(machine.scores, key=lambda one: sign * one.value)
