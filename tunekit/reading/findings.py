@@ -45,19 +45,19 @@ _FAILED = ("failed", "timed_out")
 
 @dataclass(frozen=True)
 class BestCheckpoint:
-    """The best validated checkpoint that was found.
+    """The best validated checkpoint of a sweep.
 
     Attributes:
         trial_id: The trial that saved it.
         generation: How many times the trial had been overwritten by then (PBT).
         iteration: The training iteration at which it was saved.
-        metric: The metric by which it is the best.
+        metric: The metric that it was ranked by.
         score: Its validated value of that metric.
         metrics: All its validated metrics.
         config: The hyperparameters that it was last trained with; values that JSON cannot represent
-            are texts.
-        path: Where it is, or was.
-        checkpoint: What to load it from; None if it has been deleted since
+            are text.
+        path: Its path, also if it was deleted.
+        checkpoint: The checkpoint itself; None if it was deleted
             (``CheckpointConfig(num_to_keep=...)``), has not been uploaded, or is not in the
             experiment's folder.
         violation: By how much it violates the sweep's constraints: the sum of the excesses, in
@@ -87,7 +87,7 @@ class BestCheckpoint:
     confirmation: Confirmed | None = field(default=None, repr=False)
 
 
-# In short, in types that JSON has --------------------------------------------------------------
+# Summaries in JSON types -----------------------------------------------------------------------
 
 
 def state_of(end: str | None, driver: Driver | None) -> str:
@@ -109,7 +109,7 @@ def state_of(end: str | None, driver: Driver | None) -> str:
 
 
 def summary_of(timeline: Timeline, driver: Driver | None) -> dict[str, Any]:
-    """Summarize what became of trials and validations, whatever they are ranked by."""
+    """Summarize trials and validations, independently of the metric to rank by."""
     trials, every = list(timeline.trials.values()), timeline.of_all_stages
     stages = {name: _counts(rows) for name, rows in _by_stage(every).items() if name}
     return {
@@ -165,7 +165,7 @@ def _lag_in_short(validations: Sequence[Mapping[str, Any]]) -> dict[str, float] 
 
 
 def best_in_short(best: BestCheckpoint) -> dict[str, Any]:
-    """Return the best checkpoint: where it is, its score and its hyperparameters."""
+    """Return the best checkpoint: its path, score and hyperparameters."""
     return {
         "trial_id": best.trial_id,
         "generation": best.generation,
@@ -181,7 +181,7 @@ def best_in_short(best: BestCheckpoint) -> dict[str, Any]:
 def front_in_short(
     front: Sequence[BestCheckpoint], objectives: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Return the checkpoints of a Pareto front, with their values and what they are best in."""
+    """Return the checkpoints of a Pareto front, with their values and those they are best in."""
     values = [{name: flatten(one.metrics)[name] for name in objectives} for one in front]
     best = {
         name: (max if mode == "max" else min)((own[name] for own in values), default=None)
@@ -210,23 +210,23 @@ def configuration_in_short(one: Configuration) -> dict[str, Any] | None:
 
 
 def confirmation_in_short(confirmed: Confirmed) -> dict[str, Any]:
-    """Return a confirmation's result, and the same in words."""
+    """Return a confirmation's result, as fields and in words."""
     return {**asdict(confirmed), "in_words": confirmation_in_words(confirmed)}
 
 
-# What has failed -------------------------------------------------------------------------------
+# Failures --------------------------------------------------------------------------------------
 
 
 def failures_of(timeline: Timeline, errors: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the trials that failed, and the validations that failed or took too long.
+    """Return the trials that failed, and the validations that failed or timed out.
 
-    Each row has what failed (``of``: ``"trial"``, ``"validation"`` or ``"later validation"``), the
-    trial, generation and iteration, the ``status``, how many ``times`` it was tried, the ``reason``
-    in a line, and the traceback (``details``), both None if they are not known.
+    Each row has the kind (``of``: ``"trial"``, ``"validation"`` or ``"later validation"``), the
+    trial, generation and iteration, the ``status``, the number of attempts (``times``), the
+    ``reason`` in a line, and the traceback (``details``), both None if they are not known.
 
     Args:
-        timeline: What became of the sweep.
-        errors: What Tune recorded of failures, by trial.
+        timeline: The history of the sweep.
+        errors: The failures that Tune recorded, by trial.
     """
     found = []
     names = ("trial_id", "generation", "iteration", "status")
@@ -248,9 +248,9 @@ def failures_of(timeline: Timeline, errors: Mapping[str, str]) -> list[dict[str,
 
 
 def causes_of(failures: Iterable[Mapping[str, Any]]) -> list[Sequence[Mapping[str, Any]]]:
-    """Return failures that are alike but for numbers, ids and paths together.
+    """Group failures that differ only in numbers, IDs and paths.
 
-    Those of trials come first, and then the most frequent ones.
+    Failures of trials come first, then the most frequent ones.
 
     Example:
         >>> rows = [{"of": "validation", "status": "failed", "reason": f"no {n}"} for n in range(3)]
@@ -263,7 +263,7 @@ def causes_of(failures: Iterable[Mapping[str, Any]]) -> list[Sequence[Mapping[st
     return sorted(found.values(), key=lambda alike: (alike[0]["of"] != "trial", -len(alike)))
 
 
-# What was validated later ----------------------------------------------------------------------
+# Later validations -----------------------------------------------------------------------------
 
 
 def later_scores(
@@ -271,13 +271,13 @@ def later_scores(
 ) -> list[dict[str, Any]]:
     """Return the checkpoints that were validated later, the best by the sweep's metric first.
 
-    Each row has the trial, generation and iteration; the ``score`` by which the sweep is ranked;
+    Each row has the trial, generation and iteration; the ``score`` that the sweep is ranked by;
     the new ``metrics``, by their full names; the ``status`` and ``reason``; whether the score was
     ``cached``; and the path of the ``checkpoint``.
 
     Args:
-        timeline: What became of the sweep.
-        name: What the names of the new metrics begin with.
+        timeline: The history of the sweep.
+        name: The prefix of the new metrics' names.
         metric: The sweep's metric, by flat name.
         mode: ``"min"`` or ``"max"``.
     """
@@ -306,7 +306,7 @@ def later_scores(
 
 
 def names_in(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the new metrics that are numbers, in order of appearance.
+    """Return the names of the numeric new metrics, in order of appearance.
 
     Example:
         >>> names_in([{"metrics": {"robust/f1": 0.5, "robust/note": "-"}}])
@@ -327,8 +327,8 @@ class OverSeeds:
 
     Attributes:
         ranked: The configurations, the best first.
-        names: What each is called: the hyperparameters in which they differ.
-        comparison: Whether the seeds tell the first two apart; None if only one has a score.
+        names: The name of each: the hyperparameters in which they differ.
+        comparison: Whether the seeds separate the first two; None if only one has a score.
     """
 
     ranked: list[Configuration]
@@ -347,6 +347,6 @@ class OverSeeds:
 
 
 def over_seeds(ranked: list[Configuration]) -> OverSeeds:
-    """Return ranked configurations with their names, and whether the best one is."""
+    """Return ranked configurations with their names and the comparison of the first two."""
     names = configuration_names([one.hyperparameters for one in ranked])
     return OverSeeds(ranked, names, compare(ranked[0], ranked[1]) if len(ranked) > 1 else None)

@@ -1,4 +1,4 @@
-"""A sweep as a study of Optuna's, for its figures, its importances and its dashboard."""
+"""A sweep as an Optuna study, for Optuna's figures, importances and dashboard."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def study_of(
     storage: Any,
     study_name: str | None,
 ) -> optuna.Study:
-    """Make a study of a sweep's trials.
+    """Create a study of a sweep's trials.
 
     Args:
-        timeline: What became of the sweep.
-        objectives: Which values of which validated metrics are better, by flat name.
-        scope: What stands for a trial: ``"best"``, by the first metric, or ``"last"``.
-        whole: The trials that have got as far as trials get.
+        timeline: The history of the sweep.
+        objectives: The mode of each validated metric to rank by, by flat name.
+        scope: The score of a trial: ``"best"``, by the first metric, or ``"last"``.
+        whole: The trials that have trained in full.
         space: The recorded search space, as for :func:`~tunekit.core.parameters.parameters_of`.
         configs: All hyperparameters that any trial had, likewise.
         storage: As for ``optuna.create_study``.
@@ -133,22 +133,22 @@ def study_of(
 
 
 def _limited(scored: ScoredCheckpoint | None) -> dict[str, Any]:
-    """Return by how much a score violates constraints, where Optuna looks for that."""
+    """Return a score's violation of constraints, in the attribute that Optuna reads."""
     return {"constraints": [math.inf if scored is None else scored.violation]}
 
 
 def state_of(trial: TrialSummary, *, validating: bool, whole: bool, scored: bool) -> TrialState:
     """Return a trial's state in a study.
 
-    - ``FAIL``: it failed for good, or ran its course without a score, which leaves no value;
+    - ``FAIL``: it failed for good, or finished without a score;
     - ``RUNNING``: it has not ended, or not all of its validations have;
-    - ``PRUNED``: its scheduler stopped it before it had got as far as trials get;
+    - ``PRUNED``: its scheduler stopped it early;
     - ``COMPLETE``: all others.
 
     Args:
-        trial: What became of it.
+        trial: The trial's summary.
         validating: Whether one of its validations has not ended.
-        whole: Whether it got as far as trials get: ASHA also stops those that reach ``max_t``.
+        whole: Whether it trained in full: ASHA also stops trials that reach ``max_t``.
         scored: Whether it has a validated value.
 
     Example:
@@ -187,6 +187,6 @@ def distribution_of(parameter: Parameter) -> BaseDistribution:
 
 
 def _plain(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same in what JSON knows; a storage keeps nothing else."""
+    """Return the same values in JSON types, the only ones that a storage keeps."""
     found: dict[str, Any] = json.loads(json.dumps(known, default=str))
     return found

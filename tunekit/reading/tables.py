@@ -1,6 +1,6 @@
-"""The tables of a sweep: how they are made, which columns they have, and of which types.
+"""Build the tables of a sweep, with their columns and types.
 
-What the columns mean is said where users find it: at the properties of :class:`tunekit.Sweep`.
+The properties of :class:`tunekit.Sweep` document the columns.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TRIALS = (
 )
 #: The columns of the validations.
 VALIDATIONS = tuple(name for name in VALIDATION if name != "metrics")
-#: The columns of the configurations, beside their hyperparameters.
+#: The columns of the configurations, without their hyperparameters.
 CONFIGURATIONS = (
     "seeds",
     "trials",
@@ -97,7 +97,7 @@ _WHOLE = (
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
     """Return rows as a table of these columns, followed by any others that the rows have."""
-    # A text with lone surrogates, which a report may have, is none to pandas.
+    # Reports may have strings with lone surrogates, which pandas does not accept.
     made = pd.DataFrame(
         [{k: writable(v) if type(v) is str else v for k, v in row.items()} for row in rows]
     )
@@ -117,7 +117,7 @@ def trials(timeline: Timeline, ranked: Iterable[Ranked]) -> pd.DataFrame:
     """Return one row per trial, in the order in which they were added.
 
     Args:
-        timeline: What became of the sweep.
+        timeline: The history of the sweep.
         ranked: The ranking of its trials.
     """
     counts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -157,8 +157,8 @@ def validations(rows: Iterable[Mapping[str, Any]], *, later: bool = False) -> pd
     """Return one row per validation, in the given order.
 
     Args:
-        rows: Those of the sweep's own, or of later ones, as a timeline has them.
-        later: Whether they are of later ones.
+        rows: The rows of the sweep's own validations, or of later ones, as in a timeline.
+        later: Whether they are later validations.
     """
     found = [{**row, **flatten({"metrics": row["metrics"]})} for row in rows]
     made = table(found, _LATER if later else VALIDATIONS).drop(columns="metrics", errors="ignore")

@@ -30,19 +30,19 @@ __all__ = ["TensorBoardLogger"]
 
 logger = logging.getLogger(__name__)
 
-# What could not be shown, and was said so.
+# The tags for which a warning was logged.
 _TOLD: set[str] = set()
 
-# How the names begin that Tune's logger gives to what it writes.
+# The prefix of the tags that Tune's logger writes.
 _STOCK = "ray/tune/"
 
 
 class TensorBoardLogger(Writing):
     """Write TensorBoard files during training, in place of Tune's own logger.
 
-    - ``training/``: what training reports.
+    - ``training/``: metrics that training reports.
     - ``validation/``: validated metrics, at the step of their checkpoint.
-    - ``tune/``: what Tune fills in, such as times.
+    - ``tune/``: values that Tune adds, such as times.
     - ``best/`` and ``last/``: the sweep's objective, from validated results only. HParams shows
       these as the run's metrics, next to its hyperparameters.
 
@@ -72,7 +72,7 @@ class TensorBoardLogger(Writing):
         super().__init__()
         self._goal, self._searched = goal, searched
         self._runs: dict[Trial, dict[int, _Run]] = {}
-        # How far each has come that has begun in this session, open or not, and whose they are.
+        # The progress of each run that has begun in this session, open or not, and its trial.
         self._begun: dict[tuple[str, int], _Progress] = {}
         self._known: set[str] = set()
         self._restored: set[str] = set()
@@ -138,13 +138,13 @@ class TensorBoardLogger(Writing):
         self._close(trial, failed=self._failed.pop(trial, False), ended=True)
 
     def on_trial_restored(self, trial: Trial, told: Sequence[Told]) -> None:
-        """Write all again: the files of a driver that was killed may be gone, or lack their ends.
+        """Write all events again: the files of a killed driver may be gone or incomplete.
 
-        What older files of a run have is discarded by whoever reads them.
+        Readers discard the events in older files of a run.
 
         Args:
             trial: A trial of a restored sweep.
-            told: Its reports and validated results, in the order in which they came.
+            told: Its reports and validated results, in the order in which they arrived.
         """
         self._restored.add(trial.trial_id)
         self._known.add(trial.trial_id)
@@ -163,7 +163,7 @@ class TensorBoardLogger(Writing):
     # Runs --------------------------------------------------------------------------------------
 
     def _run(self, trial: Trial, generation: int, config: Mapping[str, Any]) -> _Run:
-        """The run of a generation, opened if need be; Tune's logger writes into it."""
+        """Return the run of a generation, opened if necessary; Tune's logger writes into it."""
         runs = self._runs.setdefault(trial, {})
         if generation not in runs:
             runs[generation] = self._opened(trial, generation, config)
@@ -179,7 +179,7 @@ class TensorBoardLogger(Writing):
         self._known.add(trial.trial_id)
         events = EventFile(
             folder / f"generation_{generation}" if generation else folder,
-            # Files are read in the order of their names, which begin with the second.
+            # Files are read in the order of their names, which begin with the time in seconds.
             suffix=f".{time.time_ns()}",
             purge_step=0 if again else None,
         )
@@ -191,7 +191,7 @@ class TensorBoardLogger(Writing):
         return run
 
     def _shown(self, metrics: Mapping[str, Any]) -> tuple[list[str], str | None]:
-        """The metrics of HParams, and what is better."""
+        """Return the metrics that HParams shows, and the mode."""
         names, mode = ((), None) if self._goal is None else self._goal()
         return sorted(names) or list(flatten(metrics)), mode
 
@@ -203,7 +203,7 @@ class TensorBoardLogger(Writing):
         failed: bool = False,
         ended: bool = False,
     ) -> None:
-        """Close a trial's runs, or those of its generations before one."""
+        """Close a trial's runs, or those of generations before a given one."""
         runs = self._runs.get(trial, {})
         for generation in [g for g in runs if before is None or g < before]:
             runs.pop(generation).close(failed=failed, ended=ended or before is not None)
@@ -214,34 +214,34 @@ class TensorBoardLogger(Writing):
 
 @dataclass
 class _Progress:
-    """How far a run has come: its last report's step, and its best values."""
+    """The progress of a run: the step of its last report, and its best values."""
 
     step: int | None = None
     best: dict[str, float] = field(default_factory=dict)
 
 
 class _Run:
-    """A run of TensorBoard's; Tune's logger takes it for a writer.
+    """A TensorBoard run, with the interface of the writer that Tune's logger uses.
 
     Args:
         events: Its file.
-        hyperparameters: Flat ones.
-        progress: How far it has come.
+        hyperparameters: The hyperparameters, by flat name.
+        progress: The progress of the run.
     """
 
     def __init__(self, events: EventFile, hyperparameters: Mapping[str, Any], progress: _Progress):
         self._events, self._progress = events, progress
         self.hyperparameters = hyperparameters
-        #: What all names begin with; None tells reports from what Tune fills in.
+        #: The prefix of all names; None: ``training/`` for reports, ``tune/`` for Tune's values.
         self.group: str | None = None
-        #: Whether more comes at once, so that what there is need not be on the disk.
+        #: Whether more events follow at once, so that no flush is needed yet.
         self.more = False
-        #: The time that is written, in seconds since the epoch; now, if it is None.
+        #: The time of events, in seconds since the epoch; None: the current time.
         self.walltime: float | None = None
         self._described = False
 
     def __getattr__(self, name: str) -> Any:
-        """A method of the file; what it adds gets its readable name."""
+        """Return a method of the file that writes under readable names."""
         method = getattr(self._events, name)
         if not name.startswith("add_"):
             return method
@@ -251,7 +251,7 @@ class _Run:
                 method(self._named(tag), value, walltime=self.walltime, **known)
             except OSError:
                 raise
-            except Exception as error:  # an array of no shape that it knows, for example
+            except Exception as error:  # an array of an unsupported shape, for example
                 if tag not in _TOLD:
                     _TOLD.add(tag)
                     reason = described(error).reason
@@ -260,7 +260,7 @@ class _Run:
         return add
 
     def flush(self) -> None:
-        """Let readers see what was added, unless more comes at once."""
+        """Flush the file, unless more events follow at once."""
         if not self.more:
             self._events.flush()
 
@@ -275,13 +275,13 @@ class _Run:
         return f"training/{name.removeprefix(f'{REPORTED}/')}"
 
     def goes_to(self, step: int) -> None:
-        """A report comes. If its trial has gone back, what it does again replaces what it did."""
+        """Begin a report. If its trial repeats iterations, discard their former events."""
         if self._progress.step is not None and step <= self._progress.step:
             self._events.begin_again(step)
         self._progress.step = step
 
     def judge(self, name: str, value: float, step: int, mode: str | None) -> None:
-        """Write a metric that is judged by, and the best so far."""
+        """Write a value of an objective, and the best one so far."""
         self.add_scalar(f"last/{name}", value, global_step=step)
         if mode is not None:
             better, best = max if mode == "max" else min, self._progress.best
@@ -291,7 +291,7 @@ class _Run:
     # HParams -----------------------------------------------------------------------------------
 
     def begin(self, name: str) -> None:
-        """Let HParams show the run from now on, under a name that fits into its table."""
+        """Show the run in HParams, under a name that fits into its table."""
         from tensorboardX.summary import hparams
 
         if self.hyperparameters:
@@ -299,7 +299,7 @@ class _Run:
             self._add(start, "session_start_info", group_name=name)
 
     def describe(self, names: Collection[str], mode: str | None, searched: Collection[str]) -> None:
-        """Say, once, which metrics and hyperparameters HParams shows."""
+        """Write, once, which metrics and hyperparameters HParams shows."""
         from tensorboardX.summary import hparams
 
         if self._described or not self.hyperparameters:
@@ -312,7 +312,7 @@ class _Run:
         self._events.add_summary(experiment)
 
     def close(self, *, failed: bool, ended: bool) -> None:
-        """Close the file; ``ended``: not because the sweep was interrupted."""
+        """Close the file; ``ended`` is False if the sweep was interrupted."""
         if ended and self.hyperparameters:
             from tensorboardX.proto.api_pb2 import Status
             from tensorboardX.summary import hparams
@@ -323,7 +323,7 @@ class _Run:
         self._events.close()
 
     def _add(self, summary: Any, part: str, **known: Any) -> None:
-        """Add what is for HParams, with other values in a part of it."""
+        """Add a summary for HParams, with changed fields in one of its parts."""
         from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
         plugin_data = summary.value[0].metadata.plugin_data
@@ -335,7 +335,7 @@ class _Run:
 
 
 def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a configuration can be shown: flat names; lists as text."""
+    """Return the values of a configuration that can be shown, by flat name; lists as text."""
     shown = {}
     for name, value in flatten(admitted(dict(config), lambda part: None)).items():
         if isinstance(value, (bool, int, float, str)):
@@ -346,5 +346,5 @@ def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _step(report: Mapping[str, Any]) -> int:
-    """Return where Tune's logger puts a report on the axis."""
+    """Return the step at which Tune's logger writes a report."""
     return int(number(report.get(TIMESTEPS_TOTAL)) or report[TRAINING_ITERATION])
