@@ -55,7 +55,7 @@ class TrainerFactory:
 
 
 def check_trainer(source: Any, space: Mapping[str, Any] | None, problems: Problems) -> None:
-    """Add what is wrong with a trainer or its search space to the problems."""
+    """Add the problems with a trainer or its search space."""
     if isinstance(source, TrainerFactory):
         return
     _check_scaling("the trainer's scaling_config", source.scaling_config, problems)
@@ -98,7 +98,7 @@ def _check_scaling(name: str, scaling: Any, problems: Problems) -> None:
 
 
 def check_scheduler(scheduler: Any, problems: Problems) -> None:
-    """Add what a scheduler cannot do with a trainer's trials to the problems."""
+    """Add a problem for each feature of a scheduler that a trainer's trials do not support."""
     if isinstance(scheduler, ResourceChangingScheduler):
         problems.add(
             f"{type(scheduler).__name__} changes the resources of trials, but those of a trainer "

@@ -1,6 +1,6 @@
 """Schedulers in addition to Tune's own; they also work with a plain ``ray.tune.Tuner``.
 
-To add one, derive from :class:`SchedulerBase`, whose properties tell tunekit how it decides.
+To add one, derive from :class:`SchedulerBase`, whose properties describe how it decides.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _SuccessiveHalving(SchedulerBase):
         problems: The problems of other arguments, raised together with those found here.
         metric: The metric, or the first of several; None takes that of ``TuneConfig``.
         mode: ``"min"`` or ``"max"``; None takes that of ``TuneConfig``.
-        stops: Whether a trial that is not among the best ends at its rung, rather than waits there.
+        stops: Whether a trial that is not among the best ends at its rung instead of waiting there.
         time_attr: As for :class:`PromotionASHA`; so are the other arguments.
     """
 
@@ -130,7 +130,7 @@ class _SuccessiveHalving(SchedulerBase):
             match trial.status:
                 case Trial.PENDING:
                     if self._books.has_begun(trial.trial_id):
-                        return trial  # promoted; no other is until this one has started
+                        return trial  # promoted; the next one only once this one has started
                     pending = pending or trial
                 case Trial.PAUSED:
                     if not self._books.waits(trial.trial_id):
@@ -226,9 +226,8 @@ class PromotionASHA(_SuccessiveHalving):
     ``ray.tune.schedulers.ASHAScheduler`` decides at once instead: when a trial reaches a rung, it
     stops the trial or continues it, by the scores known at that moment. The first trials continue
     because there are no others to compare them with, and a stopped trial is never resumed. Here, a
-    trial continues only if it is among the best of several, however late that is known, and less is
-    trained in total. Each promotion costs a restart from a checkpoint, so trainables have to save
-    and load their state.
+    trial continues only once it is among the best of several, and less is trained in total. Each
+    promotion costs a restart from a checkpoint, so trainables have to save and load their state.
 
     **The end.** When no trial is running, none can be promoted and the search algorithm makes no
     more, the paused trials can never be promoted and are stopped. But a rung with fewer than
@@ -248,7 +247,7 @@ class PromotionASHA(_SuccessiveHalving):
     Args:
         time_attr: The name, in a result, of the scheduler's time; it must not decrease.
         metric: The metric to rank trials by; None takes that of ``TuneConfig``.
-        mode: Which values are better, ``"min"`` or ``"max"``; None takes that of ``TuneConfig``.
+        mode: ``"min"`` or ``"max"``; None takes that of ``TuneConfig``.
         max_t: When to stop a trial, in units of ``time_attr``.
         grace_period: The first rung, in the same units; each next rung is ``reduction_factor``
             times as late, as long as that is before ``max_t``.
@@ -313,13 +312,12 @@ class MOASHA(_SuccessiveHalving):
     The rule is that of Schmucker et al., 2021 (https://arxiv.org/abs/2106.12639). Distances are in
     units of the front's extent in each metric, so no metric weighs more because of its unit.
 
-    What the sweep has found is its Pareto front: ``tunekit.load(path).pareto()``. For searchers and
+    The result of the sweep is its Pareto front: ``tunekit.load(path).pareto()``. For searchers and
     ``get_best_result()``, ``TuneConfig`` may name one of the metrics.
 
     Args:
-        metrics: Which values of which metrics are better, such as
-            ``{"accuracy": "max", "latency_ms": "min"}``. The first one decides who is first within
-            a front.
+        metrics: The mode of each metric, such as ``{"accuracy": "max", "latency_ms": "min"}``. The
+            best trial in the first metric comes first within a front.
         time_attr: The name, in a result, of the scheduler's time; it must not decrease.
         max_t: When to stop a trial, in units of ``time_attr``.
         grace_period: The first rung, in the same units; each next rung is ``reduction_factor``

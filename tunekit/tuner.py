@@ -163,16 +163,15 @@ class Tuner(tune.Tuner):
         checkpoint_policy: When to save: a :class:`~tunekit.policies.CheckpointPolicy`, in addition
             to what the trainable and ``CheckpointConfig`` request. If nothing requests checkpoints
             and the trainable can save on demand, it saves at the iterations that ``when`` selects.
-            Not for
-            trainers, whose workers decide when to save.
+            Not for trainers, whose workers decide when to save.
         reuse_processes: Whether the next trial runs in the process of a trial that has paused or
             ended, which saves the start and the imports. This applies to functions, to classes with
             a ``reset_config``, and to a trainer's workers with their process group. The function is
             unpickled again and starts from scratch, with the new configuration and checkpoint. The
             environment, the working directory, the random generators, torch's settings and unused
             CUDA memory are reset; other state, such as a module's variables, is not. If a trial
-            fails in another trial's process, it continues in a new process without this counting
-            as its failure, and so do all trials from then on. Pass False if trials must not see
+            fails in another trial's process, it continues in a new process, which does not count as
+            a failure; from then on, all trials get new processes. Pass False if trials must not see
             each other's state. New processes are always started for other resources, for trainers
             with ``datasets`` or ``RunConfig(callbacks=)``, for backends other than torch's, and
             with ``on_pending="continue"``.
@@ -184,11 +183,11 @@ class Tuner(tune.Tuner):
             ``tunekit best`` and the report rank configurations by their means over the seeds. The
             scheduler and the search algorithm do not. None: there is no seed, or a ``Repeater``
             repeats trials, whose ``"__trial_index__"`` is the seed.
-        warm_start: A former sweep to begin from: its folder, its URI, or what
-            :func:`tunekit.load` returns. A quarter of ``num_samples``, at least one, are its best
-            configurations, which run first, and its scores go to the searcher. The population of
-            PBT and PB2 starts from its best checkpoints. What it searched must be searched here,
-            too, and its values must lie within ``param_space``; constants may differ.
+        warm_start: A former sweep to begin from: its folder, its URI, or the result of
+            :func:`tunekit.load`. The first quarter of ``num_samples``, at least one, are its best
+            configurations, and its scores go to the searcher. The population of PBT and PB2 starts
+            from its best checkpoints. Hyperparameters that it searched must be searched here, too,
+            and its values must lie within ``param_space``; constants may differ.
 
     Raises:
         tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake.
@@ -455,8 +454,8 @@ class Tuner(tune.Tuner):
     ) -> bool:
         """Return whether a folder has a sweep that :meth:`restore` can continue.
 
-        False means that there is nothing to lose: no sweep, or one in which no trial had started.
-        Nothing is written, and none of the sweep's code runs.
+        False means that there is no progress to lose: no sweep, or one in which no trial had
+        started. Nothing is written, and none of the sweep's code runs.
 
         Args:
             path: The experiment's folder, or a path that may be one.
@@ -504,7 +503,7 @@ class Tuner(tune.Tuner):
             has the confidence (:class:`tunekit.results.grid.ConfirmedResults`).
 
         Raises:
-            tunekit.errors.ConfigError: If it was called before, or if a trial or a validation can
+            tunekit.errors.ConfigError: If it was already called, or if a trial or a validation can
                 never run on the cluster.
             tunekit.errors.RestoreError: If Tune cannot restore the sweep.
             tunekit.errors.MetricNotFoundError: If nothing produces the sweep's metric, unless all
@@ -553,7 +552,7 @@ class Tuner(tune.Tuner):
         Only :meth:`fit` and ``tunekit.load`` include a confirmation of the winner.
 
         Raises:
-            RuntimeError: If the sweep was not run before.
+            RuntimeError: If the sweep has not been run.
         """
         results = super().get_results()
         settings = settings_of(self)
@@ -700,7 +699,7 @@ def _refuse_if_driven(run_config: tune.RunConfig) -> None:
     try:
         filesystem, home = storage_at(str(run_config.storage_path), run_config.storage_filesystem)
     except (OSError, ValueError):
-        return  # Tune reports what is wrong with it
+        return  # Tune reports the problem
     DriverLock(filesystem, posixpath.join(home, str(run_config.name))).require_free()
 
 
@@ -726,7 +725,7 @@ def _check_trainable(
     *,
     space: dict[str, Any] | None = None,
 ) -> bool:
-    """Add what is wrong with a trainable; return whether its trials are distributed."""
+    """Add the problems with a trainable; return whether its trials are distributed."""
     distributed = is_trainer(trainable) or isinstance(trainable, TrainerFactory)
     if distributed:
         check_trainer(trainable, space, problems)
@@ -745,7 +744,7 @@ def _check_trainable(
 
 
 def _checked_tune_config(given: Any, problems: Problems) -> tune.TuneConfig:
-    """Return a copy, or the default; add what is wrong with it to problems."""
+    """Return a copy, or the default; add its problems."""
     fix = "Pass ray.tune.TuneConfig(...)."
     config = copy.copy(problems.optional("tune_config", given, tune.TuneConfig, fix))
     if config is None:
@@ -766,7 +765,7 @@ def _checked_tune_config(given: Any, problems: Problems) -> tune.TuneConfig:
 
 
 def _searching(tune_config: tune.TuneConfig) -> Any:
-    """Return the search algorithm itself: also of its name, and what Tune makes without one."""
+    """Return the search algorithm as an object, also for a name or for Tune's default."""
     search_alg = tune_config.search_alg
     if isinstance(search_alg, str):
         return create_searcher(search_alg)
@@ -788,7 +787,7 @@ def _hands_over(trainable: Any, config: ValidationConfig, scheduler: Any) -> boo
 
 
 def _checked_run_config(given: Any, problems: Problems) -> tune.RunConfig:
-    """Return a copy, or the default; add what is wrong with it to problems."""
+    """Return a copy, or the default; add its problems."""
     if isinstance(given, train.RunConfig) and not is_tunes(given, tune.RunConfig):
         problems.add(
             "Pass run_config=ray.tune.RunConfig(...); this one is ray.train.RunConfig, which is "
@@ -871,7 +870,7 @@ def _validated_search_alg(search_alg: Any) -> Any:
 
 
 def _limits_training(search_alg: Any) -> bool:
-    """Return whether it limits trials that train, rather than those whose scores are not all in."""
+    """Return whether it limits the trials that train, not those that wait for scores."""
     return isinstance(search_alg, ConcurrencyLimiter) and (
         not search_alg.batch or isinstance(search_alg.searcher, ValidatedSearcher)
     )

@@ -1,4 +1,4 @@
-"""Begins a sweep from what a former one has found."""
+"""Begin a sweep from the configurations, scores and checkpoints of a former one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def warm_start_from(
     seed_param: str | None,
     problems: Problems,
 ) -> WarmStart | None:
-    """Return what a sweep begins with; what does not fit goes to problems.
+    """Return the warm start of a sweep; add a problem for each misfit.
 
     Args:
         given: ``Tuner(warm_start=...)``.
@@ -58,7 +58,7 @@ def warm_start_from(
         scheduler: The scheduler, not wrapped.
         config: How checkpoints are validated.
         seed_param: The hyperparameter that is the random seed, if there is one.
-        problems: Where to add what is wrong.
+        problems: The list to add problems to.
     """
     searcher = innermost_searcher(tune_config.search_alg)
     decides = None if isinstance(scheduler, str) else innermost(scheduler)
@@ -74,7 +74,7 @@ def warm_start_from(
     domains, grid = domains_of(space)
     seeds = {one for one in (sweep.seed_param, seed_param) if one is not None}
     clones = isinstance(decides, PopulationBasedTraining)
-    # A population changes these, beyond what they were drawn from.
+    # Population based training changes these beyond their search space.
     changed = set(flatten(its(decides, "_hyperparam_mutations"))) if clones else set[str]()
     own = seeds if isinstance(searcher, BasicVariantGenerator) else ()  # drawn for each trial
     names = {*(domains.keys() - own), *(one for one in changed if value_at(space, one))}
@@ -113,7 +113,7 @@ def warm_start_from(
         most = many if many > 0 else len(kept)
     places = distinct((former.values(*one) for one in kept), seeds)[:most]
     first = [former.point(*kept[place]) for place in places]
-    # BOHB is told of a trial while that runs.
+    # BOHB is notified of a trial's results while the trial runs.
     plays = not (own is seeds or hasattr(searcher, "on_pause"))
     ids = [trial_id for trial_id, _ in trials] if plays else []
     told = list(former.results(ids, config.constraints))
@@ -128,7 +128,7 @@ def begin_from(
     space: Mapping[str, Any],
     constraints: Sequence[Constraint],
 ) -> None:
-    """Give a search algorithm, wrapped as the sweep will use it, what it begins with."""
+    """Pass the warm start to a search algorithm, wrapped as the sweep will use it."""
     points = [*(point for point, _ in warm_start.told), *warm_start.first]
     run_first(innermost_searcher(search_alg), points, domains_of(space)[0])
     while warm_start.told and not isinstance(search_alg, ValidatedSearcher):
@@ -156,7 +156,7 @@ def _sweep_of(given: Any, problems: Problems) -> Sweep | None:
 
 
 def _objectives(searcher: Any, scheduler: Any, given: tune.TuneConfig) -> dict[str, str]:
-    """Return the metrics that the new sweep ranks by, and which values of each are better."""
+    """Return the metrics that the new sweep ranks by, each with its mode."""
     metric: Any = getattr(searcher, "metric", None)
     mode: Any = getattr(searcher, "mode", None)
     if isinstance(metric, list):
@@ -167,7 +167,7 @@ def _objectives(searcher: Any, scheduler: Any, given: tune.TuneConfig) -> dict[s
 
 
 def _repeat(search_alg: Any) -> int:
-    """Return how many trials each suggestion has: several with a ``Repeater``."""
+    """Return how many trials run each suggestion: several with a ``Repeater``."""
     while not hasattr(search_alg, "repeat") and hasattr(search_alg, "searcher"):
         search_alg = search_alg.searcher
     return getattr(search_alg, "repeat", 1)
@@ -175,14 +175,14 @@ def _repeat(search_alg: Any) -> int:
 
 @dataclass
 class _Former:
-    """A former sweep, as a new one takes from it.
+    """A former sweep, as the source of a warm start.
 
     Attributes:
-        timeline: What became of it, under the new constraints.
+        timeline: Its history, under the new constraints.
         domains: The new domains of the hyperparameters that are taken; None for a constant.
-        free: Those of which any value will do.
-        objectives: What the new sweep ranks by.
-        misfits: The former values that do not fit, by name; none where there are none.
+        free: The hyperparameters for which any value is accepted.
+        objectives: The metrics that the new sweep ranks by.
+        misfits: The former values that do not fit, by name.
     """
 
     timeline: Timeline
@@ -192,12 +192,12 @@ class _Former:
     misfits: dict[str, list[Any]] = field(default_factory=dict)
 
     def values(self, trial_id: str, scored: ScoredCheckpoint) -> dict[str, list[Any]]:
-        """Return what a checkpoint was trained with, as it is recorded."""
+        """Return the hyperparameters that a checkpoint was trained with, as recorded."""
         config = self.timeline.config_of(trial_id, scored.generation)
         return {name: value_at(config, name) for name in self.domains}
 
     def point(self, trial_id: str, scored: ScoredCheckpoint) -> Point:
-        """Return what a checkpoint was trained with, as the search space has it."""
+        """Return the hyperparameters that a checkpoint was trained with, as in the search space."""
         point = {}
         for name, values in self.values(trial_id, scored).items():
             any_will_do = name in self.free or not values
@@ -211,7 +211,7 @@ class _Former:
     def results(
         self, trial_ids: Iterable[str], constraints: Iterable[Constraint]
     ) -> Iterator[tuple[Point, dict[str, Any]]]:
-        """Yield what the searcher would have been told of each trial: its newest results."""
+        """Yield the results that a searcher would have received: the newest of each trial."""
         wanted = [*self.objectives, *(one.metric for one in constraints), ITERATION]
         for trial_id in dict.fromkeys(trial_ids):
             scored = self.timeline.score(trial_id, wanted[0], None)
@@ -223,7 +223,7 @@ class _Former:
                     yield self.point(trial_id, scored), result
 
     def explain(self, problems: Problems) -> None:
-        """Add what does not fit."""
+        """Add a problem for each misfit."""
         for name, values in self.misfits.items():
             was = ", ".join(dict.fromkeys(map(repr, values[:3]))) + ", ..." * (len(values) > 3)
             if values:
