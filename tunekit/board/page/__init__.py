@@ -1,4 +1,4 @@
-"""The report of a sweep: one HTML file that needs nothing else."""
+"""The report of a sweep: one self-contained HTML file."""
 
 from tunekit.board.page.page import render, write_page
 

@@ -28,7 +28,7 @@ __all__ = [
 
 # Okabe and Ito's palette, which people with any colour vision can tell apart.
 _TOP = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"]
-# So many trials are in colour.
+# The number of trials in colour.
 _IN_COLOUR = len(_TOP)
 _OTHERS = "#B9C0C7"
 _SPANS = {
@@ -38,11 +38,11 @@ _SPANS = {
     "validating, failed": "#D55E00",
     "validation requested": "#CFD5DA",
 }
-# So many powers of ten are marked on an axis.
+# The number of powers of ten marked on an axis.
 _POWERS = 6
 _PLACES = {"front": "#0072B2", "dominated": "#B9C0C7", "infeasible": "#E69F00"}
 _DECISIONS = {"continued": "#0072B2", "paused": "#E69F00", "stopped": "#D55E00"}
-# How high a chart is, and a row of one, in pixels: of many rows, each is lower.
+# The height of a chart, and of a row in one, in pixels; many rows are lower.
 _HEIGHT, _ROW, _LOW_ROW, _MANY_ROWS = 320, 26, 20, 20
 _TEXT = {"labelFontSize": 12, "titleFontWeight": "normal"}
 _CONFIG = {
@@ -56,7 +56,7 @@ _CONFIG = {
     | {"orient": "top", "direction": "horizontal", "offset": 12},
 }
 
-#: With more points than that in a chart of curves, only the trials in colour have dots.
+#: The number of points in a chart of curves above which only the trials in colour have dots.
 MOST_DOTS = 2_000
 
 Spec = dict[str, Any]
@@ -65,11 +65,11 @@ Spec = dict[str, Any]
 def _finished(chart: Any, height: int = _HEIGHT, **datasets: Sequence[Mapping[str, Any]]) -> Spec:
     """Return the specification of a chart, with the data that it names.
 
-    Altair would check each value of data that a chart holds itself.
+    The data are kept apart from the chart, because Altair checks each value inside one.
 
     Args:
         chart: The chart.
-        height: Of what is inside its axes, in pixels.
+        height: The height of the plot area, in pixels.
         datasets: The data.
     """
     size = alt.AutoSizeParams(type="fit-x", contains="padding")
@@ -78,14 +78,14 @@ def _finished(chart: Any, height: int = _HEIGHT, **datasets: Sequence[Mapping[st
 
 
 def _rows_high(count: int) -> int:
-    """Return how high a chart of so many rows is, in pixels."""
+    """Return the height of a chart with ``count`` rows, in pixels."""
     return max(2, count) * (_ROW if count <= _MANY_ROWS else _LOW_ROW)
 
 
 def _powers(values: Sequence[float]) -> list[float]:
-    """Return the powers of ten that a logarithmic axis is marked with.
+    """Return the powers of ten to mark on a logarithmic axis.
 
-    Left to itself, Vega makes room for many labels, hides most of them, and cuts the legend.
+    By default, Vega makes room for many labels, hides most of them, and cuts off the legend.
 
     Example:
         >>> _powers([1e-5, 3e-3, 2e-4, 7e-2])
@@ -106,16 +106,16 @@ def _iterations(**more: Any) -> alt.X:
 def curves_chart(
     points: Sequence[Mapping[str, Any]], ranked: Sequence[Ranked], metric: str, *, validated: bool
 ) -> Spec:
-    """Values of a metric by training iteration: a line for each trial, the five best in colour.
+    """Plot a metric by training iteration: a line for each trial, the five best in colour.
 
     Estimated values have a bar for their interval. The axes have the domains of the signals
     ``zoom_x`` and ``zoom_y``, unless these are null.
 
     Args:
-        points: What :func:`~tunekit.board.page.figures.curves` returns.
+        points: As returned by :func:`~tunekit.board.page.figures.curves`.
         ranked: The ranking.
         metric: The name of the metric.
-        validated: Whether it is validation's: its points are shown, too.
+        validated: Whether it is a validated metric, whose points are shown, too.
     """
     labels = {one.trial_id: f"{one.rank}. {one.name}" for one in ranked[: len(_TOP)] if one.rank}
     names = {one.trial_id: one.name for one in ranked}
@@ -174,7 +174,7 @@ def curves_chart(
 
 
 def unit_of(longest_s: float) -> tuple[str, int]:
-    """Return the unit in which times up to one are told, and its seconds.
+    """Return the unit for durations up to ``longest_s``, and its length in seconds.
 
     Example:
         >>> unit_of(100.0), unit_of(1000.0), unit_of(1e5)
@@ -185,7 +185,7 @@ def unit_of(longest_s: float) -> tuple[str, int]:
 
 
 def timeline_chart(spans: Sequence[Span], names: Mapping[str, str], began: float) -> Spec:
-    """Return what each trial, and the validations of its checkpoints, did when."""
+    """Plot the training and the validations of each trial over time."""
     long, seconds = unit_of(max(span.end for span in spans) - began)
     rows = [
         {
@@ -199,7 +199,7 @@ def timeline_chart(spans: Sequence[Span], names: Mapping[str, str], began: float
         }
         for span in spans
     ]
-    # What is drawn later lies above: several validations of a trial can be requested at once.
+    # Later marks are drawn on top: several validations of a trial can be requested at once.
     rows.sort(key=lambda row: row["kind"] != "validation requested")
     kinds = [kind for kind in _SPANS if any(row["kind"] == kind for row in rows)]
     order = [names[trial] for trial in dict.fromkeys(span.trial_id for span in spans)]
@@ -232,7 +232,7 @@ def _kind(span: Span) -> str:
 
 
 def decisions_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
-    """Return what the scheduler decided on each score: by rung, where points have one."""
+    """Plot the scheduler's decision on each score, by rung if points have one."""
     outcomes = [name for name in _DECISIONS if any(p["outcome"] == name for p in points)]
     colours = alt.Scale(domain=outcomes, range=[_DECISIONS[name] for name in outcomes])
     where: dict[str, Any] = {"x": _iterations()}
@@ -262,12 +262,12 @@ def decisions_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
 def front_chart(
     points: Sequence[Mapping[str, Any]], names: Mapping[str, str], objectives: Mapping[str, str]
 ) -> Spec:
-    """Return the validated checkpoints by two objectives, with a line through the front.
+    """Plot the validated checkpoints by two objectives, with a line through the front.
 
     Args:
-        points: What :func:`~tunekit.board.page.figures.front` returns.
-        names: What trials are called.
-        objectives: Which values of the two metrics are better.
+        points: As returned by :func:`~tunekit.board.page.figures.front`.
+        names: The names of trials, by ID.
+        objectives: The two metrics, each with its mode.
     """
     first, second = objectives
     shown = [place for place in _PLACES if any(point["place"] == place for point in points)]
@@ -300,7 +300,7 @@ def front_chart(
 
 
 def growth_chart(points: Sequence[Mapping[str, float]]) -> Spec:
-    """Return how much of the box between the worst and the best values the front dominated."""
+    """Plot the share of the box between the worst and the best values that the front dominated."""
     unit, seconds = unit_of(points[-1]["time"])
     rows = [{**point, "time": point["time"] / seconds} for point in points]
     share = alt.Y("share:Q", title="dominated by the front", axis=alt.Axis(format="%"))
@@ -312,11 +312,11 @@ def growth_chart(points: Sequence[Mapping[str, float]]) -> Spec:
 def exploits_chart(
     exploits: Sequence[Mapping[str, Any]], names: Mapping[str, str], led: Collection[Any]
 ) -> Spec:
-    """A population: at which iteration which trial went on with whose weights.
+    """Plot a population: which trial continued with which weights, by iteration.
 
     Args:
-        exploits: What :func:`~tunekit.board.page.figures.exploits` returns.
-        names: What trials are called.
+        exploits: As returned by :func:`~tunekit.board.page.figures.exploits`.
+        names: The names of trials, by ID.
         led: The trials and generations that led to the best checkpoint.
     """
     roles = {True: "led to the best checkpoint", False: "did not"}
@@ -333,7 +333,7 @@ def exploits_chart(
     axis = alt.Axis(labelAngle=0, labelOverlap=True)
     base = alt.Chart(alt.NamedData("exploits")).encode(
         x=alt.X("iteration:O", title="training iteration", axis=axis),
-        xOffset=alt.XOffset("trial:N", sort=order),  # those of the same iteration side by side
+        xOffset=alt.XOffset("trial:N", sort=order),  # exploits of an iteration side by side
         y=alt.Y("trial:N", sort=order, title="trial", scale=alt.Scale(domain=order)),
         color=alt.Color(
             "role:N",
@@ -354,19 +354,19 @@ def exploits_chart(
     return _finished(lines + dots, _rows_high(len(order)), exploits=rows)
 
 
-# What a sweep has charts of ---------------------------------------------------------------------
+# The charts of a sweep --------------------------------------------------------------------------
 
-#: So many trials' curves and bars a chart shows, the best first.
+#: The number of trials that a chart shows, the best first.
 MOST_CURVES, MOST_BARS = 100, 40
 
-#: A curve has no more points than that; those that are not in colour have so many together.
+#: The maximum of points in a curve, and in all curves that are not in colour.
 MOST_POINTS, OTHER_POINTS = 200, 5_000
 
 Charts = dict[str, Spec]
 
 
 def draw(found: Findings) -> Charts:
-    """Return all charts that there is something to show in, by name."""
+    """Return all charts that are not empty, by name."""
     return {name: chart for one in CHARTS.values() for name, chart in one(found).items()}
 
 
@@ -389,7 +389,7 @@ def _validated(found: Findings) -> Charts:
 
 
 def _curves(found: Findings, metric: str) -> list[dict[str, Any]]:
-    """Return the points of all curves, each with no more than a chart can show."""
+    """Return the points of all curves, thinned to what a chart can show."""
     points = []
     shown = [one.trial_id for one in found.ranked[:MOST_CURVES]]
     fewer = max(MOST_POINTS // 10, OTHER_POINTS // max(1, len(shown)))
@@ -403,7 +403,7 @@ def _curves(found: Findings, metric: str) -> list[dict[str, Any]]:
 
 
 def _training(place: int) -> Callable[[Findings], Charts]:
-    """Return what draws one of the first metrics that training reports."""
+    """Return the function that draws one of the first metrics that training reports."""
 
     def drawn(found: Findings) -> Charts:
         for name in figures.training_metrics(found.sweep)[place : place + 1]:
@@ -441,7 +441,7 @@ def _decisions(found: Findings) -> Charts:
     return {}
 
 
-#: What draws charts: each returns those that there is something to show in, by name.
+#: The functions that draw charts: each returns those that are not empty, by name.
 CHARTS: Mapping[str, Callable[[Findings], Charts]] = {
     "validated": _validated,
     **{f"training{place}": _training(place) for place in range(3)},

@@ -1,4 +1,4 @@
-"""What the report shows, as plain data: each figure of it is one function here."""
+"""The data of the report's figures: one function for each."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
     "training_metrics",
 ]
 
-# With more spans of time than that, those of validations are joined as those of training are.
+# The number of spans above which spans of validations are joined, as those of training are.
 _MOST_SPANS = 3_000
 # So many rows of validations all panels have together, and each has no fewer and no more than.
 _ROWS, _FEWEST, _MOST = 5_000, 5, 200
@@ -48,10 +48,10 @@ class Verdict:
     """Which trial is best.
 
     Attributes:
-        best: What :meth:`tunekit.Sweep.best` returns.
+        best: As returned by :meth:`tunekit.Sweep.best`.
         winner: Its trial.
-        second: The next trial. None without one, and where something else than the sweep's own
-            scores of single trials decides: a confirmation, or means over seeds.
+        second: The next trial. None if there is none, or if a confirmation or means over seeds
+            decide instead of the sweep's own scores of single trials.
         margin: By how much the winner is better.
     """
 
@@ -63,7 +63,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a sweep has come to, as far as more than one part of the report needs it.
+    """The results of a sweep that more than one part of the report needs.
 
     Attributes:
         sweep: The sweep.
@@ -83,7 +83,7 @@ class Findings:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """Return what trials are called."""
+        """Return each trial's short name, by ID."""
         return {one.trial_id: one.name for one in self.ranked}
 
     @cached_property
@@ -139,7 +139,7 @@ def front(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def growth(sweep: Sweep) -> list[dict[str, float]]:
-    """Return how much of what there is the Pareto front dominated, and from when on."""
+    """Return the share that the Pareto front dominated, over time."""
     if len(sweep.objectives) < 2:
         return []
     grown, began = growth_of(sweep.timeline, sweep.objectives), sweep.timeline.first or 0.0
@@ -151,7 +151,7 @@ def growth(sweep: Sweep) -> list[dict[str, float]]:
 
 
 def training_metrics(sweep: Sweep) -> list[str]:
-    """The first numbers that training reports, by flat name."""
+    """Return the first numeric metrics that training reports, by flat name."""
     validated = set(sweep.timeline.names)
     found: dict[str, None] = {}
     for trial_id in sweep.timeline.trials:
@@ -164,9 +164,9 @@ def training_metrics(sweep: Sweep) -> list[str]:
 
 
 def curves(sweep: Sweep, trial_ids: Sequence[str], metric: str) -> list[dict[str, Any]]:
-    """The values of a metric, training's or validation's, by trial, generation and iteration.
+    """Return the values of a metric, reported or validated, by trial, generation and iteration.
 
-    A value that was estimated has the ends of its interval, ``low`` and ``high``, too.
+    Estimated values also have the ends of their interval, ``low`` and ``high``.
     """
     points = []
     for trial_id in trial_ids:
@@ -188,7 +188,7 @@ def curves(sweep: Sweep, trial_ids: Sequence[str], metric: str) -> list[dict[str
 
 
 def thinned(points: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """Return the points of one curve, but no more than so many: of each stretch the extreme ones.
+    """Return at most so many points of one curve: the extreme ones of each stretch.
 
     Example:
         >>> curve = [{"value": value} for value in (5, 1, 2, 9, 3, 4, 4, 4)]
@@ -209,10 +209,10 @@ def thinned(points: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]
 
 
 def timeline(sweep: Sweep, trial_ids: Sequence[str]) -> list[Span]:
-    """Return what trials and validations did when.
+    """Return the spans of training and validation of the given trials.
 
-    Spans of training that follow at once are joined; if there are very many spans, those of
-    validations, too, as long as what is between them is too short to be seen.
+    Consecutive spans of training are joined; if there are very many spans, spans of validations are
+    joined, too, where the gap between them is too short to be seen.
     """
     wanted = set(trial_ids)
     began, last = sweep.timeline.first or 0.0, sweep.timeline.last or 0.0
@@ -238,7 +238,7 @@ def timeline(sweep: Sweep, trial_ids: Sequence[str]) -> list[Span]:
 
 
 def decided(sweep: Sweep) -> list[dict[str, Any]]:
-    """The scheduler's decisions on scores: one point each, the iteration that was judged."""
+    """Return the scheduler's decisions, one point each, at the iteration of the score."""
     return [
         {
             "trial": row["trial_id"],
@@ -257,8 +257,8 @@ def rungs(sweep: Sweep) -> list[dict[str, Any]]:
     """Return what became of each trial at each of ASHA's rungs: its first decision at it, or after
     it.
 
-    One that was paused there and resumed went on. Empty for other schedulers, and if trials are in
-    several brackets.
+    A trial that was paused there and resumed has continued. Empty for other schedulers, and if
+    trials are in several brackets.
     """
     settings = sweep.newest_session.get("scheduler")
     milestones = list((settings or {}).get("rungs") or [])
@@ -270,14 +270,14 @@ def rungs(sweep: Sweep) -> list[dict[str, Any]]:
         known = found.setdefault((point["trial"], below[-1]), {**point, "rung": below[-1]})
         if known["outcome"] == "paused":
             place = (known["trial"], known["generation"], known["iteration"])
-            # One that was not resumed is stopped without another score.
+            # A trial that was not resumed is stopped without another score.
             resumed = place in sweep.timeline.resumed
             known["outcome"] = "continued" if resumed else point["outcome"]
     return list(found.values())
 
 
 def exploits(sweep: Sweep) -> list[dict[str, Any]]:
-    """The exploits: from which trial to which, and at which iteration."""
+    """Return the exploits: from which trial to which, and at which iteration."""
     return [
         {
             "trial": exploit.trial_id,
@@ -292,14 +292,14 @@ def exploits(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def schedule(sweep: Sweep, best: BestCheckpoint) -> list[dict[str, Any]]:
-    """The hyperparameters that the best checkpoint was trained with, as they changed."""
+    """Return the hyperparameters that the best checkpoint was trained with, as they changed."""
     changes = sweep.timeline.ancestry.schedule(best.trial_id, best.generation)
     rows = {at: {"from iteration": at, **flatten(config)} for at, config in changes}
     return list(rows.values())
 
 
 def later(sweep: Sweep, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what was validated later: for each name the function, metrics and checkpoints."""
+    """Return later validations: for each name the function, metrics and checkpoints."""
     found = []
     for name, known in summary["later"].items():
         rows = later_scores(sweep.timeline, name, sweep.metric, sweep.mode)
@@ -322,12 +322,12 @@ def later(sweep: Sweep, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 def panels(
     found: Findings, errors: Mapping[str, str], trial_ids: Iterable[str] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Return what is shown of trials in full: their configurations, checkpoints and errors.
+    """Return the details of trials: their configurations, checkpoints and errors.
 
     Args:
-        found: What the sweep has come to.
-        errors: What Tune recorded of failures, by trial.
-        trial_ids: Which ones; by default all.
+        found: The results of the sweep.
+        errors: The failures that Tune recorded, by trial.
+        trial_ids: The trials to include; by default all.
     """
     ranked = {one.trial_id: one for one in found.ranked}
     wanted = list(ranked) if trial_ids is None else [one for one in trial_ids if one in ranked]
@@ -378,13 +378,13 @@ def _panel(
 
 
 def _path(sweep: Sweep, path: str) -> str:
-    """Return where something of the sweep's is, as another process finds it: a path, or a URI."""
+    """Return the path or URI by which another process finds a file of the sweep."""
     if sweep.source is not None and path.startswith(f"{sweep.path}/"):
         return joined(sweep.source, path[len(sweep.path) + 1 :])
     return path
 
 
 def _loads(sweep: Sweep, path: str) -> str:
-    """Return the Python that loads a checkpoint."""
+    """Return the Python code that loads a checkpoint."""
     own = "" if sweep.source is not None else ", filesystem"
     return f"ray.tune.Checkpoint({_path(sweep, path)!r}{own})"

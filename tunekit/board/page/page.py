@@ -81,15 +81,15 @@ _NONE = "\N{EN DASH}"
 def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
     """Write the report of a sweep: one HTML file, which needs no network and no other file.
 
-    It has the ranking, to be sorted, filtered and exported, and of each trial its configuration,
+    It has the ranking, which can be sorted, filtered and exported; each trial's configuration,
     validated checkpoints and error; configurations over their seeds if the seed is known; learning
-    curves with the validated points; what training and validation did when; what waiting for scores
-    cost; ASHA's rungs, or PBT's family tree and schedule; what was validated later; failures; how
-    the sweep was run; how to go on with it and use its best checkpoint.
-    What a sweep has nothing of is left out. Long lists are cut, the best trials first, and say so.
+    curves with the validated points; a timeline of training and validation; the cost of waiting for
+    scores; ASHA's rungs, or PBT's family tree and schedule; later validations; failures; the
+    sweep's settings; and how to continue the sweep and use its best checkpoint. Empty parts are
+    left out. Long lists are cut after the best trials, with a note.
 
     Args:
-        sweep: The sweep; :func:`tunekit.load` reads one.
+        sweep: The sweep, as returned by :func:`tunekit.load`.
         path: The file; it is replaced if it exists. By default ``report.html`` in the experiment's
             folder, or, if that is not local, the experiment's name and ``-report.html`` here.
 
@@ -97,7 +97,7 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
         The file.
 
     Raises:
-        tunekit.errors.ConfigError: If ``path`` is in no folder, or is one.
+        tunekit.errors.ConfigError: If ``path`` is a folder, or its folder does not exist.
         OSError: If the file cannot be written, or the sweep's storage fails.
 
     Example:
@@ -123,7 +123,7 @@ def _default_file(sweep: Sweep) -> Path:
 
 
 def render(sweep: Sweep) -> str:
-    """The report of a sweep as HTML."""
+    """Return the report of a sweep as HTML."""
     found = Findings(sweep)
     told = contents(found)
     in_full = render_panels(found, told["errors"])
@@ -132,11 +132,11 @@ def render(sweep: Sweep) -> str:
 
 
 def contents(found: Findings, drawn: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Everything that the report says, as data.
+    """Return the contents of the report as data.
 
     Args:
-        found: What the sweep has come to.
-        drawn: Its charts by name, if they have been drawn already.
+        found: The results of the sweep.
+        drawn: Its charts by name, if they are already drawn.
     """
     sweep = found.sweep
     ranked, verdict, seeds = found.ranked, found.verdict, found.seeds
@@ -202,7 +202,7 @@ def _resumes(sweep: Sweep, source: str) -> str:
 
 
 def _are_numbers(found: Findings, name: str) -> bool:
-    """Return whether a hyperparameter has no values but numbers, where it has any."""
+    """Return whether all values of a hyperparameter are numbers."""
     values = [one.hyperparameters.get(name) for one in found.ranked]
     return all(isinstance(value, (int, float, type(None))) for value in values) and not any(
         isinstance(value, bool) for value in values
@@ -213,11 +213,11 @@ def sections_of(told: Mapping[str, Any]) -> dict[str, str]:
     """Return the sections of the page as HTML, in order, by name.
 
     Args:
-        told: What :func:`contents` returns.
+        told: As returned by :func:`contents`.
     """
     made = _environment().get_template("sections.html").make_module(dict(told))
     order = list(SECTIONS)
-    if told["causes"] and told["verdict"] is None:  # there is nothing else to look at
+    if told["causes"] and told["verdict"] is None:  # failures are all there is to see
         order.remove("failures")
         order.insert(1, "failures")
     every = {name: str(getattr(made, f"section_{name}")()).strip() for name in order}
@@ -228,7 +228,7 @@ def index_of(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the list of several sweeps, as HTML.
 
     Args:
-        rows: As of :meth:`tunekit.board.serve.catalogue.Catalogue.outlines`.
+        rows: As returned by :meth:`tunekit.board.serve.catalogue.Catalogue.outlines`.
     """
     made: Any = _environment().get_template("index.html").make_module({"rows": rows})
     return str(made.section_sweeps()).strip()
@@ -241,13 +241,13 @@ def render_panels(
     *,
     control: bool = False,
 ) -> dict[str, str]:
-    """Return what is shown of trials in full, as HTML, by trial.
+    """Return the details of trials as HTML, by trial.
 
     Args:
-        found: What the sweep has come to.
-        errors: What Tune recorded of failures, by trial.
-        trial_ids: Which ones; by default all.
-        control: Whether there are buttons that stop, pause, continue and copy a trial.
+        found: The results of the sweep.
+        errors: The failures that Tune recorded, by trial.
+        trial_ids: The trials to include; by default all.
+        control: Whether to add buttons that stop, pause, continue and copy a trial.
     """
     known = {"metric": found.metric, "control": control}
     made: Any = _environment().get_template("sections.html").make_module(known)
@@ -267,15 +267,14 @@ def shell(
     """Return a page as HTML.
 
     Args:
-        name: What it is about.
+        name: The subject of the page.
         sections: Its sections as HTML, by name.
-        script: What draws charts, if the page is to need nothing else.
-        panels: What is shown of trials in full, likewise, by trial.
+        script: The script that draws charts, if the page has to be self-contained.
+        panels: The details of trials, likewise, by trial.
         drawn: The charts, by name.
-        live: Of a page that a server keeps up to date: the ``nonce`` of its scripts, where it asks
-            for ``news``, the ``version`` that it has, where its ``chart`` and ``trial`` are to be
-            had, and the ``vega`` script, where it can ``ask`` something of the sweep, and where the
-            page with all sweeps is (``home``), if there are these.
+        live: For a page that a server updates: the ``nonce`` of its scripts; its ``version``; the
+            addresses of ``news``, ``chart``, ``trial`` and the ``vega`` script; and, if they exist,
+            those of requests to the sweep (``ask``) and of the list of sweeps (``home``).
     """
     files = {kind: _file(f"page.{kind}") for kind in ("css", "js")}
     return (
@@ -324,7 +323,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _loads(sweep: Sweep) -> str:
-    """The Python that loads the sweep."""
+    """Return the Python code that loads the sweep."""
     seed = f", seed_param={sweep.seed_param!r}" if sweep.has_seeds else ""
     if sweep.source is not None:
         return f"tunekit.load({sweep.source!r}{seed})"
@@ -333,13 +332,13 @@ def _loads(sweep: Sweep) -> str:
 
 @lru_cache(maxsize=1)
 def vega() -> str:
-    """Return what draws the charts: Vega, Vega-Lite and Vega-Embed, as a script."""
+    """Return the script that draws the charts: Vega, Vega-Lite and Vega-Embed."""
     script = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub has no default
     return str(script).replace("</script", "<\\/script")
 
 
 def in_script(value: Any) -> str:
-    """Return JSON that may stand in a script of a page: nothing in it looks like a tag.
+    """Return JSON that is safe inside a script element: nothing in it looks like a tag.
 
     Example:
         >>> print(in_script({"a": "</script>"}))
@@ -365,7 +364,7 @@ def _raw(value: float) -> str:
 
 
 def _seconds(value: float | None) -> str:
-    """A duration for readers.
+    """Return a duration as text.
 
     Example:
         >>> _seconds(4.25), _seconds(75), _seconds(7300)

@@ -1,4 +1,4 @@
-"""The server's addresses, and who may ask for them."""
+"""The server's routes, and the access rules for them."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ with extra("serve"):
 
 __all__ = ["HEADERS", "LOCAL", "Application"]
 
-#: The hosts by which a browser on this machine calls it.
+#: The host names by which a browser on this machine reaches the server.
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
-#: What each answer says: it stays in its page, its site, and out of caches.
+#: The headers of each response, which keep it in its page and site, and out of caches.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -51,7 +51,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 
-# So many sweeps are followed at once: those that were asked for last.
+# The number of sweeps to follow at once: the most recently requested ones.
 _KEPT = 16
 _PORT = re.compile(r":[0-9]*$")
 _VEGA = f"/assets/vega-{VERSION}.js"
@@ -60,20 +60,20 @@ _VEGA = f"/assets/vega-{VERSION}.js"
 class Application(Starlette):
     """The server as an ASGI application.
 
-    A request needs the token, as a cookie or, once, in its address: others who are logged in to
-    this machine, or can reach it, may not read the sweeps' files. Two rules keep other sites out,
-    whatever a browser does with the cookie: ``Host`` is one of the server's own, so that a foreign
-    name made to point here (DNS rebinding) opens nothing; and no page of another origin may load
-    anything. What asks something of a sweep is posted by a page of the server's own origin.
+    A request needs the token, as a cookie or, once, in its address, because other users of this
+    machine, or of its network, may not have access to the sweeps' files. Two rules keep other sites
+    out, regardless of the cookie: ``Host`` must be one of the server's own, against DNS rebinding;
+    and pages of another origin may not load anything. Requests to a sweep must be posted by a page
+    of the server's own origin.
 
     Args:
         catalogue: The sweeps that are served.
         options: The metric, mode and seed, as for :func:`tunekit.load`.
-        token: What a browser has to bring.
+        token: The token that a browser has to send.
         control: Whether trials may be stopped, paused, continued and added from a page.
-        cookie: The name of the cookie that it gets for that.
-        hosts: The names and addresses by which the server may be called, without a port.
-        any_address: Whether any IP address may call it, too: no name was made to point here.
+        cookie: The name of the cookie that it gets in return.
+        hosts: The host names and addresses that requests may use, without a port.
+        any_address: Whether ``Host`` may also be any IP address, which DNS rebinding cannot forge.
     """
 
     def __init__(
@@ -111,14 +111,14 @@ class Application(Starlette):
     async def _guarded(
         self, request: Request, answer: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        """Answer a request if it may be answered."""
+        """Answer a request if access is allowed."""
         response = self._refusal(request) or await answer(request)
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
         return response
 
     def _refusal(self, request: Request) -> Response | None:
-        """Return what to say to a request that may not come in, or brings the token; or None."""
+        """Return the response to a request that is refused or brings the token; otherwise None."""
         host = ", ".join(request.headers.getlist("host"))
         if not self._is_own(_PORT.sub("", host.lower())):
             text = (
@@ -126,7 +126,7 @@ class Application(Starlette):
                 "address that tunekit serve has printed, or pass --host with the name you use."
             )
             return PlainTextResponse(text, status_code=421)
-        # A link from another site may be followed; what a page of such a site loads is refused.
+        # Links from other sites may be followed, but their pages may not load anything.
         reads = request.method in ("GET", "HEAD")
         follows = reads and request.headers.get("sec-fetch-dest") == "document"
         own = request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
@@ -160,10 +160,10 @@ class Application(Starlette):
             return False
         return self._any_address
 
-    # Starlette calls what follows in threads, unless it is a coroutine.
+    # Starlette calls the following methods in threads, unless they are coroutines.
 
     def _home(self, request: Request) -> Response:
-        """The list of sweeps; if there is but one, that."""
+        """Return the list of sweeps, or the sweep if there is only one."""
         self._entries = self._catalogue.look()
         if len(self._entries) == 1:
             return RedirectResponse(f"/sweeps/{next(iter(self._entries))}", status_code=307)
@@ -179,7 +179,7 @@ class Application(Starlette):
         live.first()
         own = f"/sweeps/{live.entry.key}"
         known = {name: f"{own}/{name}" for name in ("news", "trial", "chart")}
-        # The version first: what changes meanwhile is sent again.
+        # Read the version first, so that changes in the meantime are sent again.
         known |= {"ask": f"{own}/ask"} if self._control else {}
         known |= {"version": live.version, "home": "/all", "vega": _VEGA}
         return _page(live.entry.name, live.parts, **known)
@@ -221,7 +221,7 @@ class Application(Starlette):
         return Response(text, media_type="application/json")
 
     def _live(self, request: Request) -> LiveSweep:
-        """Return what follows the sweep that the path names."""
+        """Return the live sweep that the path names."""
         key = request.path_params["key"]
         if key not in self._entries:  # it may have begun since
             self._entries = self._catalogue.look()
@@ -234,7 +234,7 @@ class Application(Starlette):
 
 
 def _same(given: str, wanted: str) -> bool:
-    """Compare in a time that says nothing of where they differ."""
+    """Compare in constant time."""
     return secrets.compare_digest(given.encode(errors="replace"), wanted.encode())
 
 

@@ -1,4 +1,4 @@
-"""Which sweeps are served: those at the given paths, and all below them; and what they do."""
+"""The sweeps that are served: those at or below the given paths, with their states."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tunekit.reading.sweep import outline
 
 __all__ = ["Catalogue", "Entry"]
 
-# Of so many sweeps, the newest ones, it is said what they do.
+# The number of sweeps, the newest ones, whose state is shown.
 _MOST_READ = 100
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a sweep is.
+    """The location of a sweep.
 
     Attributes:
-        key: What stands for it in addresses: hexadecimal digits, the same after a restart.
-        name: What it is called, relative to the given path.
+        key: Its key in addresses: hexadecimal digits, the same after a restart.
+        name: Its name, relative to the given path.
         filesystem: The storage.
         path: The experiment's folder there.
         source: The path or URI that another process can load it by.
@@ -45,12 +45,12 @@ class Entry:
 class Catalogue:
     """The sweeps at, and below, some paths.
 
-    An address of the server names a sweep by its key, which is looked up here and nowhere else: no
-    path comes from a request.
+    Addresses of the server name a sweep by its key, which is only looked up here: no path comes
+    from a request.
 
     Args:
-        paths: Local paths, or URIs: a sweep's folder, or one with sweeps below it. Ends of paths
-            that do not exist yet are fine if what is above them does.
+        paths: Local paths, or URIs: a sweep's folder, or one with sweeps below it. The ends of
+            paths need not exist yet, if the folders above them do.
 
     Raises:
         tunekit.errors.ConfigError: If a path cannot be reached, or is part of a sweep.
@@ -100,7 +100,7 @@ class Catalogue:
         return found
 
     def outlines(self, **goal: str | None) -> list[dict[str, Any]]:
-        """Return the sweeps in short: those that run first, then the newest.
+        """Return short summaries of the sweeps: running ones first, then the newest.
 
         A sweep is read when its journal has changed, and while it is running.
 
@@ -108,8 +108,8 @@ class Catalogue:
             goal: The metric and the mode, as for :func:`tunekit.load`.
 
         Returns:
-            As of :func:`~tunekit.reading.sweep.outline`, with the ``entry``. Of the older ones,
-            if there are many, nothing else is known.
+            As returned by :func:`~tunekit.reading.sweep.outline`, with the ``entry``. If there are
+            many, older ones have only the ``entry``.
 
         Raises:
             OSError: As for :meth:`look`.

@@ -19,27 +19,27 @@ from tunekit.reading.sweep import Follower
 
 __all__ = ["LiveSweep"]
 
-# A journal is looked at no more often than that, in seconds, however many look at its page.
+# The minimum of seconds between two reads of a journal, however many browsers show its page.
 _INTERVAL_S = 0.5
-# Of the time, so much may go into the page's text, and into each of its charts.
+# The shares of the time that may go into the page's text, and into each of its charts.
 _TEXT = "text"
 _TEXT_SHARE, _CHART_SHARE, _CHART_LEAST_S = 0.3, 0.03, 2.0
 
 
 class LiveSweep:
-    """A sweep that is being followed, and its page.
+    """Follow a sweep, and keep its page up to date.
 
-    The page is brought up to date whenever a browser asks for what is new. That does one piece of
-    work, so that nothing waits for all charts. Work takes no more than its share of the time,
-    however large the sweep is; what has changed meanwhile is shown with the next one.
+    Each time a browser asks for updates, one piece of work is done, so no request waits for all
+    charts. Work is limited to a share of the time, however large the sweep is; changes in the
+    meantime are shown with the next update.
 
-    Each part and each chart has the version of the page at which it changed last. A version also
-    names the server's run: a browser that comes from another run gets all parts.
+    Each part and each chart has the version of the page at which it last changed. A version also
+    identifies the server's run: a browser with a version from another run gets all parts.
 
     Args:
         entry: Where the sweep is.
         options: The metric, mode and seed, as for :func:`tunekit.load`.
-        clock: What the time is read from.
+        clock: The clock.
         control: Whether trials have buttons that stop, pause and continue them.
     """
 
@@ -52,10 +52,10 @@ class LiveSweep:
         control: bool = False,
     ):
         self.entry, self._clock, self._control = entry, clock or SystemClock(), control
-        #: Why it cannot be brought up to date at the moment; empty if it can.
+        #: Why the page cannot be updated at the moment; empty if it can.
         self.trouble = ""
         self._name, self._number = secrets.token_hex(8), 0
-        # By name, in order: the version at which it changed last, and its HTML, or JSON.
+        # By name, in order: the version of the last change, and the HTML or JSON.
         self._parts: dict[str, tuple[int, str]] = {}
         self._charts: dict[str, tuple[int, str]] = {}
         self._follower = Follower(
@@ -63,7 +63,7 @@ class LiveSweep:
         )
         self._reads = Pace(1.0, _INTERVAL_S)
         self._drawn: dict[str, dict[str, Any]] = {}
-        # What is not as the sweep is, and when it may be done again.
+        # The parts that are out of date, and when each may be updated again.
         self._stale: set[str] = set()
         self._paces = {_TEXT: Pace(_TEXT_SHARE)}
         self._paces |= {name: Pace(_CHART_SHARE, _CHART_LEAST_S) for name in CHARTS}
@@ -71,7 +71,7 @@ class LiveSweep:
 
     @property
     def version(self) -> str:
-        """Return the version, as a browser gives it back."""
+        """Return the version, as browsers send it."""
         return f"{self._name}-{self._number}"
 
     @property
@@ -85,18 +85,18 @@ class LiveSweep:
         return {name: text for name, (_, text) in self._charts.items()}
 
     def first(self) -> None:
-        """Have something to show."""
+        """Prepare the first version of the page."""
         with self._working:
             if not self._parts:
                 self.step()
 
     def news(self, version: str) -> dict[str, Any]:
-        """Do a piece of work; return what a browser that has a version lacks.
+        """Do a piece of work; return the changes since a browser's version.
 
         Returns:
-            The ``version`` that it then has; the names of all parts, in ``order``; the ``parts``
-            that have changed, as HTML; the names of the ``charts`` that have; the ``trouble``; and
-            whether ``more`` is to come at once.
+            The new ``version``; the names of all parts, in ``order``; the ``parts`` that have
+            changed, as HTML; the names of the ``charts`` that have changed; the ``trouble``; and
+            whether ``more`` will follow at once.
         """
         with self._working:
             more = self.step()
@@ -112,7 +112,7 @@ class LiveSweep:
             }
 
     def step(self) -> bool:
-        """Read what is new, and do what is due first; return whether anything was."""
+        """Read new events, and update the part that is due first; return whether one was due."""
         began = self._clock.monotonic()
         try:
             if self._reads.due(began):
@@ -134,7 +134,7 @@ class LiveSweep:
         return False
 
     def panel(self, trial_id: str) -> str | None:
-        """Return a trial in full, as HTML; None if there is no such trial."""
+        """Return the details of a trial as HTML; None if there is no such trial."""
         with self._working:
             sweep = self._follower.sweep
             if trial_id not in sweep.timeline.trials:

@@ -1,4 +1,4 @@
-"""Listens, and serves sweeps until it is interrupted."""
+"""Serve sweeps over HTTP until interrupted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ with extra("serve"):
 
 __all__ = ["PORT", "TOKEN", "listen", "lower_priority", "serve"]
 
-#: The port, unless another one is asked for; if it is taken, any that is free.
+#: The default port; if it is taken, any free one.
 PORT = 7007
 
 #: The environment variable with a token that stays the same after a restart.
@@ -28,7 +28,7 @@ TOKEN = "TUNEKIT_SERVE_TOKEN"
 
 _LEAST_TOKEN = 16
 
-# How far its work stands back where a sweep on the same machine needs the processors (nice(2)).
+# The priority of the server's work relative to a sweep on the same machine (nice(2)).
 _NICE = 5
 
 
@@ -46,24 +46,24 @@ def serve(
     """Serve sweeps as live pages, until Ctrl-C.
 
     Args:
-        paths: Local paths, or URIs: sweeps' folders, or such with sweeps below them.
-        host: The name or address to listen on; requests have to call the server by it, or by a
-            name of this machine. Whoever can reach it has to bring the token.
-        port: Where to listen; by default :data:`PORT`, or any free one if it is taken.
-        control: Whether whoever has the token may stop, pause, continue and add trials, too.
+        paths: Local paths, or URIs: sweeps' folders, or folders with sweeps below them.
+        host: The name or address to listen on; requests must use it, or a name of this machine, as
+            their host, and must have the token.
+        port: The port; by default :data:`PORT`, or any free one if it is taken.
+        control: Whether the token also allows stopping, pausing, continuing and adding trials.
         metric: As for :func:`tunekit.load`.
         mode: Likewise.
         seed_param: Likewise.
-        ready: Called with the address of the page, with the token, once it can be opened.
+        ready: Called with the address of the page, including the token, once it can be opened.
 
     Raises:
-        tunekit.errors.ConfigError: If a path cannot be reached or is none of sweeps, if the host
+        tunekit.errors.ConfigError: If a path cannot be reached or is part of a sweep, if the host
             or port cannot be listened on, or if the token in the environment is too short.
         OSError: If a storage fails.
     """
     catalogue = Catalogue(paths)
     problems = Problems("tunekit serve")
-    # Also on this machine alone: others who are logged in there may not read the files.
+    # Required on this machine, too: its other users may not have access to the files.
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
     if len(token) < _LEAST_TOKEN:
         problems.add(
@@ -72,7 +72,7 @@ def serve(
         )
     listener = listen(host, port, problems)
     problems.raise_any()
-    assert listener is not None  # or it was raised
+    assert listener is not None  # otherwise an error was raised
     address, number, *_ = listener.getsockname()
     anywhere = address in ("0.0.0.0", "::")
     shown = socket.gethostname() if anywhere else host
@@ -90,7 +90,7 @@ def serve(
         app,
         interface="asgi3",
         log_level="warning",
-        access_log=False,  # it would have the token
+        access_log=False,  # it would contain the token
         server_header=False,
         proxy_headers=False,
         lifespan="off",
@@ -98,25 +98,25 @@ def serve(
         timeout_graceful_shutdown=1,
     )
     lower_priority()
-    # What draws charts takes seconds to put together: before anybody asks for it.
+    # The script that draws charts takes seconds to build; do it before the first request.
     threading.Thread(target=vega, name="tunekit-vega", daemon=True).start()
     ready(f"http://{shown}:{number}/?token={token}")
     try:
         uvicorn.Server(config).run(sockets=[listener])
-    except KeyboardInterrupt:  # how one leaves
+    except KeyboardInterrupt:  # the usual way to end
         pass
     finally:
         listener.close()
 
 
 def lower_priority() -> None:
-    """Let others have the processors first: on Linux for this thread and those that it begins."""
-    with contextlib.suppress(AttributeError, OSError):  # not everywhere, and not for everybody
+    """Lower the CPU priority, on Linux for this thread and those that it starts."""
+    with contextlib.suppress(AttributeError, OSError):  # not supported or not permitted everywhere
         os.nice(_NICE)
 
 
 def listen(host: str, port: int | None, problems: Problems) -> socket.socket | None:
-    """Return a socket that listens; None if there is none, and why goes to problems."""
+    """Return a listening socket; None, with a problem, if there is none."""
     last: OSError | None = None
     for number in [port] if port is not None else [PORT, 0]:
         try:
