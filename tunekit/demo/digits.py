@@ -1,7 +1,6 @@
 """A small convolutional network for scikit-learn's handwritten digits.
 
-The trainable and the validation function are what a user would write; nothing in them is special
-to the demonstration.
+The trainable and the validation function are written as in a user's own program.
 """
 
 from __future__ import annotations
@@ -62,9 +61,9 @@ STATE = "state.pt"
 
 
 def start_ray() -> None:
-    """Start a Ray of the sweep's own, with at least four logical CPUs.
+    """Start a new Ray instance for the sweep, with at least four logical CPUs.
 
-    One that runs on this machine is left alone: it may have fewer.
+    A running instance is not used, because it may have fewer.
     """
     ray.init(
         address="local",
@@ -76,7 +75,7 @@ def start_ray() -> None:
 
 
 def tune_config(trials: int, seed: int) -> tune.TuneConfig:
-    """Return how so many trials are sampled and stopped."""
+    """Return the settings that sample and stop trials."""
     return tune.TuneConfig(
         metric="accuracy",
         mode="max",
@@ -88,7 +87,7 @@ def tune_config(trials: int, seed: int) -> tune.TuneConfig:
 
 @lru_cache
 def split(part: str) -> tuple[Tensor, Tensor]:
-    """Images (n x 1 x 8 x 8, from 0 to 1) and labels of a part of the digits.
+    """Return images (n x 1 x 8 x 8, from 0 to 1) and labels of a part of the digits.
 
     The parts are ``"train"``, ``"validation"`` and ``"test"``:
     600 images for training, 600 for validation, and 597 for testing at the end.
@@ -104,7 +103,7 @@ def split(part: str) -> tuple[Tensor, Tensor]:
 
 
 def build(config: dict[str, Any]) -> nn.Module:
-    """The network of a configuration: two convolutions and a linear layer."""
+    """Return the network of a configuration: two convolutions and a linear layer."""
     width = config["width"]
     return nn.Sequential(
         nn.Conv2d(1, width, 3, padding=1),
@@ -159,7 +158,7 @@ class Training:
         return total / len(labels)
 
     def save(self, directory: Path) -> None:
-        """Save all that it needs to continue."""
+        """Save the state that training needs to continue."""
         state = {
             "model": self.model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -207,7 +206,7 @@ def scores_of(model: nn.Module, part: str = "validation") -> dict[str, float]:
 def validate_in_batches(
     checkpoint: tune.Checkpoint, resume: Mapping[str, tunekit.Estimate] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield after each 100 of 5,400 images, moved ones among them, which accuracy they have.
+    """Yield the accuracy so far after each 100 of 5,400 images, including moved ones.
 
     The images are in random order, the same for all checkpoints.
     """
@@ -225,7 +224,7 @@ def validate_in_batches(
 
 @lru_cache
 def _shuffled() -> tuple[Tensor, Tensor]:
-    """Return all the images to validate with, moved ones among them, in random order."""
+    """Return all validation images, including moved ones, in random order."""
     images, labels = split("validation")
     moved = torch.cat(list(shifts(images)))
     order = torch.randperm(len(moved), generator=torch.Generator().manual_seed(0))
@@ -243,12 +242,12 @@ def _load(checkpoint: tune.Checkpoint) -> nn.Module:
 
 
 def accuracy_of(checkpoint: tune.Checkpoint) -> float:
-    """Accuracy on the test images."""
+    """Return the accuracy on the test images."""
     return validate(checkpoint, part="test")["accuracy"]
 
 
 def shifts(images: Tensor) -> Iterator[Tensor]:
-    """The images moved by up to a pixel each way: nine times as many, the unmoved included."""
+    """Yield the images moved by up to a pixel each way: nine times as many, with the unmoved."""
     padded = nn.functional.pad(images, (1, 1, 1, 1))
     for down in range(3):
         for right in range(3):

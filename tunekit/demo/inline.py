@@ -52,7 +52,7 @@ def train_inline(config: dict[str, Any]) -> None:
             checkpoint = tune.Checkpoint.from_directory(folder)
             if training.epochs in AT[config["at"]]:
                 scores = digits.scores_of(training.model)
-            # Between rungs, ASHA is told what it knows: it wants the metric in each report.
+            # ASHA requires the metric in each report: repeat the last value between rungs.
             tune.report({"loss": loss, **scores}, checkpoint=checkpoint)
 
 
@@ -82,7 +82,7 @@ def run_alone(trials: int, seed: int, at: str = "epochs") -> Spent:
     """Run the sweep in a process of its own.
 
     Raises:
-        subprocess.CalledProcessError: It has failed; what it said is on the terminal.
+        subprocess.CalledProcessError: If it fails; its output is on the terminal.
     """
     command = [sys.executable, "-m", "tunekit.demo.inline", str(trials), str(seed), at]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)

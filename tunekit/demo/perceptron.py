@@ -34,7 +34,7 @@ STATE = "state.pt"
 
 
 def build() -> nn.Module:
-    """The network: two hidden layers of 64."""
+    """Return the network: two hidden layers of 64."""
     return nn.Sequential(
         nn.Flatten(),
         *(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU()),
@@ -43,7 +43,7 @@ def build() -> nn.Module:
 
 
 def augmented(images: Tensor, config: dict[str, Any], random: torch.Generator) -> Tensor:
-    """Images (n x 1 x 8 x 8), some of them shifted by up to a pixel each way, all of them noisy.
+    """Return noisy images (n x 1 x 8 x 8), some of them shifted by up to a pixel each way.
 
     ``config["shift"]`` is the probability that an image is shifted, ``config["noise"]`` the
     standard deviation of the noise.
@@ -96,7 +96,7 @@ class Perceptron(tune.Trainable):
         torch.save(state, Path(checkpoint_dir, STATE))
 
     def load_checkpoint(self, checkpoint: str) -> None:
-        """Go on from what :meth:`save_checkpoint` saved, this trial or another."""
+        """Continue from a checkpoint of this trial or another."""
         state = torch.load(Path(checkpoint, STATE), weights_only=True)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -123,5 +123,5 @@ def validate(checkpoint: tune.Checkpoint, *, part: str = "validation") -> dict[s
 
 
 def accuracy_of(checkpoint: tune.Checkpoint) -> float:
-    """Accuracy on the test images, shifted ones included."""
+    """Return the accuracy on the test images, including shifted ones."""
     return validate(checkpoint, part="test")["accuracy"]

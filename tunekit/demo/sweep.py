@@ -1,4 +1,4 @@
-"""Sweep a small network over the digits with ASHA, and say what came of it."""
+"""Sweep a small network over the digits with ASHA, and print the results."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def run(
     report: bool = False,
     inline: bool = False,
 ) -> None:
-    """Run the sweep, and say which checkpoint is best.
+    """Run the sweep, and print which checkpoint is best.
 
     Args:
         trials: How many to sample.
-        on_pending: What a trial does while a score of it is pending.
-        seed: Of the search.
+        on_pending: What a trial does while one of its scores is pending.
+        seed: The seed of the search.
         verbose: Tune's verbosity, 0 to 2.
         storage: Where the results go; by default a new temporary folder.
         report: Whether the sweep's report is written at the end.
-        inline: Whether the same sweep is run once more, validating inline, and compared.
+        inline: Whether to run the same sweep again with inline validation, and compare.
     """
     if report:
         from tunekit.board.page import write_page
@@ -73,7 +73,7 @@ def run(
 
 
 def winner(best: tunekit.reading.findings.BestCheckpoint, tested: float | None) -> str:
-    """Say which checkpoint is the best; ``tested``: its accuracy on the test images."""
+    """Describe the best checkpoint; ``tested``: its accuracy on the test images."""
     told = (
         f"The best checkpoint is that of trial {best.trial_id} at epoch {best.iteration}: right on "
         f"{best.score:.2%} of the validation images"
@@ -82,7 +82,7 @@ def winner(best: tunekit.reading.findings.BestCheckpoint, tested: float | None) 
 
 
 def next_commands(path: str) -> list[str]:
-    """Return what to type next.
+    """Return the commands to run next.
 
     Example:
         >>> next_commands("/my results/digits")[1:]

@@ -1,4 +1,4 @@
-"""A validation that is none, to try a validation function by itself."""
+"""A fake validation context, to try a validation function by itself."""
 
 from __future__ import annotations
 

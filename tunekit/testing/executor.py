@@ -1,4 +1,4 @@
-"""Validations that take as long, and end as badly, as a test says."""
+"""Validations with durations and failures that a test sets."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class FakeExecutor(Executor):
         self._due: list[tuple[float, int, str, Attempt]] = []
         self._order = 0
         self._live: dict[str, Attempt] = {}
-        # When each gets its resources.
+        # The time at which each gets its resources.
         self._placed: dict[str, float] = {}
         #: Every attempt that was started, in order.
         self.started: list[Attempt] = []
-        # What is left of the validations that yield what they know.
+        # The generators of validations that yield estimates.
         self._steps: dict[str, Iterator[Any]] = {}
         self._newest: dict[str, Any] = {}
         #: Every attempt that ended because it had yielded enough, in order.
@@ -107,7 +107,7 @@ class FakeExecutor(Executor):
                     continue
             except StopIteration as end:
                 value = self._newest.get(attempt.id) if end.value is None else end.value
-            except Exception as error:  # the test's own way to let a validation fail
+            except Exception as error:  # how a test makes a validation fail
                 reason = described(error).reason
                 value = Failed(attempt.id, reason, error="Traceback of a test")
             if isinstance(value, (Returned, Failed)):
@@ -137,7 +137,7 @@ class FakeExecutor(Executor):
         return sum(self._placed[attempt_id] > now for attempt_id in self._live)
 
     def hurry(self) -> None:
-        """Let everything that waits for resources begin now."""
+        """Start everything that waits for resources."""
         now = self._clock.monotonic()
         waiting = {attempt.id for _, _, what, attempt in self._due if what == "begin"}
         self._placed.update(dict.fromkeys(waiting, now))
@@ -150,7 +150,7 @@ class FakeExecutor(Executor):
         heapq.heapify(self._due)
 
     def next_due(self) -> float | None:
-        """Return when something happens next, on the clock; None if nothing does."""
+        """Return the time of the next event, on the clock; None if there is none."""
         while self._due and self._due[0][3].id not in self._live:
             heapq.heappop(self._due)
         return self._due[0][0] if self._due and self._due[0][0] < float("inf") else None

@@ -22,7 +22,7 @@ __all__ = ["JournalSummary", "check_journal", "place_of"]
 
 
 def place_of(request_id: str) -> str:
-    """Trial, generation and iteration of a request; how often that was run is another matter.
+    """Return trial, generation and iteration of a request, without the run.
 
     Example:
         >>> place_of("trial_7:0:3:2")
@@ -61,10 +61,10 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
     - A trial's end is delivered once, after its last score.
 
     Args:
-        events: The journal of a sweep that is over.
+        events: The journal of a sweep that has ended.
 
     Raises:
-        AssertionError: If one of these does not hold; names the line that breaks it.
+        AssertionError: If one of these does not hold; names the offending line.
 
     Example:
         >>> from tunekit.core.events import ValidationEnded, ValidationRequested
