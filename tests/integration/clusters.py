@@ -92,30 +92,6 @@ def _validate_where(checkpoint: tune.Checkpoint) -> dict[str, float]:
     return {**validate(checkpoint), "node": node}
 
 
-class Stepping(tune.Trainable):
-    """Counts to ``length``, and writes down what it runs."""
-
-    def setup(self, config: dict[str, Any]) -> None:
-        self.steps = 0
-
-    def step(self) -> dict[str, Any]:
-        self.steps += 1
-        _write_down(self.config["log"], self.steps)
-        time.sleep(self.config["sleep_s"])
-        return {"loss": 1 / self.steps, "done": self.steps >= self.config["length"]}
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        Path(checkpoint_dir, "state.json").write_text(json.dumps({"steps": self.steps, "scale": 1}))
-
-    def load_checkpoint(self, checkpoint_dir: str) -> None:
-        self.steps = json.loads(Path(checkpoint_dir, "state.json").read_text())["steps"]
-
-
-def _write_down(path: str, step: int) -> None:
-    with open(path, "a") as log:
-        log.write(f"{step}\n")
-
-
 def spot(folder: Path) -> None:
     """A node with trials is taken away, 6 s after notice and without any, which fails them."""
     cluster = Cluster(
@@ -123,7 +99,7 @@ def spot(folder: Path) -> None:
     )
     ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
     alive = [cluster.add_node(num_cpus=4, resources={"spot": 4}) for _ in range(2)]
-    cases = [("function", True), ("function", False), ("class", True), ("trainer", True)]
+    cases = [("function", True), ("function", False), ("trainer", True)]
     told = {
         f"{kind}, {'notice' if notice else 'none'}": _on_spot(folder, cluster, alive, kind, notice)
         for kind, notice in cases
@@ -183,9 +159,8 @@ def _on_spot(folder: Path, cluster: Cluster, alive: list, kind: str, notice: boo
         )
         ran = [line.split()[2] for line in (home / "ran").read_text().splitlines() if " 0 " in line]
     else:
-        what = Stepping if kind == "class" else runs.counting
         tuner = tunekit.Tuner(
-            tune.with_resources(what, {"cpu": 1, "spot": 1}),
+            tune.with_resources(runs.counting, {"cpu": 1, "spot": 1}),
             param_space=config,
             run_config=tune.RunConfig(
                 name="sweep",

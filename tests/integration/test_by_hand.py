@@ -44,7 +44,12 @@ def test_what_was_asked_outlives_a_kill(tmp_path):
         return subprocess.Popen(
             [sys.executable, "-m", *program],
             cwd=root,
-            env={**os.environ, "PYTHONPATH": str(root), "TUNEKIT_CHECK": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(root),
+                "RAY_ADDRESS": "local",
+                "TUNEKIT_CHECK": "1",
+            },
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,

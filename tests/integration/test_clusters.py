@@ -50,9 +50,9 @@ def test_trials_move_from_a_node_that_is_about_to_end(tmp_path):
         assert one["summary"]["validated"] == one["saved"], kind
         assert one["summary"]["failed"] == 0, kind
     noticed = [one for kind, one in told.items() if kind.endswith("notice")]
-    assert [one["failures"] for one in noticed] == [0, 0, 0]
+    assert [one["failures"] for one in noticed] == [0, 0]
     # The workers of a trainer are in the next iteration already.
-    assert [one["redone"] for one in noticed[:2]] == [0, 0] and noticed[2]["redone"] <= 2
+    assert noticed[0]["redone"] == 0 and noticed[1]["redone"] <= 2
     # Without notice, the trials there fail, and go on from their checkpoints.
     assert told["function, none"]["failures"] > 0
     assert told["function, none"]["redone"] > 0

@@ -40,7 +40,7 @@ def test_the_example_of_the_readme_prints_what_the_readme_shows(tmp_path, monkey
         capture_output=True,
         text=True,
         timeout=300,
-        env={**os.environ, "HOME": str(tmp_path)},
+        env={**os.environ, "HOME": str(tmp_path), "RAY_ADDRESS": "local"},
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
@@ -59,7 +59,7 @@ def run_as_a_program(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("HOME", str(folder))
     program = folder / "program.py"
     program.write_text(code)
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": "local"}
     done = subprocess.run(
         [sys.executable, str(program)],
         capture_output=True,
@@ -130,6 +130,7 @@ def notebooks() -> list[Any]:
 @pytest.mark.parametrize("path", notebooks())
 def test_notebooks_run(path, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_ADDRESS", "local")
     notebook = nbformat.read(path, as_version=4)
     if SCHEDULES == 1:
         smaller(notebook)

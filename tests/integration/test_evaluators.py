@@ -178,7 +178,7 @@ def test_one_that_cannot_be_built_says_why(ray_cluster, tmp_path):
     reasons = {event["reason"] for event in validations(results)}
     [reason] = reasons
     assert reason.startswith(
-        "its evaluator could not be built: it raised RuntimeError: no data here"
+        "could not build its evaluator, which raised RuntimeError: no data here"
     )
 
 

@@ -37,8 +37,7 @@ def test_a_program_is_followed_from_another_process(name, tmp_path):
         pytest.skip(f"{', '.join(lacking)} is not installed")
     outputs = tmp_path / "outputs"
     where = f"{FOLDER / name}/evals.py:evaluate"
-    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    env |= {"HOME": str(tmp_path)}
+    env = {**os.environ, "HOME": str(tmp_path), "RAY_ADDRESS": "local"}
     command = [sys.executable, "-m", "tunekit", "validate", str(outputs), "--fn", where, "--follow"]
     options = ["--json", "--until", "done", "--keep", "--metric", "accuracy", "--mode", "max"]
     with (tmp_path / "log").open("w") as log:

@@ -236,7 +236,7 @@ def test_a_save_that_raises_is_named_with_its_exception(tmp_path):
 
     results = fit(train, tmp_path, checkpoint_policy=tunekit.EveryIterations(1))
     [error] = results.errors
-    assert "tunekit.checkpoint_with(save), raised TypeError: cannot serialize Net" in str(error)
+    assert "tunekit.checkpoint_with(save) raised TypeError: cannot serialize Net" in str(error)
 
 
 # In the process of another trial -----------------------------------------------------------------
