@@ -32,7 +32,7 @@ def check_cost(ran: Ran, *, slots: int, beside: int) -> dict[str, float]:
     assert total <= (slots * a_trial + beside) * wall + 1e-9
     assert cost["training"] + cost["waiting"] <= slots * a_trial * wall + 1e-9
     assert sum(known.trials["cpu_hours"]) == pytest.approx(total)
-    assert ran.validation.timing()["cost"]["CPU"] == pytest.approx(cost)
+    assert ran.validation.cost()["CPU"] == pytest.approx(cost)
     # What is taken is released: all of it, one after the other, of each trial.
     held: dict[str, bool] = {}
     slot_s = 0.0

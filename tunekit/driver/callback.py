@@ -830,28 +830,36 @@ class ValidationCallback(tune.Callback):
         """Return the metrics for which only validated values count."""
         return self.engine.undecided() | self.history.names.keys()
 
-    def timing(self) -> dict[str, Any]:
-        """Return where time went, in seconds, and what it cost.
+    def timing(self) -> dict[str, float]:
+        """Return where time went, in seconds.
 
         - ``validations_ran_s``: how long validations ran, added up;
         - ``trials_waited_s``: how long trials waited for their scores, added up;
-        - ``drained_s``: how long the sweep went on after its last trial had ended;
-        - ``cost``: hours of ``CPU`` and of ``GPU`` that trials and validations held, each by
-          ``training``, ``validation`` and ``waiting``.
+        - ``drained_s``: how long the sweep went on after its last trial had ended.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
-            >>> timing = ValidationCallback(config).timing()
-            >>> timing["trials_waited_s"], timing["cost"]["CPU"]
-            (0.0, {'training': 0.0, 'validation': 0.0, 'waiting': 0.0})
+            >>> ValidationCallback(config).timing()["trials_waited_s"]
+            0.0
         """
         return {
             "validations_ran_s": self.engine.backlog.ran_s
             + sum(stage.state.backlog.ran_s for stage in self.stages.values()),
             "trials_waited_s": self.engine.waited_s,
             "drained_s": self._draining.took_s,
-            "cost": self.ledger.cost.hours(),
         }
+
+    def cost(self) -> dict[str, dict[str, float]]:
+        """Return the hours of ``CPU`` and ``GPU`` that trials and validations held.
+
+        Each is split into ``training``, ``validation`` and ``waiting``.
+
+        Example:
+            >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
+            >>> ValidationCallback(config).cost()["CPU"]
+            {'training': 0.0, 'validation': 0.0, 'waiting': 0.0}
+        """
+        return self.ledger.cost.hours()
 
     def restore(self, searched: int) -> None:
         """Restore the sweep from its files.
