@@ -106,8 +106,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
             the defaults of :class:`~tunekit.Sequential`.
         stages: Further validations of the same checkpoints by other functions, such as a full
             validation of checkpoints that the scheduler has promoted: see :class:`tunekit.Stage`.
-            Schedulers and
-            search algorithms decide on ``fn`` alone.
+            Schedulers and search algorithms decide on ``fn`` alone.
         cache: A folder that all nodes can reach, or a URI such as ``s3://bucket/scores``, with
             scores of checkpoints that this sweep or others have validated with the same function,
             arguments and hyperparameters; this sweep adds its own. A validation reads the

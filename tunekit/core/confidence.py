@@ -100,9 +100,8 @@ class ConfidenceSequence:
     With a probability of at least ``confidence``, *all* intervals together contain the mean. This
     holds for independent values, and so for examples evaluated **in random order**: if a file has
     its easy examples first, shuffle them once. The intervals are for the mean of infinitely many
-    such
-    examples. The mean of one finite set is closer to the means of its parts, so it is missed less
-    often.
+    such examples. The mean of one finite set is closer to the means of its parts, so it is missed
+    less often.
 
     The guarantee depends on the estimates:
 

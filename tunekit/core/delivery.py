@@ -111,10 +111,8 @@ class Delivery:
         """Record whether Tune showed the scheduler the report of an iteration.
 
         It does not show a report that ends the trial by itself (``done``, or a stopping criterion).
-        As
-        in Tune, the score of such a report is delivered only with the completion, even if an
-        earlier
-        run of the iteration did not end the trial.
+        As in Tune, the score of such a report is delivered only with the completion, even if an
+        earlier run of the iteration did not end the trial.
         """
         line = self._line(trial_id)
         if generation == line.generation:
@@ -198,8 +196,7 @@ class Delivery:
         """Drop what precedes the next score to deliver and will never be delivered.
 
         Examples are a validation without a score, and that of a trial's last report, which is
-        delivered
-        with the trial's end only. Return the scores that cannot be decided by.
+        delivered with the trial's end only. Return the scores that cannot be decided by.
         """
         line, passed_over = self._known(trial_id), []
         for iteration in list(self._in_turn(line)):

@@ -111,8 +111,7 @@ class ValidationKey(NamedTuple):
         trial_id: The trial that saved the checkpoint.
         generation: The number of times the trial had been overwritten with other weights.
         iteration: The training iteration at which it was saved.
-        run: The number of times the trial has run that iteration: 1 for the first run, 2 for its
-        rerun.
+        run: Which run of that iteration it was saved in: 1 for the first, 2 for its rerun.
         stage: The further stage that validates it; empty for the one that schedulers decide by.
 
     Example:

@@ -26,9 +26,8 @@ class History:
     """The validated metrics of a sweep, each in its row.
 
     A score belongs to the run of the iteration that saved its checkpoint. When a trial returns to
-    an
-    older checkpoint and repeats an iteration, the row is the newest run's, and a score of an older
-    run is no longer shown in it. A trial that is overwritten with other weights starts a new
+    an older checkpoint and repeats an iteration, the row is the newest run's, and a score of an
+    older run is no longer shown in it. A trial that is overwritten with other weights starts a new
     generation, whose iterations have rows of their own.
 
     Example:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tunekit.core.metrics import flatten
+from tunekit.core.values import number
 
 __all__ = ["left_by_donor", "stale"]
 
@@ -42,11 +43,15 @@ def left_by_donor(
     groups = list(groups)
     found = {}
     for name, value in own.items():
+        mine, donors = number(value), number(before.get(name))
+        if mine is None or donors is None or mine == donors:
+            continue
         last = name.rsplit("/", 1)[-1]
         key = _ALIASES.get(last, last)
-        values = {group.get(f"initial_{key}", group[key]) for group in groups if key in group}
-        if values == {before.get(name)} and value not in values:
-            found[name] = (value, before[name])
+        if {group.get(f"initial_{key}", group[key]) for group in groups if key in group} == {
+            donors
+        }:
+            found[name] = (mine, donors)
     return found
 
 

@@ -198,8 +198,7 @@ def _is_logarithmic(values: Sequence[float]) -> bool:
     """Return whether values were more likely drawn uniformly in their logarithms than as they are.
 
     This compares the two densities over the range of the values, 1 / (b - a) and 1 / (x log(b /
-    a)),
-    for the values between its ends; the ends themselves carry no information.
+    a)), for the values between its ends; the ends themselves carry no information.
     """
     low, *between, high = sorted(values) if len(values) > 2 else (1.0, 1.0)
     if low <= 0 or high < _WIDE * low or not between:

@@ -190,10 +190,9 @@ class Pool:
         - When the scheduler stops a trial early, its validations that have not started end.
         - Optional ones are started only by :meth:`start_optional`: those of the trial with the best
           score first, within a trial the newest. One slot is reserved for scores that decide. None
-          is
-          started while a process start takes longer than a twentieth of the sweep so far. When all
-          trials have ended, those of the three best trials remain, at most two per slot, if they
-          hardly delay the end of the sweep; the others end.
+          is started while a process start takes longer than a twentieth of the sweep so far. When
+          all trials have ended, those of the three best trials remain, at most two per slot, if
+          they hardly delay the end of the sweep; the others end.
 
     Args:
         max_in_flight: The most attempts in flight at once; None: as many as resources allow.
@@ -497,9 +496,8 @@ class Pool:
         """Return the attempts to start now in the processes of their waiting trials.
 
         Those that the scheduler will decide by come first, with older ones that have to be
-        delivered
-        before them. If another trial could use a waiting trial's slot, that is better, unless a
-        validation would have to wait for more than one other.
+        delivered before them. If another trial could use a waiting trial's slot, that is better,
+        unless a validation would have to wait for more than one other.
 
         Args:
             standing: The trials that wait and whose processes can run a validation.

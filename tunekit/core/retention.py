@@ -12,8 +12,7 @@ A checkpoint that is needed has a lease in ``Engine.leases``, in the name of a h
   gets a newer one, or the trial has ended.
 
 Checkpoints are deleted in two places of ``_ray/checkpoints.py``. At the end of each step, the
-driver
-prunes the trials of :meth:`Leases.take_touched`: it deletes the checkpoints that are
+driver prunes the trials of :meth:`Leases.take_touched`: it deletes the checkpoints that are
 :func:`surplus`. A restore removes incomplete uploads of killed processes: :func:`left_over`.
 """
 

@@ -61,9 +61,8 @@ class StageState:
         name: The name of the stage.
         every: Which checkpoints it validates. A number n: every n-th of a trial, counted from its
                 first. ``"promoted"``: those by whose scores the scheduler let their trials
-                continue,
-                and the last ones of trials that were not stopped early. ``"last"``: the last one of
-                each trial.
+                continue, and the last ones of trials that were not stopped early. ``"last"``: the
+                last one of each trial.
         engine: The sweep's engine, which gets each event first.
 
     Example:

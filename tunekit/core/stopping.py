@@ -118,10 +118,9 @@ class Criterion:
     """A stopping criterion, with what is known about the metrics that it reads.
 
     As soon as a stateful criterion is known to read a validated metric, it is evaluated on
-    validated
-    results only: it would count a report twice. A stateless one is tried with each report, too, so
-    that ``accuracy > 0.9 or training_iteration >= 10`` stops at iteration 10: there it stops
-    whatever the accuracy turns out to be.
+    validated results only: it would count a report twice. A stateless one is tried with each
+    report, too, so that ``accuracy > 0.9 or training_iteration >= 10`` stops at iteration 10: there
+    it stops whatever the accuracy turns out to be.
 
     Args:
         ask: ``ask(trial_id, result)`` returns whether the trial is to stop.
@@ -225,8 +224,7 @@ class Criterion:
         """Return whether it stops the trial whatever the validated metrics turn out to be.
 
         A copy is evaluated once for each combination of outcomes of its comparisons with them. A
-        copy
-        whose state changes by that counts results, and must not count a report.
+        copy whose state changes by that counts results, and must not count a report.
         """
         known = {name: v for name, v in flatten(report).items() if name not in validated}
         ways: list[list[bool]] = [[]]

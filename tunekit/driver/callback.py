@@ -1,8 +1,8 @@
 """The callback that runs a sweep's validations, from a report to the scheduler's decision.
 
 Tune calls the hooks of :class:`ValidationCallback`, which turn what happened into events. Each
-event
-is recorded and then applied by the engine, which returns the commands that ``perform`` carries out.
+event is recorded and then applied by the engine, which returns the commands that ``perform``
+carries out.
 """
 
 from __future__ import annotations
@@ -778,8 +778,7 @@ class ValidationCallback(tune.Callback):
         """Return the numbers of validations by status.
 
         ``starting`` counts those that were passed to Ray and do not run yet; ``queued`` of them
-        wait
-        for resources because none are free.
+        wait for resources because none are free.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})

@@ -112,8 +112,7 @@ class Requests:
         """Return the event of a checkpoint.
 
         Of the arguments of its validation, it contains only those in the report: the sweep's own
-        may
-        be large, and may differ in a restored sweep.
+        may be large, and may differ in a restored sweep.
         """
         trial_id, step, engine = trial.trial_id, report[TRAINING_ITERATION], self._engine
         generation, record = engine.ancestry.generation(trial_id), engine.record(trial_id)

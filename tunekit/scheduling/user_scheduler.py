@@ -139,9 +139,9 @@ class UserScheduler:
         """Report that a trial restarts, but only to a scheduler that was notified of the failure.
 
         A scheduler has seen the trial at its newest delivered score, and continues from there:
-        which
-        trials it compares, and when, does not depend on which machine failed. With Tune alone, the
-        scheduler starts again with the trial, which then joins another bracket of HyperBand.
+        which trials it compares, and when, does not depend on which machine failed. With Tune
+        alone, the scheduler starts again with the trial, which then joins another bracket of
+        HyperBand.
         """
         proxy.ending = False
         if proxy.phase is Desired.ENDED:
