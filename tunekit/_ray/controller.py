@@ -25,11 +25,8 @@ from ray.exceptions import (
 from ray.train._internal.session import _TrainingResult
 from ray.tune.execution.tune_controller import TrialRunnerWrapper, TuneController
 from ray.tune.experiment import Trial
-from ray.tune.experiment.config_parser import _create_trial_from_spec
 from ray.tune.result import DEFAULT_METRIC, TIME_THIS_ITER_S
-from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, SearchGenerator
-from ray.tune.search.sample import Categorical
-from ray.tune.search.variant_generator import format_vars
+from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
 from tunekit._ray.cluster import ending_nodes, groups_on
@@ -41,7 +38,6 @@ from tunekit._ray.functions import (
 )
 from tunekit._ray.proxies import Change
 from tunekit._ray.stoppers import ValidatedStopper, reads_metrics
-from tunekit.core.parameters import choice
 from tunekit.core.room import total
 from tunekit.core.start_times import USUAL_S
 from tunekit.errors import NotResumedError, StopperError
@@ -328,43 +324,9 @@ class Controller:
         names = [frozenset(trial.evaluated_params or ()) for trial in self._tune.get_trials()]
         return frozenset().union(*names), frozenset.intersection(*names)
 
-    def make(self, trial_id: str, config: Mapping[str, Any]) -> Trial:
-        """Return a trial with given hyperparameters, created as the search algorithm creates them.
-
-        Args:
-            trial_id: The trial's ID.
-            config: The searched hyperparameters, by flat name.
-        """
-        made_by = self._tune.search_alg
-        if isinstance(made_by, SearchGenerator):
-            spec, parser = made_by._experiment.spec, made_by._parser
-        else:
-            own = made_by._iterators[-1]
-            spec, parser = own.unresolved_spec, own.parser
-        whole = copy.deepcopy(spec["config"])
-        values = {}
-        for name, value in config.items():
-            *above, last = name.split("/")
-            part = whole
-            for key in above:
-                part = part.setdefault(key, {})
-            part[last] = values[name] = _chosen(part.get(last), value)
-        return _create_trial_from_spec(
-            {**spec, "config": whole},
-            parser,
-            evaluated_params=values,
-            experiment_tag="_".join(filter(None, ["added", format_vars(_by_path(values))])),
-            trial_id=trial_id,
-        )
-
     def add(self, trial: Trial) -> None:
         """Add a trial, as the search algorithm does."""
         self._tune.add_trial(trial)
-
-    @property
-    def can_add(self) -> bool:
-        """Return whether trials can be added next to those of the search algorithm."""
-        return isinstance(self._tune.search_alg, (SearchGenerator, BasicVariantGenerator))
 
     @property
     def is_full(self) -> bool:
@@ -826,16 +788,6 @@ def _not_reusing(tune: TuneController) -> Iterator[None]:
 
 def _iteration_s(trial: Trial) -> float:
     return float((trial.last_result or {}).get(TIME_THIS_ITER_S, math.inf))
-
-
-def _by_path(values: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
-    return {tuple(name.split("/")): value for name, value in values.items()}
-
-
-def _chosen(domain: Any, value: Any) -> Any:
-    """Return the choice that JSON holds as a text or a list."""
-    known = domain.categories if isinstance(domain, Categorical) else ()
-    return next((one for one in known if choice(one) == choice(value)), value)
 
 
 def _withdraw(tune: TuneController, trial: Trial) -> None:

@@ -11,15 +11,15 @@ __all__ = ["ACTIONS", "State", "refusal"]
 class State(Enum):
     """The state of a trial, as far as manual requests depend on it."""
 
-    GOES_ON = "goes on"  #: it may wait, or be paused by its scheduler
+    ACTIVE = "is not paused by hand"  #: it may wait, or be paused by its scheduler
     PAUSED = "is paused by hand"
     ENDED = "has ended"  #: or it has been stopped, and is about to end
 
 
 #: The requests, and the states of trials that they apply to; an added trial has no state yet.
 ACTIONS: Mapping[str, frozenset[State]] = {
-    "stop": frozenset({State.GOES_ON, State.PAUSED}),
-    "pause": frozenset({State.GOES_ON}),
+    "stop": frozenset({State.ACTIVE, State.PAUSED}),
+    "pause": frozenset({State.ACTIVE}),
     "continue": frozenset({State.PAUSED}),
     "add": frozenset(),
 }
@@ -36,7 +36,7 @@ def refusal(action: str, trial_id: str, states: Mapping[str, State]) -> str:
         states: The state of each trial of the sweep.
 
     Example:
-        >>> states = {"a": State.GOES_ON, "b": State.ENDED, "c": State.GOES_ON}
+        >>> states = {"a": State.ACTIVE, "b": State.ENDED, "c": State.ACTIVE}
         >>> refusal("pause", "a", states)
         ''
         >>> refusal("stop", "b", states)
@@ -48,8 +48,6 @@ def refusal(action: str, trial_id: str, states: Mapping[str, State]) -> str:
     if state in ACTIONS[action]:
         return ""
     why = "is not in this sweep" if state is None else state.value
-    if state is State.GOES_ON:
-        why = "is not paused by hand"
     able = [one for one, known in states.items() if known in ACTIONS[action]]
     named = ", ".join(able[:_MOST_NAMED]) or "none"
     if len(able) > _MOST_NAMED:

@@ -513,7 +513,7 @@ class Engine:
         record = self.record(trial_id)
         if record.stopped or self.delivery.completed(trial_id) or self.delivery.closed(trial_id):
             return State.ENDED
-        return State.PAUSED if record.paused else State.GOES_ON
+        return State.PAUSED if record.paused else State.ACTIVE
 
     @property
     def paused_by_hand(self) -> list[str]:

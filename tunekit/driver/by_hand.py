@@ -9,6 +9,7 @@ from typing import Any
 
 from ray.tune.experiment import Trial
 
+from tunekit._ray.added_trials import can_add, made
 from tunekit._ray.controller import Controller
 from tunekit.clock import Clock
 from tunekit.core.by_hand import refusal
@@ -16,7 +17,7 @@ from tunekit.core.engine import Engine
 from tunekit.core.events import Asked, Event
 from tunekit.core.metrics import flatten
 from tunekit.core.pace import Pace
-from tunekit.core.parameters import problems_of
+from tunekit.core.parameters import choice, problems_of
 from tunekit.core.progress import paused_by_hand
 from tunekit.core.values import described
 from tunekit.journal.ledger import Ledger
@@ -111,7 +112,7 @@ class ByHand:
         return {
             name: value
             for name, value in flatten(config).items()
-            if name in known or name not in fixed or fixed[name] != value
+            if name in known or name not in fixed or choice(fixed[name]) != choice(value)
         }
 
     def _cannot_pause(self, trial: Trial) -> str:
@@ -123,13 +124,13 @@ class ByHand:
         )
 
     def _cannot_add(self, name: str, config: Mapping[str, Any]) -> str:
-        if not self._controller.can_add:
+        if not can_add(self._controller.search_alg):
             return "the sweep's search algorithm, which is not Tune's, cannot take other trials"
         known, required = self._controller.searched()
         problems = problems_of(config, self._space(), known=known, required=required)
         if not problems:
             try:
-                self._controller.make(name, config)
+                made(self._controller.search_alg, name, config)
             except Exception as error:  # whatever the user's own functions for names raise
                 problems = [f"no trial can be made of it: {described(error).reason}"]
         return "; ".join(problems)
@@ -137,7 +138,8 @@ class ByHand:
     def carry_out(self, asked: Asked) -> None:
         """Carry out a recorded request."""
         if asked.action == "add":
-            self._controller.add(self._controller.make(asked.trial_id, asked.config))
+            search_alg = self._controller.search_alg
+            self._controller.add(made(search_alg, asked.trial_id, asked.config))
         else:
             self._actions.carry_out(asked)
         logger.info("By hand: %s trial %s.", asked.action, asked.trial_id)
