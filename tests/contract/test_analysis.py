@@ -516,7 +516,9 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path):
         tunekit.errors.ConfigError, match=r"(?s)scope='first'.*metric is missing.*mode is"
     ):
         loaded.best(scope="first")
-    with pytest.raises(tunekit.errors.ConfigError, match="trial_id='a' is none of the sweep's"):
+    with pytest.raises(
+        tunekit.errors.ConfigError, match="trial_id='a' is not a trial of this sweep"
+    ):
         loaded.config_of("a")
     with pytest.raises(tunekit.errors.ConfigError, match="is a folder"):
         write_page(loaded, tmp_path)

@@ -459,7 +459,7 @@ def test_whoever_asks_reads_the_answer_in_the_journal(tmp_path):
     assert late is None and "has not answered yet" in in_words(late)
     ran.sweep.run(most=50_000)
     assert answers(ran.home)[-1].action == "stop" and not answers(ran.home)[-1].refused
-    with pytest.raises(ValueError, match="no driver runs this sweep"):
+    with pytest.raises(ValueError, match="no driver is running this sweep"):
         ask(filesystem, str(ran.home), Request("stop", trial_id))
     assert not list((ran.home / "requests").iterdir()), "nothing was asked"
 
@@ -727,5 +727,5 @@ def test_the_commands_say_what_came_of_it(tmp_path, monkeypatch):
     code, said = command("status", ran.home)
     assert "1 stopped by hand" in said and "stopped by the scheduler" not in said
     code, said = command("stop", ran.home, *one)
-    assert code == 2 and "no driver runs this sweep, so nothing was asked" in said
+    assert code == 2 and "no driver is running this sweep, so no request was sent" in said
     assert command("stop", tmp_path / "none", *one)[0] == 2

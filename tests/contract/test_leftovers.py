@@ -110,7 +110,7 @@ def test_a_storage_that_does_not_let_go_ends_no_sweep(tmp_path, monkeypatch, cap
 
     monkeypatch.setattr("tunekit._ray.checkpoints.delete_checkpoint", refuse)
     ran = restored(tmp_path)
-    assert cut_off.is_dir() and "stays there: is read-only" in caplog.text
+    assert cut_off.is_dir() and "could not be removed: is read-only" in caplog.text
     assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
 
 

@@ -236,5 +236,5 @@ def test_the_command_prints_it_and_names_near_trials(tmp_path):
     assert known == {"trial_id": trial_id, "state": "finished", "story": text.splitlines()}
     wrong = CliRunner().invoke(commands.tunekit, [*arguments[:-1], f"{trial_id}\x1b"])
     assert wrong.exit_code == 2 and wrong.stdout == ""
-    hint = rf"'{trial_id}\x1b' is none of the sweep's. Did you mean {trial_id!r}?"
+    hint = rf"'{trial_id}\x1b' is not a trial of this sweep. Did you mean {trial_id!r}?"
     assert hint in wrong.stderr and "\x1b" not in wrong.stderr

@@ -133,9 +133,11 @@ def _remove_in(trial: Trial, known: set[str], since: float) -> None:
             written = changed_at(filesystem, path)
             if written is not None and written >= since:
                 delete_checkpoint(filesystem, path)
-                logger.info("%s was removed: an upload that a killed process began.", path)
+                logger.info("Removed %s, an incomplete upload of a killed process.", path)
     except OSError as error:
-        logger.warning("What a killed process left in %s stays there: %s", folder, error)
+        logger.warning(
+            "Incomplete uploads of a killed process in %s could not be removed: %s", folder, error
+        )
 
 
 def forget_missing(trial: Trial) -> list[str]:

@@ -25,7 +25,7 @@ TUNER_FILE = "tuner.pkl"
 
 
 def absolute(path: str, filesystem: pyarrow.fs.FileSystem | None = None) -> str:
-    """A local path from the root; a URI, or a path in a filesystem of one's own, as it is.
+    """Return a local path as absolute; a URI, or a path in a custom filesystem, unchanged.
 
     Example:
         >>> absolute("s3://bucket/digits"), absolute("/results/../digits")

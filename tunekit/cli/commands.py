@@ -566,7 +566,7 @@ def stop(path: str, trial: str) -> None:
 
     Its pending validations still count: the scheduler and the searcher get its last score, and then
     its end. The driver takes it up within a second or when its step has ended, and so does a sweep
-    that is restored. Exit code 1 says that it was refused, with what is possible.
+    that is restored. It exits with code 1 if the request is refused, and says what is possible.
 
     \b
     Examples:

@@ -48,7 +48,7 @@ def scores_as_data(sweep: Sweep, name: str) -> dict[str, Any]:
 
 
 def scores_as_text(known: Mapping[str, Any], path: str) -> str:
-    """Return the result of :func:`scores_as_data` as a table, with how to rank by it.
+    """Return the result of :func:`scores_as_data` as a table, with the command to rank by it.
 
     Example:
         >>> row = {"trial_id": "a", "generation": 0, "iteration": 3, "status": "validated"}

@@ -308,7 +308,7 @@ def _psi(slope: float, most: float) -> float:
 
 
 def _outside(refuted: Callable[[float], bool], outer: float, mean: float) -> float:
-    """Return the end of an interval, or a value just outside: refuted, as ``outer`` is."""
+    """Return the end of an interval, rounded outward so that it is refuted, as ``outer`` is."""
     inner = mean
     for _ in range(60):
         middle = (outer + inner) / 2

@@ -47,9 +47,9 @@ class ReportView(dict[str, Any]):
     """A report for a stopping criterion, without the metrics of validation.
 
     Args:
-        report: The report; its levels are looked at when they are read.
+        report: The report; its nested dicts become views when they are read.
         validated: The metrics for which only validated values count.
-        missed: The names that were looked up in vain, for a level of another report.
+        missed: Collects the names that were not found; a nested view shares its parent's.
         prefix: The name of that level.
 
     Raises:

@@ -3,9 +3,9 @@
 A worker group can outlive its trial: all workers leave their training loop at the same report and
 begin another one, with another configuration and checkpoint. That is an assignment. They stay in
 step without communicating: after its n-th report of an assignment, a worker continues if it may
-return from that report, and leaves if there is another assignment. The permission to return is the
-same for all workers, and is not raised after the next assignment was made. So all leave at the same
-report, the first that they may not return from.
+return from that report, and leaves if there is another assignment. The last report that they may
+return from is the same for all, and does not move once the next assignment exists. So all leave at
+the same report, the first that they may not return from.
 """
 
 from __future__ import annotations

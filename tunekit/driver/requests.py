@@ -47,7 +47,7 @@ class Requests:
         trials: Its trials; others may be added.
         validator: Runs the validations.
         user_scheduler: The scheduler, which uses some scores.
-        waiting: Decides whether a trial's scores that decide nothing are optional.
+        waiting: Decides whether scores that no decision depends on are optional.
     """
 
     def __init__(

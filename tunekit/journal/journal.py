@@ -511,7 +511,7 @@ class JournalReader:
         """Drop lines that a driver wrote after another one had taken the sweep over.
 
         Raises:
-            tunekit.errors.JournalError: If the session does not follow a line of the file before.
+            tunekit.errors.JournalError: If the session does not continue from the previous file.
         """
         after = head["after"]
         mark = f'"n": {after}, '.encode()

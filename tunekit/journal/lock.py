@@ -94,7 +94,7 @@ class Driver(msgspec.Struct, frozen=True, omit_defaults=True):
     alive: bool = False
 
     def encoded(self) -> bytes:
-        """The driver as its lock's file has it."""
+        """Return the driver as the content of its lock file."""
         return msgspec.json.encode(self) + b"\n"
 
     @classmethod

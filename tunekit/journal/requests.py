@@ -143,7 +143,7 @@ def ask(
     """
     driver = driver_of(filesystem, path, time.time())
     if driver is None or not driver.alive:
-        raise ValueError("no driver runs this sweep, so nothing was asked")
+        raise ValueError("no driver is running this sweep, so no request was sent")
     data = msgspec.json.encode(request)
     decoded(data)  # raises as the driver would
     name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"

@@ -303,7 +303,7 @@ class LocalFolder:
         try:
             written = os.write(descriptor, lines)
             if written < len(lines):
-                raise OSError(f"{written} of {len(lines)} bytes could be written")
+                raise OSError(f"only {written} of {len(lines)} bytes could be written")
         except OSError:
             # A partial line is cut off; if that fails, too, it stays the last one of its file.
             try:

@@ -151,9 +151,9 @@ def simulate(
             ``reuse_actors`` are used; by default the sweep's metric, and FIFO.
         validation_config: How to validate; its function is not called. By default as in the sweep.
         checkpoint_policy: When to save; after each iteration by default.
-        train_s: The seconds of an iteration, or the column that has them; by default 0.4, or as
+        train_s: The seconds per iteration, or the column that holds them; by default 0.4, or as
             recorded in the sweep.
-        validate_s: The seconds of a validation, likewise.
+        validate_s: The seconds per validation, likewise.
         slots: The number of slots, each for a trial or a validation; by default 6, or as many as
             the sweep's cluster had room for.
         validation_slots: The number of additional slots, for validations only.
@@ -209,7 +209,7 @@ def simulate(
     columns = set() if table is None else table.names
     for name, given in (("train_s", train_s), ("validate_s", validate_s)):
         if isinstance(given, str) and given not in columns:
-            problems.add(f"{name}={given!r} is no column of curves. Pass seconds, or a column.")
+            problems.add(f"{name}={given!r} is not a column of curves. Pass seconds, or a column.")
         elif given is not None and not isinstance(given, str) and not 0 <= given < float("inf"):
             problems.add(f"{name}={given!r} must be a number of seconds. Pass 0 or more.")
     known = None if table is None or metric is None else table.having(metric)

@@ -736,7 +736,7 @@ class Sweep:
             near = meant(trial_id, trials)
             hint = f"Did you mean {near!r}? " if near else ""
             problems.add(
-                f"trial_id={trial_id!r} is none of the sweep's. {hint}Pass one of "
+                f"trial_id={trial_id!r} is not a trial of this sweep. {hint}Pass one of "
                 "sweep.trials.trial_id."
             )
         problems.raise_any()
@@ -781,7 +781,7 @@ class Sweep:
             >>> from tunekit.core.events import TrialAdded
             >>> Sweep([TrialAdded(trial_id="a_01")]).story("a_10")
             Traceback (most recent call last):
-            tunekit.errors.ConfigError: Sweep.story: trial_id='a_10' is none of the sweep's. Did...
+            tunekit.errors.ConfigError: Sweep.story: trial_id='a_10' is not a trial of this...
         """
         self._check_trial(trial_id, "Sweep.story")
         if self.filesystem is None:

@@ -1,4 +1,4 @@
-"""The surroundings of validations: which trials wait, and what may use their resources."""
+"""Which trials wait for validations, and what may use their resources meanwhile."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ class Waiting(Around):
         return self._controller.promised()
 
     def leaves_out(self, trial: Trial) -> bool:
-        """Return whether a trial's scores that decide nothing are optional.
+        """Return whether a trial's scores that no decision depends on are optional.
 
         They are if it is known which scores decide, no stopper reads each of them, and they take a
         trial's time.

@@ -67,8 +67,8 @@ def serve(
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
     if len(token) < _LEAST_TOKEN:
         problems.add(
-            f"{TOKEN} has {len(token)} characters; it needs {_LEAST_TOKEN}, so that nobody guesses "
-            'it. Take one of: python -c "import secrets; print(secrets.token_urlsafe(32))"'
+            f"{TOKEN} has {len(token)} characters; it needs {_LEAST_TOKEN}, so that it cannot be "
+            'guessed. Generate one: python -c "import secrets; print(secrets.token_urlsafe(32))"'
         )
     listener = listen(host, port, problems)
     problems.raise_any()
