@@ -38,7 +38,7 @@ NEEDED = {
     "ray.air._internal.uri_utils": "URI",
     "ray.air.execution._internal.actor_manager": (
         "RayActorManager._actor_task_failed RayActorManager.get_actor_resources "
-        "RayActorManager.schedule_actor_task"
+        "RayActorManager.live_actors RayActorManager.schedule_actor_task"
     ),
     "ray.air.execution._internal.event_manager": (
         "RayEventManager.discard_future RayEventManager.track_future"

@@ -201,12 +201,10 @@ class Controller:
 
     def slots(self) -> dict[str, Trial]:
         """Return the trials that have their resources, by their ids."""
-        tune = self._tune
-        return {
-            trial.trial_id: trial
-            for trial, actor in tune._trial_to_actor.items()
-            if tune._actor_manager.is_actor_started(actor)
-        }
+        # Not from the trials: a thousand of them may wait for resources, at each step.
+        tune, actors = self._tune, self._tune._actor_manager
+        owners = (tune._actor_to_trial.get(actor) for actor in actors.live_actors)
+        return {trial.trial_id: trial for trial in owners if trial is not None}
 
     def can_resume(self, trial: Trial) -> bool:
         """Return whether a trial is known to resume from its checkpoint in another process.
