@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -242,6 +243,28 @@ def test_what_no_framework_is_known_to_write_must_rest(world):
     tunekit.follow(world.root, lambda checkpoint: {"at": world.monotonic()}, until="done")
     at = tunekit.load(world.root).validations["metrics/at"][0]
     assert 40 + REST_S <= at < 42 + REST_S
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_single_file_is_read_as_a_folder_that_has_it(world, tmp_path, keep):
+    for step in (10, 20):
+        with zipfile.ZipFile(world.root / f"epoch={step // 10}-step={step}.ckpt", "w") as archive:
+            archive.writestr("weights", str(step))
+    world.done()
+
+    def evaluate(checkpoint):
+        with checkpoint.as_directory() as folder:
+            (name,) = os.listdir(folder)
+            with zipfile.ZipFile(Path(folder, name)) as archive:
+                return {"value": float(archive.read("weights")), "file": name}
+
+    tunekit.follow(world.root, evaluate, keep=keep, until="done")
+    sweep = tunekit.load(world.root)
+    found = sweep.validations.set_index("iteration")
+    assert dict(found["metrics/value"]) == {10: 10.0, 20: 20.0}
+    assert set(found["metrics/file"]) == {"epoch=1-step=10.ckpt", "epoch=2-step=20.ckpt"}
+    best = sweep.best("value", "max").checkpoint
+    assert os.listdir(best.to_directory(tmp_path / "copy")) == ["epoch=2-step=20.ckpt"]
 
 
 def test_the_users_own_names_and_test(world):

@@ -90,3 +90,17 @@ def test_checkpoints_on_s3_are_followed_and_protected(ray_cluster, s3_server, tm
     assert left == [f"{bucket}/outputs/checkpoint-3/weights"]
     follow(journal=f"{bucket}/other")
     assert list(tunekit.load(f"{bucket}/other", filesystem).validations["cached"]) == [True]
+
+
+def test_a_file_on_s3_is_read_as_a_folder_that_has_it(ray_cluster, s3_server):
+    filesystem, bucket = s3_server.filesystem(), s3_server.make_bucket("files")
+    for name in ("step=7.ckpt", "done"):
+        with filesystem.open_output_stream(f"{bucket}/{name}") as stream:
+            stream.write(b"7")
+
+    def evaluate(checkpoint):
+        with checkpoint.as_directory() as folder:
+            return {"accuracy": int(Path(folder, "step=7.ckpt").read_text())}
+
+    tunekit.follow(bucket, evaluate, until="done", storage_filesystem=filesystem)
+    assert list(tunekit.load(bucket, filesystem).validations["metrics/accuracy"]) == [7]

@@ -22,7 +22,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 # From the bottom up; a module imports from floors below its own only, or from its own floor
 # where that is one package.
 FLOORS = [
-    {"clock", "gpu_memory", "picklable", "version"},
+    {"clock", "file_checkpoint", "gpu_memory", "picklable", "version"},
     {"process_state"},
     {"errors"},
     {"core", "extras"},

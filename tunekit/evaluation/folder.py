@@ -20,6 +20,7 @@ from tunekit._ray.storage import exists
 from tunekit.core.following import Files, Kind, kind_of, mark_of, step_in, trainer_metrics
 from tunekit.core.signatures import name_of
 from tunekit.core.values import described
+from tunekit.file_checkpoint import checkpoint_at
 from tunekit.journal.confined import is_inside, local_path
 from tunekit.journal.journal import LATER, SERIES
 from tunekit.journal.storage import keeps_objects
@@ -219,7 +220,7 @@ class WatchedFolder:
 
     def _by_test(self, test: Test, entry: Entry, files: Files) -> Complete | str:
         try:
-            answer = test(tune.Checkpoint(entry.path, self.filesystem))
+            answer = test(checkpoint_at(entry.path, self.filesystem))
         except Exception as error:  # of the user's code
             if not self._failed:
                 self._failed = True
@@ -257,7 +258,7 @@ class WatchedFolder:
 
     def checkpoint(self, path: str) -> tune.Checkpoint:
         """Return the checkpoint at a path."""
-        return tune.Checkpoint(path, self.filesystem)
+        return checkpoint_at(path, self.filesystem)
 
     def protect(self, entry: Entry, home: str) -> bool:
         """Protect a checkpoint at another path; return False if it was deleted meanwhile.

@@ -380,8 +380,8 @@ class _Watched(Source):
 
     def _kept(self, request: Request) -> str:
         """Return the path at which a checkpoint is protected."""
-        name = f"{posixpath.basename(request.path)}.{request.run}"
-        return f"{self._folder.path}/{KEPT}/{request.trial_id}/{name}"
+        name = posixpath.basename(request.path)
+        return f"{self._folder.path}/{KEPT}/{request.trial_id}.{request.run}/{name}"
 
     def _pass_over_deleted(self) -> None:
         for name, seen in list(self._state.pending.items()):

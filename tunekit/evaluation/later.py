@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.fs
-from ray import train, tune
+from ray import train
 
 from tunekit._ray.storage import TUNER_FILE, paths_in
 from tunekit._ray.tuner import callbacks_in
@@ -41,6 +41,7 @@ from tunekit.core.timeline import Timeline
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.evaluation.evaluation import Source
 from tunekit.evaluation.session import Session
+from tunekit.file_checkpoint import checkpoint_at
 from tunekit.journal.confined import is_inside, link_out_of
 from tunekit.journal.home import Home
 from tunekit.journal.journal import later_sessions, record_of
@@ -370,7 +371,7 @@ class _Call:
                 iteration=one.key.iteration,
                 run=one.key.run,
                 generation=one.key.generation,
-                checkpoint=tune.Checkpoint(one.path, swept.filesystem),
+                checkpoint=checkpoint_at(one.path, swept.filesystem),
                 path=one.path,
                 kwargs=task.fn_kwargs or {},
                 timeout_s=task.timeout_s,

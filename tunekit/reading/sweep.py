@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow.fs
-from ray import tune
 
 from tunekit._ray.storage import absolute, exists, storage_at
 from tunekit.clock import Clock, SystemClock
@@ -58,6 +57,7 @@ from tunekit.core.words import number as digits
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.evaluation.later import Swept, confirm_winner, validate_later
 from tunekit.extras import extra
+from tunekit.file_checkpoint import checkpoint_at
 from tunekit.journal.confined import is_inside
 from tunekit.journal.experiments import no_sweep
 from tunekit.journal.home import Home
@@ -495,7 +495,7 @@ class Sweep:
         assert score is not None  # otherwise it would not be the best
         at, checkpoint = self.filesystem, None
         if at is not None and is_inside(at, self.path, path) and exists(at, path):
-            checkpoint = tune.Checkpoint(path, at)
+            checkpoint = checkpoint_at(path, at)
         return BestCheckpoint(
             trial_id=trial_id,
             generation=winning.generation,
