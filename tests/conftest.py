@@ -28,16 +28,11 @@ settings.load_profile("any-machine")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Defer some cases to the nightly run; keep tests that share a Ray in one process."""
+    """Defer some cases to the nightly run."""
     left = set(_left_to_the_night(items, config.args))
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
-    if not config.pluginmanager.has_plugin("xdist"):
-        return
-    for item in items:
-        if "ray_cluster" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("ray_cluster"))
 
 
 def _left_to_the_night(items, asked):
@@ -79,7 +74,7 @@ def _no_terminal(monkeypatch):
 
 @pytest.fixture(scope="session")
 def ray_cluster():
-    """One Ray of 6 logical CPUs for the whole session."""
+    """One Ray of 6 logical CPUs for each process that runs tests."""
     import ray
 
     forked_workers.use()

@@ -92,19 +92,14 @@ def _validate_where(checkpoint: tune.Checkpoint) -> dict[str, float]:
     return {**validate(checkpoint), "node": node}
 
 
-def spot(folder: Path) -> None:
-    """A node with trials is taken away, 6 s after notice and without any, which fails them."""
+def spot(folder: Path, kind: str, notice: bool) -> None:
+    """A node with trials is taken away, 6 s after notice or without any, which fails them."""
     cluster = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 4, "resources": {"head": 9}}
     )
     ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
     alive = [cluster.add_node(num_cpus=4, resources={"spot": 4}) for _ in range(2)]
-    cases = [("function", True), ("function", False), ("trainer", True)]
-    told = {
-        f"{kind}, {'notice' if notice else 'none'}": _on_spot(folder, cluster, alive, kind, notice)
-        for kind, notice in cases
-    }
-    print(json.dumps(told))
+    print(json.dumps(_on_spot(folder, cluster, alive, kind, notice)))
     ray.shutdown()
     cluster.shutdown()
 
@@ -115,10 +110,10 @@ def _starts(sweep: tunekit.Sweep) -> int:
 
 
 def _on_spot(folder: Path, cluster: Cluster, alive: list, kind: str, notice: bool) -> dict:
-    home = folder / f"{kind}-{notice}"
+    home = folder / kind
     home.mkdir()
     log = str(home / "log")
-    length, trials = 30, 2
+    length, trials = 20, 2
 
     def take_away() -> None:
         groups = ray.util.placement_group_table().values()
@@ -260,4 +255,4 @@ def workstation(folder: Path) -> None:
 
 if __name__ == "__main__":
     forked_workers.use()
-    globals()[sys.argv[1]](Path(sys.argv[2]))
+    globals()[sys.argv[1]](Path(sys.argv[2]), *map(json.loads, sys.argv[3:]))
