@@ -194,6 +194,7 @@ def test_training_does_not_notice(tmp_path, validate):
     assert (reports["where"] == reports["worker"]).all() and reports.alone.all()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", ["segfault", "exits", "hangs", "raises", "ends its process group"])
 def test_a_trial_whose_workers_a_validation_ends_goes_on(tmp_path, validate, how, caplog):
     if how == "ends its process group" and validate is not function:
