@@ -42,6 +42,8 @@ from tunekit.journal.journal import events_in
 from tunekit.journal.requests import Request, ask, in_words
 from tunekit.testing import check_journal
 
+pytestmark = pytest.mark.sampled(2)
+
 MODES = ["continue", "wait", "wait-paused", "wait-reused", "auto", "auto-beside"]
 SCHEDULERS = ["fifo", "asha", "pbt", "pbt-sync", "hyperband", "promotion"]
 

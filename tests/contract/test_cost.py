@@ -18,6 +18,8 @@ from tunekit.journal.journal import record_of
 from tunekit.journal.storage import folder_at
 from tunekit.lab import compare
 
+pytestmark = pytest.mark.sampled(2)
+
 SLOTS = 3
 
 

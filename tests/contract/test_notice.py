@@ -19,6 +19,8 @@ from tunekit.journal.journal import record_of
 from tunekit.journal.storage import folder_at
 from tunekit.reading.sweep import load
 
+pytestmark = pytest.mark.sampled(2)
+
 
 @contextmanager
 def notice(monkeypatch: pytest.MonkeyPatch, *, at: float = 2.5) -> Iterator[set[str]]:

@@ -20,6 +20,8 @@ from tunekit._ray.tuner import innermost_searcher, settings_of
 from tunekit.core.metrics import flatten
 from tunekit.core.validation import Attempt
 
+pytestmark = pytest.mark.sampled(2)
+
 SPACE = {"lr": tune.loguniform(1e-4, 1.0), "net": {"width": tune.choice([8, 16, 32])}, "epochs": 9}
 
 

@@ -15,6 +15,8 @@ from tunekit.core.room import Shares
 from tunekit.schedulers import PromotionASHA
 from tunekit.testing import FakeExecutor
 
+pytestmark = pytest.mark.sampled(2)
+
 # Seconds of the sweep's clock after which it is taken for one that never ends.
 NEVER = 1000.0
 
