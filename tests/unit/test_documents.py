@@ -605,7 +605,7 @@ GIVEN: dict[str, Given] = {
     "Begin from a former sweep": given_digits,
     "Where results are kept": given_storage,
     "The same rows for every trial": given_split,
-    "The hyperparameters that the trial says": given_donor,
+    "The trial's own hyperparameters": given_donor,
 }
 
 
