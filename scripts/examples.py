@@ -78,10 +78,10 @@ EXAMPLES = [
     Example("trainable_class", shown=False),
     Example("transformers"),
     Example("lightning"),
-    Example("xgboost"),
+    Example("xgboost", shown=False),
     Example("lightgbm", shown=False),
     Example("rllib", shown=False),
-    Example("distributed_checkpoints"),
+    Example("distributed_checkpoints", shown=False),
 ]
 
 
