@@ -50,8 +50,6 @@ def wrong_together(
                 "model to their values. Use PopulationBasedTraining or OptunaSearch, or leave "
                 "constraints out."
             )
-    if isinstance(search_alg, str) and search_alg in ("random", "variant_generator"):
-        search_alg = None
     if isinstance(decides, PopulationBasedTraining):
         if traits_of(decides).synchronous and on_pending == "continue":
             problems.add(
@@ -63,7 +61,7 @@ def wrong_together(
                 f"{name} chooses hyperparameters itself, but so would search_alg={search_alg!r}. "
                 "Leave search_alg out."
             )
-    if isinstance(decides, HyperBandForBOHB) and not _learns_pauses(search_alg):
+    if isinstance(decides, HyperBandForBOHB) and not hasattr(_within(search_alg), "on_pause"):
         problems.add(
             f"{name} notifies its searcher when a trial pauses, but search_alg={search_alg!r} does "
             "not support that. Pass TuneConfig(search_alg=ray.tune.search.bohb.TuneBOHB()), or use "
@@ -99,11 +97,6 @@ def check_space(seed_param: Any, space: Any, search_alg: Any, problems: Problems
             f"seed_param={seed_param!r}, but {why} Name the hyperparameter in which trials "
             "of one configuration differ, or leave seed_param out."
         )
-
-
-def _learns_pauses(search_alg: Any) -> bool:
-    searcher = _within(search_alg)
-    return searcher == "bohb" or hasattr(searcher, "on_pause")
 
 
 def _within(search_alg: Any) -> Any:

@@ -241,6 +241,7 @@ class Tuner(tune.Tuner):
             validation_config = validation_config or validation_config_of(trainable)
             run_config = run_config or run_config_of(trainable)
         config = check_config("validation_config", validation_config, problems)
+        asked = getattr(tune_config, "search_alg", None)
         tune_config = _checked_tune_config(tune_config, problems)
         run_config = _checked_run_config(run_config, problems)
         fix = "Pass tunekit.EveryIterations(n), for example."
@@ -265,10 +266,13 @@ class Tuner(tune.Tuner):
                 f"seed_param={seed_param!r} ranks means over seeds, and constraints single scores. "
                 "Leave one of them out."
             )
-        check_space(seed_param, param_space, search_alg, problems)
+        check_space(seed_param, param_space, asked, problems)
         begins = None
         if warm_start is not None and not problems:
-            tune_config.search_alg = search_alg = _searching(tune_config)
+            if search_alg is None:  # Tune's default, which gets the former sweep's configurations
+                most, tune_config.max_concurrent_trials = tune_config.max_concurrent_trials, None
+                search_alg = BasicVariantGenerator(max_concurrent=most or 0)
+                tune_config.search_alg = search_alg
             begins = warm_start_from(
                 warm_start,
                 space=param_space or {},
@@ -308,7 +312,8 @@ class Tuner(tune.Tuner):
             validation.owned = not is_remote()
             validation.searched = described_space(param_space)
             callbacks = _with_loggers(callbacks, validation)
-            tune_config.scheduler = _validated_scheduler(tune_config.scheduler)
+            if not isinstance(tune_config.scheduler, ValidatedScheduler):
+                tune_config.scheduler = ValidatedScheduler(tune_config.scheduler or FIFOScheduler())
             tune_config.search_alg = _validated_search_alg(search_alg)
             if begins is not None:
                 validation.warm_start = begins
@@ -554,9 +559,7 @@ class Tuner(tune.Tuner):
         Raises:
             RuntimeError: If the sweep has not been run.
         """
-        results = super().get_results()
-        settings = settings_of(self)
-        validation = None if settings is None else _validation_of(settings)
+        results, validation = super().get_results(), self.validation
         if validation is None:
             return results
         return ValidatedResults(results, validation.config.constraints)
@@ -744,7 +747,7 @@ def _check_trainable(
 
 
 def _checked_tune_config(given: Any, problems: Problems) -> tune.TuneConfig:
-    """Return a copy, or the default; add its problems."""
+    """Return a copy with objects for names, or the default; add its problems."""
     fix = "Pass ray.tune.TuneConfig(...)."
     config = copy.copy(problems.optional("tune_config", given, tune.TuneConfig, fix))
     if config is None:
@@ -757,26 +760,14 @@ def _checked_tune_config(given: Any, problems: Problems) -> tune.TuneConfig:
     ):
         value = getattr(config, name)
         if isinstance(value, str):
-            problems.attempt(partial(create, value), partial(_unknown, name, value))
+            try:
+                setattr(config, name, create(value))
+            except Exception as error:  # whatever its constructor raises
+                problems.add(f"tune_config.{name}={value!r} cannot be created by name: {error}")
         else:
             fix = f"Pass one of ray.tune.{where}."
             problems.optional(f"tune_config.{name}", value, kinds, fix)
     return config
-
-
-def _searching(tune_config: tune.TuneConfig) -> Any:
-    """Return the search algorithm as an object, also for a name or for Tune's default."""
-    search_alg = tune_config.search_alg
-    if isinstance(search_alg, str):
-        return create_searcher(search_alg)
-    if search_alg is None:
-        most, tune_config.max_concurrent_trials = tune_config.max_concurrent_trials, None
-        return BasicVariantGenerator(max_concurrent=most or 0)
-    return search_alg
-
-
-def _unknown(name: str, value: str, error: Exception) -> str:
-    return f"tune_config.{name}={value!r} names none of Tune's: {error}"
 
 
 def _hands_over(trainable: Any, config: ValidationConfig, scheduler: Any) -> bool:
@@ -842,17 +833,7 @@ def _with_loggers(
     return [*others, validation, *map(validated, loggers)]
 
 
-def _validated_scheduler(scheduler: TrialScheduler | str | None) -> ValidatedScheduler:
-    if isinstance(scheduler, ValidatedScheduler):
-        return scheduler
-    if isinstance(scheduler, str):
-        scheduler = create_scheduler(scheduler)
-    return ValidatedScheduler(scheduler or FIFOScheduler())
-
-
 def _validated_search_alg(search_alg: Any) -> Any:
-    if isinstance(search_alg, str):
-        search_alg = create_searcher(search_alg)
     if isinstance(search_alg, SearchGenerator) or _limits_training(search_alg):
         outside = copy.copy(search_alg)
         outside.searcher = _validated_search_alg(search_alg.searcher)
