@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock", "VirtualClock"]
+__all__ = ["Clock", "FakeClock", "SystemClock"]
 
 
 class Clock(Protocol):
@@ -13,15 +13,12 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Return a time that never decreases, for durations and time limits."""
-        ...
 
     def time(self) -> float:
         """Return seconds since the epoch, for records."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
-        ...
 
 
 class SystemClock:
@@ -40,14 +37,14 @@ class SystemClock:
         time.sleep(seconds)
 
 
-class VirtualClock:
-    """A clock whose time passes only in :meth:`sleep`, at once.
+class FakeClock:
+    """A clock whose time passes only in :meth:`sleep`, which returns at once.
 
     Args:
         epoch: Where it starts, in seconds since the epoch.
 
     Example:
-        >>> clock = VirtualClock()
+        >>> clock = FakeClock()
         >>> clock.sleep(2.5)
         >>> clock.monotonic(), clock.time()
         (2.5, 1000000002.5)

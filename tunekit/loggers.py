@@ -40,11 +40,11 @@ class JsonLogger(LocalFirst):
     """
 
 
-def _passed_on(name: str) -> Callable[..., None]:
+def _passed_on(name: str) -> Callable[..., Any]:
     """Return a method that forwards one of Tune's hooks to the logger."""
 
-    def passed(self: ValidatedLoggerCallback, **info: Any) -> None:
-        getattr(self.logger, name)(**info)
+    def passed(self: ValidatedLoggerCallback, *args: Any, **info: Any) -> Any:
+        return getattr(self.logger, name)(*args, **info)
 
     passed.__doc__ = "Forward the call to the logger."
     return passed
@@ -80,7 +80,7 @@ class ValidatedLoggerCallback(LoggerCallback):
     """
 
     def __new__(cls, logger: LoggerCallback | None = None) -> ValidatedLoggerCallback:
-        """Return a TensorBoard logger for one: Tune adds its own unless it finds one."""
+        """Wrap a TensorBoard logger as one, because otherwise Tune adds its own."""
         kind = _ValidatedTensorBoard if isinstance(logger, TBXLoggerCallback) else cls
         made: ValidatedLoggerCallback = object.__new__(kind)
         return made
@@ -206,15 +206,8 @@ class ValidatedLoggerCallback(LoggerCallback):
     on_trial_save = _passed_on("on_trial_save")
     on_trial_recover = _passed_on("on_trial_recover")
     on_checkpoint = _passed_on("on_checkpoint")
-
-    def get_state(self) -> dict[str, Any] | None:
-        """Return the state that the logger saves with the experiment."""
-        state: dict[str, Any] | None = self.logger.get_state()
-        return state
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the logger's saved state."""
-        self.logger.set_state(state)
+    get_state = _passed_on("get_state")
+    set_state = _passed_on("set_state")
 
 
 class _ValidatedTensorBoard(ValidatedLoggerCallback, TBXLoggerCallback):

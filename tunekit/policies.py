@@ -44,9 +44,6 @@ class CheckpointPolicy(tune.Callback):
         """Return whether to save at a report; each report is passed once, in order."""
         raise NotImplementedError
 
-    def saved(self, trial: Trial) -> None:
-        """React to a saved checkpoint of the trial, whoever requested it."""
-
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
@@ -59,10 +56,6 @@ class CheckpointPolicy(tune.Callback):
         """Request a checkpoint in a report if one is due; called by Tune."""
         if self.due(trial, result):
             result[SHOULD_CHECKPOINT] = True
-
-    def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Forward a saved checkpoint; called by Tune."""
-        self.saved(trial)
 
 
 class EveryIterations(CheckpointPolicy):

@@ -254,8 +254,8 @@ def drawn(page: str) -> dict[str, dict[str, Any]]:
     return {name: json.loads(text) for name, text in re.findall(pattern, page, re.S)}
 
 
-def values(chart: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    return chart["datasets"][name]
+def values(chart: dict[str, Any]) -> list[dict[str, Any]]:
+    return chart["datasets"]["points"]
 
 
 def test_the_ranking_of_the_report(both):
@@ -285,7 +285,7 @@ def test_the_curves_of_the_report(both):
     names = {trial.rsplit("_", 1)[-1]: trial for trial in raw.rows}
     shown = {
         (names[p["trial"]], p["generation"], p["iteration"]): p["value"]
-        for p in values(charts["validated"], "points")
+        for p in values(charts["validated"])
     }
     assert shown == {
         (trial, *place): score
@@ -294,7 +294,7 @@ def test_the_curves_of_the_report(both):
     }
     losses = {
         (names[p["trial"]], p["generation"], p["iteration"]): p["value"]
-        for p in values(charts["training0"], "points")
+        for p in values(charts["training0"])
     }
     assert losses == {
         (trial, row["generation"], row["training_iteration"]): row["loss"]
@@ -305,7 +305,7 @@ def test_the_curves_of_the_report(both):
 
 def test_the_timeline_of_the_report(both):
     raw, loaded = both
-    bars = values(drawn(render(loaded))["timeline"], "spans")
+    bars = values(drawn(render(loaded))["timeline"])
     began = raw.lines[0]["time"]
     names = {trial: trial.rsplit("_", 1)[-1] for trial in raw.rows}
     validating = sorted(
@@ -338,7 +338,7 @@ def test_the_timeline_of_the_report(both):
 
 def test_the_rungs_of_the_report(tmp_path):
     raw = Raw(asha(tmp_path))
-    points = values(drawn(render(tunekit.load(raw.home)))["rungs"], "points")
+    points = values(drawn(render(tunekit.load(raw.home)))["rungs"])
     rungs: dict[tuple[str, int], dict] = {}
     for line in raw.of("delivered"):
         reached = [rung for rung in (1, 3, 9) if rung <= line["iteration"]]
@@ -361,7 +361,7 @@ def test_the_rungs_of_the_report_by_promotion(tmp_path):
         on_pending="wait-paused",
         param_space={"lr": tune.loguniform(1e-3, 1e-1)},
     )
-    points = values(drawn(render(tunekit.load(ran.home)))["rungs"], "points")
+    points = values(drawn(render(tunekit.load(ran.home)))["rungs"])
     lengths = {trial.trial_id: trial.last_result["training_iteration"] for trial in ran.trials}
     assert {point["rung"] for point in points} == {1, 3}, "at 9 they end by themselves"
     for point in points:
@@ -383,7 +383,7 @@ def best_at(best: tunekit.reading.findings.BestCheckpoint) -> tuple[str, int]:
 def test_the_exploits_of_the_report(tmp_path):
     raw = Raw(pbt(tmp_path, validate=for_clones))
     loaded = tunekit.load(raw.home)
-    moves = values(drawn(render(loaded))["exploits"], "exploits")
+    moves = values(drawn(render(loaded))["exploits"])
     names = {trial: trial.rsplit("_", 1)[-1] for trial in raw.rows}
     exploited = raw.of("exploited")
     assert [(m["trial"], m["donor"], m["iteration"]) for m in moves] == [

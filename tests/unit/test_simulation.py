@@ -12,7 +12,7 @@ from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, PopulationBas
 
 import tunekit
 from tunekit._ray.local import _LocalActors
-from tunekit.clock import VirtualClock
+from tunekit.clock import FakeClock
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
@@ -594,7 +594,7 @@ def test_where_starts_cost_nothing_trials_validate_if_they_are_asked_to(where, s
 
 
 def test_an_evaluator_holds_what_it_takes_until_others_need_it():
-    clock, room = VirtualClock(), Room({"CPU": 1}, {"CPU": 1}, {"CPU": 1})
+    clock, room = FakeClock(), Room({"CPU": 1}, {"CPU": 1}, {"CPU": 1})
     executor = VirtualExecutor(
         validating(evaluators=1), clock, room, lambda: 0, lambda attempt: {}, lambda attempt: 2.0
     )

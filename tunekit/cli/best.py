@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from tunekit.cli.layout import grid, width_of_output
 from tunekit.core.metrics import flatten
 from tunekit.core.seeds import Ending
 from tunekit.core.words import (
@@ -122,12 +123,7 @@ def front_as_text(summary: Mapping[str, Any], path: str) -> str:
         for one in front
     ]
     heads = [*goals, "trial", "checkpoint", ""]
-    cells = [[printable(str(cell)) for cell in row] for row in [heads, *rows]]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines.append("")
-    for row in cells:
-        padded = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        lines.append("  ".join(padded).rstrip())
+    lines += ["", *grid([heads, *rows], width_of_output(), left=range(len(heads)))]
     lines += ["", click.style("in Python", bold=True)]
     lines.append(f"  tunekit.load({path!r}).pareto()[0].checkpoint")
     return "\n".join(lines)

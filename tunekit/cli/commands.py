@@ -20,8 +20,7 @@ from typing import Any
 import click
 import ray
 
-from tunekit._ray.storage import absolute
-from tunekit.cli.asking import answer_of, parsed
+from tunekit._ray.storage import absolute, storage_at
 from tunekit.cli.best import best_as_data, best_as_text, front_as_text
 from tunekit.cli.compare import comparison_as_data, comparison_as_text
 from tunekit.cli.evaluations import scores_as_data, scores_as_text
@@ -38,8 +37,9 @@ from tunekit.core.words import number, printable
 from tunekit.demo.command import demo
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.evaluation.following import follow
+from tunekit.journal.experiments import no_sweep, sweeps_below
 from tunekit.journal.lock import TAKE_OVER
-from tunekit.journal.requests import Request
+from tunekit.journal.requests import Request, ask, in_words
 from tunekit.lab.comparison import compare as compared
 from tunekit.log import shown
 from tunekit.reading.findings import state_of
@@ -94,15 +94,13 @@ _seed = click.option(
 )
 
 
-_metric = click.option("--metric", help="A validated metric to rank by; by default the sweep's.")
-_mode = click.option(
-    "--mode", type=click.Choice(["min", "max"]), help="Which is better; by default the sweep's."
-)
-
-
 def _goal(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that set how trials are ranked."""
-    return _metric(_mode(command))
+    metric = click.option(
+        "--metric", help="The validated metric to rank by; by default the sweep's."
+    )
+    better = "Which values of it are better; by default the sweep's."
+    return metric(click.option("--mode", type=click.Choice(["min", "max"]), help=better)(command))
 
 
 @click.group(
@@ -609,7 +607,7 @@ def continue_trial(path: str, trial: str) -> None:
     "--config",
     metavar="JSON",
     required=True,
-    callback=lambda ctx, own, text: parsed(text),
+    callback=lambda ctx, own, text: _parsed(text),
     help="A value for each hyperparameter that is searched, nested as in param_space or by flat "
     "name.",
 )
@@ -626,11 +624,29 @@ def add(path: str, config: dict[str, Any]) -> None:
     _ask(path, Request("add", config=config))
 
 
+def _parsed(text: str) -> dict[str, Any]:
+    """Return the hyperparameters in a text of JSON."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"it is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise click.BadParameter('it is not a JSON object, such as {"lr": 0.003}')
+    return found
+
+
 def _ask(path: str, request: Request) -> None:
-    refused, text = answer_of(path, request)
-    if refused:
-        raise _Failed(text)
-    click.echo(printable(text))
+    """Send a request to the driver of a running sweep, and print the answer."""
+    where, (filesystem, home) = f"tunekit {request.action}", storage_at(path, None)
+    if not sweeps_below(filesystem, home, deep=0):
+        raise ConfigError(where, [f"path={path!r} {no_sweep(filesystem, home, path)}"])
+    try:
+        answer = ask(filesystem, home, request)
+    except ValueError as error:
+        raise ConfigError(where, [f"{error}. See its state: tunekit status."]) from error
+    if answer and answer.refused:
+        raise _Failed(in_words(answer))
+    click.echo(printable(in_words(answer)))
 
 
 @tunekit.command(short_help="Continue a sweep that was killed or interrupted.")

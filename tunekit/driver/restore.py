@@ -224,15 +224,13 @@ class Restore:
 
     def _bring_forward(self, event: Event, trial: Trial, controller: Controller) -> None:
         """Apply an event to Tune's trial."""
-        policies = [one for one in self._driver.listeners if isinstance(one, CheckpointPolicy)]
         match event:
             case Reported():
                 trial.update_last_result(dict(event.report))
-                for policy in policies:
-                    policy.due(trial, event.report)
+                for one in self._driver.listeners:
+                    if isinstance(one, CheckpointPolicy):
+                        one.due(trial, event.report)
             case CheckpointSaved():
-                for policy in policies:
-                    policy.saved(trial)
                 request = self._checkpoints[(trial.trial_id, *event.place)]
                 filesystem = trial.storage.storage_filesystem
                 if exists(filesystem, request.path):

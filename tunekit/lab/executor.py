@@ -91,9 +91,9 @@ class VirtualExecutor(Executor):
         import_s: How much longer the first attempt in a process runs.
 
     Example:
-        >>> from tunekit.clock import VirtualClock
+        >>> from tunekit.clock import FakeClock
         >>> from tunekit.core.validation import Request
-        >>> clock, running = VirtualClock(), ["a trial"]
+        >>> clock, running = FakeClock(), ["a trial"]
         >>> executor = VirtualExecutor(
         ...     ValidationConfig(fn=lambda checkpoint: {}),
         ...     clock,

@@ -19,7 +19,7 @@ from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.local import LocalSweep
 from tunekit._ray.scheduler_kinds import exhausts, rule_for
-from tunekit.clock import VirtualClock
+from tunekit.clock import FakeClock
 from tunekit.config import ValidationConfig
 from tunekit.core.validation import Attempt, Status
 from tunekit.core.values import number
@@ -112,7 +112,7 @@ class Machine:
     inline: str | None
 
     def __post_init__(self) -> None:
-        self._clock = VirtualClock()
+        self._clock = FakeClock()
         #: The trainable of each trial that has one.
         self.live: dict[str, Replayed] = {}
         self._curve_of: dict[str, int] = {}

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tunekit.clock import FakeClock
 from tunekit.core.validation import Attempt
 from tunekit.core.values import described
-from tunekit.testing.clock import FakeClock
 from tunekit.validating.executor import AttemptEvent, Began, Estimated, Executor, Failed, Returned
 
 __all__ = ["FakeExecutor"]

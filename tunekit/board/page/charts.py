@@ -62,19 +62,43 @@ MOST_DOTS = 2_000
 Spec = dict[str, Any]
 
 
-def _finished(chart: Any, height: int = _HEIGHT, **datasets: Sequence[Mapping[str, Any]]) -> Spec:
-    """Return the specification of a chart, with the data that it names.
+def _base() -> alt.Chart:
+    """Return a chart of the rows that :func:`_finished` adds."""
+    return alt.Chart(alt.NamedData("points"))
 
-    The data are kept apart from the chart, because Altair checks each value inside one.
+
+def _finished(chart: Any, rows: Sequence[Mapping[str, Any]], height: int = _HEIGHT) -> Spec:
+    """Return the specification of a chart with its data.
+
+    The data are added last because Altair checks each value inside a chart.
 
     Args:
         chart: The chart.
+        rows: The data.
         height: The height of the plot area, in pixels.
-        datasets: The data.
     """
     size = alt.AutoSizeParams(type="fit-x", contains="padding")
     spec: Spec = chart.properties(width="container", height=height, autosize=size).to_dict()
-    return {**spec, "config": _CONFIG, "datasets": {n: list(rows) for n, rows in datasets.items()}}
+    return {**spec, "config": _CONFIG, "datasets": {"points": list(rows)}}
+
+
+def _colours(field: str, title: str | None, palette: Mapping[str, str], **more: Any) -> alt.Color:
+    """Return the colour of marks by the value of a field; ``palette`` has the values to show."""
+    scale = alt.Scale(domain=list(palette), range=list(palette.values()))
+    return alt.Color(f"{field}:N", title=title, scale=scale, **more)
+
+
+def _found(
+    field: str, palette: Mapping[str, str], rows: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
+    """Return the part of a palette whose values occur in a field of the rows."""
+    values = {row[field] for row in rows}
+    return {value: colour for value, colour in palette.items() if value in values}
+
+
+def _value(field: str, title: str) -> alt.Tooltip:
+    """Return the part of a tooltip that shows a number."""
+    return alt.Tooltip(f"{field}:Q", title=title, format=".5g")
 
 
 def _rows_high(count: int) -> int:
@@ -129,8 +153,9 @@ def curves_chart(
         }
         for point in sorted(points, key=lambda p: (-place[p["trial"]], p["generation"]))
     ]
-    shown = [*labels.values(), "others"] if len(ranked) > len(labels) else [*labels.values()]
-    colours = [*_TOP[: len(labels)], _OTHERS] if labels else [_TOP[0]]
+    palette = dict(zip(labels.values(), _TOP, strict=False))
+    if len(ranked) > len(labels):
+        palette["others"] = _OTHERS if labels else _TOP[0]
     values = [point["value"] for point in points]
     log = not validated and min(values) > 0 and max(values) / min(values) > 100
     title = f"{metric} ({'validated' if validated else 'training'}{', log scale' if log else ''})"
@@ -143,21 +168,10 @@ def curves_chart(
     x = _iterations(domainRaw=alt.ExprRef("zoom_x"))
     axis = alt.Axis(values=_powers(values), format="~e") if log else alt.Axis()
     y = alt.Y("value:Q", title=title, scale=scale, axis=axis)
-    base = alt.Chart(alt.NamedData("points")).encode(
-        x=x,
-        y=y,
-        color=alt.Color(
-            "who:N",
-            title="trial",
-            scale=alt.Scale(domain=shown, range=colours[: len(shown)]),
-            legend=alt.Legend(
-                columns=alt.ExprRef("width > 640 ? 6 : 3"), symbolStrokeWidth=3, symbolOpacity=1
-            )
-            if labels
-            else None,
-        ),
-        detail="line:N",
-    )
+    columns = alt.ExprRef("width > 640 ? 6 : 3")
+    legend = alt.Legend(columns=columns, symbolStrokeWidth=3, symbolOpacity=1) if labels else None
+    colour = _colours("who", "trial", palette, legend=legend)
+    base = _base().encode(x=x, y=y, color=colour, detail="line:N")
     few, best = len(points) <= MOST_DOTS, "datum.who != 'others'"
     width = alt.condition("datum.who == 'others'", alt.value(1.2), alt.value(2.2))
     lines = base.mark_line(interpolate="linear", clip=True).encode(strokeWidth=width)
@@ -169,7 +183,7 @@ def curves_chart(
         bars = known.mark_rule(strokeOpacity=0.45, strokeWidth=1.5, clip=True)
         layers = [bars.encode(y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q"), *layers]
     signals = [{"name": name, "value": None} for name in ("zoom_x", "zoom_y")]
-    chart = _finished(alt.layer(*layers), points=rows)
+    chart = _finished(alt.layer(*layers), rows)
     return {**chart, "params": signals, "usermeta": {"curves": metric}}
 
 
@@ -201,26 +215,21 @@ def timeline_chart(spans: Sequence[Span], names: Mapping[str, str], began: float
     ]
     # Later marks are drawn on top: several validations of a trial can be requested at once.
     rows.sort(key=lambda row: row["kind"] != "validation requested")
-    kinds = [kind for kind in _SPANS if any(row["kind"] == kind for row in rows)]
     order = [names[trial] for trial in dict.fromkeys(span.trial_id for span in spans)]
+    legend = alt.Legend(columns=alt.ExprRef("width > 640 ? 5 : 2"))
     chart = (
-        alt.Chart(alt.NamedData("spans"))
+        _base()
         .mark_bar()
         .encode(
             x=alt.X("begin:Q", title=f"{long} since the sweep began", scale=alt.Scale(nice=False)),
             x2="end:Q",
             y=alt.Y("trial:N", sort=order, title="trial"),
             yOffset=alt.YOffset("lane:N", sort=["trial", "validation"]),
-            color=alt.Color(
-                "kind:N",
-                title=None,
-                scale=alt.Scale(domain=kinds, range=[_SPANS[kind] for kind in kinds]),
-                legend=alt.Legend(columns=alt.ExprRef("width > 640 ? 5 : 2")),
-            ),
+            color=_colours("kind", None, _found("kind", _SPANS, rows), legend=legend),
             tooltip=["trial:N", "kind:N", "iteration:Q", "took:N"],
         )
     )
-    return _finished(chart, _rows_high(len(order)), spans=rows)
+    return _finished(chart, rows, _rows_high(len(order)))
 
 
 def _kind(span: Span) -> str:
@@ -233,30 +242,29 @@ def _kind(span: Span) -> str:
 
 def decisions_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
     """Plot the scheduler's decision on each score, by rung if points have one."""
-    outcomes = [name for name in _DECISIONS if any(p["outcome"] == name for p in points)]
-    colours = alt.Scale(domain=outcomes, range=[_DECISIONS[name] for name in outcomes])
+    outcomes = _found("outcome", _DECISIONS, points)
     where: dict[str, Any] = {"x": _iterations()}
     if "rung" in points[0]:
         axis = alt.Axis(labelAngle=0)
         where = {"x": alt.X("rung:O", title="rung (training iteration)", axis=axis)}
-        where["xOffset"] = alt.XOffset("outcome:N", sort=outcomes)
+        where["xOffset"] = alt.XOffset("outcome:N", sort=list(outcomes))
     chart = (
-        alt.Chart(alt.NamedData("points"))
+        _base()
         .mark_circle(size=65, opacity=0.75)
         .encode(
             **where,
             y=alt.Y("score:Q", title=f"{metric} (validated)", scale=alt.Scale(zero=False)),
-            color=alt.Color("outcome:N", title="the trial", scale=colours),
+            color=_colours("outcome", "the trial", outcomes),
             tooltip=[
                 "trial:N",
                 "iteration:Q",
-                alt.Tooltip("score:Q", title=metric, format=".5g"),
+                _value("score", metric),
                 "outcome:N",
                 alt.Tooltip("late:Q", title="iterations late"),
             ],
         )
     )
-    return _finished(chart, points=points)
+    return _finished(chart, points)
 
 
 def front_chart(
@@ -270,11 +278,10 @@ def front_chart(
         objectives: The two metrics, each with its mode.
     """
     first, second = objectives
-    shown = [place for place in _PLACES if any(point["place"] == place for point in points)]
     rows = [{**point, "trial": names[point["trial"]]} for point in points]
     rows.sort(key=lambda row: (row["place"] == "front", row["x"]))  # the front lies above
     scale = alt.Scale(zero=False, nice=True)
-    base = alt.Chart(alt.NamedData("points")).encode(
+    base = _base().encode(
         x=alt.X("x:Q", title=f"{second} ({objectives[second]})", scale=scale),
         y=alt.Y("y:Q", title=f"{first} ({objectives[first]})", scale=scale),
     )
@@ -283,20 +290,16 @@ def front_chart(
     line = best.mark_line(interpolate=step, color=_TOP[0], strokeWidth=1.5, opacity=0.6)
     dots = base.mark_circle(opacity=0.85).encode(
         size=alt.condition("datum.place == 'front'", alt.value(110), alt.value(40)),
-        color=alt.Color(
-            "place:N",
-            title="checkpoint",
-            scale=alt.Scale(domain=shown, range=[_PLACES[place] for place in shown]),
-        ),
+        color=_colours("place", "checkpoint", _found("place", _PLACES, rows)),
         tooltip=[
             "trial:N",
             "iteration:Q",
-            alt.Tooltip("y:Q", title=first, format=".5g"),
-            alt.Tooltip("x:Q", title=second, format=".5g"),
+            _value("y", first),
+            _value("x", second),
             "place:N",
         ],
     )
-    return _finished(line.encode(order="x:Q") + dots, points=rows)
+    return _finished(line.encode(order="x:Q") + dots, rows)
 
 
 def growth_chart(points: Sequence[Mapping[str, float]]) -> Spec:
@@ -305,8 +308,8 @@ def growth_chart(points: Sequence[Mapping[str, float]]) -> Spec:
     rows = [{**point, "time": point["time"] / seconds} for point in points]
     share = alt.Y("share:Q", title="dominated by the front", axis=alt.Axis(format="%"))
     time = alt.X("time:Q", title=f"{unit} since the sweep began", scale=alt.Scale(nice=False))
-    chart = alt.Chart(alt.NamedData("points")).mark_line(interpolate="step-after", color=_TOP[0])
-    return _finished(chart.encode(x=time, y=share), height=180, points=rows)
+    chart = _base().mark_line(interpolate="step-after", color=_TOP[0])
+    return _finished(chart.encode(x=time, y=share), rows, height=180)
 
 
 def exploits_chart(
@@ -319,27 +322,24 @@ def exploits_chart(
         names: The names of trials, by ID.
         led: The trials and generations that led to the best checkpoint.
     """
-    roles = {True: "led to the best checkpoint", False: "did not"}
+    roles = {"led to the best checkpoint": _TOP[0], "did not": _OTHERS}
+    best, other = roles
     rows = [
         {
             **exploit,
             "trial": names[exploit["trial"]],
             "donor": names[exploit["donor"]],
-            "role": roles[(exploit["trial"], exploit["generation"]) in led],
+            "role": best if (exploit["trial"], exploit["generation"]) in led else other,
         }
         for exploit in exploits
     ]
     order = list(names.values())
     axis = alt.Axis(labelAngle=0, labelOverlap=True)
-    base = alt.Chart(alt.NamedData("exploits")).encode(
+    base = _base().encode(
         x=alt.X("iteration:O", title="training iteration", axis=axis),
         xOffset=alt.XOffset("trial:N", sort=order),  # exploits of an iteration side by side
         y=alt.Y("trial:N", sort=order, title="trial", scale=alt.Scale(domain=order)),
-        color=alt.Color(
-            "role:N",
-            title=None,
-            scale=alt.Scale(domain=list(roles.values()), range=[_TOP[0], _OTHERS]),
-        ),
+        color=_colours("role", None, roles),
     )
     lines = base.mark_rule(strokeWidth=1.6).encode(y=alt.Y("donor:N", sort=order), y2="trial:N")
     dots = base.mark_circle(size=90, opacity=1).encode(
@@ -348,10 +348,10 @@ def exploits_chart(
             "generation:Q",
             alt.Tooltip("donor:N", title="cloned from"),
             "iteration:Q",
-            alt.Tooltip("score:Q", title="score of the donor", format=".5g"),
+            _value("score", "score of the donor"),
         ],
     )
-    return _finished(lines + dots, _rows_high(len(order)), exploits=rows)
+    return _finished(lines + dots, rows, _rows_high(len(order)))
 
 
 # The charts of a sweep --------------------------------------------------------------------------
