@@ -25,8 +25,8 @@ class Limits:
     """The limits on a stage's validations: :class:`tunekit.ValidationConfig` or ``Stage``.
 
     Attributes:
-        evaluators: How many long-lived processes there may be; None: validations are tasks.
-        max_in_flight: How many validations may be in flight at once; None: any number.
+        evaluators: The maximum number of long-lived processes; None: validations are tasks.
+        max_in_flight: The maximum number of validations in flight; None: no limit.
 
     Example:
         >>> class Two(Limits):
@@ -40,7 +40,7 @@ class Limits:
 
     @property
     def most_in_flight(self) -> int | None:
-        """Return how many validations may be in flight at once; None leaves it to the resources."""
+        """Return the maximum number of validations in flight; None: as the resources allow."""
         limits = [limit for limit in (self.max_in_flight, self.evaluators) if limit is not None]
         return min(limits, default=None)
 
@@ -66,9 +66,7 @@ def check_validation(
     max_retries: Any,
     sequential: Any,
 ) -> None:
-    """Add all that is wrong with these arguments to the problems.
-
-    They are those of :class:`tunekit.ValidationConfig` and of :class:`tunekit.Stage`.
+    """Add the problems with arguments that :class:`ValidationConfig` and :class:`Stage` share.
 
     Example:
         >>> problems = Problems("Stage")
@@ -87,7 +85,7 @@ def check_validation(
         kwargs = _check_task_config("task_config", task_config, problems)
     if callable_ and is_built(fn) and evaluators is None:
         problems.add(
-            f"fn={fn!r} is a class, and evaluators is not set. Pass evaluators=1 to build it "
+            f"fn={fn!r} is a class, but evaluators is not set. Pass evaluators=1 to build it "
             "once, in a process that validates one checkpoint after another, or a function."
         )
     elif callable_ and kwargs is not None:
@@ -107,7 +105,7 @@ def check_validation(
 
 
 def check_constraints(constraints: Any, problems: Problems) -> None:
-    """Add what is wrong with ``ValidationConfig(constraints=...)`` to the problems."""
+    """Add the problems with ``ValidationConfig(constraints=...)``."""
     fix = "Pass [tunekit.Constraint('latency_ms <= 20')], for example."
     if not problems.instance("constraints", constraints, (list, tuple), fix):
         return
@@ -123,7 +121,7 @@ def check_where(
     ray_remote_kwargs: Any,
     on_pending: Any,
 ) -> None:
-    """Add what is wrong with ``where``, and what contradicts it, to the problems.
+    """Add the problems with ``where``, including settings that contradict it.
 
     Example:
         >>> problems = Problems("ValidationConfig")
@@ -138,8 +136,8 @@ def check_where(
         return
     asked = sorted(set(ray_remote_kwargs or ()) - AMOUNTS - {"name"})
     contradictions = [
-        (evaluators is not None, f"evaluators={evaluators!r}, which are processes of their own"),
-        (bool(asked), f"ray_remote_kwargs[{asked[0]!r}] (of a task's process)" if asked else ""),
+        (evaluators is not None, f"evaluators={evaluators!r}, which are separate processes"),
+        (bool(asked), f"ray_remote_kwargs[{asked[0]!r}] (for a task's process)" if asked else ""),
         (on_pending == "continue", "on_pending='continue', with which no trial waits"),
     ]
     for is_so, what in contradictions:
@@ -162,7 +160,7 @@ def _check_task_config(
 
 
 def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems: Problems) -> None:
-    """Add what is certainly wrong; arguments that reports may provide are checked later."""
+    """Add definite mistakes; arguments that reports may provide are checked later."""
     if is_built(fn):
         problems.attempt(
             lambda: inspect.signature(fn).bind(),
@@ -179,8 +177,8 @@ def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems
     kind = kind_of(fn)
     if kind is not None:
         problems.add(
-            f"fn={shown(fn)} is {kind}: a call of it returns before anything is validated. Pass "
-            "a plain function that returns a dict; inside of it, asyncio.run(...) runs a "
+            f"fn={shown(fn)} is {kind}, so a call returns before anything is validated. Pass "
+            "a plain function that returns a dict; inside it, use asyncio.run(...) to run a "
             "coroutine."
         )
         return
@@ -204,8 +202,8 @@ def _check_picklable(name: str, value: Any, problems: Problems) -> None:
         )
     elif size > LARGE:
         logger.warning(
-            "%s takes %d MB with the objects it uses, which are sent to the processes that "
-            "validate and saved with the sweep. Load them inside the function, or with "
+            "%s takes %d MB with the objects that it uses; all of it is sent to the processes that "
+            "validate and saved with the sweep. Load the objects inside the function, or with "
             "evaluators=n in __init__ of a class.",
             name,
             size // 10**6,

@@ -18,7 +18,7 @@ from tunekit.core.seeds import space_lacks
 __all__ = ["check_space", "wrong_together"]
 
 
-# They fit a model to scores, and would fit it to the numbers that stand for infeasible ones.
+# They fit a model to scores, including the numbers that stand for infeasible ones.
 _FIT_VALUES = ("AxSearch", "BayesOptSearch", "HEBOSearch", "PB2")
 
 
@@ -31,7 +31,7 @@ def wrong_together(
     problems: Problems,
     constrained: bool = False,
 ) -> None:
-    """Add invalid combinations of a scheduler with a sweep's other settings.
+    """Add a problem for each setting of a sweep that cannot be combined with its scheduler.
 
     Args:
         scheduler: The scheduler, not wrapped; other objects are ignored.
@@ -54,11 +54,11 @@ def wrong_together(
         if traits_of(decides).synchronous and on_pending == "continue":
             problems.add(
                 f"{name}(synch=True) compares all trials at the same iteration, but "
-                "on_pending='continue' lets them train on. Use on_pending='wait', or synch=False."
+                "on_pending='continue' lets them continue. Use on_pending='wait', or synch=False."
             )
         if search_alg is not None and not isinstance(search_alg, tune.search.BasicVariantGenerator):
             problems.add(
-                f"{name} chooses hyperparameters itself, but so would search_alg={search_alg!r}. "
+                f"{name} chooses hyperparameters itself, and search_alg={search_alg!r} would, too. "
                 "Leave search_alg out."
             )
     if isinstance(decides, HyperBandForBOHB) and not hasattr(_within(search_alg), "on_pause"):

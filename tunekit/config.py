@@ -60,18 +60,18 @@ class ValidationConfig(Limits, train.ValidationConfig):
             :class:`~tunekit.distributed.TrainerValidation` that runs elsewhere always uses
             long-lived processes, unless ``ray_remote_kwargs`` has ``max_calls``.
         when: Which checkpoints to validate, and when to save if nothing else requests checkpoints.
-            ``"decisions"``: those whose score the scheduler will use (at the rungs of ASHA and
-            HyperBand, at PBT's perturbation interval) and the one at the trial's end; with a
-            scheduler that tunekit does not know, every one. ``"auto"``: those, and others that cost
+            ``"decisions"``: the checkpoints whose score the scheduler will use (at the rungs of
+            ASHA and HyperBand, at PBT's perturbation interval) and each trial's last one; with a
+            scheduler that tunekit does not know, every one. ``"auto"``: these, and others that cost
             nothing to validate: in resources in which no trial could start, checkpoints of the best
             trials first, once starting a process takes at most 5 % of the sweep's time so far; or
             in the trials' processes, if it takes at most 2 % of an iteration. When all trials have
             ended, further checkpoints of the three best trials are validated if that makes the
-            sweep at most 5 % longer; the others are skipped. Every one is validated if the
+            sweep at most 5 % longer; the others are skipped. Every checkpoint is validated if the
             scheduler decides nothing (such as the default) or is unknown to tunekit, or if a
-            stopper reads scores. A number n: those that are at least n iterations apart.
-            ``"requested"``: as in Ray Train, those whose report says ``validation=True`` or has a
-            ``ValidationTaskConfig``.
+            stopper reads scores. A number n: checkpoints that are at least n iterations apart.
+            ``"requested"``: as in Ray Train, the checkpoints whose report has ``validation=True``
+            or a ``ValidationTaskConfig``.
         where: The process to validate in. ``"trial"``: the trial's own, while its training waits
             for each score, which costs as much as inline validation; only the last checkpoint of an
             ended trial, and checkpoints that no decision depends on, are validated elsewhere.
@@ -87,15 +87,15 @@ class ValidationConfig(Limits, train.ValidationConfig):
             waits for each score, so every decision is the same as with inline validation for the
             same order of results. Meanwhile its own validation or the next trial
             (``reuse_actors``) runs in its process; it releases its resources if validations could
-            not run otherwise. ``"continue"``: it trains on, up to its next decision point, and a
+            not run otherwise. ``"continue"``: it continues up to its next decision point, and a
             STOP takes effect as soon as it is known. ``"auto"``: it waits at decision points if its
-            resources can be used in one of these ways, and otherwise trains on as with
+            resources can be used in one of these ways, and otherwise continues as with
             ``"continue"``, for example at the end of a sweep. With a scheduler that compares all
-            trials at the same time, it never trains on.
+            trials at the same time, it always waits.
         on_failure: ``"record"`` records a failed validation and ranks the trial by its other
             scores. When three have failed alike (apart from numbers, ids and paths in their
             reasons) and none has succeeded, the function is considered broken: the sweep ends with
-            :class:`~tunekit.errors.ValidationFailedError` rather than train for nothing. Retried
+            :class:`~tunekit.errors.ValidationFailedError` instead of training in vain. Retried
             attempts and missing checkpoints do not count, and a restored sweep counts from zero.
             ``"raise"`` ends the sweep at the first failure. ``"ignore"`` records failures and never
             ends the sweep.
@@ -110,9 +110,9 @@ class ValidationConfig(Limits, train.ValidationConfig):
         cache: A folder that all nodes can reach, or a URI such as ``s3://bucket/scores``, with
             scores of checkpoints that this sweep or others have validated with the same function,
             arguments and hyperparameters; this sweep adds its own. A validation reads the
-            checkpoint, looks its score up, and calls ``fn`` only if there is none. So do further
-            stages, but not a confirmation. :meth:`Sweep.validate <tunekit.Sweep.validate>` can
-            share the folder. None: no cache.
+            checkpoint, looks up its score, and calls ``fn`` only if there is none. Further stages
+            use the cache, too, but a confirmation does not. :meth:`Sweep.validate
+            <tunekit.Sweep.validate>` can share the folder. None: no cache.
 
     Raises:
         tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake.
@@ -214,9 +214,9 @@ def check_config(name: str, config: Any, problems: Problems) -> ValidationConfig
     """Require a :class:`ValidationConfig` or None; a plain one means something else in Ray Train.
 
     Args:
-        name: The argument.
-        config: What was passed for it.
-        problems: Where to add what is wrong.
+        name: The argument's name.
+        config: Its value.
+        problems: Where to add problems.
 
     Returns:
         The config, if it is a :class:`ValidationConfig`; otherwise None.
@@ -235,12 +235,12 @@ def check_config(name: str, config: Any, problems: Problems) -> ValidationConfig
 
 
 def check_confirm(confirm: Any, config: ValidationConfig | None, problems: Problems) -> None:
-    """Add what is wrong with ``Tuner(confirm=...)`` to the problems, before the sweep starts.
+    """Add the problems with ``Tuner(confirm=...)`` before the sweep starts.
 
     Args:
-        confirm: What was passed.
+        confirm: The argument.
         config: How the sweep validates; None if it does not.
-        problems: Where to add what is wrong.
+        problems: Where to add them.
     """
     fix = "Pass tunekit.Confirm(top=5), for example."
     if problems.optional("confirm", confirm, Confirm, fix) is None:
@@ -264,7 +264,7 @@ def check_confirm(confirm: Any, config: ValidationConfig | None, problems: Probl
     lacks = still_lacks(signature_of(own.fn), {*kwargs, "resume", "seed"})
     if lacks:
         problems.add(
-            f"confirm: {name_of(own.fn)} has no value for {', '.join(map(repr, lacks))}, and in a "
-            "confirmation no report provides it. Pass it in task_config, give it a "
+            f"confirm: {name_of(own.fn)} has no value for {', '.join(map(repr, lacks))}, which no "
+            "report provides in a confirmation. Pass it in task_config, give it a "
             "default, or pass another function: Confirm(fn=...)."
         )

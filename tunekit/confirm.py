@@ -23,18 +23,18 @@ class Confirm:
     configurations). Each gets a confidence interval. Candidates that can no longer win are dropped;
     it ends when one remains or the examples run out. How they are evaluated depends on ``fn``:
 
-    - A **generator** of :class:`~tunekit.Estimate` evaluates each candidate until it can be told
-      from the best. If it runs to its end, its mean is exact.
+    - A **generator** of :class:`~tunekit.Estimate` evaluates each candidate until it is clearly
+      worse than the best, or the best itself. If it runs to its end, its mean is exact.
     - A function with a parameter ``seed`` is called with 0, 1, 2, ... Means over seeds are compared
       by Student's t-intervals, widened to hold after each round. This assumes that scores are
       normally distributed over seeds.
     - Any **other function** is called once for each candidate. Its scores count as exact, so the
       best of them wins.
 
-    The candidates were chosen by the sweep's own function on the same examples. So its intervals
-    are widened for all validated checkpoints of the sweep, rather than for the ``top``, and it
-    continues where the sweep stopped if it takes ``resume``. Another function is assumed to use
-    other examples.
+    The sweep's own function has chosen the candidates on the same examples. So its intervals are
+    widened for all validated checkpoints of the sweep rather than for the ``top``, and it continues
+    where the sweep stopped if it takes ``resume``. Another function is assumed to use other
+    examples.
 
     Args:
         top: The number of trials, or configurations, that the candidates come from.
@@ -61,7 +61,7 @@ class Confirm:
     fn: ValidationFunction | train.ValidationConfig | None = None
     confidence: float = 0.95
     max_rounds: int = 10
-    #: What the names of the metrics begin with.
+    #: The prefix of the metrics' names.
     name: ClassVar[str] = CONFIRMED
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class Confirm:
             and (kind := kind_of(fn)) is not None
         ):
             problems.add(
-                f"fn={shown(fn)} is {kind}: a call of it returns before anything is validated. "
+                f"fn={shown(fn)} is {kind}, so a call returns before anything is validated. "
                 "Pass a plain function, or a generator of estimates."
             )
         fix = "Pass 0.95 to pick the wrong winner at most 1 time in 20."

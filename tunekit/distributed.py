@@ -22,7 +22,7 @@ _SPACE = ("train_loop_config", "scaling_config", "datasets", "resume_from_checkp
 
 
 class TrainerFactory:
-    """Make each trial's trainer, if its arguments depend on the trial.
+    """Create each trial's trainer, for arguments that depend on the trial.
 
     Args:
         make: ``make(config)`` returns a ``TorchTrainer``, or another data-parallel trainer from Ray
@@ -108,7 +108,7 @@ def check_scheduler(scheduler: Any, problems: Problems) -> None:
 
 
 def check_saving(policy: Any, run_config: Any, problems: Problems) -> None:
-    """Add settings that request checkpoints of a trainer's trials, whose workers decide that."""
+    """Add a problem for each setting that requests checkpoints: a trainer's workers decide that."""
     checkpoints = getattr(run_config, "checkpoint_config", None)
     if not is_tunes(checkpoints, tune.CheckpointConfig):
         checkpoints = None  # it has none of these settings
@@ -120,14 +120,13 @@ def check_saving(policy: Any, run_config: Any, problems: Problems) -> None:
             asked.append(f"CheckpointConfig({name}={getattr(checkpoints, name)!r})")
     for one in asked:
         problems.add(
-            f"{one} cannot make the workers of a trainer save. Leave it out; call "
+            f"{one} cannot make a trainer's workers save. Leave it out; call "
             "ray.train.report(metrics, checkpoint=...) in the training loop when one is due."
         )
 
 
 def is_tunes(value: Any, kind: type) -> bool:
-    """Return whether it is a config of that kind from Tune, not the one of the same name from Ray
-    Train.
+    """Return whether a value is Tune's config of that kind, not Ray Train's of the same name.
 
     Example:
         >>> is_tunes(tune.FailureConfig(), tune.FailureConfig)

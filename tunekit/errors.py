@@ -9,7 +9,7 @@
     ├── UnsupportedRayError (ImportError) this Ray lacks something tunekit needs
     ├── MissingExtraError (ModuleNotFoundError)
     │                                     a package is not installed; names the extra to install
-    ├── WiringError (RuntimeError)        a part was passed to Tune without one that it needs
+    ├── WiringError (RuntimeError)        a part was passed to Tune without another that it needs
     ├── MetricNotFoundError (ValueError)  neither reports nor validations contain the metric
     ├── DistributedTrialError (RuntimeError)         a distributed trial cannot continue
     ├── NotResumedError (RuntimeError)    a resumed function started over
@@ -133,9 +133,9 @@ class RestoreError(TunekitError, RuntimeError):
 
 
 class UnsafeFileError(TunekitError, OSError):
-    """Raised rather than open a file that leads out of the experiment's folder, or is not plain.
+    """Raised instead of opening a file that leads out of the experiment's folder or is not plain.
 
-    The folder may contain links to other users' files, or pipes, from an untrusted source.
+    A folder from an untrusted source may contain pipes, or links to other users' files.
     """
 
 

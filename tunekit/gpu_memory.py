@@ -15,8 +15,9 @@ __all__ = ["release_unused"]
 def release_unused() -> None:
     """Return unused CUDA memory of this process to the device.
 
-    Memory of objects that are still referenced stays, such as the model of an evaluator. Does
-    nothing in a process that has not imported torch or not used CUDA, and never initializes it.
+    Memory of objects that are still referenced, such as the model of an evaluator, stays. In a
+    process that has not imported torch or not used CUDA, this does nothing; it never initializes
+    CUDA.
 
     Example:
         >>> release_unused()

@@ -1,7 +1,7 @@
 """Show tunekit's messages during a call if no application handles them.
 
 Importing sets nothing up: not even a ``NullHandler``, which would silence the warnings that
-Python shows by itself. An application that configures logging, at any time, gets every message.
+Python shows by default. An application that configures logging, at any time, gets every message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Formatter(logging.Formatter):
         return "\n".join([first, *(f"  {line}" for line in others)])
 
 
-class _WhereNobodyListens(logging.StreamHandler):
+class _FallbackHandler(logging.StreamHandler):
     """Shows messages that no other handler shows."""
 
     def __init__(self) -> None:
@@ -33,14 +33,14 @@ class _WhereNobodyListens(logging.StreamHandler):
         self.setFormatter(_Formatter("%(asctime)s tunekit %(levelname)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not _heard():
+        if not _is_handled():
             super().emit(record)
 
 
-def _heard() -> bool:
+def _is_handled() -> bool:
     """Return whether an application handles tunekit's messages."""
     handlers = [*_log.handlers, *(logging.getLogger().handlers if _log.propagate else [])]
-    return any(not isinstance(h, (logging.NullHandler, _WhereNobodyListens)) for h in handlers)
+    return any(not isinstance(h, (logging.NullHandler, _FallbackHandler)) for h in handlers)
 
 
 @contextmanager
@@ -51,10 +51,10 @@ def shown() -> Iterator[None]:
         >>> with shown():
         ...     logging.getLogger("tunekit").info("a sweep runs")
     """
-    if _heard() or any(isinstance(handler, _WhereNobodyListens) for handler in _log.handlers):
+    if _is_handled() or any(isinstance(handler, _FallbackHandler) for handler in _log.handlers):
         yield
         return
-    handler, level = _WhereNobodyListens(), _log.level
+    handler, level = _FallbackHandler(), _log.level
     if level == logging.NOTSET:
         _log.setLevel(logging.INFO)
     _log.addHandler(handler)

@@ -69,7 +69,9 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
     if settings.tune_config.max_concurrent_trials or getattr(search_alg, "max_concurrent", 0):
         validation.shares = replace(shares, at_once=None, leaving_room=None)
     elif themselves:
-        logger.info("Trials validate their checkpoints in their processes, while they stand still.")
+        logger.info(
+            "Trials validate their checkpoints in their own processes, while training waits."
+        )
     elif shares.leaving_room is not None:
         logger.info(
             "At most %d %s (%s each) at once, to leave room for validation (%s each). "
@@ -78,7 +80,7 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
             "trials train" if shares.leaving_room != 1 else "trial trains",
             amounts(per_trial),
             amounts(per_validation),
-            "" if cannot_grow() else ", if the cluster is going to grow",
+            "" if cannot_grow() else ", if the cluster will grow",
         )
     elif shares.squeezed:
         logger.warning(

@@ -49,7 +49,7 @@ def culprit_in(thing: Any, name: str) -> str:
 
     Args:
         thing: A function, or anything else that has no pickle.
-        name: What to call it.
+        name: Its name in the message.
 
     Example:
         >>> import threading

@@ -21,7 +21,7 @@ __all__ = ["ProcessState", "undisturbed"]
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Run a block and restore the process state afterwards, as far as the module covers it.
+    """Run a block and restore the process state afterwards, as far as this module covers it.
 
     Example:
         >>> random.seed(1)
@@ -50,8 +50,8 @@ def undisturbed() -> Iterator[None]:
 class ProcessState:
     """The state of a process before a trial runs in it, to restore for the next trial.
 
-    As in a process of its own, PyTorch's random generators start in the same state for each trial,
-    but those of Python and NumPy do not. The working directory is the trial's own.
+    As in a new process, PyTorch's random generators start in the same state for each trial, but
+    those of Python and NumPy do not. The working directory is the trial's own.
 
     Example:
         >>> before = ProcessState()

@@ -150,7 +150,7 @@ class _SuccessiveHalving(SchedulerBase):
         """Return a trial that continues without a promotion, or stop some."""
         waiting = [trial_id for trial_id in self._books.waiting() if trial_id in paused]
         search_alg = tune_controller.search_alg
-        # A searcher at its limit of trials does not check whether it has made the last one.
+        # A searcher at its limit of trials does not notice that it has suggested the last one.
         made = len(tune_controller.get_trials())
         over = search_alg.is_finished() or 0 < search_alg.total_samples <= made
         if over and self._books.is_ahead(waiting[0]):
@@ -219,26 +219,26 @@ class PromotionASHA(_SuccessiveHalving):
 
     This is ASHA as its paper describes it (Li et al., 2018, https://arxiv.org/abs/1810.05934,
     Algorithm 2). A trial that reaches a rung pauses. The best ``1 / reduction_factor`` of a rung
-    are promoted: those of them that are still paused there are resumed, and train on to the next
-    rung. Promotions go before new trials, and those from higher rungs go first. A trial that has
-    trained for ``max_t`` is stopped.
+    are promoted: if they are still paused there, they are resumed and continue to the next rung.
+    Promotions take precedence over new trials, and those from higher rungs come first. A trial that
+    has trained for ``max_t`` is stopped.
 
     ``ray.tune.schedulers.ASHAScheduler`` decides at once instead: when a trial reaches a rung, it
     stops the trial or continues it, by the scores known at that moment. The first trials continue
     because there are no others to compare them with, and a stopped trial is never resumed. Here, a
-    trial continues only once it is among the best of several, and less is trained in total. Each
-    promotion costs a restart from a checkpoint, so trainables have to save and load their state.
+    trial continues only once it is among the best of several, so there is less training in total.
+    Each promotion costs a restart from a checkpoint, so trainables must save and load their state.
 
-    **The end.** When no trial is running, none can be promoted and the search algorithm makes no
-    more, the paused trials can never be promoted and are stopped. But a rung with fewer than
-    ``reduction_factor`` trials promotes none, so a small sweep would end without a trial that has
-    trained for ``max_t``. Therefore, if no trial has ended beyond the most advanced paused ones,
-    the best of these continues from rung to rung, until it reaches ``max_t`` or ends by itself.
+    **The end.** Paused trials are stopped when no trial is running, none can be promoted and the
+    search algorithm suggests no more. But a rung with fewer than ``reduction_factor`` trials
+    promotes none, so a small sweep would end without a trial that has trained for ``max_t``.
+    Therefore, if no trial has ended beyond the most advanced paused ones, the best of these
+    continues from rung to rung until it reaches ``max_t`` or ends.
 
     **A limit on trials** (``max_concurrent_trials``, ``ConcurrencyLimiter``) counts paused ones.
-    When it keeps the search algorithm from making the next trial and nothing else can continue, the
-    worst paused trial at the lowest rung is stopped; its score still counts. It is better to limit
-    trials by their resources.
+    When it keeps the search algorithm from suggesting the next trial and nothing else can continue,
+    the worst paused trial at the lowest rung is stopped; its score still counts. It is better to
+    limit trials by their resources.
 
     Tune asks for the resources of up to 200 new trials at once, which would all start before the
     first promotion. With this scheduler it asks for one at a time, unless the environment variable

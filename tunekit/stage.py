@@ -22,22 +22,22 @@ _STAGE = "Pass tunekit.Stage('full', fn=validate_in_full)."
 
 
 class Stage(Limits):
-    """Validate some checkpoints of a sweep further: other function, data or hardware.
+    """Validate some checkpoints again, with another function, other data or other hardware.
+
     Schedulers and search algorithms decide on ``ValidationConfig(fn=...)``, the first stage, which
     can then be quick. A further stage uses resources that the first one and the trials leave free,
     and delays no decision; the sweep waits for it at the end. Its metrics have its name as prefix,
-    and delays no decision; the sweep waits for it at its end. Its metrics are shown below its name,
-    as ``"full/accuracy"``, in results, tables, loggers and the report. When three of its
+    for example ``"full/accuracy"``, in results, tables, loggers and the report. When three of its
     validations have failed alike and none has succeeded, the sweep continues without the stage.
 
     Args:
         name: The prefix of its metrics: letters, digits, ``_``, ``.`` and ``-``, beginning with a
             letter or ``_``.
         fn: ``fn(checkpoint, **fn_kwargs) -> dict``, as in :class:`~tunekit.ValidationConfig`.
-        every: Which checkpoints it validates. ``"promoted"``: those with which the scheduler
-            continued their trials (winners of rungs, trials not overwritten by population based
-            training), and the last ones of trials that were not stopped early. ``"last"``: the last
-            one of each trial that did not fail. A number n: every n-th checkpoint of a trial,
+        every: Which checkpoints it validates. ``"promoted"``: those after which the scheduler
+            continued the trial (winners of rungs, trials not overwritten by population based
+            training), and the last one of each trial that was not stopped early. ``"last"``: the
+            last one of each trial that did not fail. A number n: every n-th checkpoint of a trial,
             counted from its first.
         task_config: As in :class:`~tunekit.ValidationConfig`. A report's own settings apply to the
             first stage only.
@@ -86,7 +86,7 @@ class Stage(Limits):
             )
         elif name in RESERVED:
             problems.add(
-                f"name={shown(name)} is a name that Tune or tunekit use themselves. Pass another."
+                f"name={shown(name)} is a name that Tune or tunekit uses itself. Pass another."
             )
         if isinstance(every, str):
             problems.choice("every", every, EVERY)
@@ -115,7 +115,7 @@ class Stage(Limits):
 
 
 def check_stages(stages: Any, problems: Problems) -> None:
-    """Add what is wrong with ``ValidationConfig(stages=...)`` to the problems."""
+    """Add the problems with ``ValidationConfig(stages=...)``."""
     if isinstance(stages, str) or not isinstance(stages, (list, tuple)):
         problems.add(f"stages={shown(stages)} must be a list of stages. {_STAGE}")
         return
@@ -126,6 +126,6 @@ def check_stages(stages: Any, problems: Problems) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         problems.add(
-            f"stages has {', '.join(map(repr, twice))} more than once, and their metrics would not "
-            "be told apart. Give each stage a name of its own."
+            f"stages has {', '.join(map(repr, twice))} more than once, so their metrics would have "
+            "the same names. Give each stage a different name."
         )

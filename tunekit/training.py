@@ -1,4 +1,4 @@
-"""Functions for trainables to report and save, and to read what they saved."""
+"""Functions for reporting and saving in trainables, and for reading saved state."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def report(
 
     Args:
         metrics: The metrics to report, by name; they may be nested.
-        checkpoint: A checkpoint to save with them. Without one, whenever a policy asks for a
-            checkpoint, the trial saves with what :func:`checkpoint_with` registered.
+        checkpoint: A checkpoint to save with them. Without one, whenever a policy requests a
+            checkpoint, the trial calls the function that :func:`checkpoint_with` registered.
         validation: None leaves it to the sweep's ``ValidationConfig(when=...)``; False does not
             validate this checkpoint; True validates it; a ``ray.train.ValidationTaskConfig``
-            validates it with its keyword arguments laid over the sweep's, and with its
-            ``timeout_s`` (seconds) if it has one. With True or a config and no ``checkpoint``, one
-            is saved.
+            validates it with its own keyword arguments in addition to the sweep's or instead of
+            them, and with its ``timeout_s`` (seconds) if it has one. With True or a config and no
+            ``checkpoint``, one is saved.
 
     Raises:
         tunekit.errors.ConfigError: If an argument is wrong, or if a validation is requested and
@@ -91,7 +91,7 @@ def report(
 
 
 def checkpoint_with(save: Callable[[Path], object]) -> None:
-    """Register how this function trainable saves whenever a checkpoint is due.
+    """Register how this function trainable saves whenever a checkpoint is requested.
 
     From then on, a callback's ``should_checkpoint``, a :class:`~tunekit.policies.CheckpointPolicy`,
     ``CheckpointConfig(checkpoint_frequency=n)``, ``checkpoint_at_end=True`` and a scheduler's pause
@@ -104,7 +104,7 @@ def checkpoint_with(save: Callable[[Path], object]) -> None:
     :class:`tunekit.errors.NotResumedError`. Call it even if the function needs nothing from the
     checkpoint.
 
-    Outside a Tune trial this does nothing, so you can run the function by itself.
+    Outside a Tune trial this does nothing, so that you can run the function on its own.
 
     Args:
         save: ``save(directory)`` writes the state as files into an empty directory
@@ -173,7 +173,7 @@ def state_of(checkpoint: tune.Checkpoint) -> dict[str, Any]:
 
 
 def override_of(value: object) -> tuple[ValidationOverride, str | None]:
-    """Read the request under a result's :data:`VALIDATION_KEY`, and what is wrong with it.
+    """Return the request under a result's :data:`VALIDATION_KEY`, and the problem with it.
 
     Example:
         >>> override_of(True), override_of(None)

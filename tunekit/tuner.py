@@ -127,7 +127,7 @@ def checkpointable(trainable: Any) -> Any:
 class Tuner(tune.Tuner):
     """Tune by validation scores: a ``ray.tune.Tuner`` that ranks, stops and searches by them.
 
-    It takes what ``ray.tune.Tuner`` takes. With a ``validation_config``, the checkpoints that
+    It takes the arguments of ``ray.tune.Tuner``. With a ``validation_config``, the checkpoints that
     trials save are validated while training continues, the scheduler and the search algorithm
     decide on validated results, and ``fit()`` returns a ``ray.tune.ResultGrid`` with the validated
     metrics. Functions can save on demand (:func:`tunekit.checkpoint_with`), so
@@ -175,14 +175,14 @@ class Tuner(tune.Tuner):
             each other's state. New processes are always started for other resources, for trainers
             with ``datasets`` or ``RunConfig(callbacks=)``, for backends other than torch's, and
             with ``on_pending="continue"``.
-        confirm: How :meth:`fit` confirms the winner at the sweep's end; None: it does not. With a
+        confirm: How :meth:`fit` confirms the winner at the sweep's end; None: not at all. With a
             plain ``ray.tune.Tuner``, call :meth:`tunekit.Sweep.confirm`.
         seed_param: The flat name of the hyperparameter that is the random seed, such as ``"seed"``
             or ``"train_loop_config/seed"``. Trials that differ in nothing else repeat one
             configuration: :meth:`Sweep.configurations <tunekit.Sweep.configurations>`,
             ``tunekit best`` and the report rank configurations by their means over the seeds. The
-            scheduler and the search algorithm do not. None: there is no seed, or a ``Repeater``
-            repeats trials, whose ``"__trial_index__"`` is the seed.
+            scheduler and the search algorithm do not. None: there is no seed, except with a
+            ``Repeater``, whose ``"__trial_index__"`` is the seed.
         warm_start: A former sweep to begin from: its folder, its URI, or the result of
             :func:`tunekit.load`. The first quarter of ``num_samples``, at least one, are its best
             configurations, and its scores go to the searcher. The population of PBT and PB2 starts
@@ -263,8 +263,8 @@ class Tuner(tune.Tuner):
         check_seed(seed_param, problems)
         if seed_param is not None and config is not None and config.constraints:
             problems.add(
-                f"seed_param={seed_param!r} ranks means over seeds, and constraints single scores. "
-                "Leave one of them out."
+                f"seed_param={seed_param!r} ranks means over seeds, but constraints apply to "
+                "single scores. Leave one of them out."
             )
         check_space(seed_param, param_space, asked, problems)
         begins = None
@@ -353,7 +353,7 @@ class Tuner(tune.Tuner):
 
         Args:
             path: The experiment's folder, as a local path or a URI such as ``s3://bucket/digits``.
-                It may have been moved.
+                It may have been moved since.
             trainable: The trainable that the sweep was started with.
             resume_unfinished: Whether to continue unfinished trials; otherwise they end.
             resume_errored: Whether to continue failed trials from their newest checkpoint.
@@ -364,8 +364,8 @@ class Tuner(tune.Tuner):
             reuse_processes: As for :class:`Tuner`.
             validation_config: New settings for validation, such as a fixed function or more memory.
                 ``when`` and ``on_pending`` must stay the same, and ``stages`` must include the
-                sweep's; a new stage gets the kept checkpoints. Existing scores remain, and so do
-                failed validations.
+                sweep's; a new stage validates the kept checkpoints. Existing scores and failures
+                remain.
             **internal: As for ``ray.tune.Tuner.restore``.
 
         Returns:
@@ -531,7 +531,7 @@ class Tuner(tune.Tuner):
             around.callback(validation.let_go)
             for validator in validation.validators:
                 around.callback(validator.free)
-            around.enter_context(_told_how_to_go_on(settings, validation))
+            around.enter_context(_logging_how_to_continue(settings, validation))
             leave_room(settings, validation)
             let_tell_of_resuming(settings.trainable)
             if is_distributed(settings.trainable):
@@ -541,7 +541,7 @@ class Tuner(tune.Tuner):
             validation.show_on(display)
             around.enter_context(without_advice())
             if not is_remote():
-                how = partial(_how_to_go_on, settings, validation)
+                how = partial(_how_to_continue, settings, validation)
                 check = around.enter_context(watched(how, close=validation.break_off))
                 for validator in validation.validators:
                     validator.check_ray = check
@@ -588,14 +588,14 @@ def _confirmed(
         "The sweep has ended and its results are complete, but the confirmation of its winner "
         "%s. To continue it:\n%s",
         why,
-        _how_to_go_on(settings, validation),
+        _how_to_continue(settings, validation),
     )
     return results
 
 
 @contextmanager
-def _told_how_to_go_on(settings: Settings, validation: ValidationCallback) -> Iterator[None]:
-    """Log how to continue a sweep that started but has not ended, unless an error says why."""
+def _logging_how_to_continue(settings: Settings, validation: ValidationCallback) -> Iterator[None]:
+    """Log how to continue a sweep that started but has not ended, unless an error explains it."""
     explained = False
     try:
         yield
@@ -606,11 +606,11 @@ def _told_how_to_go_on(settings: Settings, validation: ValidationCallback) -> It
         if not (explained or validation.home.folder is None or validation.has_ended):
             logger.warning(
                 "The sweep has not ended. Its progress is recorded; to continue it:\n%s",
-                _how_to_go_on(settings, validation),
+                _how_to_continue(settings, validation),
             )
 
 
-def _how_to_go_on(settings: Settings, validation: ValidationCallback) -> str:
+def _how_to_continue(settings: Settings, validation: ValidationCallback) -> str:
     home, own = validation.home.folder, settings.run_config.storage_filesystem is not None
     path = "PATH" if home is None else location_of(settings, home)
     return how_to_resume(path, validation.trainable, own_filesystem=own)
@@ -807,7 +807,7 @@ def _checked_run_config(given: Any, problems: Problems) -> tune.RunConfig:
         problems.instance(name, callback, tune.Callback, fix)
         if isinstance(callback, ValidationCallback):
             problems.add(
-                f"{name} is a ValidationCallback; Tuner makes its own. Pass its settings as "
+                f"{name} is a ValidationCallback, but Tuner creates its own. Pass its settings as "
                 "validation_config=, or use ray.tune.Tuner."
             )
     return run_config
@@ -816,9 +816,9 @@ def _checked_run_config(given: Any, problems: Problems) -> tune.RunConfig:
 def _with_loggers(
     callbacks: list[tune.Callback], validation: ValidationCallback
 ) -> list[tune.Callback]:
-    """Put the validation before all loggers, and tunekit's loggers in place of Tune's own.
+    """Return the callbacks with the validation before all loggers.
 
-    Other loggers are wrapped so that they show validated metrics, too.
+    Tunekit's loggers replace Tune's own. Others are wrapped so that they show validated metrics.
     """
     loggers = [callback for callback in callbacks if isinstance(callback, LoggerCallback)]
     others = [callback for callback in callbacks if callback not in loggers]
@@ -851,7 +851,7 @@ def _validated_search_alg(search_alg: Any) -> Any:
 
 
 def _limits_training(search_alg: Any) -> bool:
-    """Return whether it limits the trials that train, not those that wait for scores."""
+    """Return whether a search algorithm limits trials that train, not those that wait."""
     return isinstance(search_alg, ConcurrencyLimiter) and (
         not search_alg.batch or isinstance(search_alg.searcher, ValidatedSearcher)
     )

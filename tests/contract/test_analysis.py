@@ -522,7 +522,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path):
         loaded.config_of("a")
     with pytest.raises(tunekit.errors.ConfigError, match="is a folder"):
         write_page(loaded, tmp_path)
-    with pytest.raises(tunekit.errors.ConfigError, match="in no folder that exists"):
+    with pytest.raises(tunekit.errors.ConfigError, match="in a folder that does not exist"):
         write_page(loaded, tmp_path / "no/report.html")
 
 

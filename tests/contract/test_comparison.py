@@ -173,7 +173,7 @@ def test_what_is_no_list_of_sweeps_is_told(two):
     with pytest.raises(tunekit.errors.ConfigError, match="there are 1 sweeps"):
         tunekit.lab.compare(str(two[0][0]))
     with pytest.raises(
-        tunekit.errors.ConfigError, match="names=\\['a', 'a'\\] must be one for each"
+        tunekit.errors.ConfigError, match="names=\\['a', 'a'\\] must have a different name"
     ):
         tunekit.lab.compare(two[0], names=["a", "a"])
 

@@ -561,8 +561,8 @@ def test_a_module_of_the_current_directory_is_found(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("where", "says"),
     [
-        ("train", "'train' has no colon"),
-        (":train", "has no colon with something on both sides"),
+        ("train", "'train' needs a colon"),
+        (":train", "needs a colon with a name on both sides"),
         ("no.such.module:train", "there is no module 'no.such.module'"),
         ("no_such_file.py:train", "there is no file 'no_such_file.py'"),
         ("math:train", "math has no 'train'"),

@@ -92,7 +92,7 @@ def test_as_text_it_keeps_to_the_width(results, monkeypatch, width):
 
 def test_what_is_left_out_is_counted(results):
     lines = tunekit_("list", results, "--top", 1).stdout.splitlines()
-    assert len(lines) == 3 and lines[-1] == "and 3 more, which are older: --top"
+    assert len(lines) == 3 and lines[-1] == "and 3 older ones: --top"
 
 
 def test_a_uri_and_a_sweep_itself_may_be_listed(results):

@@ -76,7 +76,7 @@ def test_a_limit_is_told_and_that_it_does_not_grow_with_the_cluster(
     caplog.set_level("INFO")
     on_cluster(8, ASHAScheduler(), evaluators=1)
     assert "At most 3 trials train (2 CPU each) at once, to leave room" in caplog.text
-    assert ("if the cluster is going to grow" in caplog.text) is grows
+    assert ("if the cluster will grow" in caplog.text) is grows
 
 
 def test_what_cannot_fit_at_all_is_said(on_cluster, caplog):

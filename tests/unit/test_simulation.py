@@ -152,7 +152,7 @@ def test_trials_without_a_score_are_left_out():
     assert {score.trial for score in ran.scores} == {"t0", "t2", "t3"}
     curves["accuracy"] = "high"
     with pytest.raises(
-        tunekit.errors.ConfigError, match="'accuracy' is no column of curves with a numb"
+        tunekit.errors.ConfigError, match="'accuracy' is not a column of curves with numb"
     ):
         tunekit.lab.simulate(curves, tune_config=judged())
 
@@ -526,15 +526,15 @@ def test_an_iteration_takes_what_lies_between_two_reports_without_what_its_trial
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"slots": 4}, "room for 4 trials and 0 validations besides, where there was room for 2"),
-        ({"validation_slots": 1}, "room for 2 trials and 1 validations besides"),
+        ({"slots": 4}, "room for 4 trials and 0 more validations, not for 2"),
+        ({"validation_slots": 1}, "room for 2 trials and 1 more validations"),
         (
             {"validation_config": lambda: validating(evaluators=1)},
-            "validations in 1 processes of their own, where none is known to have had one",
+            "validations start 1 processes, but none is recorded",
         ),
         (
             {"validation_config": lambda: validating(ray_remote_kwargs={"num_cpus": 2})},
-            "validations that take {'CPU': 2}, where they took {'CPU': 1}",
+            "validations take {'CPU': 2}, not {'CPU': 1}",
         ),
     ],
 )
@@ -552,7 +552,7 @@ def test_what_was_not_trained_or_validated_is_named(caplog):
     short = curves[(curves.trial != "t1") | (curves.training_iteration <= 4)]
     tunekit.lab.simulate(short, tune_config=judged())
     [record] = caplog.records
-    assert f"{LENGTH - 4} iterations of trials that were not trained so far; 1 scores of" in (
+    assert f"{LENGTH - 4} iterations were never trained; 1 checkpoints were never" in (
         record.message
     )
 
@@ -560,7 +560,7 @@ def test_what_was_not_trained_or_validated_is_named(caplog):
 def test_a_scheduler_that_is_not_passed_is_missed(caplog):
     sweep = in_trials().sweep(2, scheduler="AsyncHyperBandScheduler")
     tunekit.lab.simulate(sweep)
-    assert "FIFO decides, where AsyncHyperBandScheduler did" in caplog.text
+    assert "FIFO replaces AsyncHyperBandScheduler" in caplog.text
     caplog.clear()
     tunekit.lab.simulate(sweep, tune_config=tune.TuneConfig(scheduler=asha()))
     assert not caplog.records
@@ -569,7 +569,7 @@ def test_a_scheduler_that_is_not_passed_is_missed(caplog):
 def test_validations_have_the_places_that_they_had(caplog):
     """Those of an evaluator were in no trial's process."""
     tunekit.lab.simulate(with_an_evaluator().sweep(2, evaluators=1), validation_config=validating())
-    assert "validations in the processes of trials, where they had their own" in caplog.text
+    assert "validations run in the processes of trials, not in their own" in caplog.text
 
 
 def test_a_sweep_is_simulated_where_it_was_validated():
@@ -645,7 +645,7 @@ def test_all_mistakes_are_said_together():
         assert part in str(caught.value)
     with pytest.raises(tunekit.errors.ConfigError, match="no column 'trial'"):
         tunekit.lab.simulate(pd.DataFrame({"accuracy": [1.0]}), tune_config=judged())
-    with pytest.raises(tunekit.errors.ConfigError, match="say what to judge by"):
+    with pytest.raises(tunekit.errors.ConfigError, match="both are needed to rank trials"):
         tunekit.lab.simulate(table())
     with pytest.raises(tunekit.errors.ConfigError, match=r"curves=.* is of type list"):
         tunekit.lab.simulate([], tune_config=judged())

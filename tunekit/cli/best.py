@@ -30,7 +30,7 @@ from tunekit.reading.sweep import Sweep, newest_differs
 
 __all__ = ["best_as_data", "best_as_text", "front_as_text"]
 
-# The number of seeds that the text lists; the data has all.
+# The maximum number of seeds in the text; the data has all of them.
 _MOST = 20
 _ENDINGS = {
     Ending.COMPLETE: "",
@@ -130,7 +130,7 @@ def front_as_text(summary: Mapping[str, Any], path: str) -> str:
 
 
 def _seeds_as_data(sweep: Sweep) -> dict[str, Any]:
-    """Return the best configuration over its seeds, and the next one."""
+    """Return the best configuration over its seeds, and the next one, as JSON values."""
     over = over_seeds(sweep.ranked_configurations())
     found, best = over.comparison, asdict(over.winner)
     following = found and {**asdict(over.ranked[1]), **asdict(found), "apart": found.apart}

@@ -53,7 +53,7 @@ __all__ = ["main"]
 class _Failed(click.ClickException):
     """An error that is shown by its message, without a traceback.
 
-    The exit code is 1 for a failure at run time, 2 for wrong usage, 3 if there is nothing to show.
+    The exit code is 1 for failures at run time, 2 for wrong usage, and 3 for nothing to show.
     """
 
     def __init__(self, message: str, exit_code: int = 1):
@@ -66,7 +66,7 @@ class _Failed(click.ClickException):
 
 
 class _Group(click.Group):
-    """Commands whose errors are shown without a traceback, in the order of their use."""
+    """Commands that are listed in the order of use, and whose errors have no traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -113,8 +113,8 @@ def tunekit() -> None:
 
     PATH is a sweep's folder, storage_path/name of its RunConfig (by default ~/ray_results/NAME), as
     in results.experiment_path. It may be a URI, such as s3://bucket/digits. Without PATH, a command
-    uses the newest sweep below ~/ray_results, and prints which. Only resume, validate and confirm
-    start Ray, and only resume, stop, pause, continue and add change what a sweep does.
+    uses the newest sweep below ~/ray_results, and prints its path. Only resume, validate and
+    confirm start Ray, and only resume, stop, pause, continue and add change the course of a sweep.
 
     \b
     A first sweep and its results:
@@ -124,7 +124,7 @@ def tunekit() -> None:
 
     \b
     Exit codes:
-      0  all is well
+      0  success
       1  something failed while it ran: the storage, a damaged journal, a resumed sweep that did not
          finish or whose trials all failed, a checkpoint that validate or confirm could not score;
          or a required extra is not installed
@@ -300,21 +300,28 @@ _fn = partial(click.option, "--fn", "where", metavar="WHERE")
     "checkpoints of these trials; all: every checkpoint.",
 )
 @click.option("--name", help="Prefix of the new metrics' names; by default the function's name.")
-@click.option(
-    "--cache", metavar="DIR", help="A folder or URI of scores that sweeps share: read and added to."
-)
+@click.option("--cache", metavar="DIR", help="A folder or URI with scores that sweeps share.")
 @click.option("--replace", is_flag=True, help="Replace scores of another version under that name.")
 @click.option(
-    "--follow", "follows", is_flag=True, help="PATH is any folder that checkpoints come into."
+    "--follow", "follows", is_flag=True, help="PATH is any folder into which checkpoints are saved."
 )
 @click.option("--which", metavar="WHICH", help="With --follow: all, newest or every=N.")
-@click.option("--until", metavar="STEP|FILE", help="With --follow: when a run has ended.")
-@click.option("--pattern", metavar="REGEX", help="With --follow: the names; group 1 is the step.")
-@click.option("--complete", metavar="WHERE", help="With --follow: tests if one is complete.")
-@click.option("--keep", is_flag=True, help="With --follow: protect them until they are evaluated.")
-@click.option("--keep-best", type=int, metavar="N", help="With --delete-others: the best of each.")
-@click.option("--delete-others", is_flag=True, help="Delete what is evaluated, and not the best.")
-@click.option("--journal", metavar="DIR", help="With --follow: where the journal is kept.")
+@click.option("--until", metavar="STEP|FILE", help="With --follow: when a run ends.")
+@click.option("--pattern", metavar="REGEX", help="With --follow: their names; group 1 is the step.")
+@click.option(
+    "--complete", metavar="WHERE", help="With --follow: a function that tests if one is complete."
+)
+@click.option(
+    "--keep", is_flag=True, help="With --follow: protect checkpoints until they are evaluated."
+)
+@click.option(
+    "--keep-best",
+    type=int,
+    metavar="N",
+    help="With --delete-others: how many of the best of each run to keep.",
+)
+@click.option("--delete-others", is_flag=True, help="Delete evaluated checkpoints except the best.")
+@click.option("--journal", metavar="DIR", help="With --follow: the folder of the journal.")
 @_goal
 @_json
 def validate(
@@ -330,12 +337,12 @@ def validate(
     mode: str | None,
     **following: Any,
 ) -> None:
-    """Validate checkpoints of a sweep with another function, beside what it was decided by.
+    """Validate checkpoints of a sweep with another function, in addition to the sweep's own.
 
-    The sweep may have ended, have been killed, or be running. The new metrics are shown beside its
-    own, as NAME/metric, by status, best and report. Ctrl-C ends it; the same command goes on, and
-    validates nothing twice (tunekit.Sweep.validate). --metric and --mode say which trials are the
-    best. The current directory is importable. Ray is started here, or joined: RAY_ADDRESS.
+    The sweep may have ended, have been killed, or be running. status, best and report show the new
+    metrics as NAME/metric. After Ctrl-C, the same command continues, and validates nothing twice
+    (tunekit.Sweep.validate). --metric and --mode set how the best trials are chosen. The current
+    directory is importable. It starts Ray, or joins the cluster at RAY_ADDRESS.
 
     \b
     Examples:
@@ -348,7 +355,7 @@ def validate(
     given = {option: value for option, value in following.items() if value}
     if follows:
         if name or replace or checkpoints != "10":
-            raise click.UsageError("--checkpoints, --name and --replace are not for --follow.")
+            raise click.UsageError("--checkpoints, --name and --replace do not work with --follow.")
         _follow(path, fn, cache, as_json, metric=metric, mode=mode, **given)
         return
     if given:
@@ -364,7 +371,7 @@ def validate(
 
 
 def _follow(path: str, fn: Any, cache: str | None, as_json: bool, **options: Any) -> None:
-    """Follow a folder; print a line for each outcome."""
+    """Follow a folder, and print a line for each outcome."""
 
     def show(known: Mapping[str, Any]) -> None:
         known = {**known, "metrics": flatten(known["metrics"])}
@@ -389,7 +396,7 @@ def _follow(path: str, fn: Any, cache: str | None, as_json: bool, **options: Any
         options["complete"] = trainable_at(options["complete"], "--complete")
     if "journal" in options:
         options["journal"] = absolute(options["journal"])
-    with _on_ray(as_json), suppress(KeyboardInterrupt):  # how it is told to stop
+    with _on_ray(as_json), suppress(KeyboardInterrupt):  # Ctrl-C stops it
         follow(path, config, notify=show, **options)
 
 
@@ -405,7 +412,7 @@ def _print_scores(sweep: Sweep, name: str, path: str, as_json: bool, *, confirms
 
 @contextmanager
 def _on_ray(as_json: bool) -> Iterator[None]:
-    """Print to stderr while only JSON goes to stdout, and shut Ray down if it was started here."""
+    """Keep stdout for JSON if requested; shut Ray down at the end if it was not running."""
     started = not ray.is_initialized()
     # Ray prints the output of workers until it has been shut down.
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
@@ -422,7 +429,7 @@ def _on_ray(as_json: bool) -> Iterator[None]:
 @tunekit.command(short_help="Confirm the winner: evaluate the best checkpoints again.")
 @_path
 @_fn(
-    help="As for validate; by default the sweep's own function and settings.",
+    help="As in tunekit validate; by default the sweep's own function and settings.",
 )
 @_option(
     "--top",
@@ -459,7 +466,7 @@ def confirm(
     The best of many noisy scores is biased upward. Each candidate is evaluated until it can no
     longer win or the winner is certain: by a generator as far as needed, by a function of a seed in
     rounds, by any other function once (tunekit.Confirm). From then on, status, best and report use
-    the confirmed winner. Ctrl-C ends it; the same command continues it. It starts Ray, or joins the
+    the confirmed winner. After Ctrl-C, the same command continues. It starts Ray, or joins the
     cluster at RAY_ADDRESS.
 
     \b
@@ -503,14 +510,16 @@ def report(path: str, output: Path | None, show: bool, **goal: str | None) -> No
         webbrowser.open(Path(written).absolute().as_uri())
 
 
-# The browser opens this file: other users could read an address with the token in its command.
+# The browser opens this file, because other users could read the token in its command line.
 _LEADS_TO = '<meta http-equiv="refresh" content="0; url={0}"><a href="{0}">Open the sweeps</a>'
 
 
-@tunekit.command(short_help="Show sweeps in the browser, as they run.")
+@tunekit.command(short_help="Show sweeps in the browser while they run.")
 @_paths
-@click.option("--port", type=click.IntRange(0, 65535), help="By default 7007, or any free one.")
-@click.option("--control", is_flag=True, help="Let who sees a page stop, pause and add trials.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="The port; by default 7007, or any free one."
+)
+@click.option("--control", is_flag=True, help="Allow pages to stop, pause and add trials.")
 @_option("--host", default="127.0.0.1", help="The name or address to listen on.")
 @_goal
 @_seed
@@ -523,14 +532,14 @@ def serve(
     show: bool,
     **goal: str | None,
 ) -> None:
-    """Show sweeps in the browser, as they run, until Ctrl-C.
+    """Show sweeps in the browser while they run, until Ctrl-C.
 
-    A PATH is a sweep's folder, or one with sweeps below it, also a URI; sweeps that begin there
-    later appear. The page is the report, kept up to date. It only reads: no Ray is started, and
-    nothing is written, but for what is asked by hand: with --control, a trial has buttons that
-    stop, pause, continue or copy it. Open the address that is printed, with its token;
-    TUNEKIT_SERVE_TOKEN sets one that stays the same. Other machines get in with --host only, by
-    that name or address.
+    A PATH is a sweep's folder, or a folder with sweeps below it, or a URI; sweeps that start there
+    later appear, too. The page is the report, kept up to date. The server does not start Ray, and
+    writes nothing unless --control is set: each trial then has buttons that stop, pause, continue
+    or copy it. Open the printed address, with its token; set TUNEKIT_SERVE_TOKEN for a token that
+    stays the same. For access from other machines, pass --host with the name or address that they
+    use.
 
     \b
     Examples:
@@ -544,7 +553,7 @@ def serve(
 
         def ready(address: str) -> None:
             click.echo(address)
-            click.echo("Ctrl-C ends it.", err=True)
+            click.echo("Press Ctrl-C to end it.", err=True)
             if show:
                 page = Path(own, "open.html")
                 page.write_text(_LEADS_TO.format(escape(address)))
@@ -563,8 +572,8 @@ def stop(path: str, trial: str) -> None:
     """End a trial of a running sweep, in the middle of an iteration.
 
     Its pending validations still count: the scheduler and the searcher get its last score, and then
-    its end. The driver takes it up within a second or when its step has ended, and so does a sweep
-    that is restored. It exits with code 1 if the request is refused, and says what is possible.
+    its end. The driver, or that of a restored sweep, acts within a second or after its current
+    step. If it refuses the request, the exit code is 1, and the message says what is possible.
 
     \b
     Examples:
@@ -573,13 +582,13 @@ def stop(path: str, trial: str) -> None:
     _ask(path, Request("stop", trial))
 
 
-@tunekit.command(short_help="Let a trial of a running sweep wait, and others use its resources.")
+@tunekit.command(short_help="Pause a trial of a running sweep, and release its resources.")
 @_path
 @_trial
 def pause(path: str, trial: str) -> None:
-    """Pause a trial of a running sweep: it saves at its next report, and gives its resources back.
+    """Pause a trial of a running sweep: it saves at its next report, and releases its resources.
 
-    Nothing but tunekit continue lets it train on. Its scheduler may still stop it.
+    Only tunekit continue resumes it. The scheduler may still stop it.
 
     \b
     Examples:
@@ -588,11 +597,11 @@ def pause(path: str, trial: str) -> None:
     _ask(path, Request("pause", trial))
 
 
-@tunekit.command("continue", short_help="Let a trial that was paused by hand train on.")
+@tunekit.command("continue", short_help="Resume a trial that was paused by hand.")
 @_path
 @_trial
 def continue_trial(path: str, trial: str) -> None:
-    """Let a trial of a running sweep that was paused by hand train on.
+    """Resume a trial of a running sweep that was paused by hand.
 
     \b
     Examples:
@@ -608,14 +617,13 @@ def continue_trial(path: str, trial: str) -> None:
     metavar="JSON",
     required=True,
     callback=lambda ctx, own, text: _parsed(text),
-    help="A value for each hyperparameter that is searched, nested as in param_space or by flat "
-    "name.",
+    help="A value for each searched hyperparameter, nested as in param_space or by flat name.",
 )
 def add(path: str, config: dict[str, Any]) -> None:
     """Add a trial with these hyperparameters to a running sweep.
 
-    It starts as soon as there are resources for it. The scheduler ranks it as any other trial; the
-    searcher learns nothing from it.
+    It starts as soon as there are resources for it. The scheduler ranks it like any other trial;
+    the searcher does not learn from it.
 
     \b
     Examples:
@@ -674,9 +682,9 @@ def resume(
     Pending validations run, and trials continue from their newest checkpoint; nothing runs twice
     (tunekit.Tuner.restore). Then it prints the status; with --json, everything else goes to stderr.
     The current directory is importable. --trainable is recorded: the next resume does not need it.
-    Only one driver may run a sweep: while another one is alive, nothing is done and the exit code
-    is 1. It starts Ray, or joins the cluster at RAY_ADDRESS. It unpickles files in the folder and
-    imports the modules that they name: resume only folders that you trust.
+    Only one driver may run a sweep: while another one is alive, the command does nothing, with exit
+    code 1. It starts Ray, or joins the cluster at RAY_ADDRESS. It unpickles files in the folder and
+    imports the modules that they name, so resume only folders that you trust.
 
     \b
     Examples:
@@ -705,10 +713,10 @@ def resume(
 
 
 def _written_down(sweep: Sweep) -> str:
-    """Return where the sweep's trainable can be imported from, by its last session."""
+    """Return the import path of the sweep's trainable, as its last session recorded it."""
     where = sweep.newest_session.get("trainable")
     if "followed" in sweep.newest_session:
-        what = "the folder was followed. Run tunekit validate DIR --fn WHERE --follow again."
+        what = "it is a followed folder. Run tunekit validate DIR --fn WHERE --follow again."
         raise ConfigError("tunekit resume", [what])
     if where is None:
         raise ConfigError(

@@ -56,14 +56,14 @@ def cut(line: str, width: int) -> str:
 def grid(
     rows: Sequence[Sequence[str]], width: int, left: Collection[int] = (0,), optional: int = 0
 ) -> list[str]:
-    """Return rows of cells as lines, narrowing the widest columns until the lines fit.
+    """Return rows of cells as lines; the widest columns are narrowed until the lines fit.
 
     Args:
         rows: The cells, with the heading first.
         width: The maximum width of a line.
         left: The columns to align left.
-        optional: How many of the last columns are shown only if they fit; the last line names the
-            others.
+        optional: How many of the last columns are shown only if they fit; a last line names those
+            that are left out.
 
     Example:
         >>> grid([["sweep", "best"], ["asha", "0.9"]], 20)

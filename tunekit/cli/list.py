@@ -1,4 +1,4 @@
-"""``tunekit list``: the sweeps in a folder; and the default PATH of other commands."""
+"""``tunekit list``: the sweeps in a folder. Also the default PATH of other commands."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def listing_as_text(known: Mapping[str, Any], width: int) -> str:
     """
     known = printable(known)
     if not known["sweeps"]:
-        return f"There is no sweep with validation in {known['folder']}, nor below it."
+        return f"There is no sweep with validation in or below {known['folder']}."
     rows = [("sweep", "state", "began (UTC)", "time", "trials", "best")]
     reasons = []
     for one in known["sweeps"]:
@@ -107,5 +107,5 @@ def listing_as_text(known: Mapping[str, Any], width: int) -> str:
     lines[0] = click.style(lines[0], bold=True)
     more = known["found"] - len(known["sweeps"])
     if more:
-        lines.append(f"and {more} more, which are older: --top")
+        lines.append(f"and {more} older ones: --top")
     return "\n".join([*lines, *reasons])

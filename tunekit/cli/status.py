@@ -34,7 +34,7 @@ from tunekit.reading.sweep import Sweep
 __all__ = ["status_of", "text_of"]
 
 _LABEL = 13
-# How many checkpoints to name whose validations failed alike.
+# How many checkpoints to list whose validations failed for the same reason.
 _MOST_PLACES = 5
 _FAILURE = ("of", "trial_id", "generation", "iteration", "status", "times", "reason")
 _STATES = {
@@ -48,15 +48,15 @@ _COLOURS = {"running": "cyan", "error": "red"}
 
 
 def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
-    """Return all that the text shows, and more, as JSON values.
+    """Return the status as JSON values: all that the text shows, and more.
 
     It has the items of :meth:`tunekit.Sweep.summary`, and:
 
-    - ``heard_s``: seconds since the sweep was last heard of;
+    - ``heard_s``: seconds since the sweep's last sign of life;
     - ``waits_for``: the validations that have not ended: trial, generation, iteration, status, and
-      ``for_s``, seconds since it was requested or started to run;
-    - ``failures``: of trials and validations, with the reason; ``causes``: the same, grouped by
-      reason, with their number and the first one's reason; the most frequent first;
+      ``for_s``, the seconds since each was requested or started to run;
+    - ``failures``: of trials and validations, with reasons; ``causes``: the same, grouped by
+      reason, with their number and the first one's reason, the most frequent first;
     - ``ranking``: the trials, the best first; trials without a score last, with ``rank`` None.
 
     Args:

@@ -6,25 +6,24 @@ import importlib
 import importlib.util
 import os
 import sys
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ray import cloudpickle
 
-from tunekit.core.problems import Problems
+from tunekit.errors import ConfigError
 
 __all__ = ["importable_here", "lasting", "trainable_at"]
-
-_FORMS = "Pass module:name, or file.py:name."
 
 
 def trainable_at(where: str, option: str = "--trainable") -> Any:
     """Return the object at ``module:name`` or ``file.py:name``.
 
-    The current directory is searched for a module first. A file runs as a module of its name, with
-    its folder importable, so its script part belongs under
-    ``if __name__ == "__main__":``. Ray's workers get it by value: they need not find the file.
+    A module is looked for in the current directory first. A file is run as a module of its name,
+    with its folder importable, so code for scripts belongs under ``if __name__ == "__main__":``. It
+    is sent to Ray's workers by value, so they need not find the file.
 
     Args:
         where: The module or the file, a colon, and the name in it, which may have dots.
@@ -39,20 +38,16 @@ def trainable_at(where: str, option: str = "--trainable") -> Any:
         3.0
         >>> trainable_at("math")
         Traceback (most recent call last):
-        tunekit.errors.ConfigError: --trainable: 'math' has no colon with something on both sides...
+        tunekit.errors.ConfigError: --trainable: 'math' needs a colon with a name on both sides...
     """
-    problems = Problems(option)
-    place, colon, name = where.rpartition(":")
-    if not colon or not place or not name:
-        problems.add(f"{where!r} has no colon with something on both sides. {_FORMS}")
-        problems.raise_any()
-    found: Any = _file(place, problems) if place.endswith(".py") else _module(place, problems)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            problems.add(f"{where!r}: {place} has no {name!r}. {_FORMS}")
-            problems.raise_any()
-        found = getattr(found, part)
-    return found
+    place, _, name = where.rpartition(":")
+    if not place or not name:
+        raise _wrong(option, f"{where!r} needs a colon with a name on both sides")
+    found = _file(place, option) if place.endswith(".py") else _module(place, option)
+    try:
+        return attrgetter(name)(found)
+    except AttributeError:
+        raise _wrong(option, f"{where!r}: {place} has no {name!r}") from None
 
 
 def importable_here() -> None:
@@ -61,7 +56,7 @@ def importable_here() -> None:
 
 
 def lasting(where: str) -> str:
-    """Return the same place independent of the current directory: a file by its absolute path.
+    """Return ``module:name`` or ``file.py:name`` with an absolute path for the file.
 
     Example:
         >>> lasting("module:train"), lasting("/code/../train.py:train")
@@ -71,23 +66,25 @@ def lasting(where: str) -> str:
     return f"{Path(place).resolve()}:{name}" if place.endswith(".py") else where
 
 
-def _module(name: str, problems: Problems) -> ModuleType:
+def _wrong(option: str, problem: str) -> ConfigError:
+    return ConfigError(option, [f"{problem}. Pass module:name, or file.py:name."])
+
+
+def _module(name: str, option: str) -> ModuleType:
     _importable(os.getcwd())
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module exists, but another one that it imports does not
-        problems.add(f"there is no module {name!r} in {os.getcwd()} or on Python's path. {_FORMS}")
-        problems.raise_any()
-        raise
+        why = f"there is no module {name!r} in {os.getcwd()} or on Python's path"
+        raise _wrong(option, why) from None
 
 
-def _file(place: str, problems: Problems) -> ModuleType:
+def _file(place: str, option: str) -> ModuleType:
     path = Path(place).resolve()
     if not path.is_file():
-        problems.add(f"there is no file {place!r}. {_FORMS}")
-        problems.raise_any()
+        raise _wrong(option, f"there is no file {place!r}")
     _importable(os.getcwd())
     _importable(str(path.parent))
     name = path.stem

@@ -51,10 +51,10 @@ SPACE = {
     "batch_size": tune.choice([16, 32, 64, 128]),
 }
 
-#: For how many epochs a trial trains at most.
+#: The maximum number of epochs of a trial.
 EPOCHS = 27
 
-#: How many images :func:`validate_in_batches` has: each of 600 as it is, and moved in eight ways.
+#: The number of images in :func:`validate_in_batches`: 600, each as it is and moved in eight ways.
 EXAMPLES = 5_400
 
 STATE = "state.pt"
@@ -87,10 +87,9 @@ def tune_config(trials: int, seed: int) -> tune.TuneConfig:
 
 @lru_cache
 def split(part: str) -> tuple[Tensor, Tensor]:
-    """Return images (n x 1 x 8 x 8, from 0 to 1) and labels of a part of the digits.
+    """Return the images (n x 1 x 8 x 8, from 0 to 1) and the labels of a part of the digits.
 
-    The parts are ``"train"``, ``"validation"`` and ``"test"``:
-    600 images for training, 600 for validation, and 597 for testing at the end.
+    The parts are ``"train"`` (600 images), ``"validation"`` (600) and ``"test"`` (597).
     """
     images, labels = load_digits(return_X_y=True)
     images = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
@@ -122,7 +121,7 @@ class Training:
     """A network in training: a new one, or the one in the trial's checkpoint.
 
     Args:
-        config: The trial's.
+        config: The trial's configuration.
     """
 
     def __init__(self, config: dict[str, Any]):
@@ -133,7 +132,7 @@ class Training:
         self._optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=config["lr"], weight_decay=config["weight_decay"]
         )
-        #: How many it has trained for.
+        #: The number of epochs trained so far.
         self.epochs = 0
         checkpoint = tune.get_checkpoint()
         if checkpoint:
@@ -177,10 +176,10 @@ def train_digits(config: dict[str, Any]) -> None:
 
 
 def validate(checkpoint: tune.Checkpoint, *, part: str = "validation") -> dict[str, float]:
-    """Accuracy and loss on images the network has not learned from, also when they are shifted.
+    """Return accuracy and loss on held-out images.
 
-    Each image is seen as it is and moved by one pixel in each of eight directions; ``accuracy``
-    counts the images as they are, ``shifted_accuracy`` all nine.
+    Each image is used as it is and moved by one pixel in each of eight directions: ``accuracy`` is
+    for the images as they are, ``shifted_accuracy`` for all nine.
     """
     return scores_of(_load(checkpoint), part)
 
@@ -247,7 +246,7 @@ def accuracy_of(checkpoint: tune.Checkpoint) -> float:
 
 
 def shifts(images: Tensor) -> Iterator[Tensor]:
-    """Yield the images moved by up to a pixel each way: nine times as many, with the unmoved."""
+    """Yield the images nine times: moved by up to a pixel in each direction, and unmoved."""
     padded = nn.functional.pad(images, (1, 1, 1, 1))
     for down in range(3):
         for right in range(3):

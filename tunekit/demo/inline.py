@@ -1,7 +1,7 @@
-"""The demonstration's sweep under stock Ray Tune, with the validation in its training loop.
+"""The demonstration's sweep in stock Ray Tune, with validation in the training loop.
 
-``python -m tunekit.demo.inline 16 0 epochs``: so many trials, the search's seed, and where to
-validate. It prints what came of it, as JSON.
+``python -m tunekit.demo.inline 16 0 epochs``: the number of trials, the seed of the search, and
+when to validate. It prints the result as JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tunekit.demo import digits
 
 __all__ = ["Spent", "compared", "run", "run_alone"]
 
-#: Where to validate: at each epoch, or at those at which ASHA decides.
+#: When to validate: after each epoch, or only after those at which ASHA decides.
 AT = {"epochs": range(1, digits.EPOCHS + 1), "rungs": (1, 3, 9, 27)}
 
 
@@ -31,9 +31,9 @@ class Spent:
     """The cost and the result of a sweep.
 
     Attributes:
-        seconds: From making the Tuner to its results.
-        epochs: How many all trials trained.
-        accuracy: The best on the validation images, from 0 to 1.
+        seconds: The time from creating the Tuner to its results.
+        epochs: The number of epochs that all trials trained.
+        accuracy: The best accuracy on the validation images, from 0 to 1.
     """
 
     seconds: float
@@ -57,7 +57,7 @@ def train_inline(config: dict[str, Any]) -> None:
 
 
 def run(trials: int, seed: int, at: str) -> Spent:
-    """Run the sweep on a Ray of its own."""
+    """Run the sweep on a new Ray instance."""
     digits.start_ray()
     with tempfile.TemporaryDirectory(prefix="tunekit-demo-") as folder:
         began = time.monotonic()
@@ -79,10 +79,10 @@ def run(trials: int, seed: int, at: str) -> Spent:
 
 
 def run_alone(trials: int, seed: int, at: str = "epochs") -> Spent:
-    """Run the sweep in a process of its own.
+    """Run the sweep in a separate process.
 
     Raises:
-        subprocess.CalledProcessError: If it fails; its output is on the terminal.
+        subprocess.CalledProcessError: If it fails; the error is on the terminal.
     """
     command = [sys.executable, "-m", "tunekit.demo.inline", str(trials), str(seed), at]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -98,8 +98,8 @@ def compared(ours: Spent, inline: Spent) -> list[str]:
                  seconds  epochs  best accuracy
         tunekit     45.2     214         97.50%
         inline      50.0     220         97.33%
-        tunekit took 0.90 of the time. Another run of either may train more or less: ASHA decides by
-        which trial comes first.
+        tunekit took 0.90 times as long. Either may train more or less in another run, because
+        ASHA's decisions depend on the order of the trials.
     """
     rows = [
         f"{name:7}  {one.seconds:7.1f}  {one.epochs:6}  {one.accuracy:13.2%}"
@@ -108,9 +108,9 @@ def compared(ours: Spent, inline: Spent) -> list[str]:
     return [
         f"{'':7}  seconds  epochs  best accuracy",
         *rows,
-        f"tunekit took {ours.seconds / inline.seconds:.2f} of the time. Another run of either may "
-        "train more or less: ASHA decides by",
-        "which trial comes first.",
+        f"tunekit took {ours.seconds / inline.seconds:.2f} times as long. Either may train more or "
+        "less in another run, because",
+        "ASHA's decisions depend on the order of the trials.",
     ]
 
 

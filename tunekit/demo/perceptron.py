@@ -1,8 +1,8 @@
 """A perceptron for digits that may be shifted: a trial that pauses, resumes and is cloned.
 
-A perceptron does not know that a shifted digit is the same digit; it has to learn that from
-augmented images, and takes longer for it the better it becomes. So the learning rate matters, and
-so does when it is changed.
+A perceptron does not know that a shifted digit is the same digit. It has to learn that from
+augmented images, and improves more slowly the better it becomes. So the learning rate matters, and
+so does the time at which it changes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STATE = "state.pt"
 
 
 def build() -> nn.Module:
-    """Return the network: two hidden layers of 64."""
+    """Return the network: two hidden layers of 64 units."""
     return nn.Sequential(
         nn.Flatten(),
         *(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU()),
@@ -103,9 +103,9 @@ class Perceptron(tune.Trainable):
 
 
 def validate(checkpoint: tune.Checkpoint, *, part: str = "validation") -> dict[str, float]:
-    """Accuracy on images that may be shifted, and the loss on them.
+    """Return the accuracy and the loss on images that may be shifted.
 
-    Each image is seen nine times: as it is, and moved by one pixel in each of eight directions.
+    Each image is used nine times: as it is, and moved by one pixel in each of eight directions.
     """
     torch.set_num_threads(1)
     with checkpoint.as_directory() as folder:

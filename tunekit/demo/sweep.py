@@ -1,4 +1,4 @@
-"""Sweep a small network over the digits with ASHA, and print the results."""
+"""Tune a small network for digits with ASHA, and print the results."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def run(
     """Run the sweep, and print which checkpoint is best.
 
     Args:
-        trials: How many to sample.
+        trials: The number of trials.
         on_pending: What a trial does while one of its scores is pending.
         seed: The seed of the search.
         verbose: Tune's verbosity, 0 to 2.
         storage: Where the results go; by default a new temporary folder.
-        report: Whether the sweep's report is written at the end.
+        report: Whether to write the sweep's report at the end.
         inline: Whether to run the same sweep again with inline validation, and compare.
     """
     if report:
         from tunekit.board.page import write_page
     digits.start_ray()
     print(
-        f"Sweeping {trials} networks over scikit-learn's digits, {digits.EPOCHS} epochs at most.",
+        f"Training {trials} networks on scikit-learn's digits, for at most {digits.EPOCHS} epochs.",
         flush=True,
     )
     began = time.monotonic()
@@ -66,19 +66,19 @@ def run(
         print("", f"Report: {write_page(sweep)}", sep="\n")
     ray.shutdown()
     if inline:
-        print("\nThe same sweep, validating inline at each epoch ...", flush=True)
+        print("\nThe same sweep, with inline validation after each epoch ...", flush=True)
         ours = Spent(seconds, int(sweep.trials["iteration"].sum()), best.score)
         print("", *compared(ours, run_alone(trials, seed)), sep="\n")
     print("", *next_commands(sweep.source or results.experiment_path), sep="\n")
 
 
 def winner(best: tunekit.reading.findings.BestCheckpoint, tested: float | None) -> str:
-    """Describe the best checkpoint; ``tested``: its accuracy on the test images."""
+    """Describe the best checkpoint; ``tested`` is its accuracy on the test images."""
     told = (
-        f"The best checkpoint is that of trial {best.trial_id} at epoch {best.iteration}: right on "
-        f"{best.score:.2%} of the validation images"
+        f"The best checkpoint is that of trial {best.trial_id} at epoch {best.iteration}, with an "
+        f"accuracy of {best.score:.2%} on the validation images"
     )
-    return told + ("." if tested is None else f", and on {tested:.2%} of the test images.")
+    return told + ("." if tested is None else f", and of {tested:.2%} on the test images.")
 
 
 def next_commands(path: str) -> list[str]:

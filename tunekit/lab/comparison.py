@@ -1,8 +1,8 @@
 """Compare several sweeps side by side, as tables.
 
-Sweeps are compared at points that all of them have reached, because scores that one of them found
-with more time say nothing about the others. The score at a point is the incumbent: the best of the
-scores that had arrived by then.
+Sweeps are compared at points that all of them have reached, because it would be unfair to compare
+scores that one of them found with more time. The score at a point is the incumbent: the best score
+that had arrived by then.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NOISE = frozenset(
 
 @dataclass(frozen=True)
 class SweepComparison:
-    """Show several sweeps side by side; :func:`tunekit.lab.compare` returns it.
+    """Compare several sweeps side by side; returned by :func:`tunekit.lab.compare`.
 
     Each table is a ``pandas.DataFrame``, built on first access.
 
@@ -284,8 +284,8 @@ def compare(
         problems.add(f"there are {len(given)} sweeps. Pass a list of two or more.")
     if names is not None and (len(names) != len(given) or len(set(names)) != len(given)):
         problems.add(
-            f"names={list(names)!r} must be one for each of the {len(given)} sweeps, all "
-            "different. Pass as many, or none."
+            f"names={list(names)!r} must have a different name for each of the {len(given)} "
+            "sweeps. Pass as many, or none."
         )
     problems.raise_any()
     read = [one if isinstance(one, Sweep) else load(one) for one in given]
@@ -310,9 +310,7 @@ def _goal_of(
             for name, one in sweeps.items()
         )
         has = f" All of them have validated {listed(common)}." if common else ""
-        problems.add(
-            f"the sweeps are judged by different metrics: {told}. Pass metric= and mode=.{has}"
-        )
+        problems.add(f"the sweeps rank by different metrics: {told}. Pass metric= and mode=.{has}")
         return "", ""
     by = metric if metric is not None else next(iter(metrics), None)
     lacking = [name for name, names in scored.items() if by not in names]
@@ -325,14 +323,14 @@ def _goal_of(
         )
     modes = {one.mode for one in sweeps.values() if one.metric == by} - {None}
     if mode is None and len(modes) > 1:
-        told = ", ".join(f"{name!r} by {one.mode!r}" for name, one in sweeps.items())
+        told = ", ".join(f"{one.mode!r} in {name!r}" for name, one in sweeps.items())
         problems.add(
-            f"mode is missing: the sweeps are judged by {by!r}, and {told}. Pass mode='min' or "
-            "mode='max'."
+            f"mode is missing: the sweeps rank by {by!r} with different modes: {told}. Pass "
+            "mode='min' or mode='max'."
         )
     elif mode is None and not modes:
         problems.add(
-            f"mode is missing, and no sweep is judged by {by!r}. Pass mode='min' or mode='max'."
+            f"mode is missing, and no sweep ranks by {by!r}. Pass mode='min' or mode='max'."
         )
     return str(by), mode or next(iter(sorted(filter(None, modes))), "")
 

@@ -12,7 +12,7 @@ from tunekit.core.values import number
 
 __all__ = ["TRIAL", "Curves"]
 
-#: The column that says which trial a row belongs to.
+#: The column with the trial of a row.
 TRIAL = "trial"
 _ITERATION = "training_iteration"
 
@@ -75,7 +75,7 @@ class Curves:
 
     @classmethod
     def of(cls, table: pd.DataFrame) -> Curves:
-        """Take the curves of a table with the columns ``trial`` and ``training_iteration``.
+        """Return the curves of a table with the columns ``trial`` and ``training_iteration``.
 
         Raises:
             tunekit.errors.ConfigError: If a column is missing, if there are no rows, or if an
@@ -91,7 +91,7 @@ class Curves:
         for column in (TRIAL, _ITERATION):
             if column not in table.columns:
                 problems.add(
-                    f"curves has no column {column!r}, but {sorted(map(str, table.columns))}. "
+                    f"curves has no column {column!r}, only {sorted(map(str, table.columns))}. "
                     f"Pass a DataFrame with {TRIAL!r}, {_ITERATION!r} and a column for each metric."
                 )
         if not problems and table.empty:
@@ -102,7 +102,8 @@ class Curves:
             trial, iteration = record.pop(TRIAL), int(record.pop(_ITERATION))
             if iteration < 1:
                 problems.add(
-                    f"curves has the {_ITERATION} {iteration} for trial {trial!r}. The first is 1."
+                    f"curves has {_ITERATION}={iteration} for trial {trial!r}. Iterations start at "
+                    "1."
                 )
                 problems.raise_any()
             known = {str(n): value for n, value in record.items() if value == value}  # not NaN

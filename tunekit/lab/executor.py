@@ -77,8 +77,8 @@ class Room:
 class VirtualExecutor(Executor):
     """Run validations for a given virtual time.
 
-    In the order of their start, they wait for resources and then for a process: their trial's, an
-    idle one, or a new one.
+    In the order in which they are started, they wait for resources and then for a process: their
+    trial's, an idle one, or a new one.
 
     Args:
         config: How to validate; its resources and processes are as in a real sweep.

@@ -1,6 +1,6 @@
-"""Play a sweep in virtual time: trials follow recorded curves on a simulated machine.
+"""Play a sweep in virtual time, with trials that follow recorded curves on a simulated machine.
 
-Tune's own controller and tunekit's own code run it.
+It runs in Tune's own controller, with tunekit's own code.
 """
 
 from __future__ import annotations
@@ -223,16 +223,16 @@ class Machine:
         return seconds
 
     def _pays(self, trial: Trial, iteration: int) -> bool:
-        """Return whether a trainable that validates inline does so after an iteration."""
+        """Return whether a trial that validates inline does so after an iteration."""
         if self.inline == "every":
             return True
         serves = rule_for(self.scheduler, trial).serves(iteration, coming=())
         return serves is not None or iteration >= self.curves.length
 
     def stops_at(self, iteration: int) -> bool:
-        """Return whether the scheduler stops each trial there, as at its ``max_t``.
+        """Return whether the scheduler stops each trial at an iteration, as at its ``max_t``.
 
-        A trial that trains no further does not end before that: it waits for its last score.
+        There, a trial does not end itself, but waits for its last score.
         """
         return exhausts(self.scheduler, {TRAINING_ITERATION: iteration})
 
@@ -282,7 +282,7 @@ class Machine:
         return self.curves.order[self._curve_of[trial_id]]
 
     def _listen(self) -> None:
-        """Record the scheduler's results and decisions, without changing its type."""
+        """Start to record the scheduler's results and decisions, without changing its type."""
         on_result = self.scheduler.on_trial_result
 
         def listening(controller: Any, trial: Trial, result: dict[str, Any]) -> str:
@@ -338,7 +338,7 @@ class Replayed(tune.Trainable):
             self.curve, self.steps = checkpoint["curve"], checkpoint["steps"]
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Become another trial."""
+        """Start over as another trial."""
         self.setup(new_config)
         return True
 

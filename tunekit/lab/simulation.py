@@ -1,4 +1,4 @@
-"""Run a sweep again in virtual time, on recorded curves and with other settings."""
+"""Run a sweep again in virtual time, with recorded curves and other settings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SLOTS = 6
 
 @dataclass(frozen=True)
 class Simulation:
-    """Report the durations, training and scores of a sweep in virtual time.
+    """The durations, the amount of training and the scores of a sweep in virtual time.
 
     Attributes:
         makespan_s: The time from start to end, in virtual seconds.
@@ -133,7 +133,7 @@ def simulate(
     """Run a sweep with other settings, in virtual time on recorded curves.
 
     Tune's controller, the scheduler and tunekit run as in a real sweep, but in one process and
-    without waiting. Only training and validation are replayed, in virtual seconds. Trials start in
+    without waiting; only training and validation are replayed, in virtual seconds. Trials start in
     the order of ``curves``.
 
     For a sweep, the machine is the recorded one: its cluster, the resources of a trial and of a
@@ -195,7 +195,7 @@ def simulate(
         metric, mode = metric or curves.metric, mode or curves.mode
     if metric is None or mode is None:
         problems.add(
-            f"metric={metric!r} and mode={mode!r} say what to judge by. Pass "
+            f"metric={metric!r} and mode={mode!r}: both are needed to rank trials. Pass "
             "TuneConfig(metric=..., mode=...)."
         )
     if slots is not None:
@@ -215,7 +215,7 @@ def simulate(
     known = None if table is None or metric is None else table.having(metric)
     if known is not None and not known:
         problems.add(
-            f"metric={metric!r} is no column of curves with a number in it. Pass one of "
+            f"metric={metric!r} is not a column of curves with numbers. Pass one of "
             f"{sorted(columns)}."
         )
     problems.raise_any()
@@ -257,7 +257,7 @@ def simulate(
     if left_out := len(table or ()) - len(known):
         beyond.append(f"{left_out} trials without a score are left out")
     if recorded is not None and config.scheduler is None and recorded.scheduler != "FIFOScheduler":
-        beyond.append(f"FIFO decides, where {recorded.scheduler} did (tune_config has none)")
+        beyond.append(f"FIFO replaces {recorded.scheduler} (tune_config has no scheduler)")
     beyond += _extrapolated(machine, recorded, validation)
     if beyond:
         logger.warning("This simulation goes beyond the record: %s.", "; ".join(beyond))
@@ -302,29 +302,29 @@ def _extrapolated(
 ) -> Iterator[str]:
     """Yield, in words, the parts of a simulation that the record does not cover."""
     if machine.extrapolated:
-        yield f"{machine.extrapolated} iterations of trials that were not trained so far"
+        yield f"{machine.extrapolated} iterations were never trained"
     if machine.invented:
-        yield f"{machine.invented} scores of checkpoints that were not validated"
+        yield f"{machine.invented} checkpoints were never validated"
     if recorded is None or not recorded.cluster:
         return
     old, new = executor_of(recorded.config), executor_of(validation)
     was, now = slots_of(recorded.cluster, recorded.trial, old.need), machine.room.slots
     if was != now:
-        yield f"room for {_places(now)}, where there was room for {_places(was)}"
+        yield f"there is room for {_places(now)}, not for {_places(was)}"
     if machine.inline is None and old.need != new.need:
-        yield f"validations that take {new.need}, where they took {old.need}"
+        yield f"validations take {new.need}, not {old.need}"
     if machine.started and not recorded.elsewhere:
         yield (
-            f"validations in {machine.started} processes of their own, where none is known to have "
-            f"had one (each takes {machine.validation_start_s:.1f} s to start, as a trial's)"
+            f"validations start {machine.started} processes, but none is recorded (each is assumed "
+            f"to take {machine.validation_start_s:.1f} s, as a trial's does)"
         )
     if machine.hosted and not recorded.in_trials:
-        yield "validations in the processes of trials, where they had their own"
+        yield "validations run in the processes of trials, not in their own"
 
 
 def _places(slots: tuple[int, int] | None) -> str:
     """Return in words how many trials fit, and how many validations in addition."""
-    return "{} trials and {} validations besides".format(*slots or ("any number of", "no"))
+    return "{} trials and {} more validations".format(*slots or ("any number of", "no"))
 
 
 def _outcome(machine: Machine) -> Simulation:

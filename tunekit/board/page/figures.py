@@ -38,7 +38,7 @@ __all__ = [
 
 # The number of spans above which spans of validations are joined, as those of training are.
 _MOST_SPANS = 3_000
-# So many rows of validations all panels have together, and each has no fewer and no more than.
+# The number of rows of validations in all panels together, and the least and the most in each.
 _ROWS, _FEWEST, _MOST = 5_000, 5, 200
 _OUTCOMES = {"STOP": "stopped", "PAUSE": "paused"}
 
@@ -116,9 +116,9 @@ def _finite(value: float) -> float | None:
 
 
 def front(sweep: Sweep) -> list[dict[str, Any]]:
-    """Return the validated checkpoints by two objectives, and which of them are the front.
+    """Return the validated checkpoints by two objectives, and whether each is on the front.
 
-    Nothing with one objective, or more than two.
+    Empty unless there are two objectives.
     """
     if len(sweep.objectives) != 2:
         return []
@@ -188,7 +188,7 @@ def curves(sweep: Sweep, trial_ids: Sequence[str], metric: str) -> list[dict[str
 
 
 def thinned(points: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """Return at most so many points of one curve: the extreme ones of each stretch.
+    """Return at most ``most`` points of a curve: the extremes of each stretch.
 
     Example:
         >>> curve = [{"value": value} for value in (5, 1, 2, 9, 3, 4, 4, 4)]
@@ -254,8 +254,7 @@ def decided(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def rungs(sweep: Sweep) -> list[dict[str, Any]]:
-    """Return what became of each trial at each of ASHA's rungs: its first decision at it, or after
-    it.
+    """Return the outcome of each trial at each of ASHA's rungs: its first decision there or later.
 
     A trial that was paused there and resumed has continued. Empty for other schedulers, and if
     trials are in several brackets.
@@ -292,7 +291,7 @@ def exploits(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def schedule(sweep: Sweep, best: BestCheckpoint) -> list[dict[str, Any]]:
-    """Return the hyperparameters that the best checkpoint was trained with, as they changed."""
+    """Return the hyperparameters that the best checkpoint was trained with, in order of change."""
     changes = sweep.timeline.ancestry.schedule(best.trial_id, best.generation)
     rows = {at: {"from iteration": at, **flatten(config)} for at, config in changes}
     return list(rows.values())

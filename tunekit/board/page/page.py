@@ -108,9 +108,11 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
     """
     path, problems = Path(path or _default_file(sweep)), Problems("write_page")
     if path.is_dir():
-        problems.add(f"path={str(path)!r} is a folder. Pass the name of a file, such as r.html.")
+        problems.add(f"path={str(path)!r} is a folder. Pass a file, such as report.html.")
     elif not path.parent.is_dir():
-        problems.add(f"path={str(path)!r} is in no folder that exists. Make {path.parent} first.")
+        problems.add(
+            f"path={str(path)!r} is in a folder that does not exist. Create {path.parent} first."
+        )
     problems.raise_any()
     replace_file(path, writable(render(sweep)).encode())
     return path
@@ -217,7 +219,7 @@ def sections_of(told: Mapping[str, Any]) -> dict[str, str]:
     """
     made = _environment().get_template("sections.html").make_module(dict(told))
     order = list(SECTIONS)
-    if told["causes"] and told["verdict"] is None:  # failures are all there is to see
+    if told["causes"] and told["verdict"] is None:  # there is nothing else to show
         order.remove("failures")
         order.insert(1, "failures")
     every = {name: str(getattr(made, f"section_{name}")()).strip() for name in order}

@@ -142,7 +142,7 @@ class Application(Starlette):
         if _same(request.cookies.get(self._cookie, ""), self._token):
             return None
         if not _same(request.query_params.get("token", ""), self._token):
-            text = "This server asks for a token: open the address that tunekit serve has printed."
+            text = "This server requires a token. Open the address that tunekit serve has printed."
             return PlainTextResponse(text, status_code=401)
         rest = [(name, value) for name, value in request.query_params.items() if name != "token"]
         # A path that begins with two slashes would lead to another site.
@@ -201,7 +201,7 @@ class Application(Starlette):
         async for part in request.stream():
             data += part
             if len(data) > MOST_BYTES:
-                raise HTTPException(413, "It is too large.")
+                raise HTTPException(413, "The request is too large.")
         return await run_in_threadpool(self._asked, request, data)
 
     def _asked(self, request: Request, data: bytes) -> Response:
@@ -223,7 +223,7 @@ class Application(Starlette):
     def _live(self, request: Request) -> LiveSweep:
         """Return the live sweep that the path names."""
         key = request.path_params["key"]
-        if key not in self._entries:  # it may have begun since
+        if key not in self._entries:  # the sweep may have started since
             self._entries = self._catalogue.look()
         if key not in self._entries:
             raise HTTPException(404, "There is no such sweep here.")

@@ -49,8 +49,7 @@ class Catalogue:
     from a request.
 
     Args:
-        paths: Local paths, or URIs: a sweep's folder, or one with sweeps below it. The ends of
-            paths need not exist yet, if the folders above them do.
+        paths: Local paths, or URIs: a sweep's folder, or one with sweeps below it.
 
     Raises:
         tunekit.errors.ConfigError: If a path cannot be reached, or is part of a sweep.
@@ -73,7 +72,7 @@ class Catalogue:
             except (OSError, ValueError) as error:
                 problems.add(
                     f"path={given!r} cannot be reached: {error}. Pass a local path, or a URI of a "
-                    "storage that pyarrow knows, such as s3://bucket/sweeps."
+                    "storage that pyarrow supports, such as s3://bucket/sweeps."
                 )
                 continue
             if kind == pyarrow.fs.FileType.Directory:

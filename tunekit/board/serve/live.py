@@ -29,9 +29,9 @@ _TEXT_SHARE, _CHART_SHARE, _CHART_LEAST_S = 0.3, 0.03, 2.0
 class LiveSweep:
     """Follow a sweep, and keep its page up to date.
 
-    Each time a browser asks for updates, one piece of work is done, so no request waits for all
-    charts. Work is limited to a share of the time, however large the sweep is; changes in the
-    meantime are shown with the next update.
+    Each request for updates does one piece of work, so none waits for all charts. Work is limited
+    to a share of the time, however large the sweep is; changes in the meantime are shown with the
+    next update.
 
     Each part and each chart has the version of the page at which it last changed. A version also
     identifies the server's run: a browser with a version from another run gets all parts.
@@ -150,7 +150,7 @@ class LiveSweep:
     def _draw(self, name: str) -> None:
         drawn = CHARTS[name](Findings(self._follower.sweep))
         if list(drawn) != list(self._drawn.get(name, {})):
-            self._stale.add(_TEXT)  # which has a place for each chart
+            self._stale.add(_TEXT)  # it contains a placeholder for each chart
         self._drawn[name] = drawn
         specs = {one: in_script(spec) for one, spec in drawn.items()}
         self._charts |= self._marked(specs, self._charts)

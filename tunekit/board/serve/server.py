@@ -82,7 +82,7 @@ def serve(
         {"metric": metric, "mode": mode, "seed_param": seed_param},
         token=token,
         control=control,
-        cookie=f"tunekit-{number}",  # cookies are of a host, whatever the port
+        cookie=f"tunekit-{number}",  # cookies belong to a host, not to a port
         hosts=(*LOCAL, shown, *([socket.getfqdn()] if anywhere else [])),
         any_address=anywhere,
     )
