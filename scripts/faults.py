@@ -43,9 +43,9 @@ from ray.util.placement_group import placement_group_table  # noqa: E402
 
 import tunekit  # noqa: E402
 from tests import forked_workers  # noqa: E402
+from tests.invariants import check_journal  # noqa: E402
 from tunekit.core.events import AttemptStarted, TrialRetried, ValidationEnded  # noqa: E402
 from tunekit.journal.journal import events_in  # noqa: E402
-from tunekit.testing import check_journal  # noqa: E402
 
 KILL, TERM = signal.SIGKILL, signal.SIGTERM
 TRIALS, ITERATIONS, EVERY = 3, 6, 2

@@ -37,9 +37,9 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 import tunekit
+from tests.invariants import JournalSummary, check_journal
 from tunekit.core.events import SnapshotTaken, TrialAdded
 from tunekit.journal.journal import events_in
-from tunekit.testing import JournalSummary, check_journal
 
 SWEEPS = ("fifo-continue", "asha-wait", "pbt-wait")
 

@@ -19,6 +19,7 @@ from ray.tune.search.optuna import OptunaSearch
 
 import tunekit
 from tests.asking import Asks, AsksAtRandom, Script, answers, put, reached, scored
+from tests.invariants import check_journal
 from tests.kills import run_killed
 from tests.schedulers import CASES, seed_all
 from tests.seeds import SCHEDULES, seeds
@@ -40,7 +41,6 @@ from tunekit.core.reconcile import Actual, Desired
 from tunekit.driver.by_hand import ByHand
 from tunekit.journal.journal import events_in
 from tunekit.journal.requests import Request, ask, in_words
-from tunekit.testing import check_journal
 
 pytestmark = pytest.mark.sampled(2)
 

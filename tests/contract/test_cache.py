@@ -14,11 +14,11 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 import tunekit
 from tests.contract.test_restore import fifo, kill, restored
+from tests.invariants import check_journal
 from tests.sweeps import Endless, Ran, quality, sweep
 from tunekit.core.events import ValidationEnded
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import events_in
-from tunekit.testing import check_journal
 from tunekit.validating.cache import ValidationCache
 from tunekit.validating.context import ValidationContext
 from tunekit.validating.executor import Estimated, Returned

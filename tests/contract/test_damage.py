@@ -17,6 +17,7 @@ from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import BasicVariantGenerator
 
 import tunekit
+from tests.invariants import JournalSummary, check_journal
 from tests.journals import lines_of, write_lines
 from tests.kills import run_killed
 from tests.restores import prepare_restore
@@ -26,7 +27,6 @@ from tunekit.board.page import write_page
 from tunekit.core.engine import Engine
 from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
-from tunekit.testing.journal import JournalSummary, check_journal
 
 
 @pytest.fixture(scope="module")

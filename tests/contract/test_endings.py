@@ -17,6 +17,7 @@ from ray.tune.search import BasicVariantGenerator
 from ray.tune.stopper import CombinedStopper, NoopStopper, TimeoutStopper
 
 import tunekit
+from tests.invariants import check_journal
 from tests.journals import read
 from tests.kills import Killed, killed_after
 from tests.restores import prepare_restore
@@ -24,7 +25,6 @@ from tests.sweeps import LENGTH, Counting, Ran, SavesWhen, sweep
 from tunekit.driver.callback import ValidationCallback
 from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
-from tunekit.testing import check_journal
 from tunekit.validating.validator import Validator
 
 

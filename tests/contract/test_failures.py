@@ -12,6 +12,7 @@ from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
+from tests.invariants import check_journal
 from tests.journals import read
 from tests.restores import prepare_restore
 from tests.sweeps import LENGTH, Counting, Ran, SavesWhen, sweep
@@ -19,7 +20,7 @@ from tunekit.core.validation import Attempt
 from tunekit.driver.callback import ValidationCallback
 from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
-from tunekit.testing import FakeClock, FakeExecutor, check_journal
+from tunekit.testing import FakeClock, FakeExecutor
 
 
 def validate(checkpoint):

@@ -16,6 +16,7 @@ from ray.tune import ResumeConfig
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 
 import tunekit
+from tests.invariants import check_journal
 from tests.journals import read
 from tests.kills import Killed, killed_after
 from tests.restores import prepare_restore
@@ -23,7 +24,6 @@ from tests.sweeps import Ran, sweep
 from tunekit._ray.functions import HAS_ASKED, let_tell_of_resuming
 from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
-from tunekit.testing import check_journal
 
 LENGTH = 5
 

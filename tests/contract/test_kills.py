@@ -17,13 +17,13 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTra
 from ray.tune.search import BasicVariantGenerator
 
 import tunekit
+from tests.invariants import JournalSummary, check_journal
 from tests.kills import run_killed
 from tests.schedulers import CASES, every_case, seed_all
 from tests.seeds import SCHEDULES, seeds
 from tests.sweeps import Endless, Ran, index_of, sweep
 from tunekit.journal.journal import events_in
 from tunekit.schedulers import MOASHA, PromotionASHA
-from tunekit.testing.journal import JournalSummary, check_journal
 
 #: Each so-and-so-manieth write is one to be killed at.
 STRIDE = 1 if SCHEDULES > 10 else 13

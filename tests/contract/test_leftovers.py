@@ -12,6 +12,7 @@ import pytest
 from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
 
+from tests.invariants import check_journal
 from tests.journals import read
 from tests.kills import Killed, bury, killed_after
 from tests.restores import prepare_restore
@@ -20,7 +21,6 @@ from tunekit._ray.checkpoints import remove_left_over
 from tunekit.core.events import CheckpointSaved, TrialAdded, ValidationRequested
 from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
-from tunekit.testing import check_journal
 
 WORKERS = "checkpoint_2026-01-31_12-00-00.000001-0a1b2c3d"
 

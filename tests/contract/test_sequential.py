@@ -14,6 +14,7 @@ from ray.tune.result import DONE
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
 from tests.contract.test_kills import killed_often
+from tests.invariants import check_journal
 from tests.kills import run_killed
 from tests.schedulers import CASES, seed_all
 from tests.seeds import seeds
@@ -32,7 +33,6 @@ from tunekit.scheduling.proxies import Proxies
 from tunekit.scheduling.state import dump
 from tunekit.scheduling.state import load as load_state
 from tunekit.scheduling.user_scheduler import UserScheduler
-from tunekit.testing import check_journal
 
 pytestmark = pytest.mark.sampled(2)
 

@@ -19,6 +19,7 @@ from tests.contract.test_kills import asha as asha_in_order
 from tests.contract.test_kills import promotion as promotion_in_order
 from tests.contract.test_kills import rows_of
 from tests.contract.test_restore import kill, restored
+from tests.invariants import check_journal
 from tests.kills import run_killed
 from tests.schedulers import CASES, every_case, seed_all
 from tests.seeds import seeds
@@ -38,7 +39,6 @@ from tunekit.core.validation import Attempt
 from tunekit.journal import ledger
 from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
-from tunekit.testing import check_journal
 
 pytestmark = pytest.mark.sampled(2)
 

@@ -24,13 +24,13 @@ from ray.tune.stopper import (
 )
 
 import tunekit
+from tests.invariants import check_journal
 from tests.journals import read
 from tests.kills import run_killed
 from tests.restores import prepare_restore
 from tests.sweeps import Endless, Ran, sweep
 from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
-from tunekit.testing import check_journal
 from tunekit.testing.executor import Attempt
 
 pytestmark = pytest.mark.sampled(2)

@@ -16,10 +16,10 @@ from click.testing import CliRunner
 
 import tunekit
 from tests.asking import answers
+from tests.invariants import check_journal
 from tunekit.cli.commands import tunekit as command
 from tunekit.core.events import Reported
 from tunekit.journal.journal import events_in
-from tunekit.testing import check_journal
 
 pytestmark = pytest.mark.ray
 

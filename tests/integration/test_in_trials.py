@@ -18,9 +18,9 @@ from ray import train, tune
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
+from tests.invariants import check_journal
 from tunekit.core.pool import Durations
 from tunekit.journal.journal import events_in
-from tunekit.testing import check_journal
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 

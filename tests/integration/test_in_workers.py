@@ -22,10 +22,10 @@ from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
+from tests.invariants import check_journal
 from tunekit.core.pool import Durations
 from tunekit.distributed import TrainerValidation
 from tunekit.journal.journal import events_in
-from tunekit.testing import check_journal
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import tunekit
+from tests.invariants import check_journal
 from tests.journals import read
 from tunekit.core.events import event_of
-from tunekit.testing import check_journal
 
 pytestmark = pytest.mark.ray
 

@@ -16,11 +16,11 @@ from ray import tune
 import tunekit
 from tests.integration.runs import counting, validate
 from tests.integration.s3 import S3Server
+from tests.invariants import check_journal
 from tests.journals import read
 from tunekit.core.events import event_of
 from tunekit.demo import digits
 from tunekit.journal.journal import events_in
-from tunekit.testing import check_journal
 
 pytestmark = pytest.mark.ray
 

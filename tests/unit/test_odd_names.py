@@ -10,6 +10,7 @@ import pytest
 from ray import tune
 
 import tunekit
+from tests.invariants import check_journal
 from tests.kills import run_killed
 from tests.restores import begin, prepare_restore
 from tests.schedulers import CASES
@@ -19,7 +20,6 @@ from tunekit.core.events import SnapshotTaken
 from tunekit.journal.journal import Journal, events_in, record_of
 from tunekit.journal.snapshots import _archive
 from tunekit.journal.storage import LocalFolder
-from tunekit.testing import check_journal
 
 
 def train(config):

@@ -1,4 +1,4 @@
-"""A fake validation context, to try a validation function by itself."""
+"""A fake validation context, for trying out a validation function."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ __all__ = ["FakeExecutor"]
 
 
 class FakeExecutor(Executor):
-    """Run validations on a fake clock, by calling a function when each is due.
+    """Run validations on a fake clock, by calling a function when each ends.
 
     Args:
         clock: The clock.
@@ -27,7 +27,7 @@ class FakeExecutor(Executor):
         delay: ``delay(attempt)``: how long it waits for resources, in seconds.
         starts: ``starts(attempt)``: how long its process takes to start after that, in seconds.
         slots: How many attempts can run at once.
-        in_trials: Whether attempts can run in the processes of trials that stand still.
+        in_trials: Whether attempts can run in the processes of waiting trials.
 
     Example:
         >>> from tunekit.core.validation import Request
@@ -107,7 +107,7 @@ class FakeExecutor(Executor):
                     continue
             except StopIteration as end:
                 value = self._newest.get(attempt.id) if end.value is None else end.value
-            except Exception as error:  # how a test makes a validation fail
+            except Exception as error:  # a test makes a validation fail in this way
                 reason = described(error).reason
                 value = Failed(attempt.id, reason, error="Traceback of a test")
             if isinstance(value, (Returned, Failed)):

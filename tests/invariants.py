@@ -18,8 +18,6 @@ from tunekit.core.events import (
     ValidationRequested,
 )
 
-__all__ = ["JournalSummary", "check_journal", "place_of"]
-
 
 def place_of(request_id: str) -> str:
     """Return trial, generation and iteration of a request, without the run.
@@ -40,7 +38,7 @@ class JournalSummary:
         scores: The validated metrics, by ``"trial:generation:iteration"``.
         decisions: The decisions, in order: (``"trial:generation:iteration"``, decision).
         exploits: The exploits, in order.
-        running: How many validations ran when the driver was killed, and were run again.
+        running: How many validations were running when the driver was killed, and ran again.
 
     Example:
         >>> check_journal([])
@@ -57,7 +55,7 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
     """Check a journal line by line, and return its summary.
 
     - Each validation that was requested has ended, once, and did not run again afterwards.
-    - A score is delivered after it has ended, once, older iterations of a trial before newer ones.
+    - A score is delivered once, after its validation, and in the order of a trial's iterations.
     - A trial's end is delivered once, after its last score.
 
     Args:
