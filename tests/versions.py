@@ -11,8 +11,8 @@ from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 
+from tunekit.core.events import Exploited
 from tunekit.core.history import GENERATION
-from tunekit.core.lineage import Exploit
 
 __all__ = ["Versioned", "Versions", "score_of", "version_at"]
 
@@ -80,12 +80,12 @@ class Versions(tune.Callback):
         """Called by Tune with each report, to which the validation adds the generation."""
         self.reports.setdefault(trial.trial_id, []).append(result)
 
-    def first_of(self, exploit: Exploit) -> dict[str, Any] | None:
+    def first_of(self, exploit: Exploited) -> dict[str, Any] | None:
         """The first report of a generation; None if there was none."""
         reports = self.reports.get(exploit.trial_id, [])
         return next((r for r in reports if r.get(GENERATION) == exploit.generation), None)
 
-    def is_exact(self, exploit: Exploit) -> bool | None:
+    def is_exact(self, exploit: Exploited) -> bool | None:
         """Return whether a clone went on from the version that was scored; None if it has not gone
         on."""
         first = self.first_of(exploit)

@@ -30,7 +30,6 @@ from tunekit.core.events import (
     ValidationRequested,
     Waited,
 )
-from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 from tunekit.errors import JournalError
 from tunekit.journal import session
@@ -177,9 +176,7 @@ def test_reading_runs_no_code(tmp_path):
 
 def test_an_exploit_is_recorded_whole(tmp_path):
     configs = {"old_config": {"lr": 1}, "donor_config": {"lr": 2}, "config": {"lr": 3}}
-    journal_in(tmp_path).append(
-        Exploited.of(Exploit(9.5, "a", 1, 5, "b", 0, 4, "./b/checkpoint_000002", 0.9, **configs))
-    )
+    exploited(tmp_path, **configs)
     [event] = read(tmp_path)
     assert (event["time"], event["checkpoint"]) == (9.5, "./b/checkpoint_000002")
     assert {name: event[name] for name in configs} == configs
@@ -227,10 +224,21 @@ class Layer:
     """A hyperparameter of a kind that JSON does not know."""
 
 
-def exploited(tmp_path, config):
-    configs = {"old_config": {}, "donor_config": {}, "config": config}
-    exploit = Exploit(9.5, "a", 1, 5, "b", 0, 4, "./b/checkpoint_000002", 0.9, **configs)
-    journal_in(tmp_path).append(Exploited.of(exploit))
+def exploited(tmp_path, config, **configs):
+    event = Exploited(
+        time=9.5,
+        trial_id="a",
+        generation=1,
+        reached=5,
+        donor_id="b",
+        donor_generation=0,
+        iteration=4,
+        checkpoint="./b/checkpoint_000002",
+        score=0.9,
+        config=config,
+        **configs,
+    )
+    journal_in(tmp_path).append(event)
 
 
 def test_a_configuration_is_legible_and_comes_back_with_the_very_values(tmp_path):

@@ -299,7 +299,7 @@ class Engine:
                 self.delivery.forget(event.trial_id)
             case Exploited():
                 trial_id, generation, path = event.trial_id, event.generation, event.checkpoint
-                self.ancestry.add(event.exploit())
+                self.ancestry.add(event)
                 self.leases.take(for_clone(trial_id, generation), path, event.donor_id)
                 self.leases.release(for_clone(trial_id, generation - 1))
                 self.delivery.overwritten(trial_id, generation, event.iteration)

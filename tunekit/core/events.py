@@ -41,13 +41,11 @@ A checkpoint is named by its path below the experiment's folder, which may be mo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
 from tunekit.core.estimates import Estimate
-from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 
 __all__ = [
@@ -331,7 +329,20 @@ class TrialErrored(OfTrial, frozen=True, kw_only=True, tag="errored"):
 
 
 class Exploited(OfTrial, frozen=True, kw_only=True, tag="exploited"):
-    """A trial is overwritten with a checkpoint. See :class:`tunekit.core.lineage.Exploit`."""
+    """A trial is overwritten with a checkpoint, its own or another trial's.
+
+    Attributes:
+        generation: The trial's new generation: 1 after the first exploit.
+        reached: The iteration that the trial had reported last.
+        donor_id: The trial that saved the checkpoint; the same one for a replayed schedule.
+        donor_generation: The donor's generation at that time.
+        iteration: The training iteration of the checkpoint, from which the trial continues.
+        checkpoint: The checkpoint's path.
+        score: The validation score by which the donor was chosen.
+        old_config: The trial's previous hyperparameters.
+        donor_config: The hyperparameters that the checkpoint was trained with.
+        config: The trial's new hyperparameters.
+    """
 
     generation: _Count
     reached: _Count
@@ -343,15 +354,6 @@ class Exploited(OfTrial, frozen=True, kw_only=True, tag="exploited"):
     old_config: Mapping[Any, Any] = {}
     donor_config: Mapping[Any, Any] = {}
     config: Mapping[Any, Any] = {}
-
-    @classmethod
-    def of(cls, exploit: Exploit) -> Exploited:
-        """Make the event of an exploit."""
-        return cls(**{field.name: getattr(exploit, field.name) for field in fields(Exploit)})
-
-    def exploit(self) -> Exploit:
-        """Return the exploit."""
-        return Exploit(**{field.name: getattr(self, field.name) for field in fields(Exploit)})
 
 
 # The life of a validation ----------------------------------------------------------------------

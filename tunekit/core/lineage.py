@@ -3,56 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Ancestry", "Exploit", "configs_of"]
+from tunekit.core.events import Exploited
 
-
-@dataclass(frozen=True)
-class Exploit:
-    """An exploit: a trial was overwritten with a checkpoint, its own or another trial's.
-
-    Attributes:
-        time: In seconds since the epoch.
-        trial_id: The trial that was overwritten.
-        generation: The new generation: 1 after the first exploit.
-        reached: The iteration that the trial had reported last.
-        donor_id: The trial that saved the checkpoint; the same one for a replayed schedule.
-        donor_generation: The donor's generation at that time.
-        iteration: The training iteration of the checkpoint, from which the trial continues.
-        checkpoint: The checkpoint's path.
-        score: The validation score by which the donor was chosen.
-        old_config: The trial's previous hyperparameters.
-        donor_config: The hyperparameters that the checkpoint was trained with.
-        config: The trial's new hyperparameters.
-    """
-
-    time: float
-    trial_id: str
-    generation: int
-    reached: int
-    donor_id: str
-    donor_generation: int
-    iteration: int
-    checkpoint: str
-    score: float | None
-    old_config: Mapping[str, Any] = field(repr=False)
-    donor_config: Mapping[str, Any] = field(repr=False)
-    config: Mapping[str, Any] = field(repr=False)
+__all__ = ["Ancestry"]
 
 
 class Ancestry:
     """The exploits of a sweep.
 
+    Args:
+        exploits: The exploits so far, in order.
+
     Example:
-        >>> def exploit(trial, generation, donor, donor_generation, iteration, config):
-        ...     configs = {"old_config": {}, "donor_config": {"lr": 1}, "config": config}
-        ...     return Exploit(0.0, trial, generation, iteration, donor, donor_generation,
-        ...                    iteration, "", 0.9, **configs)
-        >>> ancestry = Ancestry()
-        >>> ancestry.add(exploit("b", 1, "a", 0, 4, {"lr": 2}))
-        >>> ancestry.add(exploit("c", 1, "b", 1, 8, {"lr": 3}))
+        >>> def exploit(trial_id, donor_id, donor_generation, iteration, config):
+        ...     return Exploited(
+        ...         trial_id=trial_id, generation=1, reached=iteration, donor_id=donor_id,
+        ...         donor_generation=donor_generation, iteration=iteration, checkpoint="c",
+        ...         donor_config={"lr": 1}, config=config,
+        ...     )
+        >>> ancestry = Ancestry([exploit("b", "a", 0, 4, {"lr": 2})])
+        >>> ancestry.add(exploit("c", "b", 1, 8, {"lr": 3}))
         >>> ancestry.generation("c"), ancestry.generation("a")
         (1, 0)
         >>> [(e.donor_id, e.iteration) for e in ancestry.line("c")]
@@ -63,15 +35,17 @@ class Ancestry:
         [(0, {'lr': 1}), (4, {'lr': 2}), (8, {'lr': 3})]
     """
 
-    def __init__(self) -> None:
-        self._exploits: list[Exploit] = []
-        self._begun: dict[tuple[str, int], Exploit] = {}
+    def __init__(self, exploits: Iterable[Exploited] = ()) -> None:
+        self._exploits: list[Exploited] = []
+        self._begun: dict[tuple[str, int], Exploited] = {}
         self._generations: dict[str, int] = {}
         #: The hyperparameters of overwritten trials, by trial and generation.
         self.configs: dict[tuple[str, int], Mapping[str, Any]] = {}
+        for exploit in exploits:
+            self.add(exploit)
 
-    def add(self, exploit: Exploit) -> None:
-        """Record an exploit; those of one trial in the order of its generations."""
+    def add(self, exploit: Exploited) -> None:
+        """Record an exploit; the exploits of a trial come in the order of its generations."""
         self._exploits.append(exploit)
         self._begun[exploit.trial_id, exploit.generation] = exploit
         self.configs.setdefault((exploit.trial_id, exploit.generation - 1), exploit.old_config)
@@ -82,7 +56,7 @@ class Ancestry:
         """Return the number of times the trial was overwritten."""
         return self._generations.get(trial_id, 0)
 
-    def line(self, trial_id: str, generation: int | None = None) -> list[Exploit]:
+    def line(self, trial_id: str, generation: int | None = None) -> list[Exploited]:
         """Return the exploits that led to a trial's weights, the oldest first.
 
         Args:
@@ -93,7 +67,7 @@ class Ancestry:
             KeyError: If the trial has no such generation.
         """
         at = (trial_id, self.generation(trial_id) if generation is None else generation)
-        line: list[Exploit] = []
+        line: list[Exploited] = []
         while at[1] > 0:
             exploit = self._begun[at]
             line.append(exploit)
@@ -112,16 +86,8 @@ class Ancestry:
             return []
         return [(0, line[0].donor_config), *((e.iteration, e.config) for e in line)]
 
-    def __iter__(self) -> Iterator[Exploit]:
+    def __iter__(self) -> Iterator[Exploited]:
         return iter(self._exploits)
 
     def __len__(self) -> int:
         return len(self._exploits)
-
-
-def configs_of(exploits: Iterable[Exploit]) -> dict[tuple[str, int], Mapping[str, Any]]:
-    """Return the hyperparameters of overwritten trials, by trial and generation."""
-    ancestry = Ancestry()
-    for exploit in exploits:
-        ancestry.add(exploit)
-    return ancestry.configs

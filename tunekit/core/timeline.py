@@ -452,7 +452,7 @@ class Timeline:
                 summary.resources, summary.added = event.resources, now
             case Exploited():
                 self._trial(event).generation = event.generation
-                self.ancestry.add(event.exploit())
+                self.ancestry.add(event)
             case TrialEnded():
                 summary = self._trial(event)
                 summary.status, summary.ended = "terminated", now

@@ -9,7 +9,8 @@ import ray
 from ray.tune.experiment import Trial
 
 from tunekit._ray.optimizers import ask_for_groups
-from tunekit.core.lineage import Ancestry, Exploit
+from tunekit.core.events import Exploited
+from tunekit.core.lineage import Ancestry
 from tunekit.core.optimizers import left_by_donor, stale
 
 __all__ = ["Optimizers"]
@@ -33,7 +34,7 @@ class Optimizers:
     def __init__(self, ancestry: Ancestry):
         self._ancestry, self._warned = ancestry, False
         self._looked_at: set[tuple[str, int]] = set()
-        self._asked: list[tuple[Exploit, Any]] = []
+        self._asked: list[tuple[Exploited, Any]] = []
 
     def reported(self, trial: Trial) -> None:
         """Check the first report of a trial that was overwritten."""

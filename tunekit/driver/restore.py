@@ -49,7 +49,7 @@ from tunekit.core.events import (
     TrialRetried,
 )
 from tunekit.core.history import GENERATION
-from tunekit.core.lineage import configs_of
+from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten, hide
 from tunekit.core.reconcile import Actual, Desired
 from tunekit.core.validation import Outcome, Request
@@ -286,7 +286,7 @@ class Restore:
             case TrialErrored():
                 user_scheduler.fail(proxy)
             case Exploited():
-                change = user_scheduler.exploit_again(trial, event.exploit(), self._donor(event))
+                change = user_scheduler.exploit_again(trial, event, self._donor(event))
                 if event.n > self.as_of:  # otherwise Tune's trial is already overwritten
                     controller.change(trial, change)
 
@@ -405,8 +405,7 @@ def with_configs(events: Sequence[Event], trials: Mapping[str, Trial]) -> list[E
         events: The events.
         trials: The trials, which have the original values.
     """
-    exploits = [event for event in events if isinstance(event, Exploited)]
-    recorded = configs_of(event.exploit() for event in exploits)
+    recorded = Ancestry(event for event in events if isinstance(event, Exploited)).configs
     known: dict[tuple[str, int], Mapping[str, Any]] = {}
 
     def of(trial_id: str, generation: int) -> Mapping[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from tunekit.core.lineage import Ancestry, Exploit
+from tunekit.core.events import Exploited
+from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
 from tunekit.core.values import as_json
@@ -30,10 +30,11 @@ class Lineage:
         exploits: The exploits, in order.
 
     Example:
-        >>> configs = {"old_config": {"lr": 9.0}, "donor_config": {"lr": 1.0},
-        ...            "config": {"lr": 2.0}}
-        >>> exploit = Exploit(12.5, "b", 1, 5, "a", 0, 4, "a/checkpoint_3", 0.9, **configs)
-        >>> lineage = Lineage([exploit])
+        >>> lineage = Lineage([Exploited(
+        ...     time=12.5, trial_id="b", generation=1, reached=5, donor_id="a", donor_generation=0,
+        ...     iteration=4, checkpoint="a/checkpoint_3", score=0.9, old_config={"lr": 9.0},
+        ...     donor_config={"lr": 1.0}, config={"lr": 2.0},
+        ... )])
         >>> lineage.to_dataframe()[["trial_id", "donor_id", "iteration", "score", "config/lr"]]
           trial_id donor_id  iteration  score  config/lr
         0        b        a          4    0.9        2.0
@@ -43,10 +44,8 @@ class Lineage:
         1          4  2.0
     """
 
-    def __init__(self, exploits: Iterable[Exploit] = ()):
-        self._ancestry = Ancestry()
-        for exploit in exploits:
-            self._ancestry.add(exploit)
+    def __init__(self, exploits: Iterable[Exploited] = ()):
+        self._ancestry = Ancestry(exploits)
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per exploit, in order.
@@ -136,7 +135,7 @@ class Lineage:
         path.write_text("".join(f"{as_json(row)}\n" for row in rows))
         return path
 
-    def _line(self, trial_id: str, generation: int | None) -> list[Exploit]:
+    def _line(self, trial_id: str, generation: int | None) -> list[Exploited]:
         newest = self._ancestry.generation(trial_id)
         problems = Problems("Lineage")
         problems.integer("generation", generation, least=0, optional=True)
@@ -157,8 +156,8 @@ class Lineage:
         return f"Lineage({len(self)} exploits)"
 
 
-def _table(exploits: Iterable[Exploit]) -> pd.DataFrame:
-    names = [field.name for field in fields(Exploit)]
+def _table(exploits: Iterable[Exploited]) -> pd.DataFrame:
+    names = [name for name in Exploited.__struct_fields__ if name != "n"]
     rows = [_row({name: getattr(exploit, name) for name in names}) for exploit in exploits]
     columns = [name for name in names if name not in _CONFIGS]
     table = pd.DataFrame(rows, columns=None if rows else columns)

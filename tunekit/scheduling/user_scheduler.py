@@ -31,7 +31,6 @@ from tunekit.core.delivery import Scored
 from tunekit.core.engine import Engine
 from tunekit.core.events import Decided, Event, Exploited, Reminded
 from tunekit.core.history import GENERATION
-from tunekit.core.lineage import Exploit
 from tunekit.core.metrics import flatten
 from tunekit.core.reconcile import Actual, Desired
 from tunekit.core.retention import Holder, for_clone, for_offered, for_scored
@@ -410,8 +409,7 @@ class UserScheduler:
         restored: Any = change.restored_from
         old = copy.deepcopy(trial.config)
         metrics = restored.metrics if source is None else flatten(source.report)
-        exploit = Exploit(
-            time=0.0,  # set when it is recorded
+        exploit = Exploited(
             trial_id=trial.trial_id,
             generation=self._engine.ancestry.generation(trial.trial_id) + 1,
             reached=trial.last_result.get(TRAINING_ITERATION, 0),
@@ -426,7 +424,7 @@ class UserScheduler:
         )
         return self._overwrite(proxy, exploit, change)
 
-    def exploit_again(self, trial: Trial, exploit: Exploit, version: Version | None) -> Change:
+    def exploit_again(self, trial: Trial, exploit: Exploited, version: Version | None) -> Change:
         """Overwrite a trial as before the sweep was interrupted; return the change that it applies.
 
         Args:
@@ -443,8 +441,8 @@ class UserScheduler:
         proxy.phase = Desired.PAUSED
         return self._overwrite(proxy, exploit, Change(config, planned.tag, source=source))
 
-    def _overwrite(self, proxy: Proxy, exploit: Exploit, change: Change) -> Change:
-        self._emit(Exploited.of(exploit))
+    def _overwrite(self, proxy: Proxy, exploit: Exploited, change: Change) -> Change:
+        self._emit(exploit)
         if change.source is not None:
             proxy.version = change.source
             instead = {"trial_id": proxy.trial_id, GENERATION: exploit.generation}

@@ -22,6 +22,7 @@ from tunekit.core.events import (
     EndDelivered,
     Event,
     Exploited,
+    Happened,
     Reminded,
     Reported,
     ScoreDelivered,
@@ -80,7 +81,8 @@ def _plain(thing: Any) -> Any:
         return [_plain(one) for one in thing]
     if callable(thing):
         return None
-    return _plain(vars(thing)) if type(thing).__module__.startswith("tunekit") else thing
+    own = type(thing).__module__.startswith("tunekit") and not isinstance(thing, Happened)
+    return _plain(vars(thing)) if own else thing
 
 
 class Sweep(RuleBasedStateMachine):
