@@ -9,11 +9,10 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.experiment.config_parser import _create_trial_from_spec
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, SearchGenerator
-from ray.tune.search.sample import Categorical
 from ray.tune.search.variant_generator import format_vars
 
 from tunekit._ray.compat import its
-from tunekit.core.parameters import choice
+from tunekit._ray.searchers import fitting
 
 __all__ = ["can_add", "made"]
 
@@ -48,7 +47,8 @@ def made(search_alg: SearchAlgorithm, trial_id: str, config: Mapping[str, Any]) 
         part = whole
         for key in above:
             part = part.setdefault(key, {})
-        part[last] = values[path] = _chosen(part.get(last), value)
+        # JSON has choices as texts or lists.
+        part[last] = values[path] = (fitting(part.get(last), value) or [value])[0]
     return _create_trial_from_spec(
         {**spec, "config": whole},
         parser,
@@ -56,9 +56,3 @@ def made(search_alg: SearchAlgorithm, trial_id: str, config: Mapping[str, Any]) 
         experiment_tag="_".join(filter(None, ["added", format_vars(values)])),
         trial_id=trial_id,
     )
-
-
-def _chosen(domain: Any, value: Any) -> Any:
-    """Return the choice that JSON holds as a text or a list."""
-    known = domain.categories if isinstance(domain, Categorical) else ()
-    return next((one for one in known if choice(one) == choice(value)), value)

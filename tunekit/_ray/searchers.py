@@ -8,14 +8,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ray.tune.search import BasicVariantGenerator
-from ray.tune.search.sample import Categorical, Domain, Float, Integer, Quantized
+from ray.tune.search.sample import (
+    Categorical,
+    Domain,
+    Float,
+    Integer,
+    LogUniform,
+    Quantized,
+)
 from ray.tune.search.variant_generator import parse_spec_vars
 from ray.tune.utils.util import unflatten_dict
 
 from tunekit._ray.compat import its
-from tunekit.core.parameters import choice
+from tunekit.core.parameters import CHOICE, FLOAT, INT, Parameter
 
-__all__ = ["CONSTRAINTS", "cannot_run_first", "constrain", "domains_of", "fitting", "run_first"]
+__all__ = [
+    "CONSTRAINTS",
+    "cannot_run_first",
+    "constrain",
+    "domains_of",
+    "fitting",
+    "parameter_of",
+    "run_first",
+]
 
 # The attribute of Tune's searchers with the points that they suggest first.
 _POINTS = "_points_to_evaluate"
@@ -63,10 +78,37 @@ def domains_of(space: Mapping[str, Any]) -> tuple[dict[str, Domain], list[str]]:
     return names, ["/".join(map(str, path)) for path, _ in grid]
 
 
-def fitting(domain: Domain, value: Any) -> list[Any]:
+def parameter_of(name: str, domain: Any) -> Parameter | None:
+    """Return a hyperparameter with its search space; None if it is fixed or has no bounded range.
+
+    Examples of the latter are ``tune.randn`` and ``tune.sample_from``.
+
+    Example:
+        >>> from ray import tune
+        >>> print(parameter_of("lr", tune.loguniform(1e-4, 0.1)), parameter_of("n", 3))
+        0.0001 to 0.1 (log) None
+        >>> print(parameter_of("n", tune.randint(0, 10)))
+        0 to 9
+    """
+    if isinstance(domain, Categorical):
+        return Parameter(name, CHOICE, choices=tuple(domain.categories))
+    if not isinstance(domain, (Float, Integer)):
+        return None
+    low, high, sampler, step = domain.lower, domain.upper, domain.get_sampler(), None
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return None
+    if isinstance(sampler, Quantized):
+        step, sampler = sampler.q, sampler.sampler
+    if isinstance(domain, Integer) and step in (None, 1):
+        high -= 1  # Tune's own upper bound is exclusive, unless values are rounded
+    kind = INT if isinstance(domain, Integer) else FLOAT
+    return Parameter(name, kind, low, high, isinstance(sampler, LogUniform), step=step)
+
+
+def fitting(domain: Any, value: Any) -> list[Any]:
     """Return a recorded value as a domain has it, in a list that is empty if it does not have it.
 
-    Whatever a function returns is in its domain.
+    Whatever a function returns is in its domain, and so is any value of what has no domain.
 
     Example:
         >>> from ray import tune
@@ -77,18 +119,8 @@ def fitting(domain: Domain, value: Any) -> list[Any]:
         >>> fitting(tune.quniform(0, 1, 0.25), 0.75), fitting(tune.quniform(0, 1, 0.25), 0.7)
         ([0.75], [])
     """
-    if isinstance(domain, Categorical):
-        return [own for own in domain.categories if str(choice(own)) == str(choice(value))][:1]
-    if not isinstance(domain, (Float, Integer)):
-        return [value]
-    whole, sampler = isinstance(domain, Integer), domain.get_sampler()
-    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-        return []
-    step = sampler.q if isinstance(sampler, Quantized) else None
-    high = domain.upper - (whole and step in (None, 1))  # Tune's own upper bound is exclusive
-    inside = min(max(value, domain.lower), high)  # what is drawn by logarithms is inexact
-    on_grid = step is None or math.isclose(round(value / step) * step, value)
-    return [inside] if on_grid and math.isclose(inside, value) else []
+    known = parameter_of("", domain)
+    return [value] if known is None else known.fitting(value)
 
 
 def cannot_run_first(searcher: Any) -> str | None:

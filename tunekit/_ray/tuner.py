@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import pickle
 import sys
@@ -17,11 +16,11 @@ from ray.air._internal.uri_utils import URI
 from ray.tune.experiment import Trial
 from ray.tune.search import Repeater, SearchAlgorithm, SearchGenerator
 from ray.tune.search.repeater import TRIAL_INDEX
-from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized
+from ray.tune.search.sample import Categorical
 from ray.tune.tune import _Config
 
+from tunekit._ray.searchers import parameter_of
 from tunekit.core.metrics import flatten
-from tunekit.core.parameters import CHOICE, FLOAT, INT, choice
 
 __all__ = [
     "Settings",
@@ -262,25 +261,9 @@ def described_space(space: Mapping[str, Any] | None) -> dict[str, dict[str, Any]
     found = {}
     for name, value in flatten(space if isinstance(space, Mapping) else {}).items():
         if name.endswith(_GRID) and isinstance(value, (list, tuple)):
-            own = {"kind": CHOICE, "choices": [choice(one) for one in value]}
-            found[name.removesuffix(_GRID)] = own
-        elif isinstance(value, Domain) and (known := _described_domain(value)):
-            found[name] = known
+            own = parameter_of(name.removesuffix(_GRID), Categorical(value))
+        else:
+            own = parameter_of(name, value)
+        if own is not None:
+            found[own.name] = own.described
     return found
-
-
-def _described_domain(domain: Domain) -> dict[str, Any] | None:
-    if isinstance(domain, Categorical):
-        return {"kind": CHOICE, "choices": [choice(one) for one in domain.categories]}
-    if not isinstance(domain, (Float, Integer)):
-        return None
-    low, high, sampler = domain.lower, domain.upper, domain.get_sampler()
-    if not (math.isfinite(low) and math.isfinite(high)):
-        return None
-    step = 1
-    if isinstance(sampler, Quantized):
-        step, sampler = sampler.q, sampler.sampler
-    if isinstance(domain, Integer) and step == 1:
-        high -= 1  # Tune's own upper bound is exclusive, unless values are rounded
-    log = {"log": True} if isinstance(sampler, LogUniform) else {}
-    return {"kind": INT if isinstance(domain, Integer) else FLOAT, "low": low, "high": high, **log}

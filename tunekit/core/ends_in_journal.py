@@ -18,7 +18,6 @@ from tunekit.core.events import (
     TrialErrored,
     TrialRetried,
 )
-from tunekit.core.history import GENERATION, ITERATION
 
 __all__ = ["cut_short", "has_begun", "trials_ended_unrecorded"]
 
@@ -46,8 +45,7 @@ def trials_ended_unrecorded(events: Iterable[Event]) -> set[str]:
     for event in events:
         match event:
             case Reported() if event.report.get("done"):
-                report = event.report
-                last[event.trial_id] = (report[GENERATION], report[ITERATION])
+                last[event.trial_id] = event.place
             case CheckpointSaved() if last.get(event.trial_id) == event.place:
                 ended.add(event.trial_id)
             case Reported() | TrialRetried() | TrialErrored() | Exploited():

@@ -62,7 +62,7 @@ from tunekit.core.events import (
     Waited,
     never,
 )
-from tunekit.core.history import GENERATION, ITERATION, History
+from tunekit.core.history import ITERATION, History
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.retention import Leases, for_clone, for_validation
@@ -341,13 +341,12 @@ class Engine:
             self._unsettled.clear()
 
     def _report(self, event: Reported) -> None:
-        trial_id, report = event.trial_id, event.report
-        generation = report.get(GENERATION, 0)
+        trial_id, (generation, iteration) = event.trial_id, event.place
         record = self.record(trial_id)
-        record.report, record.serves = report, event.serves
-        record.used = event.serves is not None or bool(report.get(_DONE))
-        self.history.reported(trial_id, report[ITERATION], generation)
-        self.delivery.offered(trial_id, report[ITERATION], generation, offered=event.offered)
+        record.report, record.serves = event.report, event.serves
+        record.used = event.serves is not None or bool(event.report.get(_DONE))
+        self.history.reported(trial_id, iteration, generation)
+        self.delivery.offered(trial_id, iteration, generation, offered=event.offered)
 
     def _save(self, event: CheckpointSaved) -> None:
         trial_id, record = event.trial_id, self.record(event.trial_id)
@@ -401,8 +400,7 @@ class Engine:
         record = self.record(trial_id)
         if record.saved is None or self.delivery.closed(trial_id):
             return
-        generation, iteration, run = record.saved
-        key = f"{trial_id}:{generation}:{iteration}:{run}"
+        key = str(ValidationKey(trial_id, *record.saved))
         owed, unfinished = self.backlog.owed, self.backlog.unfinished
         if key in owed:
             owed[key] = replace(owed[key], optional=False)

@@ -46,6 +46,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
 import msgspec
 
 from tunekit.core.estimates import Estimate
+from tunekit.core.history import place_in
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 
 __all__ = [
@@ -264,6 +265,11 @@ class Reported(OfTrial, frozen=True, kw_only=True, tag="reported"):
     report: Mapping[Any, Any]
     offered: bool = False
     serves: float | None = None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Return ``(generation, iteration)``."""
+        return place_in(self.report)
 
 
 class CheckpointSaved(OfCheckpoint, frozen=True, kw_only=True, tag="saved"):

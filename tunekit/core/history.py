@@ -22,6 +22,16 @@ VALIDATED_ITERATION = "validated_iteration"
 RUNS = "iteration_runs"
 
 
+def place_in(report: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the ``(generation, iteration)`` of a report.
+
+    Example:
+        >>> place_in({"training_iteration": 3, "loss": 0.5})
+        (0, 3)
+    """
+    return report.get(GENERATION, 0), report[ITERATION]
+
+
 class History:
     """The validated metrics of a sweep, each in its row.
 
@@ -202,9 +212,7 @@ class History:
             checkpoint saved there; rows of iterations that were not validated lack the validated
             names.
         """
-        newest: dict[tuple[int, int], Mapping[str, Any]] = {}
-        for report in reports:
-            newest[report.get(GENERATION, 0), report[ITERATION]] = report
+        newest = {place_in(report): report for report in reports}
         scores = self._scores.get(trial_id, {})
         for place in sorted(newest):
             report, score = newest[place], scores.get(place, {})

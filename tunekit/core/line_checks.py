@@ -6,6 +6,7 @@ software, may not; it is rejected when it is read, and nowhere else.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypedDict
@@ -130,8 +131,10 @@ def check_head(head: Mapping[str, Any]) -> None:
         Traceback (most recent call last):
         msgspec.ValidationError: Expected `int` >= 1 - at `$.validation.when`
     """
-    _check_texts(head)
     msgspec.convert(head, _Head)
+    if is_too_deep(head):
+        raise ValueError(f"it is nested more than {NESTED} levels deep")
+    json.dumps(head, ensure_ascii=False).encode()  # raises if it has lone surrogates
     for text in head.get("validation", {}).get("constraints", ()):
         Constraint(text)  # raises if it is malformed
     for name in ("n", "begins", "after", "follows"):
@@ -139,8 +142,6 @@ def check_head(head: Mapping[str, Any]) -> None:
             raise ValueError(f"{name!r} is missing")
     if head["after"] >= head["n"]:
         raise ValueError("it follows a line that comes later")
-    if is_too_deep(head):
-        raise ValueError(f"it is nested more than {NESTED} levels deep")
 
 
 def check(event: Event) -> None:
@@ -191,17 +192,3 @@ def _key_of(name: str) -> ValidationKey:
     if str(key) != name or not all(0 <= part <= MOST for part in key[1:4]):
         raise ValueError(f"its id {name[:80]!r} is not the name of a validation")
     return key
-
-
-def _check_texts(value: Any) -> None:
-    """Check that all texts of a session's first line can be encoded."""
-    waiting = [value]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, str):
-            if not part.isascii():
-                part.encode()
-        elif isinstance(part, Mapping):
-            waiting += [*part, *part.values()]
-        elif isinstance(part, list):
-            waiting += part

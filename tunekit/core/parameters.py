@@ -7,6 +7,7 @@ values of the trials.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class Parameter:
         high: The greatest value, which is included; None for choices.
         log: Whether it is searched on a logarithmic scale.
         choices: Its values, if ``kind`` is ``"choice"``.
+        step: The step to which its values are rounded, if they are.
 
     Example:
         >>> print(Parameter("lr", FLOAT, 1e-4, 0.1, log=True))
@@ -48,6 +50,7 @@ class Parameter:
     high: float | None = None
     log: bool = False
     choices: tuple[Any, ...] = ()
+    step: float | None = None
 
     def __str__(self) -> str:
         if self.kind == CHOICE:
@@ -56,22 +59,34 @@ class Parameter:
             return setting(self.low)
         return f"{setting(self.low)} to {setting(self.high)}{' (log)' * self.log}"
 
-    def has(self, value: Any) -> bool:
-        """Return whether it may have a value.
+    def fitting(self, value: Any) -> list[Any]:
+        """Return a recorded value as it is in the search space, in a list; empty if it is not.
 
         Example:
             >>> lr, n = Parameter("lr", FLOAT, 1e-4, 0.1), Parameter("n", INT, 1, 4)
-            >>> lr.has(0.1), lr.has(1), n.has(4), n.has(2.5), n.has("4")
-            (True, False, True, False, False)
-            >>> Parameter("batch", CHOICE, choices=(32, 64)).has(64)
-            True
+            >>> lr.fitting(0.1), lr.fitting(1), n.fitting(4), n.fitting(2.5), n.fitting("4")
+            ([0.1], [], [4], [], [])
+            >>> Parameter("sizes", CHOICE, choices=((8, 8), 4)).fitting([8, 8])
+            [(8, 8)]
         """
         if self.kind == CHOICE:
-            return len(_distinct([*self.choices, value])) == len(self.choices)
+            return [own for own in self.choices if _key(own) == _key(value)][:1]
         if not _is_number(value) or self.low is None or self.high is None:
-            return False
-        whole = self.kind != INT or isinstance(value, int)
-        return whole and self.low <= value <= self.high
+            return []
+        if self.kind == INT and not isinstance(value, int):
+            return []
+        inside = min(max(value, self.low), self.high)  # what is drawn by logarithms is inexact
+        step = self.step or 0
+        on_grid = not step or math.isclose(round(value / step) * step, value)
+        return [inside] if on_grid and math.isclose(inside, value) else []
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Return its attributes for the record; those of a range are without the step."""
+        if self.kind == CHOICE:
+            return {"kind": CHOICE, "choices": list(map(choice, self.choices))}
+        log = {"log": True} if self.log else {}
+        return {"kind": self.kind, "low": self.low, "high": self.high, **log}
 
     @property
     def single(self) -> bool:
@@ -161,7 +176,7 @@ def problems_of(
     found += [f"{name} is missing" for name in sorted(required) if name not in config]
     for name, described in space.items():
         own = _recorded(name, described)
-        if name in config and own is not None and not own.has(config[name]):
+        if name in config and own is not None and not own.fitting(config[name]):
             found.append(f"{name}={setting(config[name])} is outside of {own}")
     return found
 
@@ -214,8 +229,9 @@ def _is_number(value: Any) -> bool:
 
 def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
     """Return the distinct choices among values; True and 1 differ."""
-    found: dict[tuple[type, Any], Any] = {}
-    for value in values:
-        one = choice(value)
-        found.setdefault((type(one), one), one)
-    return tuple(found.values())
+    return tuple({_key(value): choice(value) for value in values}.values())
+
+
+def _key(value: Any) -> str:
+    """Return a text that is the same for values that a journal records in the same way."""
+    return json.dumps(choice(value))

@@ -93,7 +93,7 @@ class Durations:
         >>> known.less_than_a_start(1), known.less_than_a_start(5)
         (True, False)
         >>> known.saves.append(0.05)
-        >>> known.saves_are_free(iteration_s=60.0), known.scores_are_free(iteration_s=60.0)
+        >>> known.are_free(iteration_s=60.0), known.are_free(iteration_s=60.0, scores=True)
         (True, False)
     """
 
@@ -128,16 +128,14 @@ class Durations:
         typical_s = self.typical_s
         return typical_s is not None and count * typical_s <= self.start_s
 
-    def saves_are_free(self, iteration_s: float | None) -> bool:
-        """Return whether saving is known to be negligible compared to an iteration."""
-        return self._are_free(iteration_s, self.saves)
+    def are_free(self, iteration_s: float | None, *, scores: bool = False) -> bool:
+        """Return whether saves are known to be negligible compared to an iteration.
 
-    def scores_are_free(self, iteration_s: float | None) -> bool:
-        """Return whether saving and validating in its process are known to be negligible."""
-        return self._are_free(iteration_s, self.saves, self.runs)
-
-    @staticmethod
-    def _are_free(iteration_s: float | None, *parts: deque[float]) -> bool:
+        Args:
+            iteration_s: The duration of an iteration, in seconds; None if unknown.
+            scores: Whether to count validations in the trial's process, too.
+        """
+        parts = (self.saves, self.runs) if scores else (self.saves,)
         if iteration_s is None or not all(parts):
             return False
         return sum(map(statistics.median, parts)) <= _FREE * iteration_s
@@ -158,10 +156,6 @@ class Durations:
         if not self.runs:
             return False
         return self.start_s + statistics.median(self.runs) - since_s <= seconds
-
-    def starts_in(self, seconds: float) -> bool:
-        """Return whether a process is expected to start within a number of seconds."""
-        return self.start_s <= seconds
 
     @property
     def start_s(self) -> float:
@@ -227,14 +221,12 @@ class Pool:
         # The time of the first request.
         self._since: float | None = None
         self._turn = 0
-        self._waiting_count = 0
-        self._deciding_count = 0
-        self._running_count = 0
-
-    @property
-    def waiting(self) -> int:
-        """Return the number of requests that have not started (or wait to be retried)."""
-        return self._waiting_count
+        #: The number of requests that have not started (or wait to be retried).
+        self.waiting = 0
+        # The number of them that the scheduler will decide by.
+        self._deciding = 0
+        #: The number of running attempts.
+        self.running = 0
 
     @property
     def starting(self) -> int:
@@ -243,7 +235,7 @@ class Pool:
         Some of them may wait for resources (:attr:`queued`); the processes of the others are
         starting.
         """
-        return len(self._in_flight) - self._running_count
+        return len(self._in_flight) - self.running
 
     @property
     def queued(self) -> int:
@@ -263,19 +255,14 @@ class Pool:
             self._starved_since = now
 
     @property
-    def running(self) -> int:
-        """Return the number of running attempts."""
-        return self._running_count
+    def quiet(self) -> bool:
+        """Return whether all requests have ended, except optional ones that wait for resources."""
+        return not (self.waiting or self._in_flight)
 
     @property
     def idle(self) -> bool:
-        """Return whether every request has ended."""
-        return not (self._waiting_count or self._in_flight or self._optional)
-
-    @property
-    def quiet(self) -> bool:
-        """Return whether all requests have ended, except optional ones that wait for resources."""
-        return not (self._waiting_count or self._in_flight)
+        """Return whether all requests have ended."""
+        return self.quiet and not self._optional
 
     @property
     def needs_capacity(self) -> bool:
@@ -301,13 +288,7 @@ class Pool:
 
     def pending(self) -> Iterator[Request]:
         """Yield all requests that have not ended: those in flight, then the waiting ones."""
-        for flight in self._in_flight.values():
-            yield flight.attempt.request
-        for trial in self._trials.values():
-            for waiting in trial.waiting.values():
-                yield waiting.request
-        for waiting in self._optional.values():
-            yield waiting.request
+        yield from (one.request for one in self.statuses(now=0.0))
 
     def statuses(self, now: float) -> Iterator[Pending]:
         """Yield the status of each request that has not ended, in the order of :meth:`pending`."""
@@ -318,10 +299,8 @@ class Pool:
                 yield Pending(request, PendingStatus.STARTING, for_s, queued=flight.queued)
             else:
                 yield Pending(request, PendingStatus.RUNNING, now - began)
-        for trial in self._trials.values():
-            for waiting in trial.waiting.values():
-                yield Pending(waiting.request, PendingStatus.WAITING, now - waiting.since)
-        for waiting in self._optional.values():
+        required = (one for trial in self._trials.values() for one in trial.waiting.values())
+        for waiting in (*required, *self._optional.values()):
             yield Pending(waiting.request, PendingStatus.WAITING, now - waiting.since)
 
     # What happens ------------------------------------------------------------------------------
@@ -343,20 +322,28 @@ class Pool:
             if flight.attempt.request.id == request.id:
                 flight.waiting.request = replace(flight.waiting.request, optional=request.optional)
                 return []
-        replaced: list[Outcome] = []
         reason = f"iteration {request.iteration} was run again"
-        for waiting in [*trial.waiting.values(), *self._optional_of(request.trial_id)]:
-            if waiting.request.place == request.place:
-                self._forget_waiting(trial, waiting)
-                replaced.append(_ended(waiting, Status.SKIPPED, now, reason=reason))
+        replaced = self._skip(request.trial_id, reason, now, place=request.place)
         if request.optional:
             self._optional[request.id] = _Waiting(request, since=now)
         else:
             self._enqueue(trial, _Waiting(request, since=now))
         return replaced
 
-    def _optional_of(self, trial_id: str) -> list[_Waiting]:
-        return [one for one in self._optional.values() if one.request.trial_id == trial_id]
+    def _skip(
+        self, trial_id: str, reason: str, now: float, place: tuple[int, int] | None = None
+    ) -> list[Outcome]:
+        """End a trial's requests that have not started: all, or those of one of its places."""
+        trial = self._trials.setdefault(trial_id, _Trial())
+        optional = (one for one in self._optional.values() if one.request.trial_id == trial_id)
+        found = [
+            one
+            for one in (*trial.waiting.values(), *optional)
+            if place in (None, one.request.place)
+        ]
+        for waiting in found:
+            self._forget_waiting(trial, waiting)
+        return [_ended(one, Status.SKIPPED, now, reason=reason) for one in found]
 
     def start_optional(
         self, room: int, best: Callable[[str], float | None], now: float
@@ -371,7 +358,7 @@ class Pool:
         """
         if self._limit is not None:  # one is left to a score that decides
             room = min(room, self._limit - len(self._in_flight) - 1)
-        if room <= 0 or self._waiting_count or not self.durations.starts_in(self._little_s(now)):
+        if room <= 0 or self.waiting or self.durations.start_s > self._little_s(now):
             return []
         chosen = self._promising(best)[:room]
         for waiting in chosen:
@@ -474,7 +461,7 @@ class Pool:
         ):
             return True
         can_start = self._limit is None or len(self._in_flight) < self._limit
-        return can_start and self._deciding_count > 0
+        return can_start and self._deciding > 0
 
     def hosts(self, trial_id: str) -> bool:
         """Return whether an attempt runs in the process of a trial."""
@@ -505,7 +492,7 @@ class Pool:
             others_wait: Whether another trial waits that could use such a slot.
             all_count: As for :meth:`start`.
         """
-        most = self._waiting_count if each else self._deciding_count
+        most = self.waiting if each else self._deciding
         if others_wait:
             most -= sum(flight.started is not None for flight in self._in_flight.values())
         if self._limit is not None:
@@ -546,17 +533,16 @@ class Pool:
             room = self._limit - len(self._in_flight)
         else:
             room = max(capacity, 0 if self._in_flight or waits else 1)
-        return self._start_next(room, now, all_count)
-
-    def _start_next(self, room: int, started: float | None, all_count: bool) -> list[Attempt]:
         attempts: list[Attempt] = []
         while self._queue and len(attempts) < room:
             trial = min((self._trials[trial_id] for trial_id in self._queue), key=self._turn_of)
-            attempts.append(self._start_one(trial, started, all_count=all_count))
+            attempts.append(self._start_one(trial, now, all_count=all_count))
         return attempts
 
     def _start_one(self, trial: _Trial, started: float | None, *, all_count: bool) -> Attempt:
-        waiting = self._next_of(trial, all_count)
+        skips = trial.decides and not all_count
+        known = trial.waiting.values()
+        waiting = next(one for one in known if one.request.used or not skips)
         self._forget_waiting(trial, waiting)
         return self._fly(waiting, started)
 
@@ -579,7 +565,7 @@ class Pool:
             self._starved_since = None
             if flight.started is not None:
                 self.durations.starts.append(now - flight.started)
-            self._running_count += 1
+            self.running += 1
 
     def estimated(self, attempt_id: str, known: Mapping[str, Estimate]) -> None:
         """Record an attempt's estimates: a retry may continue from there."""
@@ -656,30 +642,16 @@ class Pool:
         Returns:
             The attempts to cancel, and the outcome of each of the trial's requests.
         """
-        trial = self._trials.get(trial_id)
-        if trial is None:
-            return [], []
-        cancel: list[Attempt] = []
-        outcomes: list[Outcome] = []
-        for flight in list(self._in_flight.values()):
-            if flight.attempt.request.trial_id == trial_id:
-                self._land(flight.attempt.id, now)
-                cancel.append(flight.attempt)
-                outcomes.append(_ended(flight.waiting, Status.SKIPPED, now, flight, reason=reason))
-        for waiting in [*trial.waiting.values(), *self._optional_of(trial_id)]:
-            self._forget_waiting(trial, waiting)
-            outcomes.append(_ended(waiting, Status.SKIPPED, now, reason=reason))
-        return cancel, outcomes
+        own = [one for one in self._in_flight.values() if one.attempt.request.trial_id == trial_id]
+        for flight in own:
+            self._land(flight.attempt.id, now)
+        ended = [_ended(one.waiting, Status.SKIPPED, now, one, reason=reason) for one in own]
+        return [one.attempt for one in own], [*ended, *self._skip(trial_id, reason, now)]
 
     def reject(self, trial_id: str, now: float) -> list[Outcome]:
         """End the requests of a stopped trial that have not started; return the outcomes."""
         self._rejected.add(trial_id)
-        trial = self._trials.setdefault(trial_id, _Trial())
-        outcomes: list[Outcome] = []
-        for waiting in [*trial.waiting.values(), *self._optional_of(trial_id)]:
-            self._forget_waiting(trial, waiting)
-            outcomes.append(_ended(waiting, Status.SKIPPED, now, reason=_REJECTED))
-        return outcomes
+        return self._skip(trial_id, _REJECTED, now)
 
     # Internal state ----------------------------------------------------------------------------
 
@@ -687,29 +659,22 @@ class Pool:
         """Return the sort key of trials with waiting requests: the least is next."""
         return (not trial.decides, trial.in_flight, trial.served)
 
-    @staticmethod
-    def _next_of(trial: _Trial, all_count: bool) -> _Waiting:
-        """Return a trial's next request to start."""
-        if trial.decides and not all_count:
-            return next(one for one in trial.waiting.values() if one.request.used)
-        return next(iter(trial.waiting.values()))
-
     def _enqueue(self, trial: _Trial, waiting: _Waiting, *, first: bool = False) -> None:
         trial.decides += waiting.request.used
-        self._deciding_count += waiting.request.used
+        self._deciding += waiting.request.used
         trial.waiting[waiting.request.id] = waiting
         if first:
             trial.waiting.move_to_end(waiting.request.id, last=False)
         self._queue[waiting.request.trial_id] = None
-        self._waiting_count += 1
+        self.waiting += 1
 
     def _forget_waiting(self, trial: _Trial, waiting: _Waiting) -> None:
         if self._optional.pop(waiting.request.id, None) is not None:
             return
         del trial.waiting[waiting.request.id]
         trial.decides -= waiting.request.used
-        self._deciding_count -= waiting.request.used
-        self._waiting_count -= 1
+        self._deciding -= waiting.request.used
+        self.waiting -= 1
         if not trial.waiting:
             self._queue.pop(waiting.request.trial_id, None)
 
@@ -722,7 +687,7 @@ class Pool:
             trial.in_flight -= 1
             trial.hosts -= flight.started is None
             if flight.began is not None:
-                self._running_count -= 1
+                self.running -= 1
                 self.durations.runs.append(now - flight.began)
         return flight
 

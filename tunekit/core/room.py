@@ -49,8 +49,14 @@ def fits(
         if all(rest.get(name, 0.0) >= amount for name, amount in other.items()):
             for name, amount in other.items():
                 rest[name] = rest.get(name, 0.0) - amount
-    wanted = {name: amount for name, amount in need.items() if amount > 0}
-    return min(int(rest.get(name, 0.0) / amount + 1e-9) for name, amount in wanted.items())
+    return _times(rest, need) or 0
+
+
+def _times(free: Mapping[str, float], need: Mapping[str, float]) -> int | None:
+    """Return how many times a need fits into free resources; None if it is for nothing."""
+    needed = ((name, amount) for name, amount in need.items() if amount > 0)
+    counts = (math.floor(free.get(name, 0) / amount + 1e-9) for name, amount in needed)
+    return min(counts, default=None)
 
 
 def at_once(cluster: Mapping[str, float], trial: Mapping[str, float]) -> int | None:
@@ -60,9 +66,8 @@ def at_once(cluster: Mapping[str, float], trial: Mapping[str, float]) -> int | N
         >>> at_once({"CPU": 8, "GPU": 1}, {"CPU": 3}), at_once({"CPU": 8}, {})
         (2, None)
     """
-    taken = {name: amount for name, amount in trial.items() if amount > 0}
-    counts = [math.floor(cluster.get(name, 0) / n + 1e-9) for name, n in taken.items()]
-    return max(1, min(counts)) if counts else None
+    times = _times(cluster, trial)
+    return None if times is None else max(1, times)
 
 
 def slots(
@@ -89,11 +94,10 @@ def slots(
     if trials is None:
         return None
     rest = {name: amount - trials * trial.get(name, 0) for name, amount in cluster.items()}
-    taken = {name: amount for name, amount in validation.items() if amount > 0}
-    beside = min((int(rest.get(name, 0) / n + 1e-9) for name, n in taken.items()), default=0)
-    if beside > 0:
-        return trials, beside
-    fit = all(trial.get(name, 0) >= amount for name, amount in taken.items())
+    left = _times(rest, validation) or 0
+    if left > 0:
+        return trials, left
+    fit = all(trial.get(name, 0) >= amount for name, amount in validation.items() if amount > 0)
     return (trials, 0) if fit else None
 
 

@@ -89,10 +89,15 @@ def never_takes(signature: inspect.Signature | None, kwargs: Mapping[str, Any]) 
         signature.bind_partial(None, **kwargs)
     except TypeError as error:
         return str(error)
-    for parameter in list(signature.parameters.values())[1:]:
+    for name, parameter in _arguments(signature).items():
         if parameter.kind is _BY_PLACE and parameter.default is parameter.empty:
-            return f"{parameter.name!r} is positional-only, but arguments are passed by name"
+            return f"{name!r} is positional-only, but arguments are passed by name"
     return None
+
+
+def _arguments(signature: inspect.Signature | None) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a validation function after its first, the checkpoint."""
+    return {} if signature is None else dict(list(signature.parameters.items())[1:])
 
 
 def still_lacks(signature: inspect.Signature | None, kwargs: Collection[str]) -> list[str]:
@@ -102,11 +107,9 @@ def still_lacks(signature: inspect.Signature | None, kwargs: Collection[str]) ->
         >>> still_lacks(inspect.signature(lambda checkpoint, epoch, batch=1: {}), {})
         ['epoch']
     """
-    if signature is None:
-        return []
     return [
         name
-        for name, parameter in list(signature.parameters.items())[1:]
+        for name, parameter in _arguments(signature).items()
         if parameter.default is parameter.empty
         and parameter.kind not in _VARIABLE
         and name not in kwargs
@@ -120,8 +123,7 @@ def takes_resume(fn: Callable[..., Any]) -> bool:
         >>> takes_resume(lambda checkpoint, resume=None: {}), takes_resume(lambda checkpoint: {})
         (True, False)
     """
-    signature = signature_of(fn)
-    return signature is not None and "resume" in list(signature.parameters)[1:]
+    return "resume" in _arguments(signature_of(fn))
 
 
 def takes_seed(fn: Callable[..., Any], kwargs: Collection[str] = ()) -> bool:
@@ -137,8 +139,7 @@ def takes_seed(fn: Callable[..., Any], kwargs: Collection[str] = ()) -> bool:
         >>> takes_seed(lambda checkpoint, seed=0: {}, kwargs=["seed"])
         False
     """
-    signature = signature_of(fn)
-    named = {} if signature is None else dict(list(signature.parameters.items())[1:])
+    named = _arguments(signature_of(fn))
     return "seed" in named and named["seed"].kind not in _VARIABLE and "seed" not in kwargs
 
 

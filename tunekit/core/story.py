@@ -33,7 +33,6 @@ from tunekit.core.events import (
     ValidationRequested,
     Waited,
 )
-from tunekit.core.history import GENERATION, ITERATION
 from tunekit.core.metrics import flatten
 from tunekit.core.timeline import Timeline, TrialSummary
 from tunekit.core.validation import PENDING
@@ -106,22 +105,21 @@ def story(
           The validation of iteration 1 was requested 7 s ago, and is running.
     """
     timeline = Timeline(events, sessions=sessions)
+    trial = timeline.trials[trial_id]
     until = now if now is not None and state in ("open", "running") else timeline.last or 0.0
     session = sessions[-1] if sessions else {}
-    judged = session.get("judged") or ()
-    lines = _lines(events, trial_id, judged)
-    began = lines[0][0] if lines else 0.0
+    lines = _lines(events, trial_id, session.get("judged") or ())
+    began, _ = lines[0]
     restored = [(number(one.get("time")) or 0.0, "the sweep was restored") for one in sessions[1:]]
     lines += [one for one in restored if one[0] >= began]
     lines.sort(key=lambda line: line[0])
     times = [f"+{_short(time - began)}" for time, _ in lines]
-    width = max(map(len, times), default=0)
-    config = flatten(timeline.trials[trial_id].config) if trial_id in timeline.trials else {}
-    values = ", ".join(f"{name}={setting(value)}" for name, value in config.items())
+    width = max(map(len, times))
+    values = ", ".join(f"{name}={setting(v)}" for name, v in flatten(trial.config).items())
     head = f"Trial {trial_id}, from {datetime.fromtimestamp(began, timezone.utc):%F %T} UTC"
     told = [head + f": {values}" * bool(values)]
     told += [f"  {at:>{width}}  {text}" for at, (_, text) in zip(times, lines, strict=True)]
-    told += _now(events, trial_id, session, timeline, state, until)
+    told += _now(events, trial, session, timeline, state, until)
     return "\n".join(printable(told))
 
 
@@ -139,13 +137,13 @@ def _lines(
         if text is None:
             continue
         if isinstance(event, Reported):
-            generation, iteration = event.report.get(GENERATION, 0), event.report[ITERATION]
+            generation, iteration = event.place
             if first is not None and at == (generation, iteration - 1):
                 lines.pop()
                 text = f"iterations {first} to {text[10:]}"
             else:
                 first = iteration
-            at = (generation, iteration)
+            at = event.place
         elif isinstance(event, (CheckpointSaved, ValidationRequested)):
             first = None
             if event.place == at:
@@ -172,7 +170,7 @@ def _text(event: Event, trial_id: str, judged: Sequence[str]) -> str | None:
     place, stage, how = (0, 0), "", ""
     match event:
         case Reported():
-            place = event.report.get(GENERATION, 0), event.report[ITERATION]
+            place = event.place
         case ValidationRequested() | OfValidation():
             place, stage = event.key.place, event.key.stage
         case Asked():
@@ -203,7 +201,7 @@ def _short(seconds: float) -> str:
 
 def _now(
     events: Sequence[Event],
-    trial_id: str,
+    trial: TrialSummary,
     session: Mapping[str, Any],
     timeline: Timeline,
     state: str,
@@ -217,37 +215,26 @@ def _now(
     known = session.get("validation", {})
     engine = Engine(known.get("when", 1))
     engine.apply(JudgedBy(frozenset(session.get("judged") or ())))
-    decision = None  # the scheduler's last decision; None: the trial has to be started first
     for event in events:
         engine.apply(event)
-        if isinstance(event, OfTrial) and event.trial_id == trial_id:
-            match event:
-                case ScoreDelivered() | Reminded() | Decided():
-                    decision = event.decision
-                case Chosen():
-                    decision = "CONTINUE" if event.runs else None
-                case Reported():
-                    decision = decision or "CONTINUE"
-                case TrialRetried():
-                    decision = None
-    delivery, on_pending = engine.delivery, known.get("on_pending", "auto")
-    pending, trial = delivery.pending(trial_id), timeline.trials.get(trial_id)
+    record, over = engine.record(trial.trial_id), engine.delivery.over(trial.trial_id)
+    decision, on_pending = timeline.decided.get(trial.trial_id), known.get("on_pending", "auto")
+    pending = engine.delivery.pending(trial.trial_id)
     deciding = [one for one in pending if one.used]
     awaited = {"wait": pending, "continue": deciding}.get(on_pending, deciding or pending)
     scores = ", ".join(place_in_words(*one.place) for one in awaited)
     lines = []
-    if state in ("killed", "interrupted") and not delivery.over(trial_id):
+    if state in ("killed", "interrupted") and not over:
         lines.append(f"The sweep was {state}: nothing runs until it is resumed. As last recorded:")
-    if trial is not None and trial.ended is not None:
-        but = "" if delivery.over(trial_id) else "; that was not delivered to its scheduler yet"
-        what = f"It has ended{but}."
-    elif engine.record(trial_id).stopped:
+    if trial.ended is not None:
+        what = f"It has ended{'' if over else '; that was not delivered to its scheduler yet'}."
+    elif record.stopped:
         what = "It was stopped by hand, and ends."
-    elif engine.record(trial_id).paused:
+    elif record.paused:
         what = "It is paused by hand, until `tunekit continue`."
-    elif engine.record(trial_id).failed:
+    elif record.failed:
         what = "It has failed; it restarts if Tune's settings allow that."
-    elif trial is None or trial.status == "pending" or decision is None:
+    elif trial.status == "pending" or decision is None:
         what = _unstarted(trial, timeline, session)
     elif decision == "STOP":
         what = "Its scheduler has stopped it."
@@ -275,11 +262,11 @@ def _now(
     return lines
 
 
-def _unstarted(trial: TrialSummary | None, timeline: Timeline, session: Mapping[str, Any]) -> str:
+def _unstarted(trial: TrialSummary, timeline: Timeline, session: Mapping[str, Any]) -> str:
     """Return that a trial waits to be started, and the recorded reasons."""
     started = sum(one.status == "running" for one in timeline.trials.values())
     what = f"It waits to be started (trials that have started and not ended: {started}"
-    if trial is not None and trial.resources:
+    if trial.resources:
         what += f"; a trial takes {amounts(trial.resources)}"
         cluster = (session.get("cluster") or {}).get("resources") or {}
         if cluster:

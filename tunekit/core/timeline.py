@@ -34,7 +34,7 @@ from tunekit.core.events import (
     ValidationRequested,
     Waited,
 )
-from tunekit.core.history import GENERATION, ITERATION, History
+from tunekit.core.history import History, place_in
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten, merge
 from tunekit.core.validation import PENDING, Outcome, PendingStatus, Request, Status
@@ -243,6 +243,8 @@ class Timeline:
         self.ancestry = Ancestry()
         #: A row for each decision of the scheduler, in order.
         self.decisions: list[dict[str, Any]] = []
+        #: The scheduler's last decision on each trial that need not be started first.
+        self.decided: dict[str, str] = {}
         #: Where the scheduler resumed trials that it had paused: (trial, generation, iteration).
         self.resumed: set[Place] = set()
         #: The time of the first line, and of the last; None if there is none.
@@ -337,7 +339,7 @@ class Timeline:
         """Yield a trial's reports with their scores: one for each iteration of each generation."""
         known = self._reports.get(trial_id, {})
         for row in self._history.rows(trial_id, [report for _, report in known.values()]):
-            yield {**row, "reported_at": known[_place(row)][0]}
+            yield {**row, "reported_at": known[place_in(row)][0]}
 
     def scores(self, trial_id: str) -> list[ScoredCheckpoint]:
         """Return a trial's validated checkpoints, by generation and iteration."""
@@ -381,13 +383,11 @@ class Timeline:
             return None
         found = self._found.setdefault(trial_id, {})
         if (metric, mode) not in found:
-            picked: ScoredCheckpoint | None = None
-            first: tuple[float, float] | None = None
-            for scored in self.scores(trial_id):
-                own = scored.standing(metric, mode or "max")
-                if own is not None and (first is None or not mode or own < first):
-                    picked, first = scored, own
-            found[metric, mode] = picked
+            standings = ((one.standing(metric, mode or "max"), one) for one in self.scores(trial_id))
+            known = [(own, one) for own, one in standings if own is not None]
+            if mode:
+                known.sort(key=lambda pair: pair[0])
+            found[metric, mode] = known[0 if mode else -1][1] if known else None
         return found[metric, mode]
 
     def config_of(self, trial_id: str, generation: int | None = None) -> Mapping[str, Any]:
@@ -469,12 +469,16 @@ class Timeline:
                 summary = self._trial(event)
                 summary.status, summary.ended, summary.stopped = "pending", None, False
                 self._stopping.discard(event.trial_id)
+                self.decided.pop(event.trial_id, None)
             case Asked(refused="", action="stop" | "pause" | "continue"):
                 known = {"stop": "stopped", "pause": "paused"}
                 self._trial(event).by_hand = known.get(event.action, "")
             case SessionClosed():
                 self.end = "finished" if event.finished else "interrupted"
             case Chosen():
+                self.decided.pop(event.trial_id, None)
+                if event.runs:
+                    self.decided[event.trial_id] = "CONTINUE"
                 self.resumed.add((event.trial_id, *self._heard.get(event.trial_id, (0, 0))))
 
     def _trial(self, event: OfTrial | Asked) -> TrialSummary:
@@ -485,9 +489,10 @@ class Timeline:
 
     def _take_report(self, event: Reported) -> None:
         trial, report, now = self._trial(event), event.report, event.time
-        trial_id, (generation, iteration) = event.trial_id, _place(report)
+        trial_id, (generation, iteration) = event.trial_id, event.place
         trial.iteration, trial.status, trial.ended = iteration, "running", None
         trial.generation = generation
+        self.decided.setdefault(trial_id, "CONTINUE")
         self._history.reported(trial_id, iteration, generation)
         self._found.pop(trial_id, None)
         known = self._reports.setdefault(trial_id, {})
@@ -588,6 +593,7 @@ class Timeline:
         self, event: ScoreDelivered | Reminded | Decided, at: tuple[int, int], on: str
     ) -> None:
         now, trial_id, (generation, iteration) = event.time, event.trial_id, at
+        self.decided[trial_id] = event.decision
         reached = self._reached.get((trial_id, generation), iteration)
         if event.decision == "STOP" and self._trial(event).ended is None:
             self._stopping.add(trial_id)  # later, it no longer ends anything
@@ -610,7 +616,3 @@ class Timeline:
                 "late_s": now - self._reported_at(trial_id, at, now),
             }
         )
-
-
-def _place(report: Mapping[str, Any]) -> tuple[int, int]:
-    return report.get(GENERATION, 0), report[ITERATION]

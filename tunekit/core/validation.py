@@ -247,8 +247,7 @@ def rejected(returned: object, judged: Mapping[str, str | None]) -> str | None:
     A score is a dict with string keys, none of them :data:`RESERVED`. Metrics that a scheduler or
     searcher uses must, if they occur in it, be numbers other than NaN, and not the infinity that is
     better than any other value: the worse infinity, as of a trial that has diverged, is a score.
-    Other metrics may be anything. (:func:`~tunekit.core.values.admitted` has made the keys
-    strings.)
+    Other metrics may be anything. :func:`~tunekit.core.values.admitted` has made the keys strings.
 
     Args:
         returned: The return value.
@@ -273,9 +272,6 @@ def rejected(returned: object, judged: Mapping[str, str | None]) -> str | None:
         return f"returned a {type(returned).__name__}, not a dict of metrics"
     if not returned:
         return "returned an empty dict, without any metric"
-    odd = _odd_key(returned)
-    if odd is not None:
-        return f"returned a dict with the key {text(odd[0])}; keys must be strings"
     taken = sorted(name for name in returned if name.split("/")[0] in RESERVED)
     if taken:
         return f"returned {taken[0]!r}, a name that Tune or tunekit use themselves"
@@ -292,16 +288,4 @@ def rejected(returned: object, judged: Mapping[str, str | None]) -> str | None:
                 f"returned {score} for {name!r}, which would win over every other. Was something "
                 "divided by zero? Return a finite number"
             )
-    return None
-
-
-def _odd_key(metrics: Mapping[Any, Any]) -> tuple[Any] | None:
-    """Return a key that is not a string, at any level, in a tuple; None if there is none."""
-    for key, value in metrics.items():
-        if not isinstance(key, str):
-            return (key,)
-        if isinstance(value, Mapping):
-            odd = _odd_key(value)
-            if odd is not None:
-                return odd
     return None

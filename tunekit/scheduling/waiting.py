@@ -291,7 +291,7 @@ class Waiting(Around):
             and not self._stopping.may_read(trial)
             and not (
                 self.validate_themselves
-                and self.pool.durations.scores_are_free(self.starts.iteration_s)
+                and self.pool.durations.are_free(self.starts.iteration_s, scores=True)
             )
         )
 
@@ -303,7 +303,7 @@ class Waiting(Around):
         used = bool(report.get(DONE)) or self._user_scheduler.proxies.of(trial).serves is not None
         if used or self._config.when != "auto":
             return used
-        free = self.pool.durations.saves_are_free(self.starts.iteration_s)
+        free = self.pool.durations.are_free(self.starts.iteration_s)
         return free or not self.leaves_out(trial)
 
     def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
