@@ -120,7 +120,7 @@ def test_anything_can_be_asked_of_any_trial_at_any_time(tmp_path, monkeypatch, n
     def noted(self: ByHand, request: str, data: bytes) -> Asked:
         asked = answer(self, request, data)
         if asked.action != "add":
-            proxy = self._actions._proxies.by_id[asked.trial_id]
+            proxy = self.actions._proxies.by_id[asked.trial_id]
             SEEN.add((asked.action, proxy.doing, proxy.phase))
         return asked
 
@@ -291,7 +291,7 @@ def test_a_sweep_whose_last_trials_are_paused_waits_and_says_so(tmp_path, caplog
     said = [record.getMessage() for record in caplog.records if "by hand" in record.getMessage()]
     assert said == [
         "1 trial paused by hand: 00000_00000. No other trial runs: the sweep waits for "
-        "`tunekit continue`, or `tunekit stop`."
+        "`tunekit continue` or `tunekit stop`."
     ]
     assert shown[0] == "paused by hand" and "It is paused by hand" in shown[1]
     assert "pause by hand: taken up" in shown[1]

@@ -20,7 +20,7 @@ from tests.schedulers import CASES, seed_all
 from tests.seeds import seeds
 from tests.sweeps import Endless, quality, sweep
 from tunekit import Estimate, Sequential, load
-from tunekit._ray.proxies import Proxy, ProxyController
+from tunekit._ray.proxies import Proxies, Proxy, ProxyController
 from tunekit.board.page import write_page
 from tunekit.board.page.figures import curves
 from tunekit.core.confidence import Interval
@@ -29,7 +29,6 @@ from tunekit.core.metrics import flatten
 from tunekit.core.validation import Attempt
 from tunekit.journal.home import Home
 from tunekit.journal.journal import events_in
-from tunekit.scheduling.proxies import Proxies
 from tunekit.scheduling.state import dump
 from tunekit.scheduling.state import load as load_state
 from tunekit.scheduling.user_scheduler import UserScheduler

@@ -12,11 +12,10 @@ from tests.kills import Killed, bury, killed_after
 from tests.restores import prepare_restore
 from tests.schedulers import MODES
 from tests.sweeps import Counting, sweep
-from tunekit._ray.proxies import ProxyController
+from tunekit._ray.proxies import Proxies, ProxyController
 from tunekit.core.events import TrialErrored
 from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
-from tunekit.scheduling.proxies import Proxies
 
 
 def waiting(ran):

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunekit._ray.proxies import Proxies
 from tunekit.core.reconcile import Desired
-from tunekit.scheduling.proxies import Proxies
 
 names, phases = st.sampled_from("abcdef"), st.sampled_from(Desired)
 

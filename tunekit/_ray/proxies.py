@@ -1,4 +1,4 @@
-"""Shows a sweep to a scheduler with validated results.
+"""The trials and the controller as a scheduler with validated results sees them.
 
 Tune's schedulers act on trials immediately and read their current status, newest result and
 checkpoint, and configuration. A validated result is older than these. So a scheduler gets proxies:
@@ -8,9 +8,10 @@ a proxy are kept until the trial itself can follow.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from ray.train._internal.session import _FutureTrainingResult, _TrainingResult
 from ray.tune import Checkpoint
@@ -20,29 +21,10 @@ from ray.tune.experiment import Trial
 
 from tunekit.core.reconcile import Actual, Desired
 
-__all__ = ["Change", "Proxy", "ProxyController", "Scheduling", "Version"]
+__all__ = ["Change", "Proxies", "Proxy", "ProxyController", "Version"]
 
-
-class Scheduling(Protocol):
-    """Receives the changes that a scheduler makes to a proxy.
-
-    Attributes:
-        paused_by_hand: Returns whether a trial is paused by hand.
-    """
-
-    paused_by_hand: Callable[[str], bool]
-
-    def moved(self, proxy: Proxy) -> None:
-        """Handle a change of phase."""
-        ...
-
-    def touched(self, proxy: Proxy) -> None:
-        """Handle a pause, or a change for the trial to adopt."""
-        ...
-
-    def offered(self, proxy: Proxy) -> None:
-        """Record that the scheduler has read its checkpoint and may clone it later."""
-        ...
+# The attributes of a proxy that are saved for a restore.
+_SAVED = ("phase", "change", "version", "failed")
 
 
 @dataclass(frozen=True)
@@ -89,14 +71,14 @@ class _Saved(_FutureTrainingResult):
 
 @dataclass
 class Change:
-    """A scheduler's change to a trial, which adopts it once paused.
+    """A scheduler's change to a trial, which the trial adopts once paused.
 
     Attributes:
         config: Its hyperparameters.
         tag: Its experiment tag, in which Tune shows them.
         restored_from: The checkpoint to continue from.
         resources: Its resources.
-        planned: The checkpoint to continue from that ``source`` describes.
+        planned: The value of ``restored_from`` that ``source`` describes.
         source: The version of that checkpoint; None if unknown.
     """
 
@@ -119,15 +101,15 @@ class Change:
 class Proxy:
     """A proxy of a trial, in its state at the newest delivered score.
 
-    All other attributes are the trial's own.
+    Other attributes are those of the trial.
 
     Args:
-        scheduling: Is notified of changes.
-        trial: The trial; None for a trial that a saved scheduler knows, until it is added.
+        proxies: The proxies of the sweep, which record changes.
+        trial: The trial; None for a trial that a saved scheduler knows, until Tune adds it.
     """
 
-    def __init__(self, scheduling: Scheduling, trial: Trial | None = None):
-        self._scheduling = scheduling
+    def __init__(self, proxies: Proxies, trial: Trial | None = None):
+        self._proxies = proxies
         self.real: Trial = trial
         self._phase = Desired.PENDING
         #: Whether the trial has reported and was told to wait.
@@ -138,13 +120,13 @@ class Proxy:
         self.judging = False
         #: Whether the scheduler was notified that it failed.
         self.failed = False
-        #: Whether Tune has asked about its newest report, which is not recorded yet.
+        #: Whether Tune has passed its newest report to the scheduler before it was recorded.
         self.offered = False
         #: The entry in the scheduler's internal state that this report's score fills, if any.
         self.serves: float | None = None
         #: Its recorded status, while events are replayed.
         self.stands: Actual | None = None
-        #: The change that it is to adopt.
+        #: The change to adopt.
         self.change = Change()
         #: The version that the scheduler saw last.
         self.version: Version | None = None
@@ -157,7 +139,7 @@ class Proxy:
     @phase.setter
     def phase(self, phase: Desired) -> None:
         self._phase = phase
-        self._scheduling.moved(self)
+        self._proxies.moved(self)
 
     @property
     def doing(self) -> Actual:
@@ -177,23 +159,18 @@ class Proxy:
 
     def state(self) -> dict[str, Any]:
         """Return the state to save for a restore."""
-        return {
-            "phase": self.phase,
-            "change": self.change,
-            "version": self.version,
-            "failed": self.failed,
-        }
+        return {name: getattr(self, name) for name in _SAVED}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the state that :meth:`state` returned."""
-        self.phase, self.change, self.version = state["phase"], state["change"], state["version"]
-        self.failed = state["failed"]
+        for name in _SAVED:
+            setattr(self, name, state[name])
 
     # What a scheduler reads --------------------------------------------------------------------
 
     @property
     def status(self) -> str:
-        # Schedulers read it for all trials, repeatedly.
+        # Schedulers read it often, for all trials.
         real, phase = self.real, self._phase
         if real is None:
             return Trial.ERROR  # it failed and was replaced
@@ -206,11 +183,11 @@ class Proxy:
         return Trial.PAUSED if phase is Desired.PAUSED else Trial.TERMINATED
 
     def is_finished(self) -> bool:
-        # An ended trial can be cloned while it has a visible checkpoint, but not overwritten, as
-        # PBT overwrites the trial whose result it gets. A trial paused by hand would overwrite the
-        # same trials repeatedly.
+        # An ended trial can be cloned while it has a visible checkpoint, but cannot be overwritten,
+        # as PBT would when it gets its result. A trial that is paused by hand would be cloned into
+        # the same trials repeatedly.
         ended = self.phase is Desired.ENDED or self.status == Trial.ERROR
-        ended = ended or self._scheduling.paused_by_hand(self.trial_id)
+        ended = ended or self._proxies.paused_by_hand(self.trial_id)
         return ended or (self.judging and self.doing is Actual.ENDED)
 
     @property
@@ -231,8 +208,8 @@ class Proxy:
         if self.change.restored_from is not None:
             return self.change.restored_from
         if self.version is None or self.version.trial_id != self.real.trial_id:
-            return None  # a clone is not cloned until it has its own score
-        self._scheduling.offered(self)
+            return None  # a clone is not cloned before it has its own score
+        self._proxies.offered(self)
         return _TrainingResult(checkpoint=self.version.checkpoint, metrics=self.last_result)
 
     @property
@@ -259,19 +236,19 @@ class Proxy:
 
     def pause(self) -> None:
         self.phase = Desired.PAUSED
-        self._scheduling.touched(self)
+        self._proxies.touched(self)
 
     def set_config(self, config: dict[str, Any]) -> None:
         self.change.config = config
-        self._scheduling.touched(self)
+        self._proxies.touched(self)
 
     def set_experiment_tag(self, tag: str) -> None:
         self.change.tag = tag
-        self._scheduling.touched(self)
+        self._proxies.touched(self)
 
     def restore_from(self, result: _TrainingResult) -> None:
         self.change.restored_from = result
-        self._scheduling.touched(self)
+        self._proxies.touched(self)
 
     @property
     def placement_group_factory(self) -> Any:
@@ -280,16 +257,16 @@ class Proxy:
 
     @placement_group_factory.setter
     def placement_group_factory(self, factory: Any) -> None:
-        if factory is not None:  # a scheduler clears it before it sets another
+        if factory is not None:  # a scheduler sets None before it sets another
             self.update_resources(factory)
 
     def update_resources(self, resources: Any) -> None:
         if isinstance(resources, dict):
             resources = resource_dict_to_pg_factory(resources)
         self.change.resources = resources
-        self._scheduling.touched(self)
+        self._proxies.touched(self)
 
-    # What it is --------------------------------------------------------------------------------
+    # All else is the trial's -------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "real":
@@ -317,26 +294,125 @@ class _Instead:
         return getattr(self._real, name)
 
 
-class _JudgedCheckpoints:
+class _JudgedCheckpoints(_Instead):
     """A trial's checkpoint manager; schedulers set the checkpoint to restore on it."""
 
     def __init__(self, proxy: Proxy):
-        self._proxy = proxy
+        super().__init__(proxy.real.run_metadata.checkpoint_manager, _proxy=proxy)
 
     @property
     def latest_checkpoint_result(self) -> _TrainingResult | None:
         return self._proxy.latest_checkpoint_result
 
-    @property
-    def _latest_checkpoint_result(self) -> _TrainingResult | None:
-        return self._proxy.latest_checkpoint_result
-
-    @_latest_checkpoint_result.setter
-    def _latest_checkpoint_result(self, result: _TrainingResult) -> None:
+    @latest_checkpoint_result.setter
+    def latest_checkpoint_result(self, result: _TrainingResult) -> None:
         self._proxy.restore_from(result)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._proxy.real.run_metadata.checkpoint_manager, name)
+    _latest_checkpoint_result = latest_checkpoint_result
+
+
+class Proxies:
+    """The proxies of a sweep's trials, with the changes that the user's scheduler makes to them.
+
+    Example:
+        >>> proxies = Proxies()
+        >>> trial = Trial("train", stub=True)
+        >>> proxy = proxies.add(trial)
+        >>> proxies.first_in_turn() == [proxy]
+        True
+        >>> proxy.pause()
+        >>> proxies.take_touched() == [proxy]
+        True
+    """
+
+    def __init__(self) -> None:
+        #: The checkpoints that the user's scheduler has looked at and may clone, by their trials.
+        self.offers: dict[str, Version] = {}
+        #: The proxies, by trial.
+        self.by_id: dict[str, Proxy] = {}
+        #: The trials that may need an action.
+        self.open: dict[str, Proxy] = {}
+        #: The trials that a restored scheduler does not see until their addition is replayed.
+        self.unknown: set[str] = set()
+        #: Returns whether a trial is paused by hand.
+        self.paused_by_hand: Callable[[str], bool] = lambda trial_id: False
+        # The proxies that the scheduler has just changed, or whose checkpoint it has read.
+        self._touched: dict[str, Proxy] = {}
+        # The trials that it may start or resume, by their positions in Tune's list of trials.
+        self._rows: dict[Desired, dict[int, Proxy]] = {Desired.PENDING: {}, Desired.PAUSED: {}}
+        self._places: dict[Proxy, int] = {}
+        self._next_place = itertools.count()
+
+    def of(self, trial: Trial) -> Proxy:
+        """Return the proxy of a trial."""
+        proxy = self.by_id.get(trial.trial_id)
+        if proxy is None:
+            proxy = self.by_id[trial.trial_id] = Proxy(self, trial)
+        return proxy
+
+    def named(self, trial_id: str) -> Proxy:
+        """Return the proxy of a trial, which Tune may not have added yet."""
+        return self.by_id.setdefault(trial_id, Proxy(self))
+
+    def forget_unadded(self) -> None:
+        """Drop the proxies of trials that Tune has not added."""
+        for trial_id in [i for i, proxy in self.by_id.items() if proxy.real is None]:
+            del self.by_id[trial_id]
+
+    def reopen(self, proxy: Proxy) -> None:
+        """Record that a trial may need an action."""
+        self.open[proxy.trial_id] = proxy
+
+    # The next trial ----------------------------------------------------------------------------
+
+    def add(self, trial: Trial) -> Proxy:
+        """Return the proxy of a trial that is about to start, and put it last."""
+        proxy = self.of(trial)
+        proxy.real, proxy.ending = trial, False
+        self.leave(proxy)
+        self._places[proxy] = next(self._next_place)
+        self.moved(proxy)
+        self.reopen(proxy)
+        return proxy
+
+    def leave(self, proxy: Proxy) -> None:
+        """Record that a trial is no longer to be chosen."""
+        place = self._places.get(proxy, -1)
+        for row in self._rows.values():
+            row.pop(place, None)
+
+    def first_in_turn(self) -> list[Proxy]:
+        """Return the first trial to start or, if there is none, the first to resume."""
+        for phase, status in (Desired.PENDING, Trial.PENDING), (Desired.PAUSED, Trial.PAUSED):
+            row = self._rows[phase]
+            for place in sorted(row):
+                if row[place].status == status:  # otherwise it has started in this step
+                    return [row[place]]
+        return []
+
+    # Changes to a trial ------------------------------------------------------------------------
+
+    def moved(self, proxy: Proxy) -> None:
+        """Record a change of a trial's phase."""
+        self.leave(proxy)
+        place = self._places.get(proxy)
+        if place is not None and proxy.phase in self._rows:
+            self._rows[proxy.phase][place] = proxy
+
+    def touched(self, proxy: Proxy) -> None:
+        """Record that the user's scheduler has paused or changed a trial."""
+        self.open[proxy.trial_id] = self._touched[proxy.trial_id] = proxy
+
+    def take_touched(self) -> list[Proxy]:
+        """Return, once, the proxies that the user's scheduler has acted on."""
+        touched, self._touched = self._touched, {}
+        return list(touched.values())
+
+    def offered(self, proxy: Proxy) -> None:
+        """Record that the user's scheduler has read a trial's checkpoint, and may clone it."""
+        if proxy.version is not None:
+            self.offers[proxy.trial_id] = proxy.version
+            self._touched[proxy.trial_id] = proxy
 
 
 class ProxyController:
@@ -345,9 +421,9 @@ class ProxyController:
     Args:
         wrapped: The controller as Tune passes it to schedulers.
         proxy: Returns the proxy of a trial.
-        stopped: Called with a trial that the scheduler stops other than by a decision about its
+        stopped: Called with a trial that the scheduler stops other than by its decision on a
             result.
-        idle: Returns whether no trial runs or is about to, and no validation is pending.
+        idle: Returns whether no trial runs or is about to run, and no validation is pending.
         unknown: The trials that the scheduler does not see yet.
     """
 
@@ -374,7 +450,7 @@ class ProxyController:
         return [one for one in self._trials if one.trial_id not in self._unknown]
 
     def with_only(self, trials: Callable[[], list[Proxy]]) -> Any:
-        """Return a controller that shows a scheduler only some trials."""
+        """Return a controller that shows only some trials to a scheduler."""
         return _Instead(self, get_trials=trials)
 
     def get_live_trials(self) -> set[Proxy]:

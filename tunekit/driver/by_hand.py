@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -32,8 +33,9 @@ logger = logging.getLogger(__name__)
 _SHARE, _INTERVAL_S = 0.05, 1.0
 
 
+@dataclass(eq=False)
 class ByHand:
-    """Answers each request once, in the journal, before carrying it out.
+    """Record the answer to each request in the journal, then carry it out.
 
     Args:
         ledger: The source of requests.
@@ -46,37 +48,30 @@ class ByHand:
         emit: Records each event, before it takes effect.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        engine: Engine,
-        trials: Mapping[str, Trial],
-        controller: Controller,
-        actions: TrialActions,
-        clock: Clock,
-        *,
-        space: Callable[[], Mapping[str, Mapping[str, Any]]],
-        emit: Callable[[Event], None],
-    ):
-        self._ledger, self._engine, self._trials = ledger, engine, trials
-        self._controller, self._actions, self._clock = controller, actions, clock
-        self._space, self._emit = space, emit
-        self._pace = Pace(_SHARE, _INTERVAL_S)
-        self._complained = ""
-        self._idle = False
+    ledger: Ledger
+    engine: Engine
+    trials: Mapping[str, Trial]
+    controller: Controller
+    actions: TrialActions
+    clock: Clock
+    space: Callable[[], Mapping[str, Mapping[str, Any]]]
+    emit: Callable[[Event], None]
+    _pace: Pace = field(default_factory=lambda: Pace(_SHARE, _INTERVAL_S), init=False)
+    _complained: str = field(default="", init=False)
+    _idle: bool = field(default=False, init=False)
 
     def look(self) -> None:
         """Answer the requests since the last call, at most once a second."""
-        began = self._clock.monotonic()
+        began = self.clock.monotonic()
         if not self._pace.due(began):
             return
         there: list[tuple[str, bytes]] = []
-        self._try(lambda: there.extend(self._ledger.requests()))
+        self._try(lambda: there.extend(self.ledger.requests()))
         for request, data in there:
-            if request not in self._engine.answered:
-                self._emit(self._answer(request, data))
-            self._try(partial(self._ledger.answered, request))
-        self._pace.took(began, self._clock.monotonic())
+            if request not in self.engine.answered:
+                self.emit(self._answer(request, data))
+            self._try(partial(self.ledger.answered, request))
+        self._pace.took(began, self.clock.monotonic())
         self._say_if_idle()
 
     def _try(self, act: Callable[[], object]) -> None:
@@ -86,7 +81,7 @@ class ByHand:
         except Exception as error:  # storages raise whatever their libraries raise
             if str(error) != self._complained:
                 self._complained = str(error)
-                logger.warning("What is asked of the sweep by hand cannot be read: %s", error)
+                logger.warning("Requests to the sweep cannot be read: %s", error)
 
     def _answer(self, request: str, data: bytes) -> Asked:
         try:
@@ -99,16 +94,16 @@ class ByHand:
             own = {} if refused else config
             return Asked(request=request, action="add", trial_id=name, config=own, refused=refused)
         trial_id = asked.trial_id
-        states = {one: self._engine.state_by_hand(one) for one in self._trials}
+        states = {one: self.engine.state_by_hand(one) for one in self.trials}
         refused = refusal(asked.action, trial_id, states)
         if asked.action == "pause" and not refused:
-            refused = self._cannot_pause(self._trials[trial_id])
+            refused = self._cannot_pause(self.trials[trial_id])
         return Asked(request=request, action=asked.action, trial_id=trial_id, refused=refused)
 
     def _searched(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return hyperparameters by flat name, without those that have this value in any trial."""
-        known, _ = self._controller.searched()
-        fixed = flatten(next(iter(self._trials.values())).config)
+        """Return hyperparameters by flat name, without fixed ones that have the sweep's value."""
+        known, _ = self.controller.searched()
+        fixed = flatten(next(iter(self.trials.values())).config)
         return {
             name: value
             for name, value in flatten(config).items()
@@ -116,43 +111,43 @@ class ByHand:
         }
 
     def _cannot_pause(self, trial: Trial) -> str:
-        if self._controller.can_resume(trial) or self._controller.can_withhold(trial):
+        if self.controller.can_resume(trial) or self.controller.can_withhold(trial):
             return ""
         return (
-            f"trial {trial.trial_id} would start over: its function has not asked for its "
+            f"trial {trial.trial_id} would start over, because its function had not asked for its "
             "checkpoint (tune.get_checkpoint) as of its last report"
         )
 
     def _cannot_add(self, name: str, config: Mapping[str, Any]) -> str:
-        if not can_add(self._controller.search_alg):
+        if not can_add(self.controller.search_alg):
             return "the sweep's search algorithm, which is not Tune's, cannot take other trials"
-        known, required = self._controller.searched()
-        problems = problems_of(config, self._space(), known=known, required=required)
+        known, required = self.controller.searched()
+        problems = problems_of(config, self.space(), known=known, required=required)
         if not problems:
             try:
-                made(self._controller.search_alg, name, config)
+                made(self.controller.search_alg, name, config)
             except Exception as error:  # whatever the user's own functions for names raise
-                problems = [f"no trial can be made of it: {described(error).reason}"]
+                problems = [f"it cannot be made into a trial: {described(error).reason}"]
         return "; ".join(problems)
 
     def carry_out(self, asked: Asked) -> None:
         """Carry out a recorded request."""
         if asked.action == "add":
-            search_alg = self._controller.search_alg
-            self._controller.add(made(search_alg, asked.trial_id, asked.config))
+            search_alg = self.controller.search_alg
+            self.controller.add(made(search_alg, asked.trial_id, asked.config))
         else:
-            self._actions.carry_out(asked)
+            self.actions.carry_out(asked)
         logger.info("By hand: %s trial %s.", asked.action, asked.trial_id)
 
     def _say_if_idle(self) -> None:
-        """Log, once, that the sweep waits until a trial is continued by hand."""
-        paused = paused_by_hand(self._engine.paused_by_hand)
-        waits = self._controller.still and paused is not None
+        """Log once that the sweep waits until a trial is continued by hand."""
+        paused = paused_by_hand(self.engine.paused_by_hand)
+        waits = self.controller.still and paused is not None
         if waits:
-            self._controller.excuse_idleness()
+            self.controller.excuse_idleness()
         if waits and not self._idle:
             logger.warning(
-                "%s. No other trial runs: the sweep waits for `tunekit continue`, or "
+                "%s. No other trial runs: the sweep waits for `tunekit continue` or "
                 "`tunekit stop`.",
                 paused,
             )

@@ -1,8 +1,7 @@
 """The callback that runs a sweep's validations, from a report to the scheduler's decision.
 
-Tune calls the hooks of :class:`ValidationCallback`, which turn what happened into events. Each
-event is recorded and then applied by the engine, which returns the commands that ``perform``
-carries out.
+Tune calls the hooks of :class:`ValidationCallback`, which emit events. Each event is recorded and
+then applied by the engine, which returns the commands that ``perform`` carries out.
 """
 
 from __future__ import annotations
@@ -102,13 +101,13 @@ CHECK = "TUNEKIT_CHECK"
 # The pause between steps, in seconds, while a sweep waits only for validations.
 _PAUSE_S = 0.02
 
-# What is saved of it: what it was made with, and what was set since.
+# The saved attributes: constructor arguments, and settings made later.
 _GIVEN = ("config", "_given", "_stage_executors")
 _SET = ("seed_param", "confirm", "trainable", "searched", "warm_start", "owned", "_loggers")
 
 _NOT_BY_RAY = (
-    "ray.tune.Tuner.restore ignores what tunekit has recorded of this sweep: trials would fail, "
-    "and pending validations would be lost. Nothing was changed. To continue it:\n{}"
+    "ray.tune.Tuner.restore ignores tunekit's records of this sweep: trials would fail, and "
+    "pending validations would be lost. Nothing was changed. To continue the sweep:\n{}"
 )
 
 
@@ -124,7 +123,7 @@ class ValidationCallback(tune.Callback):
         config: The settings.
         seed_param: The hyperparameter that is the random seed: see :class:`tunekit.Tuner`.
         executor: Runs validations; by default, in Ray tasks.
-        stage_executors: Run those of further stages, by name; by default, in Ray tasks.
+        stage_executors: Run the validations of further stages, by name; by default, in Ray tasks.
         clock: The source of the time; the system's clock by default.
 
     Raises:
@@ -175,9 +174,9 @@ class ValidationCallback(tune.Callback):
         self.trainable: str | None = None
         #: The parameters of the search space, by flat name, for the record.
         self.searched: dict[str, Any] | None = None
-        #: What its trials begin with, if it begins from another sweep.
+        #: The checkpoints that its trials start from, if it starts from another sweep.
         self.warm_start: WarmStart | None = None
-        #: Whether a ``tunekit.Tuner`` made it; then only that Tuner may run it.
+        #: Whether a ``tunekit.Tuner`` made it, so that only that Tuner may run it.
         self.owned = False
         #: Whether a restored sweep uses a new process for each trial, whatever its saved setting.
         self.keeps_apart = False
@@ -190,7 +189,7 @@ class ValidationCallback(tune.Callback):
         self._restore = Restore(self)
         self._state_taken = False
         self._paused_at = 0.0
-        # The trials that have their resources.
+        # The trials that hold resources.
         self._slots: dict[str, Trial] = {}
         self._assemble(executor)
 
@@ -229,7 +228,7 @@ class ValidationCallback(tune.Callback):
         self._assemble(None)
 
     def _assemble(self, executor: Executor | None) -> None:
-        """Make the parts that depend on the settings; ``executor`` comes from tests."""
+        """Create the parts that depend on the settings; tests pass ``executor``."""
         config, where = self.config, self.config.cache
         self._cache = cache = None if where is None else ValidationCache(where)
         #: The state of the sweep.
@@ -260,7 +259,7 @@ class ValidationCallback(tune.Callback):
 
     @property
     def validators(self) -> list[Validator]:
-        """Return the validators: the one that schedulers decide by, and those of further stages."""
+        """Return the validator whose scores the scheduler gets, and those of further stages."""
         return [self.validator, *self.stages.values()]
 
     def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
@@ -272,13 +271,12 @@ class ValidationCallback(tune.Callback):
                 itself.
         """
         if not self._loggers:
-            self._loggers = [JsonLogger(), TensorBoardLogger(self._goal, self._searched_names)]
+            self._loggers = [
+                JsonLogger(),
+                TensorBoardLogger(self._goal, lambda: self.searched or ()),
+            ]
         self._loggers += [validated(other) for other in others]
         return list(self._loggers)
-
-    def _searched_names(self) -> Collection[str]:
-        """Return the hyperparameters that are searched, by flat name, as far as known."""
-        return self.searched or ()
 
     def _goal(self) -> tuple[frozenset[str], str | None]:
         """Return the metrics that the sweep uses, and the mode."""
@@ -311,80 +309,73 @@ class ValidationCallback(tune.Callback):
     def best_in_full(self) -> bool:
         """Return whether a score that may be the best so far is evaluated in full.
 
-        Unless ``sequential`` sets it, it is if the winner is not confirmed at the end.
+        Unless ``sequential`` sets it, it is True if the winner is not confirmed at the end.
         """
-        said = None if self.config.sequential is None else self.config.sequential.best_in_full
-        return self.confirm is None if said is None else said
+        setting = None if self.config.sequential is None else self.config.sequential.best_in_full
+        return self.confirm is None if setting is None else setting
 
     # Wiring ------------------------------------------------------------------------------------
 
     def attach(self, controller: Controller, state: SchedulerState) -> None:
-        """Connect to a sweep; the scheduler calls this when Tune adds the first trial.
+        """Connect to a sweep; called by the scheduler when Tune adds the first trial.
 
         Args:
             controller: The sweep's controller.
             state: The state of its scheduler.
         """
         self.controller, emit = controller, self.emit
+        engine, trials, validator, clock = self.engine, self.trials, self.validator, self.clock
         if self.keeps_apart:
             controller.keep_apart()
         #: The user's scheduler.
         self.user_scheduler = user_scheduler = UserScheduler(
-            state, controller, self.engine, self.validator, emit
+            state, controller, engine, validator, emit
         )
-        #: Lets the scheduler choose the next trial.
-        self.next_trial = NextTrial(user_scheduler, controller, emit=emit)
-        controller.added = self.engine.added
+        #: Asks the scheduler for the next trial.
+        self.next_trial = NextTrial(user_scheduler, controller, emit)
+        controller.added = engine.added
         searcher = ValidatedSearcher.within(controller)
-        #: Which trials wait, and what may use their resources.
+        #: Decides which trials wait, and what may use their resources.
         self.waiting = waiting = Waiting(
             self.config,
-            self.trials,
-            self.engine,
+            trials,
+            engine,
             self._stopping,
-            self.validator,
-            self.clock,
+            validator,
+            clock,
             controller,
             user_scheduler,
-            shares=self.shares,
-            best_in_full=self.best_in_full,
-            draining=lambda: self._draining.waits,
+            self.shares,
+            self.best_in_full,
+            over=lambda: self._draining.waits,
         )
-        self.validator.around = waiting
+        validator.around = waiting
         for stage in self.stages.values():
             stage.follow(waiting)
         #: Makes trials follow the scheduler.
-        self.actions = TrialActions(
-            user_scheduler, controller, self.engine, waiting, self.validator, self.clock, emit=emit
+        self.actions = actions = TrialActions(
+            user_scheduler, controller, engine, waiting, validator, clock, emit
         )
-        #: Takes up what is asked for by hand.
+        #: Carries out manual requests.
         self.by_hand = ByHand(
             self.ledger,
-            self.engine,
-            self.trials,
+            engine,
+            trials,
             controller,
-            self.actions,
-            self.clock,
+            actions,
+            clock,
             space=lambda: self.searched or {},
             emit=emit,
         )
         #: Delivers scores to the scheduler and the searcher.
         self.deliveries = Deliveries(
-            self.engine,
-            self.trials,
-            user_scheduler,
-            self.next_trial,
-            searcher,
-            self._stopping,
-            emit=emit,
+            engine, trials, user_scheduler, self.next_trial, searcher, self._stopping, emit
         )
         #: Records reports and checkpoints, and requests validations.
-        self.requests = Requests(
-            self.config, self.engine, self.trials, self.validator, user_scheduler, self.waiting
-        )
-        #: Shows scores in Tune's trials, and writes the trials' files.
+        self.requests = Requests(self.config, engine, trials, validator, user_scheduler, waiting)
+        #: Adds scores to Tune's trials, and writes the trials' files.
         self.files = TrialFiles(
-            self.engine,
+            engine,
             [stage.state for stage in self.stages.values()],
             changed=controller.changed,
             finalized=partial(self._tell, "on_trial_settled"),
@@ -394,12 +385,12 @@ class ValidationCallback(tune.Callback):
             controller,
             self._draining,
             display,
-            engine=self.engine,
-            validators=self.validators,
-            deliveries=self.deliveries,
-            files=self.files,
-            failures=self._failures,
-            emit=emit,
+            engine,
+            self.validators,
+            self.deliveries,
+            self.files,
+            self._failures,
+            emit,
         )
         self.listeners = controller.callbacks
         for listener in self.listeners:
@@ -421,7 +412,7 @@ class ValidationCallback(tune.Callback):
         )
 
     def _judge_by(self, *more: str) -> None:
-        """Report the metrics that the sweep uses, and whether it uses every score."""
+        """Record the metrics that the sweep uses, and whether it uses every score."""
         scheduler, names = self.user_scheduler, self.engine.required.union(more)
         all_count = self.deliveries.searcher is not None or self._stopping.by_scores
         judged_by = JudgedBy(names, all_count, scheduler.objectives, scheduler.mode)
@@ -429,10 +420,10 @@ class ValidationCallback(tune.Callback):
             self.emit(judged_by)
 
     def begin(self) -> None:
-        """Record that the ``tunekit.Tuner`` that made it runs it.
+        """Record that the ``tunekit.Tuner`` that made the callback runs the sweep.
 
         Raises:
-            tunekit.errors.ConfigError: If it has already run.
+            tunekit.errors.ConfigError: If the sweep has already run.
         """
         if self.ledger.is_open:
             raise ConfigError(
@@ -507,7 +498,7 @@ class ValidationCallback(tune.Callback):
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Follow a trial whose actor has started, including after a pause or a failure."""
+        """Follow a trial whose actor has started, for the first time or again."""
         if self.controller is None:
             raise WiringError(
                 "The sweep has a ValidationCallback, but its scheduler is not a "
@@ -561,10 +552,11 @@ class ValidationCallback(tune.Callback):
         self._end.note()
         if os.environ.get(CHECK):
             left = filter(self.user_scheduler.hears, self.engine.undelivered())
-            self._refuse([f"what is due of trial {one} was not delivered" for one in left], "now")
             under_way = {one.id for one in self.validator.pool.pending()}
             lost = self.engine.backlog.unfinished.keys() - under_way
-            self._refuse([f"{one} was requested, and is not validated" for one in lost], "now")
+            broken = [f"a score of trial {one} is due but was not delivered" for one in left]
+            broken += [f"{one} was requested but is not validated" for one in lost]
+            self._refuse(broken, "at the end of a step")
         self._delete_surplus(controller)
         controller.wake_on([one for v in self.validators for one in v.awaited()])
         self.waiting.spare()
@@ -572,7 +564,7 @@ class ValidationCallback(tune.Callback):
             self._pause()
 
     def _note_slots(self, controller: Controller) -> None:
-        """Record which trials have got their resources, and which have given them back."""
+        """Record which trials have received their resources, and which have released them."""
         former, self._slots = self._slots, controller.slots()
         for trial_id in former:
             if trial_id not in self._slots:
@@ -586,19 +578,19 @@ class ValidationCallback(tune.Callback):
         LeasingCheckpointManager.install(trial, self.engine.leases, lambda: self.unreported)
 
     def _delete_surplus(self, controller: Controller) -> None:
-        """Delete surplus checkpoints that are not needed, of trials of this step.
+        """Delete checkpoints that are no longer needed, of the trials that changed in this step.
 
         This runs at the end of a step, when all leases on them have been taken.
         """
         for trial_id in self.engine.leases.take_touched():
-            trial = self.trials.get(trial_id)  # not a donor that a restored experiment has lost
+            trial = self.trials.get(trial_id)  # None: a donor that the restored experiment lacks
             manager = None if trial is None else LeasingCheckpointManager.of(trial)
             if trial is not None and manager is not None:
                 manager.prune()
                 controller.changed(trial)
 
     def _pause(self) -> None:
-        """Sleep briefly: Tune would take its next step at once, without any news."""
+        """Sleep briefly, because Tune would take its next step at once, with nothing to do."""
         left = self._paused_at + _PAUSE_S - self.clock.monotonic()
         if left > 0:
             self.clock.sleep(left)
@@ -607,7 +599,7 @@ class ValidationCallback(tune.Callback):
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Record that a trial has ended by itself or was stopped; its actor still runs."""
+        """Record that a trial has finished or was stopped; its actor still runs."""
         if self.waiting.validates_last(trial):
             self.validator.validate_last(trial)
         self._failures.ended(trial)
@@ -615,7 +607,7 @@ class ValidationCallback(tune.Callback):
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Record that a trial has failed for good, and end its validations."""
+        """Record that a trial has failed for good, and cancel its validations."""
         self.emit(TrialErrored(trial_id=trial.trial_id))
         for validator in self.validators:
             validator.drop(trial.trial_id, "its trial failed")
@@ -639,7 +631,7 @@ class ValidationCallback(tune.Callback):
         self.deliveries.complete(trial.trial_id, removed=removed)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
-        """End the session; called by Tune last. What has not ended was interrupted."""
+        """Close the session; called by Tune last. A sweep that has not ended was interrupted."""
         self._keep()
         self.has_ended = self.controller is not None and self._end.has_ended
         self._draining.broken_off()
@@ -658,11 +650,11 @@ class ValidationCallback(tune.Callback):
             self._cache.close()
 
     def let_go(self) -> None:
-        """Release the sweep for another driver: this one has ended, in whatever way."""
+        """Release the sweep for another driver, however this one has ended."""
         self.ledger.let_go()
 
     def _give_way(self, error: AlreadyRunningError) -> None:
-        """End the sweep here, as another driver has taken it over."""
+        """End the sweep here, because another driver has taken it over."""
         self._refused = error
         self.fail(error)
 
@@ -682,7 +674,7 @@ class ValidationCallback(tune.Callback):
     def emit(self, event: Input) -> None:
         """Record an event, apply it, and carry out the commands, in this order.
 
-        During a restore, events are already in the journal, and are replayed from there.
+        During a replay, events are already in the journal, so only :class:`JudgedBy` is applied.
         """
         if self._restore.replays:
             if isinstance(event, JudgedBy):
@@ -698,9 +690,10 @@ class ValidationCallback(tune.Callback):
                 stage.ask()
 
     def apply(self, event: Input) -> list[Command]:
-        """Apply an event; return the commands that follow.
+        """Apply an event; return the resulting commands.
 
-        With ``TUNEKIT_CHECK=1``, it raises if an invariant is broken.
+        Raises:
+            AssertionError: With ``TUNEKIT_CHECK=1``, if an invariant is broken.
         """
         commands = self.engine.handle(event)
         of_stages = [one for stage in self.stages.values() for one in stage.state.apply(event)]
@@ -714,7 +707,7 @@ class ValidationCallback(tune.Callback):
         if broken:
             raise AssertionError(
                 f"{'; '.join(broken)} ({when}). This is a bug in tunekit, not in your code. Please "
-                "report it, with the journal."
+                "report it with the journal."
             )
 
     def perform(self, command: Command) -> None:
@@ -777,8 +770,8 @@ class ValidationCallback(tune.Callback):
     def summary(self) -> dict[str, int]:
         """Return the numbers of validations by status.
 
-        ``starting`` counts those that were passed to Ray and do not run yet; ``queued`` of them
-        wait for resources because none are free.
+        ``starting`` counts validations that were passed to Ray and do not run yet; ``queued`` of
+        these wait for free resources.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
@@ -794,7 +787,7 @@ class ValidationCallback(tune.Callback):
         self._display = display
 
     def progress(self) -> list[str]:
-        """Return the progress of the validations, and what waits for them, as lines of text.
+        """Return the progress of the validations and of the trials that wait, as lines of text.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
@@ -834,7 +827,7 @@ class ValidationCallback(tune.Callback):
 
         - ``validations_ran_s``: how long validations ran, added up;
         - ``trials_waited_s``: how long trials waited for their scores, added up;
-        - ``drained_s``: how long the sweep went on after its last trial had ended.
+        - ``drained_s``: how long the sweep continued after its last trial had ended.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
@@ -864,7 +857,8 @@ class ValidationCallback(tune.Callback):
         """Restore the sweep from its files.
 
         Args:
-            searched: The line as of which the searcher was saved; 0: the same as for the rest.
+            searched: The line of the journal as of which the searcher was saved; 0 if it was saved
+                with the rest.
         """
         self._restore.searched = searched
 
@@ -901,13 +895,13 @@ class ValidationCallback(tune.Callback):
         self.ledger.keep(self.controller, saved=saved)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state for Tune to save: only what does not follow from the journal."""
+        """Return the state for Tune to save; everything else follows from the journal."""
         self._state_taken = True
         state: dict[str, Any] = {"as_of": self.ledger.last}
         scheduler = None if self.controller is None else self.user_scheduler.state.save(self.home)
-        # A scheduler that cannot be saved gets all results again.
+        # Without it, a restored scheduler gets all results again.
         return state if scheduler is None else {**state, "scheduler": scheduler}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Keep the state that Tune saved; it is loaded once the folder is known."""
+        """Keep the state that Tune saved until the experiment's folder is known."""
         self._restore.saved = state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 
 from ray.tune.experiment import Trial
 
@@ -29,9 +30,9 @@ _FIRST_NEWS_S, _NEWS_INTERVAL_S, _REFRESH_INTERVAL_S = 2.0, 10.0, 1.0
 
 
 class Draining:
-    """Measure how long a sweep waits for its last validations, and log it at intervals.
+    """Measure how long a sweep waits for its last validations, and log the wait at intervals.
 
-    It does not block: Tune continues to take steps.
+    It does not block, so that Tune continues to take steps.
 
     Args:
         clock: The source of the time.
@@ -45,7 +46,7 @@ class Draining:
         self.took_s = 0.0
 
     def goes_on(self, display: Display, pending: Collection[Pending]) -> None:
-        """Record that the sweep waits; show it, and log at intervals what it waits for."""
+        """Record that the sweep waits, and show or log at intervals what it waits for."""
         now = self._clock.monotonic()
         if self._since is None:
             self._since = now
@@ -60,7 +61,7 @@ class Draining:
 
     @property
     def waits(self) -> bool:
-        """Return whether the sweep waits for nothing but validations."""
+        """Return whether the sweep waits only for validations."""
         return self._since is not None
 
     def over(self) -> None:
@@ -74,12 +75,13 @@ class Draining:
         self._since = None
 
     def awaited(self, pending: Collection[Pending]) -> str | None:
-        """Return what the sweep waits for at its end; None before its end."""
+        """Describe the validations that the sweep waits for at its end; None before its end."""
         if self._since is None or not pending:
             return None
         return awaited(pending, self._clock.monotonic() - self._since)
 
 
+@dataclass(eq=False)
 class SweepEnd:
     """Decide when a sweep is over, and whether it has ended or was interrupted.
 
@@ -89,34 +91,27 @@ class SweepEnd:
         display: Shows the wait.
         engine: The state of the sweep.
         validators: Run its validations.
-        deliveries: Delivers what is left.
+        deliveries: Delivers the remaining scores and ends.
         files: Writes the files of its trials.
         failures: Reports failures.
         emit: Records and applies each event.
     """
 
-    def __init__(
-        self,
-        controller: Controller,
-        draining: Draining,
-        display: Display,
-        *,
-        engine: Engine,
-        validators: Collection[Validator],
-        deliveries: Deliveries,
-        files: TrialFiles,
-        failures: FailureReports,
-        emit: Callable[[Input], None],
-    ):
-        self._controller, self._draining, self._display = controller, draining, display
-        self._engine, self._validators, self._deliveries = engine, validators, deliveries
-        self._files, self._failures, self._emit = files, failures, emit
-        #: The error that the sweep ends with, if any.
-        self.error: TunekitError | None = None
-        # The trials that the time budget has stopped; None while there is time left.
-        self._cut: set[str] | None = None
-        # Whether the sweep was over at the end of the last step: Tune then takes no more steps.
-        self._ended_by_itself = False
+    controller: Controller
+    draining: Draining
+    display: Display
+    engine: Engine
+    validators: Collection[Validator]
+    deliveries: Deliveries
+    files: TrialFiles
+    failures: FailureReports
+    emit: Callable[[Input], None]
+    #: The error that the sweep ends with, if any.
+    error: TunekitError | None = field(default=None, init=False)
+    # The trials that the time budget has stopped; None while there is time left.
+    _cut: set[str] | None = field(default=None, init=False)
+    # Whether the sweep was over at the end of the last step: Tune then takes no more steps.
+    _ended_by_itself: bool = field(default=False, init=False)
 
     @property
     def pending(self) -> bool:
@@ -125,63 +120,63 @@ class SweepEnd:
 
     @property
     def _idle(self) -> bool:
-        return all(validator.idle for validator in self._validators)
+        return all(validator.idle for validator in self.validators)
 
     def step(self, trials: list[Trial]) -> None:
-        """End one of Tune's steps: write the files of ended trials, and conclude if all is over.
+        """Write the files of ended trials at the end of a step, and conclude a sweep that is over.
 
-        Tune keeps working while the last validations run, so the last trials' resources become free
-        and Ctrl-C works.
+        Tune takes steps while the last validations run, so the resources of the last trials become
+        free and Ctrl-C works.
         """
-        if self._files.all_final:
+        if self.files.all_final:
             return
-        self._files.finalize()
-        if not self._controller.finished:
-            self._draining.over()  # a trial may have been added by hand
+        self.files.finalize()
+        if not self.controller.finished:
+            self.draining.over()  # a trial may have been added by hand
             return
         if self.pending:
-            statuses = [one for v in self._validators for one in v.statuses()]
-            self._draining.goes_on(self._display, statuses)
+            statuses = [one for v in self.validators for one in v.statuses()]
+            self.draining.goes_on(self.display, statuses)
         else:
             self._conclude(trials)
 
     def note(self) -> None:
-        """Record whether all is done, before Tune ends all trials and makes it look so."""
-        all_final = self._files.all_final and self._idle
-        self._ended_by_itself = all_final and self._controller.finished
+        """Record whether everything is done, before Tune ends all trials and makes it look so."""
+        all_final = self.files.all_final and self._idle
+        self._ended_by_itself = all_final and self.controller.finished
 
     def conclude_restored(self, trials: list[Trial]) -> bool:
-        """Conclude a restored sweep whose trials have ended, since Tune will take no steps.
+        """Conclude a restored sweep if its trials have ended, because Tune will take no steps.
 
         Returns:
-            Whether it was such a sweep.
+            Whether it was concluded.
         """
-        return self._controller.finished and self._idle and self._conclude(trials)
+        return self.controller.finished and self._idle and self._conclude(trials)
 
     @property
     def has_ended(self) -> bool:
         """Return whether the sweep has ended; False if it was interrupted."""
-        ended = self._ended_by_itself and self._files.all_final and self.error is None
-        return ended and (self._cut is None or not (self._cut or self._controller.to_come))
+        ended = self._ended_by_itself and self.files.all_final and self.error is None
+        return ended and (self._cut is None or not (self._cut or self.controller.to_come))
 
     def note_end_of_time(self, trials: list[Trial]) -> None:
-        """Record the trials that the time budget has stopped, before Tune's state has them."""
-        if self._cut is None and self._controller.out_of_time:
+        """Record the trials that the time budget has stopped, before Tune saves them as ended."""
+        if self._cut is None and self.controller.out_of_time:
             stopped = [trial.trial_id for trial in trials if trial.status == Trial.TERMINATED]
-            self._cut = {t for t in stopped if not self._engine.delivery.completed(t)}
-            self._emit(BudgetExpired(trial_ids=sorted(self._cut)))
+            self._cut = {t for t in stopped if not self.engine.delivery.completed(t)}
+            self.emit(BudgetExpired(trial_ids=sorted(self._cut)))
 
     def _conclude(self, trials: list[Trial]) -> bool:
         """Deliver and write everything that is left, after the last validation has ended.
 
         Returns:
-            Whether that was all: a further stage may still have to validate finished trials.
+            Whether the sweep is over; otherwise, a further stage still has to validate trials.
         """
         cut = self._cut or set()
-        self._deliveries.conclude(trial for trial in trials if trial.trial_id not in cut)
+        self.deliveries.conclude(trial for trial in trials if trial.trial_id not in cut)
         if self.pending:
             return False
-        self._draining.over()
-        self._files.finalize(at_end=True)
-        self.error = self.error or self._failures.conclude(trials, cut)
+        self.draining.over()
+        self.files.finalize(at_end=True)
+        self.error = self.error or self.failures.conclude(trials, cut)
         return True

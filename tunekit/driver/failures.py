@@ -1,4 +1,4 @@
-"""Reports of failed validations, and of sweeps without anything to validate."""
+"""Report failed validations, and sweeps that have nothing to validate."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class FailureReports:
         verdict = self._failures.failed(place, reason)
         if self._config.on_failure == "raise":
             return ValidationFailedError(
-                f"{said} The sweep ends because on_failure='raise'; with on_failure='record' the "
+                f"{said} The sweep ends because on_failure='raise'; with on_failure='record', the "
                 f"trial would be ranked by its other scores.{trace}"
             )
         if verdict.hopeless:
             return ValidationFailedError(
                 f"{said} The first {HOPELESS} validations all failed in this way and none has "
-                "succeeded, so trials cannot be ranked: the sweep ends here. Everything is saved. "
-                f"Fix {name_of(self._config.fn)} and continue with "
+                "succeeded, so trials cannot be ranked and the sweep ends here. Everything is "
+                f"saved. Fix {name_of(self._config.fn)} and continue with "
                 "tunekit.Tuner.restore(path, trainable, validation_config=...). To continue "
                 "however many fail, pass ValidationConfig(on_failure='ignore'). "
                 f"The failure:{trace or f' {reason}'}"
@@ -97,7 +97,7 @@ class FailureReports:
     # Nothing to validate ------------------------------------------------------------------------
 
     def reported(self, trial: Trial, report: Mapping[str, Any], callbacks: Collection[Any]) -> None:
-        """Record a report; at the first, warn if nothing requests a checkpoint to validate."""
+        """Record a report; at the first one, warn if nothing requests checkpoints to validate."""
         if self._engine.has_saved:
             return
         first, self._has_reported = not self._has_reported, True
@@ -112,7 +112,7 @@ class FailureReports:
             logger.warning("%s", advice)
 
     def ended(self, trial: Trial) -> None:
-        """Record the end of a trial; log how to save checkpoints if no trial has saved any."""
+        """Record the end of a trial; at the first one, warn if no trial has saved a checkpoint."""
         if self._engine.has_saved or self._has_ended or not trial.last_result:
             return
         self._has_ended = True
@@ -121,7 +121,7 @@ class FailureReports:
             logger.warning("Trial %s has ended. %s", trial.trial_id, why)
 
     def conclude(self, trials: Sequence[Trial], cut_short: Collection[str]) -> TunekitError | None:
-        """Log failures that were only counted; return the error if the sweep cannot be ranked.
+        """Log the remaining failures; return an error if the sweep cannot be ranked.
 
         Args:
             trials: The trials.
@@ -163,7 +163,7 @@ class FailureReports:
 def _nobody_saves(
     trial: Trial, report: Mapping[str, Any], judged: Collection[str], *, policies: bool
 ) -> str | None:
-    """Return a warning if it looks as if nothing will be validated; None otherwise.
+    """Return a warning if it seems that nothing will be validated; None otherwise.
 
     The warning is wrong if a trial reports a checkpoint later.
 

@@ -17,15 +17,15 @@ __all__ = ["Optimizers"]
 
 logger = logging.getLogger(__name__)
 
-# The number of correct optimizers after which all others are assumed to be correct.
+# The number of trials to check; if these are correct, the others are assumed to be.
 _MOST = 3
 
 
 class Optimizers:
     """Check the optimizers of the first trials that continue from another trial's checkpoint.
 
-    A restored optimizer has its donor's hyperparameters. If the function does not reset them, it
-    trains with them, and the sweep compares hyperparameters that no trial has had.
+    A restored optimizer has its donor's hyperparameters. If the function does not reset them, the
+    trial trains with these, and the sweep compares hyperparameters that no trial has used.
 
     Args:
         ancestry: The exploits of the sweep.
@@ -38,11 +38,8 @@ class Optimizers:
 
     def reported(self, trial: Trial) -> None:
         """Check the first report of a trial that was overwritten."""
-        if (
-            self._warned
-            or len(self._looked_at) >= _MOST
-            or not self._ancestry.generation(trial.trial_id)
-        ):
+        enough = self._warned or len(self._looked_at) >= _MOST
+        if enough or not self._ancestry.generation(trial.trial_id):
             return
         exploit = self._ancestry.line(trial.trial_id)[-1]
         at = (exploit.trial_id, exploit.generation)
@@ -53,7 +50,7 @@ class Optimizers:
             self._asked.append((exploit, asked))
 
     def warn(self) -> None:
-        """Log the first optimizer that turns out to have its donor's values."""
+        """Warn of the first optimizer that turns out to have its donor's hyperparameters."""
         for exploit, asked in self._asked[:]:
             if self._warned or not ray.wait([asked], timeout=0)[0]:
                 continue

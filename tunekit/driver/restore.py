@@ -1,8 +1,8 @@
 """Restore an interrupted sweep from its journal.
 
-The state of the sweep is the sum of its events. Tune's trials, the searcher and the scheduler have
-states of their own, each saved at a different time. So each gets the events that it lacks, in the
-order of the journal. The scheduler decides again, but a recorded decision takes precedence: it may
+The state of the sweep is the sum of its events. The states of Tune's trials, the searcher and the
+scheduler were saved at different times, so each gets the events that it lacks, in the order of the
+journal. The scheduler decides again, but a recorded decision takes precedence, because it may
 already have been carried out.
 """
 
@@ -84,24 +84,20 @@ class SweepDriver(Protocol):
     files: TrialFiles
 
     def apply(self, event: Event) -> list[Command]:
-        """Apply an event that is in the journal; return the commands that follow."""
-        ...
+        """Apply an event that is in the journal; return the resulting commands."""
 
     def emit(self, event: Input) -> None:
         """Record an event, apply it, and carry out the commands."""
-        ...
 
     def perform(self, command: Command) -> None:
         """Carry out a command."""
-        ...
 
     def ended(self, trial: Trial) -> None:
-        """Record that a trial has ended by itself."""
-        ...
+        """Record that a trial has finished or was stopped."""
 
 
 class Restore:
-    """Hold the records of a sweep's earlier sessions, and continue from there.
+    """Continue a sweep from the records of its earlier sessions.
 
     Args:
         driver: The driver of the sweep.
@@ -109,12 +105,12 @@ class Restore:
 
     def __init__(self, driver: SweepDriver):
         self._driver = driver
-        #: The events of earlier sessions, until the sweep has continued from there.
+        #: The events of earlier sessions, until they have been replayed.
         self.past: list[Event] = []
-        #: Whether these are being replayed: they are in the journal already.
+        #: Whether these are being replayed; they are already in the journal.
         self.replays = False
-        #: The line as of which the searcher was saved, 0: the same as for the rest; None: a new
-        #: sweep.
+        #: The line as of which the searcher was saved; 0 if it was saved with the rest; None for a
+        #: new sweep.
         self.searched: int | None = None
         #: The state that Tune had saved, until the experiment's folder is known.
         self.saved: dict[str, Any] | None = None
@@ -124,14 +120,14 @@ class Restore:
         self._scheduler_as_of = self._searcher_as_of = 0
         # The saved checkpoints, by trial, generation and iteration.
         self._checkpoints: dict[tuple[str, int, int], Request] = {}
-        # Trials that the scheduler stopped by the decision that is replayed next.
+        # Trials that the scheduler stopped when it got the score that is replayed next.
         self._stopped: list[Proxy] = []
 
     def load(self, ledger: Ledger, state: SchedulerState, filesystem: Any) -> bool:
         """Read the journal, and load the scheduler's saved state.
 
         Returns:
-            Whether there is a sweep to restore; otherwise it is a new one.
+            Whether there is a sweep to restore; otherwise the sweep is new.
         """
         if self.saved is None and self.searched is None:
             return False
@@ -149,10 +145,10 @@ class Restore:
     # Replay -------------------------------------------------------------------------------------
 
     def replay(self, controller: Controller) -> dict[str, list[Told]]:
-        """Replay to each component the events since it was saved, except of trials that are gone.
+        """Replay to each component the events since it was saved, except those of lost trials.
 
         Returns:
-            What loggers received for each trial before the sweep was interrupted.
+            The rows that loggers received for each trial before the sweep was interrupted.
         """
         driver = self._driver
         user_scheduler = driver.user_scheduler
@@ -201,7 +197,7 @@ class Restore:
             match command:
                 case Show() | Fold() if event.n > self.as_of:
                     driver.perform(command)
-                case Fold(outcome):  # Tune saved it, except for the rank of its checkpoint
+                case Fold(outcome):  # Tune has saved all but the rank of the checkpoint
                     manager = LeasingCheckpointManager.of(driver.trials[outcome.request.trial_id])
                     if manager is not None:
                         manager.score(outcome.request.path, outcome.metrics)
@@ -216,7 +212,7 @@ class Restore:
         if event.n > self.as_of:
             self._bring_forward(event, trial, controller)
         else:
-            driver.engine.leases.take_touched()  # Tune's trial knows what was already deleted
+            driver.engine.leases.take_touched()  # surplus checkpoints were already deleted
         if event.n > self._searcher_as_of and isinstance(event, (TrialEnded, TrialErrored)):
             controller.tell_search_of_end(trial, failed=isinstance(event, TrialErrored))
         if to_scheduler:
@@ -248,13 +244,13 @@ class Restore:
             _trains(user_scheduler.proxies.by_id[event.trial_id])
         self._driver.deliveries.deliver_again(event, search=event.n > self._searcher_as_of)
         if isinstance(event, ScoreDelivered):
-            # By chance, it may not have stopped the same trials again by that result.
+            # By chance, the scheduler may not have stopped the same trials again.
             stopped, self._stopped = self._stopped, []
             for other in stopped:
                 user_scheduler.stopped(other)
 
     def _catch_up(self, event: Event, trial: Trial, controller: Controller) -> None:
-        """Repeat an event for the scheduler."""
+        """Replay an event for the scheduler."""
         user_scheduler = self._driver.user_scheduler
         proxy = user_scheduler.proxies.of(trial)
         match event:
@@ -312,13 +308,13 @@ class Restore:
     # Continuing ----------------------------------------------------------------------------------
 
     def resume(self, controller: Controller) -> None:
-        """Carry out what was left to do, and let each trial continue from where it was."""
+        """Carry out pending commands, and let each trial continue from where it was."""
         driver, trials = self._driver, self._driver.trials
         for stage in driver.stages.values():
             stage.resume()
         for trial_id, trial in trials.items():
             driver.files.add(trial)
-            # A step that was killed or raised has deleted nothing.
+            # The interrupted step may have deleted nothing.
             driver.engine.leases.touch(trial_id)
             if trial.is_finished():
                 continue
@@ -331,7 +327,7 @@ class Restore:
                 )
             skip_existing(trial)
         past, self.past = self.past, []
-        # Only now do the trials skip the names of what is removed.
+        # Afterwards, because the trials must skip the names of removed checkpoints, too.
         remove_left_over(trials.values(), past)
         tables = any(isinstance(one, CSVLoggerCallback) for one in driver.listeners)
         driver.files.restore(trials, past, table=tables)
@@ -345,7 +341,7 @@ class Restore:
             driver.emit(Hears(trial_id))
 
     def _add_asked_for(self, past: Sequence[Event]) -> None:
-        """Add the trials that were asked for by hand, if the driver was killed before it did."""
+        """Add the requested trials that the killed driver had not added."""
         known = {event.trial_id for event in past if isinstance(event, TrialAdded)}
         lost = self._driver.engine.added - known - self._driver.trials.keys()
         for event in past:
@@ -353,7 +349,7 @@ class Restore:
                 self._driver.perform(CarryOut(event))
 
     def _record_lost(self, past: Sequence[Event]) -> None:
-        """Record what Tune's trials have saved and the end of the journal lacks."""
+        """Record reports and checkpoints that Tune has saved but the journal lacks at its end."""
         known = {event.checkpoint for event in past if isinstance(event, CheckpointSaved)}
         for trial in self._driver.trials.values():
             for event in self._driver.requests.saved_unrecorded(trial, known):
@@ -369,7 +365,7 @@ class Restore:
             if proxy.phase is Desired.ENDED and not (
                 delivery.closed(trial_id) or delivery.completed(trial_id)
             ):
-                user_scheduler.record_stop(proxy)  # by chance, it was stopped only this time
+                user_scheduler.record_stop(proxy)  # by chance, it was stopped only in the replay
             if proxy.real.status == Trial.TERMINATED and not delivery.completed(trial_id):
                 # It had made its last report, or must not continue.
                 controller.tell_search_of_end(proxy.real, failed=False)
@@ -393,13 +389,13 @@ def _trains(proxy: Proxy) -> None:
 
 
 def _note(told: dict[str, list[Told]], outcomes: Iterable[Outcome]) -> None:
-    """Record what loggers may have received, so that they receive it only once."""
+    """Record outcomes that loggers may have received, so that they receive each only once."""
     for outcome in outcomes:
         told[outcome.request.trial_id].append(Told(outcome.request.report, outcome.shown))
 
 
 def with_configs(events: Sequence[Event], trials: Mapping[str, Trial]) -> list[Event]:
-    """Return a journal's events with the hyperparameters that it omits or has as texts.
+    """Return a journal's events, with the hyperparameters that it omits or stores as text.
 
     Args:
         events: The events.

@@ -28,19 +28,18 @@ def unwrapped(scheduler: Any) -> Any:
 class ValidatedScheduler(TrialScheduler):
     """Pass only validated results, in iteration order, to an unmodified Tune scheduler.
 
-    A report reaches your scheduler, merged with its score, once its checkpoint is validated: each
-    once, older iterations of a trial before newer ones, and the trial's end after its last score.
-    A report without a validated checkpoint never reaches it. ``ValidationConfig(on_pending=...)``
-    sets what the trial does meanwhile.
+    A report, merged with its score, reaches your scheduler once its checkpoint is validated. Each
+    is passed once, older iterations of a trial before newer ones, and the trial's end after its
+    last score. A report without a validated checkpoint never reaches it.
+    ``ValidationConfig(on_pending=...)`` sets what the trial does meanwhile.
 
     For your scheduler, each trial is at the iteration of its newest score: the scheduler pauses,
-    stops and resumes it there, and clones it from there. So population based training clones
-    exactly the checkpoint that it has ranked, with its hyperparameters, however far the donor has
-    trained since.
+    stops, resumes and clones it there. So population based training clones exactly the checkpoint
+    that it has ranked, with its hyperparameters, however far the donor has trained since.
 
     The sweep also needs a :class:`~tunekit.ValidationCallback`. ``TuneConfig(metric=...)`` and the
     scheduler's own metric may be one that only validation produces. Stopping criteria of
-    ``RunConfig(stop=...)`` that read such a metric get validated results, too.
+    ``RunConfig(stop=...)`` that read such a metric also get validated results.
 
     Args:
         scheduler: The scheduler; it is not changed.
@@ -140,7 +139,7 @@ class ValidatedScheduler(TrialScheduler):
         """Add a trial, or one that is about to restart after a failure."""
         sweep, proxies = self._join(tune_controller), self._proxies
         before = proxies.by_id.get(trial.trial_id)
-        restored = before is not None and before.real is None  # its saved scheduler knows it
+        restored = before is not None and before.real is None  # the saved scheduler knows it
         proxy = proxies.add(trial)
         if before is None and trial.trial_id not in proxies.unknown:
             sweep.user_scheduler.add(proxy)
@@ -148,22 +147,19 @@ class ValidatedScheduler(TrialScheduler):
             sweep.emit(TrialRetried(trial_id=trial.trial_id))
             sweep.user_scheduler.restart(proxy)
             paused_by_hand = sweep.engine.record(trial.trial_id).paused
-            if proxy.phase is Desired.PAUSED or paused_by_hand:  # it goes on when that ends
+            if proxy.phase is Desired.PAUSED or paused_by_hand:
                 Controller(tune_controller).set_status(trial, Trial.PAUSED)
         sweep.adopt(trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Record that a trial failed: it restarts, or it has failed for good.
-
-        Your scheduler is notified only of the latter.
-        """
+        """Record that a trial failed; your scheduler is notified only if it failed for good."""
         sweep = self._join(tune_controller)
         sweep.validator.check_ray()
         sweep.emit(TrialFailed(trial_id=trial.trial_id))
         sweep.actions.stands_no_more(self._proxies.of(trial))
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Answer a trial's report; whether it is validated is known only once it has saved."""
+        """Return the decision on a report; a trial that may have to wait is held."""
         return self._join(tune_controller).actions.answer(self._proxies.of(trial), result)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
@@ -173,7 +169,7 @@ class ValidatedScheduler(TrialScheduler):
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         """Record the end of a trial that was not running."""
         sweep, proxy = self._join(tune_controller), self._proxies.of(trial)
-        # One that is stopped by hand while it waits is still judged by its last score.
+        # A trial that is stopped by hand while it waits is still ranked by its last score.
         stopped_by_hand = sweep.engine.record(trial.trial_id).stopped
         removed = not (stopped_by_hand and proxy.phase is Desired.RUNNING)
         sweep.ended(trial, removed=removed)

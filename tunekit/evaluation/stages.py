@@ -136,7 +136,7 @@ class _Sweep(Source):
 
     def _promised(self, waits: bool) -> Iterator[Mapping[str, float]]:
         """Yield the resources of trials and of validations of earlier stages that wait for them."""
-        yield from self.waiting.promised()
+        yield from self.waiting.controller.promised()
         for validator in self._earlier:
             yield from validator.wanted()
         if waits:

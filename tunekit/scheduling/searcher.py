@@ -26,14 +26,13 @@ class ValidatedSearcher(Searcher):
     """Pass only validated results to an unmodified Tune searcher.
 
     The searcher gets each validated result once, in iteration order within a trial. After a trial's
-    last validation, it gets the trial's completion with the newest validated result; if there is
-    none, without a result, like that of a trial that never reported.
+    last validation, it gets the trial's completion with the newest validated result, or without a
+    result if there is none, as for a trial that never reported.
 
     It needs a :class:`~tunekit.ValidatedScheduler` (around a ``FIFOScheduler()`` if you have none)
     and a :class:`~tunekit.ValidationCallback` in the same sweep. Put it inside a
     ``ConcurrencyLimiter``, which then limits the trials that train. But put it around a limiter
-    with
-    ``batch=True``, whose next batch waits for the scores of the previous one, and around a
+    with ``batch=True``, whose next batch waits for the scores of the previous one, and around a
     ``Repeater``, which averages scores.
 
     Args:
@@ -62,13 +61,13 @@ class ValidatedSearcher(Searcher):
             problems.instance("searcher", searcher, Searcher, "Pass a searcher of ray.tune.search.")
         problems.raise_any()
         super().__init__()
-        # Tune looks for a searcher within a searcher under this name.
+        # Tune looks for a nested searcher under this name.
         self.searcher = searcher
         self._refresh: Callable[[], None] | None = None
         self._constraints: Sequence[Constraint] = ()
-        # What a former sweep has found that your searcher has not been told of yet.
+        # The points and results of an earlier sweep that the searcher is still to be told.
         self._former: Sequence[tuple[Point, Mapping[str, Any]]] = ()
-        # The trials that your searcher does not know.
+        # The trials that were added by hand, which the searcher does not know.
         self._added: Collection[str] = ()
         self._completed: set[str] = set()
         self._final: dict[str, Mapping[str, Any] | None] = {}
@@ -107,7 +106,7 @@ class ValidatedSearcher(Searcher):
     def _innermost(self) -> Any:
         innermost = self.searcher
         while isinstance(getattr(innermost, "searcher", None), Searcher):
-            innermost = innermost.searcher  # a wrapper may have a copy from before it was set
+            innermost = innermost.searcher  # a wrapper may have a copy of an unset metric
         return innermost
 
     def attach(
@@ -119,9 +118,9 @@ class ValidatedSearcher(Searcher):
         """Connect it with a sweep.
 
         Args:
-            refresh: Checks what has become of the sweep's validations.
-            constraints: What scores must satisfy.
-            added: The trials that were added by hand, of which your searcher is told nothing.
+            refresh: Polls the sweep's validations.
+            constraints: The constraints on scores.
+            added: The trials that were added by hand, which your searcher does not know.
         """
         self._refresh, self._constraints, self._added = refresh, constraints, added
 
@@ -130,38 +129,38 @@ class ValidatedSearcher(Searcher):
         former: Sequence[tuple[Point, Mapping[str, Any]]],
         constraints: Sequence[Constraint],
     ) -> None:
-        """Tell your searcher of another sweep's results before it suggests anything.
+        """Pass another sweep's results to your searcher before its first own suggestion.
 
-        It must be about to suggest their points.
+        Its next suggestions must be their points.
 
         Args:
-            former: The points, and the flat results of each.
-            constraints: What scores must satisfy.
+            former: The points, with the flat result of each.
+            constraints: The constraints on scores.
         """
         self._former, self._constraints = former, constraints
 
     def _tell_of_former(self) -> None:
-        """Play the former trials, which every searcher takes that takes points."""
+        """Run the former trials, as all searchers with ``points_to_evaluate`` allow."""
         former, self._former, lost = self._former, (), 0
         for number, (point, result) in enumerate(former):
             trial_id = f"former_{number:05d}"
             suggested = self._innermost.suggest(trial_id)
             if suggested is None:
-                continue  # it has that one already
+                continue  # it already has this point
             is_point = all(_is_close(value_at(suggested, name), v) for name, v in point.items())
             lost += not is_point
             told = {**self._told(trial_id, result), DONE: True} if is_point else None
             self._innermost.on_trial_complete(trial_id, result=told, error=told is None)
         if lost:
             logger.warning(
-                "%d of %d results of the former sweep are left out: %s has suggested something "
-                "else than points_to_evaluate.",
+                "%d of %d results of the former sweep are left out, because %s suggested something "
+                "other than points_to_evaluate.",
                 lost,
                 len(former),
                 type(self._innermost).__name__,
             )
 
-    # What Tune asks and tells ------------------------------------------------------------------
+    # Called by Tune ----------------------------------------------------------------------------
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
@@ -170,7 +169,7 @@ class ValidatedSearcher(Searcher):
         return bool(self.searcher.set_search_properties(metric, mode, config, **spec))
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
-        """Pass the limit to a searcher that has one of its own; a batch is left unchanged."""
+        """Pass the limit to your searcher; the size of a batch is left unchanged."""
         if isinstance(self.searcher, ConcurrencyLimiter):
             return False
         return bool(self.searcher.set_max_concurrency(max_concurrent))
@@ -184,7 +183,7 @@ class ValidatedSearcher(Searcher):
         return self.searcher.suggest(trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Ignore a report: your searcher gets validated results only."""
+        """Ignore a report, because your searcher gets validated results only."""
         if self._refresh is None:
             raise WiringError(
                 "ValidatedSearcher was given to a sweep without a ValidatedScheduler. Pass "
@@ -222,12 +221,12 @@ class ValidatedSearcher(Searcher):
     # Called with validated results -------------------------------------------------------------
 
     def receive(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Give your searcher a validated result."""
+        """Pass a validated result to your searcher."""
         if trial_id not in self._added:
             self.searcher.on_trial_result(trial_id, {**self._told(trial_id, result), DONE: False})
 
     def finish(self, trial_id: str, result: Mapping[str, Any] | None) -> None:
-        """Receive a trial's newest validated ``result``, after its last validation has ended."""
+        """Record a trial's newest validated result, after its last validation has ended."""
         if trial_id in self._added:
             return
         self._final[trial_id] = result
@@ -255,15 +254,11 @@ class ValidatedSearcher(Searcher):
 
     def get_state(self) -> dict[str, Any]:
         """Return what Tune saves in addition to your searcher's own state."""
-        return {
-            "completed": set(self._completed),
-            "final": dict(self._final),
-            "former": self._former,
-        }
+        return {"completed": self._completed, "final": self._final, "former": self._former}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Load what Tune restores in addition to your searcher's own state."""
-        self._completed, self._final = set(state["completed"]), dict(state["final"])
+        self._completed, self._final = state["completed"], state["final"]
         self._former = state["former"]
 
     def save(self, checkpoint_path: str) -> None:
@@ -276,7 +271,7 @@ class ValidatedSearcher(Searcher):
 
 
 def _is_close(suggested: list[Any], value: Any) -> bool:
-    """Return whether a value was suggested; searchers may compute with it."""
+    """Return whether a value was suggested; a searcher may round floats."""
     if isinstance(value, float):
         return bool(suggested) and math.isclose(suggested[0], value, rel_tol=1e-6)
     return suggested == [value]

@@ -12,9 +12,8 @@ import cloudpickle
 from ray import tune
 from ray.tune.schedulers import TrialScheduler
 
-from tunekit._ray.proxies import Proxy
+from tunekit._ray.proxies import Proxies, Proxy
 from tunekit.journal.home import Home
-from tunekit.scheduling.proxies import Proxies
 
 __all__ = ["SchedulerState", "dump", "load"]
 
@@ -51,7 +50,7 @@ class SchedulerState:
             home: The location of the experiment.
         """
         state = {
-            # A copy: what refers to the scheduler itself would get a part of its dict otherwise.
+            # A copy, because a reference to the scheduler itself would get only part of its dict.
             "scheduler": dict(self.scheduler.__dict__),
             "judged": {trial_id: proxy.state() for trial_id, proxy in self.proxies.by_id.items()},
             "offers": self.proxies.offers,
@@ -62,7 +61,7 @@ class SchedulerState:
             if not self._told_of_none:
                 self._told_of_none = True
                 logger.warning(
-                    "%s cannot be saved with the experiment (%s): a restored sweep starts with a "
+                    "%s cannot be saved with the experiment (%s). A restored sweep starts with a "
                     "new one, which gets all results again.",
                     type(self.scheduler).__name__,
                     error,
@@ -88,15 +87,15 @@ class SchedulerState:
 def dump(state: Mapping[str, Any], home: Home) -> bytes:
     """Pickle a state that contains proxies of trials and checkpoints.
 
-    Proxies are pickled by name, as the trials are Tune's, and checkpoints by their paths within
-    the experiment, which may be moved.
+    Proxies are pickled by name, because Tune saves the trials, and checkpoints by their paths
+    within the experiment, which may be moved.
 
     Args:
         state: The state.
         home: The location of the experiment.
 
     Raises:
-        Exception: What a part of the state raises that cannot be pickled.
+        Exception: Any error of a part of the state that cannot be pickled.
 
     Example:
         >>> dumped = dump({"at": tune.Checkpoint("/sweep/a/checkpoint_1")}, Home("/sweep"))

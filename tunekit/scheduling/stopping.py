@@ -21,7 +21,7 @@ __all__ = ["StoppingCriteria"]
 class StoppingCriteria:
     """Take over from Tune the criteria of ``RunConfig(stop=...)`` on validated metrics.
 
-    Tune looks at reports, which lack these metrics, or have training's values of them.
+    Tune evaluates reports, which lack these metrics or have training's values for them.
 
     Args:
         fail: Ends the sweep with an error.
@@ -35,7 +35,7 @@ class StoppingCriteria:
         self._fail = fail
         self._least = Criteria()
         self._stopper: ValidatedStopper | None = None
-        # Each trial's criterion in the journal, once that has been read.
+        # Each trial's criterion in the journal; None until it is read.
         self._recorded: dict[str, Mapping[str, Any]] | None = None
         # The number of validated metrics when criteria were last taken over.
         self._names = 0
@@ -55,7 +55,7 @@ class StoppingCriteria:
         return not self._least.empty or (self._stopper is not None and self._stopper.by_metrics)
 
     def may_read(self, trial: Trial) -> bool:
-        """Return whether any score of a trial may stop it, judging by its last report."""
+        """Return whether any score of a trial may stop it, given its last report."""
         unknown = trial.stopping_criterion.keys() - flatten(trial.last_result).keys()
         return self.by_scores or bool(unknown)
 
@@ -91,7 +91,7 @@ class StoppingCriteria:
     ) -> bool:
         """Return whether a validated result ends its trial.
 
-        A stopper gets each result once, whatever the outcome: it may count them.
+        A stopper gets each result once in any case, because it may count results.
 
         Args:
             trial_id: The trial.
@@ -105,9 +105,9 @@ class StoppingCriteria:
         return self._least.reached(trial_id, result) or stops
 
     def alike(self, trial_id: str, metric: str, interval: Interval) -> bool:
-        """Return whether the decision to end a trial is the same for all values in an interval.
+        """Return whether no value in an interval would change the decision to end a trial.
 
-        It is False with a stopper that reads validated metrics, because that may count results.
+        False with a stopper that reads validated metrics, because it may count results.
         """
         if self._stopper is not None and self._stopper.by_metrics:
             return False

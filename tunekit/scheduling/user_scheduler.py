@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 class UserScheduler:
     """Pass results and ends of trials to the user's scheduler, and process its decisions.
 
-    Its decisions change only proxies: ``tunekit.scheduling.trial_actions`` carries them out.
+    Its decisions change only proxies; ``tunekit.scheduling.trial_actions`` carries them out.
 
     Args:
         state: The scheduler, and its view of trials.
@@ -83,13 +83,12 @@ class UserScheduler:
         )
         #: The scheduler's kind.
         self.traits = traits_of(self.scheduler)
-        #: In a restore, the number of results of each trial that the scheduler has yet to get
-        #: again.
+        #: In a restore, the number of results of each trial that are still to be replayed.
         self.to_hear: Counter[str] = Counter()
 
     @property
     def objectives(self) -> dict[str, str | None]:
-        """Return the metrics that it ranks trials by, each with its mode."""
+        """Return the metrics that the scheduler ranks trials by, each with its mode."""
         return objectives_of(self.scheduler, self.mode)
 
     @property
@@ -100,25 +99,25 @@ class UserScheduler:
     # Which scores it uses ----------------------------------------------------------------------
 
     def serves(self, trial: Trial, report: Mapping[str, Any]) -> float | None:
-        """Return what the score of a trial's new report would serve in its internal state, if any.
+        """Return the entry of the scheduler that a new report's score would fill, such as a rung.
 
-        It is called once for each report: the result is kept in the proxy, then in the journal.
+        It is called once for each report; the result is kept in the proxy, then in the journal.
         """
         now = flatten(report).get(time_attr_of(self.scheduler))
         coming = self._engine.coming(trial.trial_id, before=report[TRAINING_ITERATION])
         return None if now is None else self._rule(trial.trial_id).serves(now, coming)
 
     def decides_again(self, trial_id: str) -> bool:
-        """Return whether it can use a score of a later report of a trial, too."""
+        """Return whether the scheduler can use a score of a later report of a trial."""
         coming = self._engine.coming(trial_id)
         return self._rule(trial_id).serves(math.inf, coming) is not None
 
     def past_last(self, trial_id: str) -> bool:
-        """Return whether a trial has reported after the last report whose score it can use."""
+        """Return whether no score of a trial's newest or later reports can be used."""
         return not self._engine.record(trial_id).used and not self.decides_again(trial_id)
 
     def decides_alike(self, request: Request, metric: str, interval: Interval) -> bool:
-        """Return whether its decision is the same for a whole interval; False if unknown."""
+        """Return whether no score in an interval changes a decision; False if unknown."""
         if request.serves is None or metric not in self.objectives:
             return True
         proxy = self.proxies.by_id[request.trial_id]
@@ -130,17 +129,16 @@ class UserScheduler:
     # Notifying the scheduler -------------------------------------------------------------------
 
     def add(self, proxy: Proxy) -> None:
-        """Notify it of a new trial."""
+        """Notify the scheduler of a new trial."""
         self.scheduler.on_trial_add(self.view, proxy)
         self.take_up()
 
     def restart(self, proxy: Proxy) -> None:
         """Report that a trial restarts, but only to a scheduler that was notified of the failure.
 
-        A scheduler has seen the trial at its newest delivered score, and continues from there:
-        which trials it compares, and when, does not depend on which machine failed. With Tune
-        alone, the scheduler starts again with the trial, which then joins another bracket of
-        HyperBand.
+        A scheduler has seen the trial at its newest delivered score, and continues from there, so
+        its comparisons do not depend on which machine failed. With Tune alone, the trial is new to
+        the scheduler, and joins another bracket of HyperBand.
         """
         proxy.ending = False
         if proxy.phase is Desired.ENDED:
@@ -153,7 +151,7 @@ class UserScheduler:
             proxy.phase = Desired.PENDING
 
     def fail(self, proxy: Proxy) -> None:
-        """Notify it that a trial has failed for good and can no longer be cloned."""
+        """Notify the scheduler that a trial has failed for good; it can no longer be cloned."""
         if proxy.phase is not Desired.ENDED:
             proxy.failed, proxy.phase = True, Desired.PENDING
             self.scheduler.on_trial_error(self.view, proxy)
@@ -170,10 +168,10 @@ class UserScheduler:
             self._void(proxy)
 
     def hears(self, trial_id: str) -> bool:
-        """Return whether it may get a result of the trial now, or its end.
+        """Return whether the scheduler may get a result of the trial now, or its end.
 
-        It may not while it has paused the trial: Tune's schedulers get results of running trials
-        only.
+        It may not while it has paused the trial, because Tune's schedulers get results of running
+        trials only.
         """
         return self.proxies.by_id[trial_id].phase in (Desired.RUNNING, Desired.ENDED)
 
@@ -190,7 +188,7 @@ class UserScheduler:
         stops: bool,
         decided: str | None = None,
     ) -> str:
-        """Pass a validated result of a trial to it; return its decision.
+        """Pass a validated result of a trial to the scheduler; return its decision.
 
         The decision is carried out at the end of the step, or at the trial's next report. The
         scheduler may add to the result.
@@ -199,9 +197,10 @@ class UserScheduler:
             trial: The trial.
             result: The result, flat.
             scored: The score that is delivered.
-            stops: Whether the trial ends in any case; then the scheduler does not decide.
-            decided: Its decision before the sweep was interrupted, if there was one; that decision
-                holds, because it may have been carried out.
+            stops: Whether a stopping criterion ends the trial, so that the scheduler does not
+                decide.
+            decided: The decision before the sweep was interrupted, if there was one; it holds,
+                because it may have been carried out.
         """
         proxy, request = self.proxies.of(trial), scored.request
         checkpoint = request.checkpoint or tune.Checkpoint(
@@ -242,7 +241,7 @@ class UserScheduler:
         return decision
 
     def remind_of(self, proxy: Proxy, version: Version, decided: str | None = None) -> None:
-        """Pass an earlier result of a paused trial to it again: see ``Reminders``."""
+        """Pass an earlier result of a paused trial to the scheduler again."""
         proxy.phase = Desired.RUNNING
         decision = self.scheduler.on_trial_result(self.view, proxy, dict(version.result))
         decision = decided or decision
@@ -261,11 +260,11 @@ class UserScheduler:
         self.proxies.reopen(proxy)
 
     def has_ended(self, trial: Trial) -> bool:
-        """Return whether it has stopped a trial, or was notified of its end."""
+        """Return whether the scheduler has stopped a trial, or was notified of its end."""
         return self.proxies.of(trial).phase is Desired.ENDED
 
     def finish(self, trial: Trial, result: Mapping[str, Any] | None) -> None:
-        """Notify it of a trial's end, after all of the trial's results.
+        """Notify the scheduler of a trial's end, after all of the trial's results.
 
         It gets the trial's newest validated result, unless it has stopped the trial.
         """
@@ -297,7 +296,7 @@ class UserScheduler:
         self.proxies.reopen(proxy)
 
     def gone(self, trial: Trial) -> None:
-        """Record that a trial has ended: it can no longer be cloned."""
+        """Record that a trial has ended, so that it can no longer be cloned."""
         proxy = self.proxies.of(trial)
         self.proxies.leave(proxy)
         self.proxies.offers.pop(trial.trial_id, None)
@@ -307,9 +306,9 @@ class UserScheduler:
     # Carrying out its decisions ----------------------------------------------------------------
 
     def stopped(self, proxy: Proxy) -> None:
-        """End a trial that it has stopped, as Tune's ``stop_trial`` does.
+        """End a trial that the scheduler has stopped, as Tune's ``stop_trial`` does.
 
-        In a restored sweep, a trial that continued before continues again.
+        In a replay, a trial that continued the first time continues again.
         """
         if proxy.phase is Desired.ENDED or self.to_hear[proxy.trial_id]:
             return
@@ -317,7 +316,7 @@ class UserScheduler:
         self.record_stop(proxy)
 
     def record_stop(self, proxy: Proxy) -> None:
-        """Record that it has stopped a trial by another trial's result."""
+        """Record that the scheduler has stopped a trial because of another trial's result."""
         self._emit(Decided(trial_id=proxy.trial_id, decision=TrialScheduler.STOP))
 
     def _idle(self) -> bool:
@@ -328,19 +327,19 @@ class UserScheduler:
         return (
             self._controller.still
             and self._validator.quiet
-            and all(
-                proxy.stands is None and not self._goes_on_later(proxy)
+            and not any(
+                proxy.stands is not None
+                # To the scheduler, a trial that is paused by hand runs.
+                or (
+                    proxy.phase in (Desired.PENDING, Desired.RUNNING)
+                    and self.proxies.paused_by_hand(proxy.trial_id)
+                )
                 for proxy in self.proxies.by_id.values()
             )
         )
 
-    def _goes_on_later(self, proxy: Proxy) -> bool:
-        """Return whether it takes a trial to run that is paused by hand."""
-        begun = proxy.phase in (Desired.PENDING, Desired.RUNNING)
-        return begun and self.proxies.paused_by_hand(proxy.trial_id)
-
     def take_up(self) -> None:
-        """Process the changes that it has made to trials, and the checkpoints it has looked at."""
+        """Process the scheduler's changes to trials, and keep the checkpoints that it has read."""
         for proxy in self.proxies.take_touched():
             change = proxy.change
             if change.restored_from is not None:
@@ -363,7 +362,7 @@ class UserScheduler:
         proxy.phase = Desired.PAUSED
 
     def _void(self, proxy: Proxy) -> None:
-        """Leave a trial unchanged, as it ended before it was overwritten."""
+        """Drop the change to a trial that ended, or continued, before it was overwritten."""
         self._give_up_change(proxy)
         proxy.phase = Desired.RUNNING
         self.proxies.reopen(proxy)
@@ -376,7 +375,7 @@ class UserScheduler:
     # Checkpoints for clones --------------------------------------------------------------------
 
     def _keep(self, proxy: Proxy, *, gone: bool = False) -> None:
-        """Keep the checkpoints of a trial that it may clone, and the one to overwrite it with.
+        """Keep the checkpoints of a trial that may be cloned, and the one that overwrites it.
 
         Args:
             proxy: The trial.
@@ -388,7 +387,7 @@ class UserScheduler:
         needed: dict[Holder, Any] = {
             for_scored(trial_id): None if gone else proxy.version,
             for_offered(trial_id): self.proxies.offers.get(trial_id),
-            # Until it has saved a checkpoint, it is restored from there.
+            # It is restored from that one until it has saved its own.
             for_clone(trial_id, self._engine.ancestry.generation(trial_id) + 1): restored,
         }
         for holder, one in needed.items():
@@ -404,7 +403,7 @@ class UserScheduler:
             self._keep(proxy, gone=self._engine.delivery.over(trial_id))
 
     def exploit(self, proxy: Proxy) -> Change:
-        """Record that a trial is overwritten; return the change that it applies."""
+        """Record that a trial is overwritten; return the change to apply."""
         trial, change, source = proxy.real, proxy.change, proxy.change.source
         restored: Any = change.restored_from
         old = copy.deepcopy(trial.config)
@@ -425,7 +424,7 @@ class UserScheduler:
         return self._overwrite(proxy, exploit, change)
 
     def exploit_again(self, trial: Trial, exploit: Exploited, version: Version | None) -> Change:
-        """Overwrite a trial as before the sweep was interrupted; return the change that it applies.
+        """Overwrite a trial as before the sweep was interrupted; return the change to apply.
 
         Args:
             trial: The trial.

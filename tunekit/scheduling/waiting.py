@@ -1,8 +1,9 @@
-"""Which trials wait for validations, and what may use their resources meanwhile."""
+"""Decide which trials wait for validations, and what may use their resources meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -12,6 +13,7 @@ from ray.tune.schedulers import FIFOScheduler
 
 from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
+from tunekit._ray.functions import is_checkpointable_function
 from tunekit._ray.proxies import Proxy
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
@@ -38,10 +40,11 @@ from tunekit.validating.validator import Around, Launch, Validator
 
 __all__ = ["Waiting", "is_unsaved"]
 
-# At most as many trials start between two checks of the free resources.
+# The most trials that start between two checks of the free resources.
 _STARTED_AT_ONCE = 100
 
 
+@dataclass(eq=False)
 class Waiting(Around):
     """Decide which trials wait, and how trials and validations share resources.
 
@@ -56,60 +59,55 @@ class Waiting(Around):
         user_scheduler: Its scheduler.
         shares: How trials and validations share the cluster.
         best_in_full: Whether a score that may be the best so far is evaluated in full.
-        draining: Returns whether the sweep waits only for validations.
+        over: Returns whether all trials have ended, so that the sweep waits only for validations.
     """
 
-    def __init__(
-        self,
-        config: ValidationConfig,
-        trials: Mapping[str, Trial],
-        engine: Engine,
-        stopping: StoppingCriteria,
-        validator: Validator,
-        clock: Clock,
-        controller: Controller,
-        user_scheduler: UserScheduler,
-        *,
-        shares: Shares,
-        best_in_full: bool,
-        draining: Callable[[], bool],
-    ):
-        self._config, self._trials, self._engine = config, trials, engine
+    config: ValidationConfig
+    trials: Mapping[str, Trial]
+    engine: Engine
+    stopping: StoppingCriteria
+    validator: Validator
+    clock: Clock
+    controller: Controller
+    user_scheduler: UserScheduler
+    shares: Shares
+    best_in_full: bool
+    over: Callable[[], bool]
+    #: How long trials take to start, and to train an iteration.
+    starts: StartTimes = field(default_factory=StartTimes, init=False)
+    #: Trials that released their resources and whose scores have arrived.
+    ready: dict[str, Trial] = field(default_factory=dict, init=False)
+    #: The number of slots that trials have released and in which no other is starting yet.
+    given_up: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
         #: The validations whose scores the scheduler decides by.
-        self.pool = validator.pool
-        self._executor, self._clock = validator.executor, clock
-        self._controller, self._user_scheduler, self.shares = controller, user_scheduler, shares
-        self._stopping, self._best_in_full, self._draining = stopping, best_in_full, draining
-        #: How long trials take to start, and to train an iteration.
-        self.starts = StartTimes()
-        #: Trials that released their resources and whose scores have arrived.
-        self.ready: dict[str, Trial] = {}
-        #: The number of slots that trials have released and in which no other is starting yet.
-        self.given_up = 0
+        self.pool = self.validator.pool
+        self.executor = self.validator.executor
 
     # Which scores count ------------------------------------------------------------------------
 
     @property
     def judged_by(self) -> JudgedBy:
         """See :class:`~tunekit.validating.validator.Around`."""
-        return self._engine.judged_by
+        return self.engine.judged_by
 
     def alike(self, request: Request, name: str, interval: Interval) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
-        limits = (one for one in self._engine.constraints if one.metric == name)
+        limits = (one for one in self.engine.constraints if one.metric == name)
         if not all(one.surely_holds(interval) for one in limits):
             return False
-        if self._best_in_full and self._engine.may_be_best(name, interval):
+        if self.best_in_full and self.engine.may_be_best(name, interval):
             return False
-        return self._stopping.alike(
+        return self.stopping.alike(
             request.trial_id, name, interval
-        ) and self._user_scheduler.decides_alike(request, name, interval)
+        ) and self.user_scheduler.decides_alike(request, name, interval)
 
     # Which trials wait -------------------------------------------------------------------------
 
     def waits_for(self, trial_id: str) -> Waits:
         """Return for which of its pending scores a trial waits."""
-        asked, trial = self._config.on_pending, self._trials.get(trial_id)
+        asked, trial = self.config.on_pending, self.trials.get(trial_id)
         if asked != "auto" or trial is None:
             return waits_for(asked)
         return waits_for(
@@ -118,47 +116,45 @@ class Waiting(Around):
             swaps=self.hands_over(trial, whole=True),
             short=self.validate_themselves and self.are_short,
             undecided=self.undecided(),
-            synchronous=self._user_scheduler.traits.synchronous,
+            synchronous=self.user_scheduler.traits.synchronous,
         )
 
     @property
     def are_short(self) -> bool:
         """Return whether validations are so short that a trial waits for each, as inline."""
-        short = self._config.where == "trial" or self.pool.durations.are_short()
-        return self._executor.in_trials and short
+        short = self.config.where == "trial" or self.pool.durations.are_short()
+        return self.executor.in_trials and short
 
     def undecided(self) -> bool:
-        """Return whether no score decides anything, and trials validate to save starts."""
-        fifo = type(self._user_scheduler.scheduler) is FIFOScheduler
+        """Return whether no decision depends on scores, and validating in trials saves starts."""
+        fifo = type(self.user_scheduler.scheduler) is FIFOScheduler
         return fifo and self.validate_themselves and self.pool.durations.start_s > 0
 
     def waits(self, trial_id: str) -> Waits | None:
-        """Return for which pending scores a trial that has reported waits; None if for none."""
-        if not self._engine.delivery.waits(trial_id):
+        """Return for which pending scores a trial that has reported waits; None if it does not."""
+        if not self.engine.delivery.waits(trial_id):
             return None
-        waits, resumes = self.waits_for(trial_id), self._controller.can_resume
-        if waits is Waits.LATE and self.squeezed and not resumes(self._trials[trial_id]):
+        waits, resumes = self.waits_for(trial_id), self.controller.can_resume
+        if waits is Waits.LATE and self.squeezed and not resumes(self.trials[trial_id]):
             return None  # no validation runs before it ends
         stands = stands_still(
             waits,
             scores=1,
-            decisions=self._engine.delivery.pending_decisions(trial_id),
-            past_last=lambda: self._user_scheduler.past_last(trial_id),
+            decisions=self.engine.delivery.pending_decisions(trial_id),
+            past_last=lambda: self.user_scheduler.past_last(trial_id),
         )
         return waits if stands else None
 
     def may_wait(self, proxy: Proxy) -> bool:
-        """Return whether a trial that reports may have to wait for scores.
+        """Return whether a trial that reports may have to wait for scores, and so is held.
 
-        If so, it is held. Whether it does wait depends on whether its report is saved and
-        validated.
+        Whether it waits then depends on whether its report is saved and validated.
         """
-        waits, used = self.waits_for(proxy.trial_id), proxy.serves is not None
-        decides_again = self._user_scheduler.decides_again
+        used, decides_again = proxy.serves is not None, self.user_scheduler.decides_again
         return stands_still(
-            waits,
+            self.waits_for(proxy.trial_id),
             scores=1,
-            decisions=self._engine.delivery.pending_decisions(proxy.trial_id) + used,
+            decisions=self.engine.delivery.pending_decisions(proxy.trial_id) + used,
             past_last=lambda: not used and not decides_again(proxy.trial_id),
         )
 
@@ -166,23 +162,23 @@ class Waiting(Around):
         """Return the attempts to start now in the processes of waiting trials.
 
         If validations can also run elsewhere and are not short, they run only in trials whose slots
-        would otherwise be unused: there they end first.
+        would otherwise be unused, because they end first there.
         """
         short, undecided = self.are_short, self.undecided()
         hosts = {
             trial_id: proxy.real
-            for trial_id, proxy in self._user_scheduler.proxies.open.items()
+            for trial_id, proxy in self.user_scheduler.proxies.open.items()
             if proxy.doing is Actual.HELD
             and not pool.hosts(trial_id)
-            and trial_id not in self._controller.leaving
+            and trial_id not in self.controller.leaving
             and self._hosts(proxy.real)
             and (waits := self.waits(trial_id)) is not None
             and not (elsewhere and not short and self.way(proxy, waits) is not Way.KEEP)
         }
         attempts = pool.start_in_trials(
             hosts,
-            each=waits_for_each(self._config.on_pending, short=short, undecided=undecided),
-            others_wait=self._controller.has_new_trials and self._hand_over(),
+            each=waits_for_each(self.config.on_pending, short=short, undecided=undecided),
+            others_wait=self.controller.has_new_trials and self._hand_over(),
             all_count=self.judged_by.all_count,
         )
         return attempts, hosts
@@ -194,16 +190,16 @@ class Waiting(Around):
             proxy: The trial.
             waits: For which of its pending scores it waits.
         """
-        scheduler = self._user_scheduler
+        scheduler = self.user_scheduler
         return while_it_waits(
-            self._config.on_pending,
+            self.config.on_pending,
             waits,
             squeezed=self.squeezed,
             ready=bool(self.ready),
-            new_trials=self._controller.has_new_trials,
+            new_trials=self.controller.has_new_trials,
             handed_over=self._is_taken(proxy.real),
             undecided=self.undecided(),
-            decisions=self._engine.delivery.pending_decisions(proxy.trial_id),
+            decisions=self.engine.delivery.pending_decisions(proxy.trial_id),
             synchronous=scheduler.traits.synchronous,
             decides_again=lambda: scheduler.decides_again(proxy.trial_id),
         )
@@ -213,18 +209,17 @@ class Waiting(Around):
     @property
     def _first(self) -> Trial | None:
         """Return the first trial, which represents all others."""
-        return next(iter(self._trials.values()), None)
+        return next(iter(self.trials.values()), None)
 
     @property
     def validate_themselves(self) -> bool:
         """Return whether checkpoints are validated in the processes of waiting trials."""
         trial = self._first
-        return self._config.on_pending != "continue" and trial is not None and self._hosts(trial)
+        return self.config.on_pending != "continue" and trial is not None and self._hosts(trial)
 
     def _hosts(self, trial: Trial) -> bool:
         """Return whether a validation could run in the processes of a trial while it waits."""
-        bundles = self._controller.bundles_of(trial)
-        return self._executor.fits_in(self.shares.processes(bundles))
+        return self.executor.fits_in(self.shares.processes(trial.placement_group_factory.bundles))
 
     @property
     def squeezed(self) -> bool:
@@ -236,19 +231,16 @@ class Waiting(Around):
 
         It cannot if actors are reused: the next trial runs there.
         """
-        controller = self._controller
+        controller = self.controller
         return not controller.reuses_actors and self._hosts(trial) and controller.has_actor(trial)
 
     def _is_taken(self, trial: Trial) -> bool:
         """Return whether another trial would run now in place of a waiting one."""
-        controller = self._controller
-        if not self.hands_over(trial):
-            return False
-        if controller.reuses_actors:
-            return not is_unsaved(trial)
+        controller = self.controller
+        if not self.hands_over(trial) or is_unsaved(trial):
+            return False  # it would lose its unsaved iterations
         takers = controller.without_actor + len(self.ready)
-        # Otherwise no trial would start there, or this one would lose what it has trained since.
-        return takers > self.given_up and not is_unsaved(trial)
+        return controller.reuses_actors or takers > self.given_up
 
     def hands_over(self, trial: Trial, *, whole: bool = False) -> bool:
         """Return whether another trial runs with the resources of a waiting one.
@@ -257,38 +249,35 @@ class Waiting(Around):
             trial: The trial.
             whole: Whether it waits for a whole validation; otherwise, for the pending ones.
         """
-        controller, pool = self._controller, self.pool
+        controller, pool = self.controller, self.pool
         if controller.reuses_actors:  # a function must have asked for its checkpoint
-            return controller.can_resume(trial) or not controller.is_function(trial)
+            return controller.can_resume(trial) or not is_checkpointable_function(
+                trial.get_trainable_cls()
+            )
         if not self.shares.apart or not controller.can_resume(trial):
             return False
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         wait_s = pool.durations.typical_s if whole else pool.wait_s(trial.trial_id, now)
         return pays_for_a_start(wait_s, self.starts.typical_s)
 
     def _hand_over(self) -> bool:
         """Return whether trials usually hand over their resources."""
-        controller = self._controller
-        resumed = next(filter(controller.can_resume, self._trials.values()), None)
-        if controller.reuses_actors:
-            first = self._first
-            return resumed is not None or (first is not None and not controller.is_function(first))
+        controller = self.controller
+        resumed = next(filter(controller.can_resume, self.trials.values()), None)
+        if controller.reuses_actors and resumed is None:
+            resumed = self._first
         return resumed is not None and self.hands_over(resumed, whole=True)
-
-    def promised(self) -> Iterable[Mapping[str, float]]:
-        """Return the resources of each trial that waits for them: trials come first."""
-        return self._controller.promised()
 
     def leaves_out(self, trial: Trial) -> bool:
         """Return whether a trial's scores that no decision depends on are optional.
 
-        They are if it is known which scores decide, no stopper reads each of them, and they take a
-        trial's time.
+        They are if it is known which scores decide, no stopper reads all scores, and validations
+        take time from trials.
         """
         return (
-            self._config.when == "auto"
-            and self._user_scheduler.traits.at_times
-            and not self._stopping.may_read(trial)
+            self.config.when == "auto"
+            and self.user_scheduler.traits.at_times
+            and not self.stopping.may_read(trial)
             and not (
                 self.validate_themselves
                 and self.pool.durations.are_free(self.starts.iteration_s, scores=True)
@@ -296,27 +285,27 @@ class Waiting(Around):
         )
 
     def saves(self, trial: Trial, report: Mapping[str, Any]) -> bool:
-        """Return whether a trial is to save at a report, as far as ``when`` decides.
+        """Return whether ``when`` lets a trial save at a report.
 
-        A checkpoint that decides nothing is not worth an iteration's time.
+        A checkpoint that no decision depends on is not worth an iteration's time.
         """
-        used = bool(report.get(DONE)) or self._user_scheduler.proxies.of(trial).serves is not None
-        if used or self._config.when != "auto":
+        used = bool(report.get(DONE)) or self.user_scheduler.proxies.of(trial).serves is not None
+        if used or self.config.when != "auto":
             return used
         free = self.pool.durations.are_free(self.starts.iteration_s)
         return free or not self.leaves_out(trial)
 
     def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
         """See :class:`~tunekit.validating.validator.Around`."""
-        capacity = executor.capacity(self.promised()) if pool.needs_capacity else 0
+        capacity = executor.capacity(self.controller.promised()) if pool.needs_capacity else 0
         if pool.waiting and executor.in_trials:
             yield self._start_in_trials(pool, elsewhere=capacity > 0)
-        # In the processes of trials, validations wait for resources; else one is always started.
+        # Where trials validate, other validations wait for resources; else one always starts.
         waits = self.validate_themselves and not self.over()
         yield pool.start(capacity, now, waits=waits, all_count=self.judged_by.all_count), {}
         if pool.has_optional and not pool.waiting and not self.over():
             room = executor.capacity(self.kept())
-            yield pool.start_optional(room, self._engine.best, now), {}
+            yield pool.start_optional(room, self.engine.best, now), {}
 
     def end(
         self, pool: Pool, executor: Executor, now: float
@@ -324,23 +313,19 @@ class Waiting(Around):
         """See :class:`~tunekit.validating.validator.Around`."""
         if not (pool.has_optional and self.over()):
             return [], []
-        return pool.end_optional(executor.capacity(()), self._engine.best, now)
+        return pool.end_optional(executor.capacity(()), self.engine.best, now)
 
     def kept(self) -> Iterator[Mapping[str, float]]:
-        """Yield the resources that others may need: trials that could start, scores that decide."""
-        idle = islice(self._controller.idle, _STARTED_AT_ONCE)
-        yield from map(self._controller.needs_of, idle)
+        """Yield the resources to leave free for trials that could start, and scores that decide."""
+        idle = islice(self.controller.idle, _STARTED_AT_ONCE)
+        yield from map(self.controller.needs_of, idle)
         yield from self.to_come()
-        if self.shares.apart or not self._executor.in_trials:
-            yield self._executor.need  # one slot is reserved for scores that decide
-
-    def over(self) -> bool:
-        """Return whether all trials have ended."""
-        return self._draining()
+        if self.shares.apart or not self.executor.in_trials:
+            yield self.executor.need  # one slot is reserved for scores that decide
 
     def to_come(self) -> list[Mapping[str, float]]:
         """Return the resources of future trials, for as many as could start at once."""
-        controller, trial = self._controller, self._first
+        controller, trial = self.controller, self._first
         if trial is None:
             return []
         comes = controller.has_new_trials or controller.to_come
@@ -352,14 +337,14 @@ class Waiting(Around):
         trial = self._first
         if trial is None:
             return False
-        return not self._controller.needs_of(trial).keys().isdisjoint(self._executor.need)
+        return not self.controller.needs_of(trial).keys().isdisjoint(self.executor.need)
 
     def places(self) -> int | None:
-        """Return how many trials may have a process at once; None: as many as get resources.
+        """Return how many trials may have a process at once; None if only resources limit them.
 
-        It is 0 while pending validations lack resources that trials would take: those by which the
-        scheduler will decide, or all if none fits next to a trial. (Trials that hand over their
-        resources would lose these to the validations.)
+        It is 0 while pending validations lack resources that trials would take. Only validations
+        that the scheduler will use count, unless none fits next to a trial. (Trials that hand over
+        their resources would lose these to the validations.)
         """
         wanted = not self.pool.quiet if self.squeezed else self.pool.wants_room
         if wanted and self.contend and not self._hand_over():
@@ -373,8 +358,8 @@ class Waiting(Around):
 
     def spare(self) -> None:
         """End evaluators without work if trials need their resources."""
-        if self.contend and self.pool.quiet and any(True for _ in self.promised()):
-            self._executor.spare(0 if self.validate_themselves else self.shares.validations)
+        if self.contend and self.pool.quiet and any(True for _ in self.controller.promised()):
+            self.executor.spare(0 if self.validate_themselves else self.shares.validations)
 
 
 def is_unsaved(trial: Trial) -> bool:
