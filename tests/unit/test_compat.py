@@ -141,11 +141,10 @@ def test_torch_can_be_imported_after_the_logger_that_did_without():
 def test_every_private_name_that_is_imported_is_checked_at_import():
     import ast
 
-    checked = {
-        (module, dotted.split(".")[0])
-        for module, names in (compat.NEEDED | compat.NEEDED_BY_TRAINERS).items()
-        for dotted in names.split()
-    }
+    checked = set()
+    for owner, names in (compat.NEEDED | compat.NEEDED_BY_TRAINERS).items():
+        module, _, kind = owner.partition(":")
+        checked |= {(module, kind or dotted.split(".")[0]) for dotted in names.split()}
     folder = Path(compat.__file__).parent
     for path in folder.glob("*.py"):
         if path.name == "local.py":  # for tests only

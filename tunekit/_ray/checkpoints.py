@@ -1,4 +1,4 @@
-"""Deletes surplus checkpoints, and the remains of interrupted uploads.
+"""Delete surplus checkpoints, and the remains of interrupted uploads.
 
 ``core/retention.py`` decides when a checkpoint may be deleted.
 """
@@ -65,7 +65,7 @@ def start_from(trial: Trial, checkpoint: Any) -> None:
 
 
 def take_saved(trial: Trial, checkpoint: Any, report: dict[str, Any]) -> None:
-    """Add a checkpoint that a trial saved before its sweep was interrupted."""
+    """Add a checkpoint of a trial that Tune had not saved when its sweep was interrupted."""
     trial.on_checkpoint(_TrainingResult(checkpoint=checkpoint, metrics=report))
 
 
@@ -82,14 +82,14 @@ def skip_existing(trial: Trial) -> None:
 
 
 def saved_results(trial: Trial) -> list[tuple[Any, dict[str, Any]]]:
-    """Return ``(checkpoint, metrics)`` of each checkpoint of a trial that Tune keeps, in order."""
+    """Return ``(checkpoint, metrics)`` of each of a trial's checkpoints, by iteration."""
     results = trial.run_metadata.checkpoint_manager._checkpoint_results
     found = [(result.checkpoint, dict(result.metrics)) for result in results]
     return sorted(found, key=lambda one: one[1].get(TRAINING_ITERATION, 0))
 
 
 def delete_checkpoint(filesystem: pyarrow.fs.FileSystem, path: str) -> None:
-    """Delete a checkpoint's folder, if it is there: the state of a restored sweep may be older.
+    """Delete a checkpoint's folder, unless it is already gone, as in a restored sweep.
 
     Raises:
         OSError: If the storage fails.
@@ -101,9 +101,9 @@ def delete_checkpoint(filesystem: pyarrow.fs.FileSystem, path: str) -> None:
 def remove_left_over(trials: Iterable[Trial], events: Iterable[Event]) -> None:
     """Remove checkpoints in trials' folders that nothing refers to.
 
-    A checkpoint stays if the journal or Tune's saved state of any trial names it, or if it was
-    last written before its trial was added, or at an unknown time: then it does not belong to
-    this sweep. This can be killed, and called again, at any time.
+    A checkpoint stays if the journal or Tune's saved state of any trial names it. It also stays if
+    it was last written before its trial was added, or at an unknown time, because it may not belong
+    to this sweep. This can be killed, and called again, at any time.
 
     Args:
         trials: All trials of a restored sweep; only folders of unfinished trials are searched.
@@ -170,7 +170,7 @@ def set_checkpoint_config(trial: Trial, *, frequency: int, at_end: bool) -> None
 
 @dataclass
 class _Entry:
-    """A checkpoint, with data that Tune does not keep."""
+    """A checkpoint, with data that Tune does not store."""
 
     result: _TrainingResult
     order: int
@@ -180,14 +180,14 @@ class _Entry:
 
 
 class LeasingCheckpointManager(_CheckpointManager):
-    """Keeps a trial's best checkpoints by validation score, and those still needed.
+    """Keep a trial's best checkpoints by validation score, and those that are still needed.
 
-    Tune's own manager deletes when a checkpoint is registered, even if a validation is to read
-    the deleted one, and ranks a checkpoint without a score above all scored ones.
+    Tune's manager deletes checkpoints as soon as another one is registered, even if they wait for
+    validation, and ranks a checkpoint without a score above all scored ones.
 
     Args:
         checkpoint_config: The trial's configuration.
-        leased: Paths that must not be deleted; checked before each deletion.
+        leased: The paths that must not be deleted; checked before each deletion.
         validated_names: Returns the names of validated metrics; training's values under these
             names are not scores.
     """
@@ -227,14 +227,14 @@ class LeasingCheckpointManager(_CheckpointManager):
 
     @classmethod
     def of(cls, trial: Trial) -> LeasingCheckpointManager | None:
-        """Return the trial's manager if it is of this class, else None."""
+        """Return the trial's manager if it is of this class; otherwise None."""
         manager = trial.run_metadata.checkpoint_manager
         return manager if isinstance(manager, cls) else None
 
     def register_checkpoint(self, checkpoint_result: _TrainingResult) -> None:
         """Register a new checkpoint; :meth:`prune` deletes those that it replaces.
 
-        They stay until the new one is in the journal, or a restored sweep would have neither.
+        They stay until the new one is in the journal; otherwise, a restored sweep could have none.
         """
         self._latest_checkpoint_result = checkpoint_result
         if checkpoint_result.checkpoint.path not in self._entries:
@@ -289,15 +289,15 @@ class LeasingCheckpointManager(_CheckpointManager):
     def _delete(self) -> None:
         """Delete checkpoints that are not kept; those that fail are retried next time."""
         for path, checkpoint in list(self._to_delete.items()):
-            if path in self._leased:  # no other check would detect the loss
+            if path in self._leased:  # nothing else would detect the loss
                 raise AssertionError(
-                    f"{path} is needed, and was to be deleted. That is a fault of tunekit's, not "
-                    "of yours. Please report it, with the journal."
+                    f"{path} is needed but was about to be deleted. This is a bug in tunekit, not "
+                    "in your code. Please report it with the journal."
                 )
             try:
                 delete_checkpoint(checkpoint.filesystem, path)
             except OSError as error:
-                logger.warning("%s could not be deleted, and is tried again: %s", path, error)
+                logger.warning("%s could not be deleted; this will be retried: %s", path, error)
                 return
             del self._to_delete[path]
 
@@ -307,14 +307,14 @@ class LeasingCheckpointManager(_CheckpointManager):
         self._next_order += 1
 
     def _number(self, metrics: Mapping[str, Any]) -> float | None:
-        """Return the score attribute as a number, larger is better; None if it is not one."""
+        """Return the score attribute as a number, larger is better; None if it is not a number."""
         config = self._checkpoint_config
         known = flatten(metrics).get(config.checkpoint_score_attribute)
         value = None if isinstance(known, bool) else number(known)
         return value if value is None or config.checkpoint_score_order == "max" else -value
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as Tune's own manager: saved experiments open without tunekit."""
+        """Pickle as Tune's own manager, so that saved experiments open without tunekit."""
         ours = ("_leased", "_validated_names", "_entries", "_to_delete", "_next_order")
         state = {key: value for key, value in self.__dict__.items() if key not in ours}
         return _CheckpointManager, (self._checkpoint_config,), state

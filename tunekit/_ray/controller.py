@@ -1,4 +1,4 @@
-"""Controls a running Tune experiment."""
+"""Control a running Tune experiment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import logging
 import math
 import tempfile
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,7 @@ from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
 from tunekit._ray.cluster import ending_nodes, groups_on
-from tunekit._ray.functions import (
-    HAS_ASKED,
-    can_be_resumed,
-    is_checkpointable_function,
-    waits_to_be_asked,
-)
+from tunekit._ray.functions import HAS_ASKED, can_be_resumed
 from tunekit._ray.proxies import Change
 from tunekit._ray.stoppers import ValidatedStopper, reads_metrics
 from tunekit.core.room import total
@@ -73,7 +68,7 @@ class Controller:
     """A Tune experiment in progress.
 
     Args:
-        tune_controller: What Tune passes to a scheduler: the controller, or its wrapper.
+        tune_controller: The controller, or its wrapper, that Tune passes to a scheduler.
     """
 
     def __init__(self, tune_controller: Any):
@@ -82,24 +77,24 @@ class Controller:
         self._tune: TuneController = tune_controller
         # Resources of waiting trials, by the identity of their placement group factory.
         self._needs: dict[int, tuple[Any, dict[str, float]]] = {}
-        # What Tune waits for besides its trials, and whether any of that was there since.
+        # The references that end Tune's wait in addition to its trials, and whether one has.
         self._awaited: set[Any] = set()
         self._woken = False
-        # Whether each trainable can be resumed, and the trials whose functions have asked for a
+        # Whether each trainable can resume, and the trials whose functions have asked for a
         # checkpoint.
         self._resumable: dict[str, bool] = {}
         self._asked: set[str] = set()
         # The trials that start before all others that wait for resources.
         self._first: set[Trial] = set()
-        #: The trials that were added by hand; the search algorithm does not count them.
+        #: The trials that were added by hand, which the search algorithm does not count.
         self.added: Collection[str] = ()
-        # How many trials may have a process at once.
+        # Returns how many trials may have a process at once.
         self._places: Callable[[], int | None] = lambda: None
         #: The trials with resources on a node that is about to end.
         self.leaving: set[str] = set()
         self._next_look, self._ending = 0.0, frozenset[str]()
 
-    # What there is -----------------------------------------------------------------------------
+    # The state of the experiment ---------------------------------------------------------------
 
     @property
     def callbacks(self) -> list[Any]:
@@ -117,23 +112,8 @@ class Controller:
         return list(self._tune.get_trials())
 
     @property
-    def begun(self) -> bool:
-        """Return whether a step has begun."""
-        return bool(self._tune._iteration)
-
-    @property
-    def summary(self) -> str:
-        """Return the scheduler's own summary."""
-        return str(self._tune.scheduler_alg.debug_string())
-
-    @property
-    def used_resources(self) -> str:
-        """Return the cluster resources that trials use, in words."""
-        return str(self._tune._used_resources_string())
-
-    @property
     def finished(self) -> bool:
-        """Return whether all trials have ended and no more will come, whatever validations wait."""
+        """Return whether all trials have ended and no more will come; validations do not count."""
         return bool(TuneController.is_finished(self._tune))
 
     @property
@@ -155,19 +135,19 @@ class Controller:
 
     @property
     def to_come(self) -> int:
-        """Return how many trials have not been made yet; 0 if that is not known."""
+        """Return how many trials the search algorithm has still to create; 0 if unknown."""
         made = len(self._tune.get_trials()) - len(self.added)
         return max(0, self._tune.search_alg.total_samples - made)
 
     def promised(self) -> Iterator[Mapping[str, float]]:
         """Yield the resources of each trial whose actor was requested and has not started.
 
-        There may be many trials, and Ray is slow to add up resources, so this is done lazily, once.
+        There may be many trials, and Ray adds up resources slowly, so sums are lazy and cached.
         """
         known, self._needs = self._needs, {}
         for trial in self._tune._staged_trials:
             if trial.status != Trial.PENDING:
-                continue  # it was stopped; Tune leaves it in the set
+                continue  # a stopped trial, which Tune leaves in the set
             factory = trial.placement_group_factory
             key = id(factory)
             if key not in self._needs:
@@ -179,18 +159,13 @@ class Controller:
         """Return a trial's total resources."""
         return total(*trial.placement_group_factory.bundles)
 
-    @staticmethod
-    def bundles_of(trial: Trial) -> Sequence[Mapping[str, float]]:
-        """Return a trial's resources in each bundle."""
-        return list(trial.placement_group_factory.bundles)
-
     def has_actor(self, trial: Trial) -> bool:
-        """Return whether a trial has an actor, which ends after the calls made earlier."""
+        """Return whether a trial has an actor; the actor ends after the calls already made."""
         return trial in self._tune._running_trials
 
     @property
     def without_actor(self) -> int:
-        """Return how many trials wait for resources to start with."""
+        """Return how many trials wait for the resources that they start with."""
         return sum(not has_starting_actor(self._tune, one) for one in self._tune._pending_trials)
 
     def starting(self) -> Iterator[Trial]:
@@ -201,7 +176,7 @@ class Controller:
 
     def slots(self) -> dict[str, Trial]:
         """Return the trials that have their resources, by their ids."""
-        # Not from the trials: a thousand of them may wait for resources, at each step.
+        # Actors are few, but a thousand trials may wait for resources at each step.
         tune, actors = self._tune, self._tune._actor_manager
         owners = (tune._actor_to_trial.get(actor) for actor in actors.live_actors)
         return {trial.trial_id: trial for trial in owners if trial is not None}
@@ -209,17 +184,12 @@ class Controller:
     def can_resume(self, trial: Trial) -> bool:
         """Return whether a trial is known to resume from its checkpoint in another process.
 
-        A class does if it can load checkpoints, a function if it has asked for its checkpoint.
+        A class does if it can load checkpoints; a function, if it has asked for its checkpoint.
         """
         name = trial.trainable_name
         if name not in self._resumable:
             self._resumable[name] = can_be_resumed(trial.get_trainable_cls())
         return self._resumable[name] or trial.trial_id in self._asked
-
-    @staticmethod
-    def saves_when_asked(trial: Trial) -> bool:
-        """Return whether a trial can save at any report, by its code."""
-        return waits_to_be_asked(trial.get_trainable_cls())
 
     def look_at_nodes(self, now: float) -> None:
         """Find the trials on nodes that are about to end, at most every 2 s."""
@@ -230,7 +200,7 @@ class Controller:
         self.leaving.clear()
         if not self._ending:
             return
-        if self._ending - former:  # no trial may start there in a kept actor
+        if self._ending - former:  # no trial may start in an actor that is cached there
             tune._cleanup_cached_actors(force_all=True)
         groups = groups_on(self._ending)
         for trial, actor in tune._trial_to_actor.items():
@@ -238,18 +208,13 @@ class Controller:
             if acquired is not None and acquired.placement_group.id.hex() in groups:
                 self.leaving.add(trial.trial_id)
 
-    def is_function(self, trial: Trial) -> bool:
-        """Return whether a trial runs a function that tunekit has wrapped."""
-        return is_checkpointable_function(trial.get_trainable_cls())
-
     @property
     def reuses_actors(self) -> bool:
-        """Return whether Tune keeps the actors, and so the resources, of trials that pause or
-        end."""
+        """Return whether other trials run in the actors of trials that pause or end."""
         return bool(self._tune._reuse_actors)
 
     def keep_apart(self) -> None:
-        """Stop reusing processes for other trials, whatever a restored sweep was saved with."""
+        """Run each trial in a new process, whatever the saved setting of a restored sweep."""
         self._tune._reuse_actors = False
 
     def wrapped(self) -> TrialRunnerWrapper:
@@ -258,7 +223,7 @@ class Controller:
 
     @property
     def still(self) -> bool:
-        """Return whether no trial runs or is about to."""
+        """Return whether no trial runs or is about to run."""
         return not (self._tune._running_trials or self._tune._pending_trials)
 
     @property
@@ -281,24 +246,24 @@ class Controller:
         """The trials that have an actor."""
         return list(self._tune._running_trials)
 
-    # What may be done --------------------------------------------------------------------------
+    # Actions -----------------------------------------------------------------------------------
 
     def stop(self, trial: Trial) -> None:
-        """End a trial in any state but saving."""
+        """End a trial that is not saving."""
         self._tune.stop_trial(trial)
 
     def pause(self, trial: Trial, *, save: bool, for_validations: bool = False) -> None:
-        """Pause a running trial; without ``save`` it resumes from its last checkpoint.
+        """Pause a running trial; without ``save``, it resumes from its last checkpoint.
 
-        It must not be saving, and without ``save`` no task of it may be in progress. Its resources
-        are released, unless actors are reused and a trial starts in the next step.
+        It must not be saving, and without ``save``, none of its tasks may be in progress. Its
+        resources are released, unless actors are reused and a trial starts in the next step.
 
         Args:
             trial: The trial.
             save: Whether to save first.
             for_validations: Whether validations need the resources.
         """
-        # It may resume at once.
+        # The trial may resume at once in the same actor.
         with contextlib.nullcontext() if for_validations else _keeping_actor(self._tune, trial):
             self._tune.pause_trial(trial, should_checkpoint=save)
         if for_validations and self.reuses_actors:
@@ -309,12 +274,12 @@ class Controller:
         return trial.status == Trial.PENDING and not has_starting_actor(self._tune, trial)
 
     def withhold(self, trial: Trial) -> None:
-        """Keep a trial that has not begun to start from starting until it is resumed."""
+        """Pause a trial that has not begun to start."""
         _withdraw(self._tune, trial)
         self.set_status(trial, Trial.PAUSED)
 
     def excuse_idleness(self) -> None:
-        """Keep Tune from warning that no trial runs, for a reason that it does not know."""
+        """Keep Tune from warning that no trial runs."""
         self._tune._insufficient_resources_manager._no_running_trials_since = -1
 
     def searched(self) -> tuple[frozenset[str], frozenset[str]]:
@@ -328,13 +293,13 @@ class Controller:
 
     @property
     def is_full(self) -> bool:
-        """Return whether no trial can get a process now, not even a kept one."""
+        """Return whether no trial can get a process now, not even a cached one."""
         return self._left() == 0 and not self._tune._actor_cache.num_cached_objects
 
     def _left(self) -> int | None:
         """Return how many more processes trials may have; None if only resources limit them.
 
-        A process that another trial has left counts, because the next trial reuses it.
+        Cached processes count, because the next trials reuse them.
         """
         most, tune = self._places(), self._tune
         processes = len(tune._trial_to_actor) + tune._actor_cache.num_cached_objects
@@ -347,49 +312,50 @@ class Controller:
         places: Callable[[], int | None],
         lacking: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Let Tune heed what is not a trial, from now on.
+        """Make Tune take validations into account from now on.
 
         Args:
-            pending: Whether validations have not ended: while any has not, the sweep is not over,
-                Tune makes step after step, and does not complain that no trial runs.
-            places: Returns how many trials may have a process at once; None: as many as get
-                resources. While it is 0, what Tune keeps for trials that are to start is given
-                back.
-            lacking: Returns whether a validation lacks resources that a process may hold which is
-                kept, and for which no trial waits.
+            pending: Returns whether validations are pending. While they are, the sweep is not over:
+                Tune continues to take steps, and does not warn that no trial runs.
+            places: Returns how many trials may have a process at once; None if only resources limit
+                them. While it is 0, resources that Tune has requested for trials, or holds in
+                cached actors, are released.
+            lacking: Returns whether a validation lacks resources that a cached actor may hold,
+                while no trial waits for them.
         """
 
         goes_first, left, leaving = self._first, self._left, self.leaving
         self._places = places
-        # The trials in whose processes others have run before, and those in an iteration.
+        # The trials in processes that other trials have used, and those in an iteration.
         sharing: set[Trial] = set()
         in_iteration: set[Trial] = set()
 
         class Heeding(type(self._tune)):  # type: ignore[misc]
-            # Its state must not be among its attributes: Tune saves those.
+            # The state is in the closure, because Tune saves attributes.
 
             def is_finished(self) -> bool:
                 return super().is_finished() and not pending()
 
             def _update_trial_queue(self, blocking: bool = False, timeout: int = 600) -> bool:
-                # It would wait until the search algorithm has the scores that it waits for.
+                # Blocking would wait for a search algorithm that itself waits for scores.
                 blocking = blocking and not pending()
                 return bool(super()._update_trial_queue(blocking=blocking, timeout=timeout))
 
             def _maybe_update_trial_queue(self) -> None:
-                # With each that is added the search algorithm is recorded: see SnapshotWriter.
+                # The search algorithm is recorded with each new trial: see SnapshotWriter.
                 if not _has_enough(self):
                     super()._maybe_update_trial_queue()
 
             def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
-                # Its own would be ended as soon as it has started, and another one be started for
-                # the next trial: where trials end sooner than actors start, none ever would.
+                # A trial whose own actor is starting leaves the cached one to another trial. Else
+                # its own would end at once and another start for the next trial: none would ever
+                # get ready where trials are shorter than the start of an actor.
                 others = self._resources_to_pending_trials[trial.placement_group_factory]
                 starts = trial not in self._resetting_trials and has_starting_actor(self, trial)
                 if starts and others.first_without_actor is not None:
                     return False
                 if trial not in self._staged_trials:
-                    trial.init_local_path()  # Tune gives it one as it schedules it, not here
+                    trial.init_local_path()  # Tune does so only when it schedules an actor
                 reuses = bool(super()._maybe_reuse_cached_actor(trial))
                 if reuses:
                     sharing.add(trial)
@@ -402,8 +368,8 @@ class Controller:
                     self._process_trial_failure(trial, _NotReset(trial.trial_id))
 
             def _process_trial_failure(self, trial: Trial, exception: Any) -> None:
-                may_go_on = trial.status in (Trial.PENDING, Trial.RUNNING)
-                shared = trial in sharing and may_go_on and not _is_final(exception)
+                may_continue = trial.status in (Trial.PENDING, Trial.RUNNING)
+                shared = trial in sharing and may_continue and not _is_final(exception)
                 with _in_its_own_process(self, trial) if shared else contextlib.nullcontext():
                     super()._process_trial_failure(trial, exception)
 
@@ -417,12 +383,11 @@ class Controller:
 
             def _schedule_trial_stop(self, trial: Trial, exception: Any = None) -> None:
                 how: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-                if trial.trial_id in leaving:
+                iteration_s = float((trial.last_result or {}).get(TIME_THIS_ITER_S, math.inf))
+                # In the process of a long iteration, another trial would wait until its end.
+                if trial.trial_id in leaving or (trial in in_iteration and iteration_s > USUAL_S):
                     leaving.discard(trial.trial_id)
-                    how = _not_reusing(self)
-                elif trial in in_iteration and _iteration_s(trial) > USUAL_S:
-                    # Another trial would wait in its process until its iteration has ended.
-                    how = _not_reusing(self)
+                    how = _with(self, _reuse_actors=False)
                 elif self._resources_to_pending_trials[trial.placement_group_factory]:
                     how = _keeping_actor(self, trial)
                 in_iteration.discard(trial)
@@ -431,7 +396,7 @@ class Controller:
                     super()._schedule_trial_stop(trial, exception=exception)
 
             def _cleanup_cached_actors(self, force_all: bool = False) -> None:
-                # Those that wait go on in them in the next step, if they take the same.
+                # Waiting trials with the same resources continue in cached actors in the next step.
                 waiting, cached = self._resources_to_pending_trials, self._actor_cache
                 kept = [one for one in waiting if cached.has_cached_object(one)]
                 if kept and not self._pending_trials:
@@ -451,7 +416,10 @@ class Controller:
                 if places() == 0:
                     _clear_the_way(self)
                     return
-                with _requesting(self, left()):
+                most, more = self._max_pending_trials, left()
+                if more is not None:
+                    most = min(most, self._actor_manager.num_pending_actors + more)
+                with _with(self, _max_pending_trials=most):
                     super()._maybe_add_actors()
 
         self._tune.__class__ = Heeding
@@ -459,10 +427,10 @@ class Controller:
         fail_alone(self._tune._actor_manager)
 
     def wake_on(self, awaited: Iterable[Any]) -> None:
-        """End Tune's step as soon as an awaited object is ready, not only after 0.1 s.
+        """End Tune's step as soon as an awaited object is ready, rather than after 0.1 s.
 
         Args:
-            awaited: All that is waited for now: references to objects, or streams of them.
+            awaited: References to all awaited objects, or streams of them.
         """
         now = set(awaited)
         if now == self._awaited:
@@ -480,14 +448,14 @@ class Controller:
         self._woken = True
 
     def woken(self) -> bool:
-        """Return whether something is there that was waited for; asked again, it is not."""
+        """Return whether an awaited object has become ready since the last call."""
         woken, self._woken = self._woken, False
         return woken
 
     def start_first(self, trial: Trial) -> None:
-        """Let a trial that Tune is about to request an actor for start before all that wait.
+        """Start a trial, whose actor Tune is about to request, before all trials that wait.
 
-        Tune starts them in the order of its requests, of which there may be 200.
+        Tune starts trials in the order of its requests, of which there may be 200.
         """
         self._first.add(trial)
 
@@ -496,9 +464,9 @@ class Controller:
         self._tune._schedule_trial_train(trial)
 
     def change(self, trial: Trial, change: Change) -> None:
-        """Give a trial other hyperparameters, weights or resources; it pauses, if it runs.
+        """Change the hyperparameters, weights or resources of a trial; it pauses if it runs.
 
-        It must not be saving. What it was doing is given up.
+        It must not be saving. Its unsaved progress is dropped.
         """
         if trial.status == Trial.RUNNING:
             self.pause(trial, save=False)
@@ -509,8 +477,8 @@ class Controller:
         if change.restored_from is not None:
             manager = trial.run_metadata.checkpoint_manager
             manager._latest_checkpoint_result = change.restored_from
-            # What was given up may have written a checkpoint that was not registered: the next
-            # one must not go into the same directory.
+            # A checkpoint that was written but not registered must not share its directory with
+            # the next one.
             trial.storage.current_checkpoint_index += 1
         if change.resources is not None:
             trial.placement_group_factory = None
@@ -518,12 +486,11 @@ class Controller:
         self.changed(trial)
 
     def begin_anew(self) -> None:
-        """Forget what Tune has saved of a session that is over, and does not hold in this one.
+        """Reset saved state of Tune that applies only to the former session.
 
-        That is how much of the time budget was left; if nothing was, that the search algorithm is
-        to make no more trials; what was to be done with trials as soon as they had saved; and the
-        files that Tune has fetched to go on from: it would copy them back again and again, in
-        place, over those in the experiment's folder.
+        This is the rest of the time budget, and the end of the search that follows when it is used
+        up; the decisions that were to be carried out after saves; and the files that Tune has
+        fetched, which it would copy back repeatedly, in place, into the experiment's folder.
         """
         for path in Path(self._tune._storage.experiment_driver_staging_path).iterdir():
             own = self._tune._session_str in path.name
@@ -537,7 +504,7 @@ class Controller:
             stopper._budget = stopper._timeout_seconds
 
     def _time_budgets(self) -> Iterator[TimeoutStopper]:
-        """``time_budget_s``, and what else stops all trials after some time."""
+        """Yield ``time_budget_s`` and other stoppers that end all trials after some time."""
         stoppers: list[Stopper] = [self._tune._stopper]
         while stoppers:
             stopper = stoppers.pop()
@@ -550,16 +517,16 @@ class Controller:
         """Write the experiment's state to storage, now."""
         self._tune.checkpoint(force=True, wait=True)
 
-    # What is kept of it ------------------------------------------------------------------------
+    # Reports and saved state -------------------------------------------------------------------
 
     def look_at_reports_first(self, look: Callable[[Trial, dict[str, Any]], None]) -> None:
-        """Call ``look`` with each report, also one that was saved, before Tune has it.
+        """Call ``look`` with each report, and that of each save, before Tune receives it.
 
-        It may change it. Tune shows and flattens reports before anybody else gets them, and fails
-        if that raises, or never ends.
+        ``look`` may change the report. Tune prints and flattens reports before it passes them on,
+        and fails if that raises or never ends.
         """
         tune, actors, asked = self._tune, self._tune._actor_manager, self._asked
-        if "schedule_actor_task" in vars(actors):  # that is what is set below
+        if "schedule_actor_task" in vars(actors):  # it is set below
             return
         schedule = actors.schedule_actor_task
 
@@ -583,34 +550,27 @@ class Controller:
 
     @property
     def storage(self) -> Any:
-        """Return where the experiment is kept: its ``storage_filesystem`` and
-        ``experiment_fs_path``."""
+        """Return the experiment's storage context."""
         return self._tune._storage
 
     @property
     def resumed(self) -> bool:
-        """Return whether it continues from a saved state."""
+        """Return whether the experiment continues from a saved state."""
         return bool(self._tune.resumed)
 
     def bring_home(self, trial: Trial) -> None:
         """Store a trial in the experiment's current folder.
 
-        A restored search algorithm creates trials in the folder in which it was saved; the
+        A restored search algorithm creates trials in the folder in which it was saved, but the
         experiment may have moved since, or be reached by another path.
         """
-        home, own = self._tune._storage, trial.storage
-        if (
-            own.storage_fs_path == home.storage_fs_path
-            and own.experiment_dir_name == home.experiment_dir_name
-            and own.storage_filesystem == home.storage_filesystem
-        ):
-            return
-        moved = copy.copy(own)
-        moved.storage_filesystem = home.storage_filesystem
-        moved.storage_fs_path = home.storage_fs_path
-        moved.experiment_dir_name = home.experiment_dir_name
-        trial.set_storage(moved)
-        trial.invalidate_json_state()
+        names = ("storage_filesystem", "storage_fs_path", "experiment_dir_name")
+        current = {name: getattr(self._tune._storage, name) for name in names}
+        if any(getattr(trial.storage, name) != value for name, value in current.items()):
+            moved = copy.copy(trial.storage)
+            vars(moved).update(current)
+            trial.set_storage(moved)
+            trial.invalidate_json_state()
 
     def saved_files(self) -> dict[str, bytes]:
         """Return the files of Tune's last save in this session."""
@@ -627,7 +587,7 @@ class Controller:
 
     @staticmethod
     def record_of(trial: Trial) -> tuple[str, str]:
-        """Return a trial as Tune saves it: its definition, and its metadata."""
+        """Return a trial's definition and metadata, as Tune saves them."""
         state, metadata = trial.get_json_state()
         return state, metadata
 
@@ -649,6 +609,10 @@ class Controller:
         self, validated: Callable[[], Collection[str]], fail: Callable[[StopperError], None]
     ) -> ValidatedStopper | None:
         """Call stoppers that read validated metrics with validated results.
+
+        Args:
+            validated: Returns the metrics for which only validated values count.
+            fail: Ends the sweep with the error of a stopper.
 
         Returns:
             The stopper to call with validated results; None if no stopper reads a metric.
@@ -683,10 +647,10 @@ class Controller:
 
 
 def _has_enough(tune: TuneController) -> bool:
-    """Return whether enough trials wait that more can be created later, several at once.
+    """Return whether enough trials wait for more to be created later, several at once.
 
-    Tune creates one for each that starts. When it does so does not matter if the search algorithm
-    learns nothing from results.
+    Tune creates one for each that starts. The time does not matter if the search algorithm learns
+    nothing from results.
     """
     return (
         isinstance(tune.search_alg, BasicVariantGenerator)
@@ -698,21 +662,22 @@ def _move_ahead(tune: TuneController, trial: Trial) -> None:
     """Move a trial's requested actor ahead of others with the same resources."""
     actor = tune._trial_to_actor.get(trial)
     waiting = tune._actor_manager._resource_request_to_pending_actors[trial.placement_group_factory]
-    if actor in waiting:  # otherwise, it continues in a cached one
+    if actor in waiting:  # otherwise, the trial continues in a cached actor
         waiting.remove(actor)
         waiting.insert(0, actor)
 
 
 @contextlib.contextmanager
-def _requesting(tune: Any, most: int | None) -> Iterator[None]:
-    """Limit the number of actors that Tune requests; None: no limit."""
-    usual = tune._max_pending_trials
-    if most is not None:
-        tune._max_pending_trials = min(usual, tune._actor_manager.num_pending_actors + most)
+def _with(owner: Any, **values: Any) -> Iterator[None]:
+    """Change attributes of an object for some time."""
+    former = {name: getattr(owner, name) for name in values}
+    for name, value in values.items():
+        setattr(owner, name, value)
     try:
         yield
     finally:
-        tune._max_pending_trials = usual
+        for name, value in former.items():
+            setattr(owner, name, value)
 
 
 class _NotReset(Exception):
@@ -729,8 +694,8 @@ class _NotReset(Exception):
 def _in_its_own_process(tune: TuneController, trial: Trial) -> Iterator[None]:
     """Restart a trial that failed in a reused process, in a process of its own.
 
-    State left by the other trial may be the cause: the failure does not count, and from now on
-    each process runs one trial.
+    State that the other trial left may be the cause, so the failure does not count, and each
+    process runs one trial from now on.
     """
     if tune._reuse_actors:
         logger.warning(
@@ -741,15 +706,14 @@ def _in_its_own_process(tune: TuneController, trial: Trial) -> Iterator[None]:
         )
     tune._reuse_actors = False
     tune._resetting_trials.discard(trial)
-    if trial.status != Trial.RUNNING:  # it was about to begin
+    if trial.status != Trial.RUNNING:  # it was about to start
         tune._unstage_trial_with_resources(trial)
         tune._set_trial_status(trial, Trial.RUNNING)
-    failures, most = trial.run_metadata.num_failures, trial.max_failures
-    errored, trial.max_failures = tune._has_errored, -1
+    failures, errored = trial.run_metadata.num_failures, tune._has_errored
     try:
-        yield
+        with _with(trial, max_failures=-1):
+            yield
     finally:
-        trial.max_failures = most
         if trial.status == Trial.PENDING:
             trial.run_metadata.num_failures, tune._has_errored = failures, errored
         tune._cleanup_cached_actors(force_all=True)
@@ -759,7 +723,7 @@ def _in_its_own_process(tune: TuneController, trial: Trial) -> Iterator[None]:
 def _keeping_actor(tune: TuneController, trial: Trial) -> Iterator[None]:
     """Keep the actor that a trial leaves until the next step, if Tune reuses actors.
 
-    Tune would end it unless another is requested, which a limit may not have allowed.
+    Tune keeps it only if another actor is requested, which a limit may not have allowed.
     """
     resources = trial.placement_group_factory
     if not tune._reuse_actors or trial in tune._staged_trials:
@@ -774,20 +738,6 @@ def _keeping_actor(tune: TuneController, trial: Trial) -> Iterator[None]:
         tune._actor_cache.decrease_max(resources)
 
 
-@contextlib.contextmanager
-def _not_reusing(tune: TuneController) -> Iterator[None]:
-    """End an actor instead of keeping it for another trial."""
-    reuses, tune._reuse_actors = tune._reuse_actors, False
-    try:
-        yield
-    finally:
-        tune._reuse_actors = reuses
-
-
-def _iteration_s(trial: Trial) -> float:
-    return float((trial.last_result or {}).get(TIME_THIS_ITER_S, math.inf))
-
-
 def _withdraw(tune: TuneController, trial: Trial) -> None:
     """Cancel the request for an actor of a trial that has not started."""
     actor = tune._trial_to_actor.pop(trial, None)
@@ -799,11 +749,11 @@ def _withdraw(tune: TuneController, trial: Trial) -> None:
 
 
 def _clear_the_way(tune: TuneController) -> None:
-    """Release requests of trials that have not started, and actors kept for reuse."""
+    """Cancel the requests of trials that have not started, and end cached actors."""
     requested = [
         trial
         for trial in tune._staged_trials
-        if trial.status == Trial.PENDING  # else it was stopped; Tune leaves it in the set
+        if trial.status == Trial.PENDING  # otherwise, a stopped trial, which Tune leaves in the set
         and trial in tune._trial_to_actor
         and not tune._actor_manager.is_actor_started(tune._trial_to_actor[trial])
     ]
@@ -823,7 +773,7 @@ def _files_in(folder: Path, session: str) -> dict[str, bytes]:
     }
 
 
-# Errors that Tune handles, and errors after which all of Ray is gone.
+# Errors that Tune handles, and errors after which Ray itself is gone.
 _THEIRS = (RayActorError, RayTaskError, RaySystemError, LocalRayletDiedError)
 
 
@@ -832,10 +782,10 @@ def _is_final(error: Any) -> bool:
 
 
 class _Final(Trial):
-    """A trial that is not retried if each attempt would fail in the same way."""
+    """A trial that is not retried if every attempt would fail in the same way."""
 
     def handle_error(self, exc: Any = None) -> None:
-        # Tune does not save this part.
+        # Tune does not save the temporary state.
         self.temporary_state.is_final = _is_final(exc)
         super().handle_error(exc)
 
@@ -854,7 +804,7 @@ def fail_for_good(trial: Trial) -> None:
 
 
 class _FailingAlone(RayActorManager):
-    """Treats every loss of an actor in Ray as a failure of that actor."""
+    """Treat every loss of an actor as a failure of that actor."""
 
     def _actor_task_failed(self, tracked_actor_task: Any, exception: Exception) -> None:
         if isinstance(exception, RayError) and not isinstance(exception, _THEIRS):
@@ -866,18 +816,18 @@ class _FailingAlone(RayActorManager):
 def fail_alone(actors: RayActorManager) -> None:
     """Fail only the trial of an actor that is lost, for example to Ray's memory monitor.
 
-    Tune ends the sweep with any error but those of actors and of the code in them, and Ray's
-    ``OutOfMemoryError`` is neither.
+    Tune ends the sweep with any error that is not of an actor or of its code, such as Ray's
+    ``OutOfMemoryError``.
     """
     if type(actors) is RayActorManager:
         actors.__class__ = _FailingAlone
 
 
 class PendingTrials:
-    """A set of trials that pops the first one added for which no actor is starting.
+    """A set of trials that pops the first added one for which no actor is starting.
 
-    Tune keeps a plain set, so any trial may be the next to continue in a free actor, even one
-    whose own actor is about to start.
+    Tune keeps a plain set, so that any trial may be the next to continue in a free actor, even
+    one whose own actor is about to start.
 
     Args:
         trials: The waiting trials.
@@ -886,7 +836,7 @@ class PendingTrials:
     Example:
         >>> pending = PendingTrials("abc")
         >>> first = pending.pop()
-        >>> pending.add(first)  # no actor could be had
+        >>> pending.add(first)  # there was no free actor
         >>> pending.pop(), len(pending)
         ('a', 2)
     """
@@ -934,7 +884,7 @@ def has_starting_actor(tune: TuneController, trial: Trial) -> bool:
 
 
 def start_in_order(tune: TuneController) -> None:
-    """Start trials in reused actors in the order in which they began to wait."""
+    """Start trials in cached actors in the order in which they began to wait."""
     waiting = tune._resources_to_pending_trials
     if waiting.default_factory is not set:
         return

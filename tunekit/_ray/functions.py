@@ -1,10 +1,10 @@
-"""Runs function trainables that can save on demand.
+"""Run function trainables that can save on demand.
 
-Tune's ``FunctionTrainable`` can only hand out the checkpoint of its last report: a callback's
+Tune's ``FunctionTrainable`` has only the checkpoint of its last report: a callback's
 ``should_checkpoint``, ``checkpoint_frequency`` and ``checkpoint_at_end`` do nothing or are
-refused. The one below lets the function register how to save. Tune calls ``save`` on the actor's
-main thread while the function's thread is blocked in ``tune.report`` (or has returned), so that
-the state it saves is that of the report.
+refused. The class below allows the function to register how to save. Tune calls ``save`` on the
+actor's main thread while the function's thread is blocked in ``tune.report`` (or has returned), so
+that the saved state is that of the report.
 """
 
 from __future__ import annotations
@@ -51,28 +51,27 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _SAVER = "tunekit_saver"
-# Size limit, in bytes, of a function to keep unchanged: a larger one carries data, not state.
+# The size limit, in bytes, of a function to pickle: a larger one contains data, not state.
 _LARGEST = 1 << 20
 
-#: The key of a report by which a trial says that its function has asked for a checkpoint.
+#: The key in a report that records that the trial's function has asked for a checkpoint.
 HAS_ASKED = "tunekit_has_asked"
 
 Save = Callable[[Path], object]
 
 
 class NoSession(Exception):
-    """This process has no Tune trial, or one whose function cannot save on demand."""
+    """This process has a Tune trial whose trainable cannot save on demand."""
 
 
 class SaveError(RuntimeError):
-    """A function's registered ``save`` raised an error, which is the cause."""
+    """A function's registered ``save`` raised the error that is the cause."""
 
 
 class _Saver:
     """The ``save`` that this process's trial has registered."""
 
-    def __init__(self) -> None:
-        self.save: Save | None = None
+    save: Save | None = None
 
 
 def register_saver(save: Save) -> bool:
@@ -99,7 +98,7 @@ def current_saver() -> Save | None:
 
 
 class _Session(_TrainSession):
-    """Detect that the function asks for its checkpoint, in any thread."""
+    """A session that detects that the function asks for its checkpoint, in any thread."""
 
     resumption: Resumption
 
@@ -114,7 +113,7 @@ class _Session(_TrainSession):
 
     @classmethod
     def watch(cls, session: Any, resumption: Resumption) -> None:
-        """Detect it in a session of Ray."""
+        """Convert a session of Ray."""
         checkpoint = session.__dict__.pop("loaded_checkpoint", None)
         session.__class__ = cls
         session.resumption, session.loaded_checkpoint = resumption, checkpoint
@@ -123,13 +122,13 @@ class _Session(_TrainSession):
 class _Checkpointable(FunctionTrainable):
     """Save with the registered function; resume from its checkpoint or fail."""
 
-    # Tune refuses checkpoint_frequency and checkpoint_at_end for functions, unless the trainable
-    # says that it handles them; tunekit.policies puts them back into each trial's own settings.
+    # Tune refuses checkpoint_frequency and checkpoint_at_end for functions unless the trainable
+    # handles them; tunekit.policies puts them back into each trial's settings.
     _handles_checkpoint_freq = True
     _handles_checkpoint_at_end = True
     # Whether a resumed function must ask for its checkpoint, however it saves.
     _must_resume = True
-    # Whether HAS_ASKED is removed from the reports.
+    # Whether HAS_ASKED is added to reports.
     _tells = False
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -150,23 +149,22 @@ class _Checkpointable(FunctionTrainable):
 
     def _begin(self) -> None:
         self._saver, self._resumption = _Saver(), Resumption()
-        self._resumed_at = 0
+        self._resumed_at, self._warned = 0, False
         self._saved_iteration: int | None = None
-        self._warned = False
         session = get_session()
         session.set_state(_SAVER, self._saver)
         _Session.watch(session, self._resumption)
 
     def load_checkpoint(self, checkpoint_result: _TrainingResult) -> None:
         super().load_checkpoint(checkpoint_result)
-        # Saving needs it, and a function that has nothing left to do ends without a report.
+        # Saving needs it, and a function with nothing left to do ends without a report.
         self._last_result = dict(checkpoint_result.metrics)
         self._saved_iteration = self._resumed_at = self.iteration
         self._resumption.resumed()
 
     def step(self) -> dict[str, Any]:
         result: dict[str, Any] = super().step()
-        # A function that has returned without a report has made no row.
+        # A function that has returned without a report has added no row.
         began_anew = RESULT_DUPLICATE not in result and not self._resumption.reported()
         if began_anew and (self._must_resume or self._saver.save is not None):
             raise NotResumedError(begins_anew(self.trial_name, self._resumed_at))
@@ -179,12 +177,12 @@ class _Checkpointable(FunctionTrainable):
         if reported.checkpoint is not None:
             self._saved_iteration = self.iteration
             return reported
+        metrics = dict(reported.metrics)
         if self._saver.save is None:
             self._warn_once()
-            return _TrainingResult(checkpoint=None, metrics=dict(reported.metrics))
-        if self._saved_iteration == self.iteration:  # asked twice for the same state
-            return _TrainingResult(checkpoint=None, metrics=dict(reported.metrics))
-        metrics = dict(reported.metrics)
+        # Tune may ask twice for the same state.
+        if self._saver.save is None or self._saved_iteration == self.iteration:
+            return _TrainingResult(checkpoint=None, metrics=metrics)
         with tempfile.TemporaryDirectory(prefix="tunekit-checkpoint-") as folder:
             try:
                 self._saver.save(Path(folder))
@@ -199,7 +197,7 @@ class _Checkpointable(FunctionTrainable):
                 tune.Checkpoint.from_directory(folder)
             )
         metrics[CHECKPOINT_DIR_NAME] = self._storage.checkpoint_dir_name
-        # Fills tune.get_checkpoint(), as reporting a checkpoint does.
+        # For tune.get_checkpoint(), as after a report with a checkpoint.
         get_session().loaded_checkpoint = checkpoint
         self._saved_iteration = self.iteration
         return _TrainingResult(checkpoint=checkpoint, metrics=metrics)
@@ -219,16 +217,15 @@ def checkpointable_class(trainable: Any) -> Any:
     """Return the class for a function trainable whose function may register how to save.
 
     Args:
-        trainable: A function, a partial, another callable, a name that a function was registered
-            by, or a ``FunctionTrainable`` class. A class trainable (or its name) is returned as
-            it is.
+        trainable: A function, a partial, another callable, a registered name, or a
+            ``FunctionTrainable`` class. A class trainable (or its name) is returned as it is.
     """
     found = get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
     if not isinstance(found, type):
         found = wrap_function(found)
     if not issubclass(found, FunctionTrainable):
         if not issubclass(found, Trainable):
-            raise TypeError(f"{found!r} is no Trainable")
+            raise TypeError(f"{found!r} is not a Trainable")
         return trainable
     if issubclass(found, _Checkpointable):
         return found
@@ -237,7 +234,7 @@ def checkpointable_class(trainable: Any) -> Any:
 
 
 def leave_resuming_to_tune(trainable: Any) -> None:
-    """Restart a function that :func:`checkpointable_class` has wrapped, as Tune does.
+    """Let a wrapped function start over after a failure, as Tune does.
 
     A function that registers how to save must still resume.
     """
@@ -252,7 +249,7 @@ def let_tell_of_resuming(trainable: Any) -> None:
 
 
 def function_of(trainable: Any) -> Any:
-    """The function of a class that :func:`checkpointable_class` made; None for other trainables."""
+    """Return the function of a :func:`checkpointable_class`; None for other trainables."""
     if not is_checkpointable_function(trainable):
         return None
     cell = _cell_of(trainable)
@@ -260,16 +257,16 @@ def function_of(trainable: Any) -> Any:
 
 
 def _cell_of(trainable: Any) -> Any:
-    """Return where a class that Tune has made for a function has that; None if it has none."""
-    method = inspect.unwrap(trainable._trainable_func)  # in an actor, Ray traces each method
+    """Return the closure cell of the function in a class that Tune made for it, if any."""
+    method = inspect.unwrap(trainable._trainable_func)  # in an actor, Ray wraps each method
     cells = zip(method.__code__.co_freevars, method.__closure__ or (), strict=True)
     return dict(cells).get("train_func")
 
 
 def _pickled(function: Any) -> bytes | None:
-    """Return a function as it is before it has run, with its globals, if these belong to it.
+    """Pickle a function before it runs, with its globals, unless they are those of a module.
 
-    Those of a module do not, and are pickled as the module's name; None if nothing is gained.
+    None if it cannot be pickled or is too large.
     """
     try:
         pickled = cloudpickle.dumps(function)
@@ -288,14 +285,18 @@ def can_be_reset(trainable: Any) -> bool:
         >>> can_be_reset(Net), can_be_reset(Trainable)
         (True, False)
     """
+    return _overrides(trainable, "reset_config") is not None
+
+
+def _overrides(trainable: Any, method: str) -> Any:
+    """Return the class of a trainable if it overrides a method of ``Trainable``, else None."""
     cls: Any = get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
-    if not isinstance(cls, type) or not issubclass(cls, Trainable):
-        return False
-    return getattr(cls, "reset_config", None) is not Trainable.reset_config
+    own = isinstance(cls, type) and issubclass(cls, Trainable)
+    return cls if own and getattr(cls, method) is not getattr(Trainable, method) else None
 
 
 def waits_to_be_asked(trainable: Any) -> bool:
-    """Return whether a trainable can save, and does so only when Tune asks, by its code.
+    """Return whether a trainable can save, and saves only when Tune asks, judging by its code.
 
     Example:
         >>> class Net(Trainable):
@@ -307,17 +308,14 @@ def waits_to_be_asked(trainable: Any) -> bool:
     function = function_of(trainable)
     if function is not None:
         return saves_only_when_asked(function)
-    cls: Any = get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
-    if not isinstance(cls, type) or not issubclass(cls, Trainable):
-        return False
-    own = getattr(cls, "save_checkpoint", None) is not Trainable.save_checkpoint
-    return own and not issubclass(cls, FunctionTrainable) and not asks_itself(cls)
+    cls = _overrides(trainable, "save_checkpoint")
+    return cls is not None and not issubclass(cls, FunctionTrainable) and not asks_itself(cls)
 
 
 def can_be_resumed(trainable: Any) -> bool:
     """Return whether a trainable is a class that can resume from a checkpoint.
 
-    Whether a function can is seen when it asks for one.
+    A function shows that it can by asking for one.
 
     Example:
         >>> class Net(Trainable):
@@ -329,29 +327,27 @@ def can_be_resumed(trainable: Any) -> bool:
         >>> can_be_resumed(Net), can_be_resumed(Stub), can_be_resumed(Trainable)
         (True, False, False)
     """
-    if not isinstance(trainable, type) or issubclass(trainable, FunctionTrainable):
+    cls = _overrides(trainable, "load_checkpoint")
+    if cls is None or issubclass(cls, FunctionTrainable):
         return False
-    own = getattr(trainable, "load_checkpoint", None)
-    if own is None or own is Trainable.load_checkpoint:
-        return False
-    code = getattr(own, "__code__", None)
+    code = getattr(cls.load_checkpoint, "__code__", None)
     return code is None or bool(set(code.co_names) - {"NotImplementedError"})
 
 
 def in_trial() -> bool:
-    """Return whether this process runs a function trainable of Tune's."""
+    """Return whether this process runs a function as a trial of Tune."""
     return get_session() is not None
 
 
 def is_checkpointable_function(trainable: Any) -> bool:
-    """Return whether it is a class that :func:`checkpointable_class` made for a function."""
+    """Return whether a trainable is a class that :func:`checkpointable_class` made."""
     return isinstance(trainable, type) and issubclass(trainable, _Checkpointable)
 
 
 def saved_dict(checkpoint: Any) -> dict[str, Any] | None:
-    """Return what a class trainable's ``save_checkpoint`` returned; None if that was no dict.
+    """Return the dict that a class trainable's ``save_checkpoint`` returned, if it was one.
 
-    Only that file is fetched.
+    Only its file is fetched.
     """
     try:
         with checkpoint.filesystem.open_input_stream(

@@ -294,23 +294,20 @@ class Display:
         Returns:
             Whether anything is shown to the user, now or soon.
         """
-        controller = self._controller
-        if controller is None or not self.shows:
+        if self._controller is None or not self.shows:
             return False
-        trials = controller.trials
+        trials, tune = self._controller.trials, self._controller._tune
         if self._terminal is not None:
             if news is not None:
                 self._terminal.say(news)
-            self._terminal.print_heartbeat(trials, controller.used_resources)
-        elif self._reports(controller, trials):
-            self._reporter.report(trials, False, controller.summary, controller.used_resources)
+            self._terminal.print_heartbeat(trials, tune._used_resources_string())
+        # Tune sets up a reporter of the user's class in its first step.
+        elif (
+            isinstance(self._reporter, TuneReporterBase) or tune._iteration
+        ) and self._reporter.should_report(trials):
+            summary = tune.scheduler_alg.debug_string()
+            self._reporter.report(trials, False, summary, tune._used_resources_string())
         return True
-
-    def _reports(self, controller: Controller, trials: list[Trial]) -> bool:
-        """Return whether the reporter is to report now; one of the user's class, not before a
-        step."""
-        set_up = isinstance(self._reporter, TuneReporterBase) or controller.begun
-        return set_up and bool(self._reporter.should_report(trials))
 
 
 def _add_columns(reporter: TuneReporterBase, names: Iterable[str]) -> None:

@@ -1,25 +1,21 @@
-"""Exceptions of the user's on their way out of a worker process."""
+"""Exceptions of user code that leave a worker process."""
 
 from __future__ import annotations
 
 import ray
 
+from tunekit._ray.compat import in_worker
 from tunekit.core.values import Raised, described
 from tunekit.pickles import travels
 
-__all__ = ["LoopError", "ends_the_process", "in_worker", "legible_error"]
-
-
-def in_worker() -> bool:
-    """Return whether this is one of Ray's workers, rather than a driver."""
-    return bool(ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE)
+__all__ = ["LoopError", "ends_the_process", "legible_error"]
 
 
 def ends_the_process(error: BaseException) -> bool:
     """Return whether an exception means that this process or task is being ended.
 
-    A function may raise the same by itself: in a worker, where nobody presses Ctrl-C, an interrupt
-    is the driver's only if it has cancelled the task, and an exit is Ray's only if it says so.
+    A function may raise the same exceptions. In a worker, an interrupt comes from the driver only
+    if the task was cancelled, and an exit comes from Ray only if it has Ray's message.
 
     Example:
         >>> ends_the_process(KeyboardInterrupt()), ends_the_process(ValueError())
@@ -35,11 +31,11 @@ def ends_the_process(error: BaseException) -> bool:
 
 
 class LoopError(Exception):
-    """An exception of a user's loop, in words: any process can read it.
+    """An exception of a user's loop as text, which any process can read.
 
     Args:
         kind: The name of its class.
-        message: What it says.
+        message: Its message.
         trace: Its traceback.
 
     Example:
@@ -53,7 +49,7 @@ class LoopError(Exception):
 
     @classmethod
     def of(cls, error: BaseException) -> LoopError:
-        """Put an exception into words."""
+        """Convert an exception."""
         raised = described(error)
         return cls(raised.kind, raised.message, raised.trace)
 
@@ -62,7 +58,7 @@ class LoopError(Exception):
 
 
 def legible_error(error: BaseException) -> BaseException:
-    """The exception itself, if another process can read it; else in words.
+    """Return the exception itself if another process can read it; otherwise, its text.
 
     Example:
         >>> legible_error(ValueError(3))

@@ -1,6 +1,6 @@
-"""The base class of schedulers that say themselves what tunekit reads from Tune's.
+"""The base class of tunekit's own schedulers, such as :class:`tunekit.schedulers.PromotionASHA`.
 
-Derive from it to add a scheduler: :class:`tunekit.schedulers.PromotionASHA` does.
+They state what tunekit reads from the internal state of Tune's schedulers.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["SchedulerBase", "Traits", "nothing_under_way", "start_one_by_one"]
 
 @dataclass(frozen=True)
 class Traits:
-    """What kind of scheduler it is. What is said by default is right for any, if not the best.
+    """The properties of a scheduler; the defaults are correct for any, if not the most efficient.
 
     Attributes:
-        at_times: It decides by some scores, and its ``rule`` says by which.
-        clones: It may overwrite a trial with the checkpoint of another one.
-        pauses: It may pause trials, or start them in another order than they were made in.
-        waits_for_all: It resumes the trials of a round when it gets the last one's result; one that
-            has ended without has to be made up for.
+        at_times: It uses some scores only, given by its ``rule``.
+        clones: It may overwrite a trial with the checkpoint of another trial.
+        pauses: It may pause trials, or start them in another order than that of their creation.
+        waits_for_all: It resumes the trials of a round when it gets the last result, and has to be
+            reminded if a trial has ended without one.
         synchronous: It compares all trials at the same time.
-        replays: It takes a trial that is restarted for a second one, and refuses it.
+        replays: It refuses a restarted trial, because it accepts a single trial.
 
     Example:
         >>> Traits(clones=False).pauses
@@ -48,15 +48,16 @@ class Traits:
 
 
 class SchedulerBase(TrialScheduler):
-    """Rank trials by a metric, and say which scores will be used.
+    """Rank trials by a metric, and state which scores will be used.
 
-    Tune, ``ResourceChangingScheduler`` and loggers read its metric and mode as those of Tune's.
+    Tune, ``ResourceChangingScheduler`` and loggers read its metric and mode as they read those of
+    Tune's schedulers.
 
     Args:
-        time_attr: The name, in a result, of the time that it goes by.
-        metric: What it ranks trials by; None leaves it to ``TuneConfig``.
-        mode: Which values are better, ``"min"`` or ``"max"``; None leaves it to ``TuneConfig``.
-        max_t: The time at which a trial that has reached it is stopped.
+        time_attr: The name of its time in results.
+        metric: The metric to rank trials by; None takes that of ``TuneConfig``.
+        mode: ``"min"`` or ``"max"``; None takes that of ``TuneConfig``.
+        max_t: The time at which every trial is stopped.
 
     Example:
         >>> from tunekit.core.decision_points import Rungs
@@ -73,10 +74,10 @@ class SchedulerBase(TrialScheduler):
         [None, 4]
     """
 
-    #: What kind it is; a subclass that decides otherwise is taken for one that may do anything.
+    #: Its properties; a subclass that decides otherwise is assumed to have the defaults.
     traits = Traits(at_times=True)
 
-    # A trial that is to pause must not have run ahead.
+    # A trial must not run ahead of a pause.
     _supports_buffered_results = False
 
     def __init__(self, time_attr: str, metric: str | None, mode: str | None, max_t: float):
@@ -86,17 +87,17 @@ class SchedulerBase(TrialScheduler):
 
     @property
     def mode(self) -> str | None:
-        """Return which values of the metric are better, ``"min"`` or ``"max"``."""
+        """Return the mode of the metric, ``"min"`` or ``"max"``."""
         return self._mode
 
     @property
     def objectives(self) -> dict[str, str | None]:
-        """Return the metrics to rank trials by, and which values of each are better, if known."""
+        """Return the metrics to rank trials by, each with its mode, as far as known."""
         metric = self._metric
         return {} if metric is None or metric == DEFAULT_METRIC else {metric: self._mode}
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Take the metric and the mode of ``TuneConfig``; False if it has been given its own."""
+        """Set the metric and the mode of ``TuneConfig``; return False if it has its own."""
         if (self._metric and metric) or (self._mode and mode):
             return False
         self._metric, self._mode = self._metric or metric, self._mode or mode
@@ -106,35 +107,35 @@ class SchedulerBase(TrialScheduler):
 
     @property
     def knows_its_rule(self) -> bool:
-        """Return whether :meth:`rule` is of the same class as its decisions: a subclass that
-        decides otherwise may use other scores."""
+        """Return whether the class that makes the decisions also defines their :meth:`rule`."""
         decides = next(kind for kind in type(self).__mro__ if "on_trial_result" in vars(kind))
         return "rule" in vars(decides)
 
     def rule(self, trial: Trial) -> DecisionRule:
-        """Return which scores of a trial it will use, by its current state."""
+        """Return the rule of which scores of a trial it will use, by its current state."""
         raise NotImplementedError
 
     def decides_alike(self, trial: Trial, at: float, interval: Interval) -> bool:
-        """Return whether it decides the same wherever in an interval a score is; False: unknown.
+        """Return whether no score in an interval would change its decision; False if unknown.
 
         Args:
             trial: The trial.
-            at: What the score serves, as :meth:`rule` says.
-            interval: Where the score is; larger is better.
+            at: The entry of its internal state that the score fills, from :meth:`rule`.
+            interval: The interval of the score; larger is better.
         """
         return False
 
     def rungs(self) -> list[int]:
-        """Return the iterations at which it compares trials, if these are the same for all."""
+        """Return the iterations at which it compares trials, if all trials have the same."""
         return []
 
 
 def nothing_under_way(tune_controller: Any) -> bool:
-    """Return whether nothing is under way that a search algorithm may wait for.
+    """Return whether no validation is pending that a search algorithm may wait for.
 
     Args:
-        tune_controller: What a scheduler was given. None of its trials runs or is about to.
+        tune_controller: The controller that Tune passed to the scheduler, while no trial runs or is
+            about to run.
     """
     return tune_controller.idle() if isinstance(tune_controller, ProxyController) else True
 
@@ -142,11 +143,11 @@ def nothing_under_way(tune_controller: Any) -> bool:
 def start_one_by_one(tune_controller: Any) -> None:
     """Make Tune request the resources of one new trial at a time.
 
-    It asks for those of up to 200 at once, and these would all start before a trial that is
-    resumed later. ``TUNE_MAX_PENDING_TRIALS_PG`` says another number.
+    By default, it requests those of up to 200 trials, which would all start before a trial that is
+    resumed later. A number in ``TUNE_MAX_PENDING_TRIALS_PG`` is left as it is.
 
     Args:
-        tune_controller: What a scheduler was given.
+        tune_controller: The controller that Tune passed to the scheduler.
     """
     if isinstance(tune_controller, ProxyController):
         tune_controller = tune_controller.wrapped

@@ -1,7 +1,4 @@
-"""What kind of scheduler the user's is: one table, with a row for each of Tune's.
-
-What is not known of Tune's own is asked of :class:`~tunekit._ray.scheduler_base.SchedulerBase`.
-"""
+"""The kinds of schedulers: a table with a row for each of Tune's, and one for tunekit's own."""
 
 from __future__ import annotations
 
@@ -46,14 +43,15 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Kind:
-    """One of Tune's schedulers; the defaults are right for any that is not known.
+    """A kind of scheduler; the defaults are correct for any unknown one.
 
     Attributes:
-        traits: What sets it apart.
-        rule: Returns when it uses a score of a trial.
-        alike: Returns whether it decides the same wherever in an interval a score is.
-        time_attr: Its attribute that names the time of a report by which it decides.
-        max_t: Its attribute for the time at which it stops every trial.
+        traits: Its properties.
+        rule: Returns which scores of a trial it uses.
+        alike: Returns whether no score in an interval, where larger is better, would change its
+            decision.
+        time_attr: The scheduler's attribute with the name of its time in reports.
+        max_t: The scheduler's attribute with the time at which it stops every trial.
     """
 
     traits: Traits = field(default_factory=Traits)
@@ -100,18 +98,29 @@ _KINDS: dict[type, Kind] = {
 }
 
 
+# tunekit's own know these themselves; a subclass that decides otherwise may use other scores.
+_OWN_SUBCLASS = Kind(time_attr="time_attr", max_t="max_t")
+_OWN = replace(
+    _OWN_SUBCLASS,
+    rule=lambda scheduler, trial: scheduler.rule(trial),
+    alike=lambda scheduler, *about: scheduler.decides_alike(*about),
+)
+
+
 def kind_of(scheduler: TrialScheduler) -> Kind:
-    """Return the row of a scheduler that is exactly one of Tune's; PB2 is as PBT."""
+    """Return the kind of a scheduler; a subclass of one of Tune's is of the unknown kind."""
+    if isinstance(scheduler, SchedulerBase):
+        return _OWN if scheduler.knows_its_rule else _OWN_SUBCLASS
     kind = type(scheduler)
-    # PB2's module is slow to import: a scheduler of it has imported it.
+    # PB2 is a kind of PBT. Its module is slow to import, and is imported if there is a scheduler.
     pb2 = getattr(sys.modules.get("ray.tune.schedulers.pb2"), "PB2", None)
     return _KINDS.get(PopulationBasedTraining if kind is pb2 else kind, Kind())
 
 
 def traits_of(scheduler: TrialScheduler) -> Traits:
-    """Return what kind of scheduler the one is that decides.
+    """Return the traits of the scheduler that decides.
 
-    A subclass of one of Tune's is taken for one that may decide by any score, clone and pause.
+    A subclass of one of Tune's may use any score, and may clone and pause.
 
     Example:
         >>> traits_of(AsyncHyperBandScheduler()).pauses, traits_of(HyperBandScheduler()).pauses
@@ -130,19 +139,19 @@ def traits_of(scheduler: TrialScheduler) -> Traits:
 
 
 def rule_for(scheduler: TrialScheduler, trial: Trial) -> DecisionRule:
-    """Return when the scheduler uses a score of the trial, by its current state.
+    """Return which scores of a trial the scheduler uses, by its current state.
 
-    Ask again for each report: it shows what the scheduler has used so far, and a trial may move to
-    another bracket. A scheduler that is neither one of tunekit's own nor exactly one of Tune's may
-    use every score. For a trial that a known one does not have, because it has ended or was not
-    added, nothing is decided: :class:`~tunekit.core.decision_points.Never`.
+    Call it for each report, because the rule contains the scores used so far, and a trial may move
+    to another bracket. A scheduler that is neither one of tunekit's own nor exactly one of Tune's
+    may use every score. A known scheduler uses no score of a trial that it does not have, because
+    the trial has ended or was not added.
 
     Args:
         scheduler: The scheduler.
-        trial: The trial, or what stood for it when it was added to the scheduler.
+        trial: The trial, or its proxy if that was added to the scheduler.
 
     Raises:
-        tunekit.errors.UnsupportedRayError: If the scheduler of this Ray keeps another.
+        tunekit.errors.UnsupportedRayError: If the scheduler of this Ray lacks a private name.
 
     Example:
         >>> from ray.tune.schedulers import FIFOScheduler, MedianStoppingRule
@@ -150,29 +159,26 @@ def rule_for(scheduler: TrialScheduler, trial: Trial) -> DecisionRule:
         (Never(), Always())
     """
     decides = innermost(scheduler)
-    if isinstance(decides, SchedulerBase):
-        return decides.rule(trial) if decides.knows_its_rule else Always()
     return kind_of(decides).rule(decides, trial)
 
 
 def decides_alike(scheduler: TrialScheduler, trial: Trial, at: float, interval: Interval) -> bool:
-    """Return whether a scheduler decides the same wherever in an interval a trial's score is.
+    """Return whether no score of a trial in an interval would change the scheduler's decision.
 
-    This is read from the scheduler's internal state. The scores that it has of other trials are
-    taken for what they are.
+    This is read from the scheduler's internal state. Its scores of other trials count as exact.
 
     Args:
         scheduler: The scheduler.
-        trial: The trial, or what stands for it.
-        at: What the score serves in the scheduler's internal state: see
+        trial: The trial, or its proxy.
+        at: The entry of the scheduler's internal state that the score fills: see
             :class:`~tunekit.core.decision_points.DecisionRule`.
-        interval: Where its score is.
+        interval: The interval of the score.
 
     Returns:
-        False, too, if the scheduler is not exactly one that is known.
+        False also if the scheduler is not exactly a known one.
 
     Raises:
-        tunekit.errors.UnsupportedRayError: If the scheduler of this Ray keeps another.
+        tunekit.errors.UnsupportedRayError: If the scheduler of this Ray lacks a private name.
 
     Example:
         >>> from ray.tune.schedulers import FIFOScheduler
@@ -182,13 +188,11 @@ def decides_alike(scheduler: TrialScheduler, trial: Trial, at: float, interval: 
     decides = innermost(scheduler)
     largest = mode_of(decides) == "max"
     better = interval if largest else Interval(-interval.high, -interval.low)
-    if isinstance(decides, SchedulerBase):
-        return decides.knows_its_rule and decides.decides_alike(trial, at, better)
     return kind_of(decides).alike(decides, trial, at, better)
 
 
 def time_attr_of(scheduler: TrialScheduler) -> str:
-    """Return the name, in a report, of the time that the rule of the scheduler goes by.
+    """Return the name of the scheduler's time in reports.
 
     Example:
         >>> from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
@@ -196,16 +200,14 @@ def time_attr_of(scheduler: TrialScheduler) -> str:
         ('epoch', 'training_iteration')
     """
     decides = innermost(scheduler)
-    if isinstance(decides, SchedulerBase):
-        return decides.time_attr
     name = kind_of(decides).time_attr
     return TRAINING_ITERATION if name is None else str(its(decides, name))
 
 
 def exhausts(scheduler: TrialScheduler, result: Mapping[str, Any]) -> bool:
-    """Return whether a result is at the end of what the scheduler lets any trial have.
+    """Return whether a result has reached the time at which the scheduler stops every trial.
 
-    A trial that it stops there has finished; one that it stops earlier it has rejected.
+    A trial that is stopped there has finished; one that is stopped earlier was stopped early.
 
     Args:
         scheduler: The scheduler.
@@ -218,17 +220,14 @@ def exhausts(scheduler: TrialScheduler, result: Mapping[str, Any]) -> bool:
         (False, True)
     """
     decides = innermost(scheduler)
-    reached = number(result.get(time_attr_of(decides)))
-    if isinstance(decides, SchedulerBase):
-        return reached is not None and reached >= decides.max_t
-    name = kind_of(decides).max_t
+    reached, name = number(result.get(time_attr_of(decides))), kind_of(decides).max_t
     return name is not None and reached is not None and reached >= its(decides, name)
 
 
 def rungs_of(scheduler: TrialScheduler) -> list[int]:
-    """Return the iterations at which ASHA compares trials, if they are the same for all trials.
+    """Return the iterations at which ASHA compares trials, if these are the same for all trials.
 
-    Empty for other schedulers, and if it counts something else than iterations.
+    Empty for other schedulers, and if its time is not the iteration.
 
     Example:
         >>> from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
@@ -249,7 +248,7 @@ def rungs_of(scheduler: TrialScheduler) -> list[int]:
 
 
 def mode_of(scheduler: TrialScheduler) -> str | None:
-    """Return whether the scheduler's metric is to be large or small, if it has one.
+    """Return the mode of the scheduler's metric; None if it is not set.
 
     Example:
         >>> from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
@@ -261,11 +260,11 @@ def mode_of(scheduler: TrialScheduler) -> str | None:
 
 
 def objectives_of(scheduler: TrialScheduler, mode: str | None) -> dict[str, str | None]:
-    """Return the metrics that the scheduler ranks trials by, and which values of each are better.
+    """Return the metrics that the scheduler ranks trials by, each with its mode.
 
     Args:
         scheduler: The scheduler.
-        mode: Which are better if it ranks by one metric.
+        mode: The mode, if the scheduler ranks by one metric.
 
     Example:
         >>> from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
@@ -280,7 +279,7 @@ def objectives_of(scheduler: TrialScheduler, mode: str | None) -> dict[str, str 
 
 
 def innermost(scheduler: TrialScheduler) -> TrialScheduler:
-    """Return the scheduler that decides, inside of one that changes resources."""
+    """Return the scheduler that decides, without a wrapper that changes resources."""
     while isinstance(scheduler, ResourceChangingScheduler):
         scheduler = its(scheduler, "_base_scheduler")
     return scheduler

@@ -1,8 +1,8 @@
-"""Runs Ray Train trainers as trials of Tune.
+"""Run Ray Train trainers as trials of Tune.
 
 Each trial is one run of the trainer. Its workers report to the trial as they do to Ray Train, and
-the checkpoints that they upload into the trial's directory are the trial's checkpoints, without a
-second copy.
+the checkpoints that they upload into the trial's directory become the trial's checkpoints without
+a copy.
 """
 
 from __future__ import annotations
@@ -46,14 +46,11 @@ from tunekit.core.resumption import begins_anew
 from tunekit.core.worker_assignments import abandoned
 from tunekit.errors import DistributedTrialError, NotResumedError
 
-__all__ = [
-    "distributed_class",
-    "trainer_of",
-]
+__all__ = ["distributed_class", "trainer_of"]
 
 logger = logging.getLogger(__name__)
 
-# Seconds after which workers that have not reached a report to switch trials are ended.
+# Seconds that workers have to reach a report, in which they switch trials; then they are ended.
 _TAKEOVER_S = 60.0
 
 
@@ -68,13 +65,10 @@ def distributed_class(
     Args:
         source: The trainer, or a function that makes one from a configuration.
         reuse_workers: Whether workers may move from one trial to the next.
-        wish_key: The key of a result under which a report's validation request is passed on.
+        wish_key: The key of a result that passes on a report's validation request.
     """
-    name = (
-        type(source).__name__
-        if isinstance(source, DataParallelTrainer)
-        else getattr(source, "__name__", "trainer")
-    )
+    own = type(source) if isinstance(source, DataParallelTrainer) else source
+    name = getattr(own, "__name__", "trainer")
     settings = {
         "source": staticmethod(source) if callable(source) else source,
         "reuse_workers": reuse_workers,
@@ -91,9 +85,7 @@ def trainer_of(source: Any, config: Mapping[str, Any]) -> DataParallelTrainer:
             something else.
     """
     if not isinstance(source, DataParallelTrainer):
-        made = source(
-            {key: value for key, value in config.items() if key != "resume_from_checkpoint"}
-        )
+        made = source({key: config[key] for key in config if key != "resume_from_checkpoint"})
         if not isinstance(made, DataParallelTrainer):
             raise DistributedTrialError(
                 f"{source!r} returned {made!r}, which is not a Ray Train trainer. Return "
@@ -115,7 +107,7 @@ def _scaling_config(default: train.ScalingConfig, changed: Any) -> train.Scaling
 
 
 def _resources(scaling_config: train.ScalingConfig) -> tune.PlacementGroupFactory:
-    """Return one bundle for each worker; the trial's own process is in the first and needs nothing.
+    """Return one bundle for each worker; the trial's own process runs in the first.
 
     Raises:
         tunekit.errors.DistributedTrialError: If a trial cannot have such workers.
@@ -141,16 +133,16 @@ class _DistributedTrial(tune.Trainable):
     source: Any
     reuse_workers: bool
     wish_key: str
-    #: How many reports workers may return from before the trial's fate is decided.
+    #: The number of undecided reports that workers may return from.
     ahead = 1
-    #: Whether the sweep validates checkpoints, and whether workers wait in the reports with one.
+    #: Whether the sweep validates checkpoints, and whether workers wait in reports with one.
     validates = stands = False
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
         return _resources(trainer_of(cls.source, config).scaling_config)
 
-    # What Tune calls ---------------------------------------------------------------------------
+    # Called by Tune ----------------------------------------------------------------------------
 
     def setup(self, config: dict[str, Any]) -> None:
         self._workers: TrialWorkerGroup | None = None
@@ -195,7 +187,7 @@ class _DistributedTrial(tune.Trainable):
             raise event.error or DistributedTrialError("The workers of the trial have ended.")
         if isinstance(event, Finished):
             return {**self._last_metrics, DONE: True, RESULT_DUPLICATE: True}
-        if not event.goes_on:
+        if not event.resumed:
             at, ask = event.iteration - event.report, "ray.train.get_checkpoint"
             raise NotResumedError(begins_anew(self.trial_name, at, get_checkpoint=ask))
         self._report = event
@@ -222,11 +214,11 @@ class _DistributedTrial(tune.Trainable):
         if self._uploads is not None:
             self._uploads.delete_rest()
 
-    # What its workers do -----------------------------------------------------------------------
+    # The workers -------------------------------------------------------------------------------
 
     @property
     def has_workers(self) -> bool:
-        """Return whether it has workers that can validate alongside its training."""
+        """Return whether the trial has workers that can validate alongside its training."""
         return self._workers is not None and self._workers.alive
 
     def beside(
@@ -234,7 +226,7 @@ class _DistributedTrial(tune.Trainable):
     ) -> Iterator[Any]:
         """Run a generator in the workers while training waits: see :class:`TrialWorkerGroup`.
 
-        If they do not survive it, new ones replace them when the trial continues, and start from
+        If the workers end meanwhile, new ones replace them when the trial continues, and start from
         its newest checkpoint.
         """
         workers = self._workers
@@ -260,25 +252,24 @@ class _DistributedTrial(tune.Trainable):
         self._last_result: dict[str, Any] = {}
 
     def _assign(self) -> TrialWorkerGroup:
-        """Assign the trial to the living workers, or start others."""
+        """Assign the trial to the living workers, or start new ones."""
         self._assigned = True
         trainer, workers, former = self._trainer(), self._workers, self._uploads
         self._uploads = _Uploads(self._storage.storage_filesystem, self._storage.trial_fs_path)
         token = self._uploads.token
         assignment = (trainer.train_run_context, self._begin_at, self._iteration, token)
-        taken_over = False
         if workers is not None and workers.alive and self._can_take_over(trainer):
             workers.assign(*assignment)
-            taken_over = isinstance(workers.next_event(_TAKEOVER_S), Begun)
-            if not taken_over:
+            if not isinstance(workers.next_event(_TAKEOVER_S), Begun):
+                workers.dismiss()
                 logger.warning(
-                    "The workers cannot take over trial %s; starting others.", self.trial_id
+                    "The workers cannot take over trial %s; starting new ones.", self.trial_id
                 )
-        if workers is not None and not taken_over:
+        elif workers is not None:
             workers.dismiss()
         if former is not None:
             former.delete_rest()
-        if workers is None or not taken_over:
+        if workers is None or not workers.alive:
             workers = TrialWorkerGroup(
                 trainer, ahead=self.ahead, stands=self.stands, validates=self.validates
             )
@@ -308,7 +299,7 @@ class _DistributedTrial(tune.Trainable):
         return trainer
 
     def _can_take_over(self, trainer: DataParallelTrainer) -> bool:
-        """Return whether the living workers can run a trainer: it needs the same processes."""
+        """Return whether the living workers can run a trainer, whose processes must be alike."""
         former = self._group_of
         return (
             self.reuse_workers
@@ -335,7 +326,7 @@ class _Uploads:
     def __init__(self, filesystem: Any, folder: str):
         self._filesystem, self._folder = filesystem, folder
         self._taken: set[str] = set()
-        #: The suffix of its checkpoints' names.
+        #: The suffix of the checkpoints' names.
         self.token = uuid.uuid4().hex[:8]
 
     def take(self, path: str) -> None:
@@ -347,7 +338,7 @@ class _Uploads:
         try:
             there = _list_at_fs_path(self._filesystem, self._folder)
         except OSError as error:
-            logger.warning("Files that workers left in %s stay there: %s", self._folder, error)
+            logger.warning("Surplus uploads in %s cannot be deleted: %s", self._folder, error)
             return
         for name in abandoned(there, self.token, self._taken):
             path = posixpath.join(self._folder, name)
@@ -356,5 +347,5 @@ class _Uploads:
             except FileNotFoundError:
                 pass
             except OSError as error:
-                logger.warning("%s could not be deleted, and stays there: %s", path, error)
+                logger.warning("%s cannot be deleted: %s", path, error)
                 return

@@ -1,4 +1,4 @@
-"""Reads and changes the settings of a ``ray.tune.Tuner``."""
+"""Read and change the settings of a ``ray.tune.Tuner``."""
 
 from __future__ import annotations
 
@@ -71,37 +71,37 @@ def settings_of(tuner: tune.Tuner) -> Settings | None:
 
 
 def is_trainer(trainable: Any) -> bool:
-    """Return whether it is a Ray Train trainer, of which each trial is a run."""
+    """Return whether a trainable is a Ray Train trainer, so that each trial is one of its runs."""
     return isinstance(
         trainable, _loaded("ray.train.v2.api.data_parallel_trainer", "DataParallelTrainer")
     )
 
 
 def is_distributed(trainable: Any) -> bool:
-    """Return whether it is a class that :func:`tunekit._ray.trials.distributed_class` made."""
+    """Return whether :func:`tunekit._ray.trials.distributed_class` made a trainable."""
     return isinstance(trainable, type) and issubclass(
         trainable, _loaded("tunekit._ray.trials", "_DistributedTrial")
     )
 
 
 def has_workers(trial: Trial) -> bool:
-    """Return whether a trial is a run of a trainer, with workers of its own."""
+    """Return whether a trial is a run of a trainer, with its own workers."""
     return is_distributed(trial.get_trainable_cls())
 
 
 def goal_of(results: tune.ResultGrid) -> tuple[str | None, str | None]:
-    """Return the metric and the mode of ``TuneConfig``, as results have them."""
+    """Return the metric and the mode of ``TuneConfig`` from a sweep's results."""
     analysis = results._experiment_analysis
     return analysis.default_metric, analysis.default_mode
 
 
 def stand(trainable: Any) -> None:
-    """Make workers wait in each report with a checkpoint, which they may have to validate."""
+    """Make workers wait in each report with a checkpoint, in case they have to validate it."""
     trainable.stands = True
 
 
 def _loaded(module: str, name: str) -> Any:
-    """Return a class if its module is imported, as it is if instances exist; otherwise ()."""
+    """Return a class if its module is imported; otherwise (), because it has no instances."""
     return getattr(sys.modules.get(module), name, ())
 
 
@@ -133,10 +133,10 @@ def space_of(param_space: Any) -> Any:
 
 
 def trial_bundles(trainable: Any, param_space: dict[str, Any]) -> list[dict[str, float]] | None:
-    """Return one trial's resources by bundle, such as ``[{"CPU": 1.0}]``; None if they depend on
-    its configuration.
+    """Return one trial's resources by bundle, such as ``[{"CPU": 1.0}]``, if they can be known.
 
-    If a trainer's workers get a choice from a list, the largest choice counts.
+    None if they depend on its configuration. If a setting of a trainer's workers is chosen from a
+    list, the largest choice counts.
     """
     cls = tune.registry.get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
     space = dict(param_space)
@@ -153,14 +153,14 @@ def trial_bundles(trainable: Any, param_space: dict[str, Any]) -> list[dict[str,
 
 
 def _largest(value: Any) -> Any:
-    """Return the largest of the numbers to choose from."""
+    """Return the largest choice, or the first one if the choices are not numbers."""
     if isinstance(value, Categorical):
-        value = value.categories
+        choices = value.categories
     elif isinstance(value, dict) and value.keys() == {"grid_search"}:
-        value = value["grid_search"]
+        choices = value["grid_search"]
     else:
         return value
-    return max(value) if all(isinstance(one, (int, float)) for one in value) else value[0]
+    return max(choices) if all(isinstance(one, (int, float)) for one in choices) else choices[0]
 
 
 def is_remote() -> bool:
@@ -192,15 +192,16 @@ def callbacks_in(tuner_file: bytes) -> list[Any]:
 
 _GRID = "/grid_search"  # the suffix of flat names of grid-searched values
 
-# Texts that are not secrets.
+# Settings whose texts are not secrets.
 _TEXTS = frozenset({"metric", "mode", "time_attr", "_metric", "_mode", "_time_attr"})
 
 
 def type_and_settings(thing: Any) -> dict[str, Any]:
     """Return the type of a scheduler or searcher, and the numeric settings of Ray's own classes.
 
-    Only a few texts are included, and no settings of a user's class: it may hold secrets. Counters
-    of a running scheduler are included: from outside, they look like settings.
+    Texts are included only for the metric, the mode and the time; settings of a user's class are
+    not, because they may be secrets. Counters of a running scheduler are included, because they
+    cannot be distinguished from settings.
 
     Example:
         >>> from ray.tune.schedulers import ASHAScheduler
@@ -245,10 +246,10 @@ def repeat_index(search_alg: Any) -> str | None:
 
 
 def described_space(space: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
-    """Return the searched hyperparameters, by flat name: the attributes of each ``Parameter``.
+    """Return the attributes of the ``Parameter`` of each searched hyperparameter, by flat name.
 
-    Hyperparameters without a bounded range, such as ``tune.randn`` or ``tune.sample_from``, are
-    left out, and so are fixed ones.
+    Fixed hyperparameters, and those without a bounded range, such as ``tune.randn`` or
+    ``tune.sample_from``, are left out.
 
     Example:
         >>> from ray import tune

@@ -1,8 +1,8 @@
 """The workers of a distributed trial, and the trial's interface to them.
 
-Ray Train's controller runs in the trial's own actor, in a thread, and its workers in the bundles
-of the trial's placement group. So Tune starts a trial only where all of it fits, and the workers
-end, and free their resources, with the trial's actor or its placement group.
+Ray Train's controller runs in a thread of the trial's actor, and its workers run in the bundles of
+the trial's placement group. So Tune starts a trial only if all workers fit, and the workers end,
+and free their resources, with the trial's actor or its placement group.
 """
 
 from __future__ import annotations
@@ -38,15 +38,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util.placement_group import get_current_placement_group
 
 from tunekit._ray.actors import generator_in
-from tunekit._ray.workers import (
-    TAG,
-    Assignment,
-    TrialWorker,
-    allow,
-    assign,
-    serve,
-    side_task,
-)
+from tunekit._ray.workers import TAG, Assignment, TrialWorker, allow, assign, serve, side_task
 from tunekit.core.resumption import Resumption
 from tunekit.core.values import Raised
 from tunekit.core.worker_assignments import may_return
@@ -67,11 +59,11 @@ logger = logging.getLogger(__name__)
 # Ray's default is 2 s. A poll is one call to each worker's idle actor.
 _POLL_INTERVAL_S = 0.05
 
-# How long to wait for killed workers to die.
+# How long to wait for killed workers to end.
 _KILL_S = 30.0
 
 # Backends whose processes can run several training loops in turn, and that set up each thread
-# separately. XGBoost's rendezvous, for example, serves one loop only and waits for all workers.
+# separately. XGBoost's rendezvous, for example, serves only one loop and waits for all workers.
 _LASTING = ("ray.train.torch.config.TorchConfig", "ray.train.backend.BackendConfig")
 
 _DIED = "a worker died"
@@ -93,7 +85,7 @@ class Report:
         metrics: The metrics of rank 0.
         checkpoint: The uploaded checkpoint, or None.
         validation: The report's ``validation`` argument.
-        goes_on: Whether a resumed loop had asked for its checkpoint.
+        resumed: Whether the loop had asked for its checkpoint, if there was one.
     """
 
     number: int
@@ -102,7 +94,7 @@ class Report:
     metrics: dict[str, Any]
     checkpoint: Any
     validation: Any
-    goes_on: bool
+    resumed: bool
 
 
 @dataclass(frozen=True)
@@ -112,7 +104,11 @@ class Finished:
 
 @dataclass(frozen=True)
 class Ended:
-    """The workers have ended and will not restart."""
+    """The workers have ended and will not restart.
+
+    Attributes:
+        error: The error that ended them, if any.
+    """
 
     error: Exception | None
 
@@ -131,12 +127,12 @@ def lasts(backend_config: Any) -> bool:
 
 
 class TrialWorkerGroup:
-    """Starts a trainer's workers and runs one assignment after another in them.
+    """Start a trainer's workers, and run one assignment after another in them.
 
     Args:
         trainer: The trainer, with the settings of the first assignment.
-        ahead: How many reports workers may return from before the trial's fate is decided.
-        stands: Whether this holds only for reports without a checkpoint.
+        ahead: The number of undecided reports that workers may return from.
+        stands: Whether workers wait in each report with a checkpoint, however large ``ahead`` is.
         validates: Whether a report may request a validation.
         first_bundle: The index of rank 0's bundle in this actor's placement group; the bundles of
             the other ranks follow.
@@ -164,7 +160,7 @@ class TrialWorkerGroup:
 
     @property
     def alive(self) -> bool:
-        """Return whether it may take another assignment."""
+        """Return whether the workers may get another assignment."""
         return self._thread.is_alive() and not self._link.closed
 
     def start(self) -> None:
@@ -194,8 +190,8 @@ class TrialWorkerGroup:
     ) -> Iterator[Any]:
         """Run a generator in the workers while training waits; yield its values and results.
 
-        If it returns a :class:`~tunekit.core.values.Raised` in one of several workers, all are
-        ended: the others may wait for that worker, or have exchanged more data than it has.
+        If it returns a :class:`~tunekit.core.values.Raised` in one of several workers, all workers
+        are ended, because the others may wait for that one, or may be ahead of it.
 
         Args:
             call: Returns the generator, as for :func:`~tunekit._ray.workers.side_task`.
@@ -205,7 +201,7 @@ class TrialWorkerGroup:
             The rank and the value that it yielded or returned.
 
         Raises:
-            WorkersLost: If a worker ended meanwhile; none is alive then.
+            WorkersLost: If a worker ended meanwhile; then all have ended.
             ray.train.TrainingFailedError: If the workers could not be started.
         """
         self._link.started.wait()
@@ -220,7 +216,7 @@ class TrialWorkerGroup:
     def _beside(
         self, call: Callable[[], Generator[Any, None, Any]], alone: bool
     ) -> Generator[Any, None, bool]:
-        """Yield as :meth:`beside` does; return whether all workers are still in step."""
+        """Do so; return whether all workers are still in step."""
         if self._link.group is None:
             raise self._error or WorkersLost(_DIED)
         actors = [worker.actor for worker in self._link.group.get_workers()][: 1 if alone else None]
@@ -304,7 +300,7 @@ class TrialWorkerGroup:
             if not isinstance(callback, PlacementGroupCleanerCallback)  # the group is Tune's
         ]
         if sum(node["Alive"] for node in ray.nodes()) == 1:
-            # There is no other node to move to, and the watcher would be one more process.
+            # There is no other node to move to, and the watcher would be an additional process.
             os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
         self._controller = _Controller(
             first_bundle=self._first_bundle,
@@ -319,16 +315,15 @@ class TrialWorkerGroup:
 
 
 def _thread_context(backend_config: Any) -> Any:
-    """Return the context that sets up another thread than a worker's loop, such as its device."""
+    """Return the context that sets up a thread outside the training loop, such as its device."""
     lasting = lasts(backend_config)
     return backend_config.train_func_context if lasting else contextlib.nullcontext
 
 
 class _Link(ReportCallback, WorkerGroupCallback):
-    """Connects Ray Train's controller, in whose thread it runs, to the trial.
+    """Connect the trial to Ray Train's controller, in whose thread this runs.
 
-    Assignments are numbered for the workers: each assignment of the trial, and each restart of
-    workers after a failure, gets its own number.
+    Each assignment of the trial, and each restart of workers after a failure, has its own number.
     """
 
     def __init__(
@@ -345,20 +340,19 @@ class _Link(ReportCallback, WorkerGroupCallback):
         self.group: WorkerGroup | None = None
         #: Set once the workers have started or ended.
         self.started = threading.Event()
-        #: Held while the workers are polled: they cannot answer while their actors are busy.
+        #: Held while the workers are polled, as they cannot answer while their actors are busy.
         self.polling = threading.Lock()
-        # The trial's assignment, how often workers got one, and the progress of each.
+        # The trial's assignment, its number, and the progress of each worker.
         self._given: Assignment | None = None
         self._number = 0
         self._stages: dict[int, tuple[int, bool]] = {}
         self._begun = self._finished = False
-        # The newest report of the assignment after which the trial's fate is decided, and the
-        # newest one without a checkpoint.
+        # The newest reports of the assignment that were decided, and that lack a checkpoint.
         self._decided = self._clear = 0
-        # Where restarted workers begin.
+        # The checkpoint and iteration at which restarted workers begin.
         self._checkpoint: Any = None
         self._iteration = 0
-        # Where the workers began, and whether the loop has asked for its checkpoint.
+        # The iteration at which the workers began, and whether the loop asked for its checkpoint.
         self._base, self._resumption = 0, Resumption()
 
     # From the trial ----------------------------------------------------------------------------
@@ -400,7 +394,7 @@ class _Link(ReportCallback, WorkerGroupCallback):
 
     def after_worker_group_training_start(self, worker_group: WorkerGroup) -> None:
         if self.closed:
-            raise RuntimeError("The trial does not need its workers any more.")
+            raise RuntimeError("The trial no longer needs its workers.")
         self.group, self._stages = worker_group, {}
         self._give()
         self.started.set()
@@ -413,7 +407,7 @@ class _Link(ReportCallback, WorkerGroupCallback):
         tags = [own.pop(TAG) for own in metrics]
         number, report, _ = tags[0]
         if number != self._number:
-            return  # the trial has been given something else to do
+            return  # the workers have another assignment
         self._say_begun()
         if any(asked for *_, asked in tags):
             self._resumption.asked()
@@ -431,13 +425,13 @@ class _Link(ReportCallback, WorkerGroupCallback):
                 metrics=dict(metrics[0]),
                 checkpoint=training_report.checkpoint,
                 validation=training_report.validation,
-                goes_on=self._resumption.reported(),
+                resumed=self._resumption.reported(),
             )
         )
 
     def after_worker_group_poll_status(self, worker_group_status: WorkerGroupPollStatus) -> None:
         for rank, status in worker_group_status.worker_statuses.items():
-            # One that is slow to answer says nothing this time.
+            # A worker that is slow to answer has no status.
             known = self._stages.get(rank, (0, False))
             self._stages[rank] = max(known, getattr(status, "stage", known))
         number, finished = min(self._stages.values())
@@ -457,10 +451,10 @@ class _Link(ReportCallback, WorkerGroupCallback):
 
 
 class _InTrial(DefaultPlacementGroupHandle):
-    """The trial's own placement group, which Tune makes and removes."""
+    """The trial's own placement group, which Tune creates and removes."""
 
     def shutdown(self) -> None:
-        """It is not the workers' to remove."""
+        """Leave it to Tune."""
 
 
 class _Group(WorkerGroup):
@@ -479,7 +473,7 @@ class _Group(WorkerGroup):
 
 
 class _Controller(TrainController):
-    """Ray Train's, in the trial's own process."""
+    """Ray Train's controller, in the process of a trial."""
 
     def __init__(self, *, first_bundle: int, link: _Link, **options: Any):
         self._link = link
@@ -487,16 +481,16 @@ class _Controller(TrainController):
         super().__init__(**options)
         if HEALTH_CHECK_INTERVAL_S_ENV_VAR not in os.environ:
             self._health_check_interval_s = _POLL_INTERVAL_S
-        # Where there was a report, the next one may follow at once.
+        # After a report, the next one may follow at once.
         self._reported = False
-        # Tune tracks, keeps and deletes the checkpoints, and says where a trial begins.
+        # Tune manages the checkpoints, and decides where a trial begins.
         self._checkpoint_manager.after_report = _no_record
 
     async def _poll_workers(self) -> WorkerGroupPollStatus:
         if not self._reported:
             await asyncio.sleep(self._health_check_interval_s)
         with self._link.polling:
-            self._latest_poll_time = float("-inf")  # so that it polls at once
+            self._latest_poll_time = float("-inf")  # poll at once
             status = await super()._poll_workers()
         self._reported = any(one.training_report for one in status.worker_statuses.values())
         return status
@@ -506,7 +500,7 @@ class _Controller(TrainController):
         self._failure_policy = create_failure_policy(failure_config)
 
     def end_workers(self) -> None:
-        """End what is left of the workers, and of what came with them."""
+        """End the remaining workers, with Ray Train's cleanup."""
         group = self.get_worker_group()
         if group is None or not group.has_started():
             return

@@ -1,13 +1,14 @@
-"""Runs in the worker processes of a distributed trial.
+"""Run training loops in the worker processes of a distributed trial.
 
-The train function that Ray Train starts in each worker is :func:`serve`: it runs the user's
+The train function that Ray Train starts in each worker is :func:`serve`. It runs the user's
 training loop on one assignment after another, in the same processes and the same process group.
-It gets them through the worker's own actor, which is free while the loop runs in a thread. While
-that thread waits in a report, the actor can do something else, such as a validation
+Assignments arrive through the worker's actor, which is free while the loop runs in a thread. While
+that thread waits in a report, the actor can run something else, such as a validation
 (:func:`side_task`).
 
-Ray's seam for that is ``TrainFnUtils`` (``ray/train/v2/_internal/execution/train_fn_utils.py``):
-"this class can be patched if new user APIs behaviors is wanted".
+Ray provides ``TrainFnUtils`` for such changes (``train_fn_utils.py`` in
+``ray/train/v2/_internal/execution``): "this class can be patched if new user APIs behaviors is
+wanted".
 """
 
 from __future__ import annotations
@@ -43,21 +44,13 @@ from tunekit.core.worker_assignments import WorkerAction, WorkerInbox
 from tunekit.gpu_memory import release_unused
 from tunekit.process_state import ProcessState
 
-__all__ = [
-    "TAG",
-    "Assignment",
-    "TrialWorker",
-    "allow",
-    "assign",
-    "serve",
-    "side_task",
-]
+__all__ = ["TAG", "Assignment", "TrialWorker", "allow", "assign", "serve", "side_task"]
 
-#: The key of a report's metrics for the number of its assignment, its own number in that, and
+#: The key in a report's metrics of the number of its assignment, its own number in that, and
 #: whether the loop has asked for its checkpoint.
 TAG = "tunekit_assignment"
 
-# The environment variables that mark a worker as one of several; libraries read them, too.
+# The environment variables that mark a worker as one of several; libraries also read them.
 _OF_RANKS = (
     "RANK",
     "WORLD_SIZE",
@@ -78,7 +71,7 @@ class Assignment:
         number: Counts the assignments of one worker group, from 1.
         run_context: Ray Train's context, with the configuration and the checkpoints' storage.
         checkpoint: The first return value of ``ray.train.get_checkpoint()``.
-        token: The suffix of the names of checkpoints uploaded for it.
+        token: The suffix of the names of its uploaded checkpoints.
     """
 
     number: int
@@ -88,19 +81,19 @@ class Assignment:
 
 
 class _Leave(BaseException):
-    """Leave the user's training loop, because there is another assignment."""
+    """Leave the user's training loop for another assignment."""
 
 
 class _Post:
-    """This worker's inbox, and the thread of the training loop that waits at it."""
+    """This worker's inbox, at which the thread of the training loop waits."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._inbox = WorkerInbox()
         self._assignments: deque[Assignment] = deque()
-        #: What the thread waits for; None while it runs.
+        # The condition that the thread waits for; None while it runs.
         self._until: Callable[[], object] | None = None
-        #: The newest assignment that was begun, and whether its loop has returned or was left.
+        #: The newest assignment that has begun, and whether its loop has returned or was left.
         self.stage = (0, False)
 
     def assign(self, assignment: Assignment, upto: int) -> None:
@@ -115,14 +108,14 @@ class _Post:
             self._changed.notify_all()
 
     def _stand(self, until: Callable[[], object]) -> None:
-        """Wait, holding the lock."""
+        """Wait for a condition; the lock must be held."""
         self._until = until
         self._changed.notify_all()
         self._changed.wait_for(until)
         self._until = None
 
     def take(self) -> Assignment:
-        """Wait for the next assignment: all workers begin each, and so stay together."""
+        """Wait for the next assignment; all workers begin each, so that they stay in step."""
         with self._changed:
             self._stand(lambda: self._assignments)
             assignment = self._assignments.popleft()
@@ -147,13 +140,13 @@ class _Post:
     def gone(self) -> None:
         """Record that the thread has ended."""
         with self._changed:
-            self._until = bool  # which is never true: it stands for good
+            self._until = bool  # never true, so that it counts as waiting forever
             self._changed.notify_all()
 
     def until_it_stands(self) -> None:
         """Wait until the training loop blocks.
 
-        It cannot continue before this worker's actor is free, because that one releases it.
+        It stays blocked while this worker's actor is busy, because a call of the actor releases it.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._until is not None and not self._until())
@@ -175,16 +168,16 @@ def allow(number: int, upto: int) -> None:
 def side_task(
     worker: Any, call: Callable[[], Generator[Any, None, Any]], alone: bool, thread_context: Any
 ) -> Iterator[Any]:
-    """Run a generator while this worker's training loop waits; yield its values and, once the
-    process is restored, its return value.
+    """Run a generator while this worker's training loop waits; yield its values and result.
 
-    It runs in the thread of the worker's actor. What the training loop has set for its own thread
-    only, such as the gradient mode, a precision or a library's communicator, does not hold there.
+    The result is yielded once the process is restored. The generator runs in the thread of the
+    worker's actor. Settings of the training loop's thread, such as the gradient mode, a precision
+    or a library's communicator, do not apply there.
 
     Args:
         worker: This worker.
         call: Returns the generator, which leaves its process unchanged.
-        alone: Whether this worker runs it alone and must not find a process group.
+        alone: Whether only this worker runs it, and must not find a process group.
         thread_context: The context in which Ray's backend sets up a thread.
     """
     _post.until_it_stands()
@@ -200,15 +193,14 @@ def side_task(
 
 @contextlib.contextmanager
 def _as_if_alone() -> Iterator[None]:
-    """Make rank 0 look like a process of its own.
+    """Hide the process group from libraries, which would wait in it for the other ranks.
 
-    Libraries that find a process group wait in it for the other ranks, which have nothing to do.
-    One that has changed the groups of this process has put them out of step with the other ranks,
-    and ends it.
+    If the groups of this process have changed meanwhile, they are out of step with those of the
+    other ranks, and the process ends.
     """
     environment = {name: os.environ.pop(name, None) for name in _OF_RANKS}
     dist = getattr(sys.modules.get("torch"), "distributed", None)
-    # There is none where torch was built without.
+    # Torch may be built without it.
     member: Any = getattr(dist, "GroupMember", None)
     group = getattr(member, "WORLD", None)
     before = _groups_of(dist)
@@ -234,9 +226,11 @@ class TrialWorker(RayTrainWorker):
     """A Ray Train worker that also reports the progress of its assignments."""
 
     def poll_status(self) -> WorkerStatus:
-        """Return what Ray's says, and the ``stage``: which assignment was begun last, and whether
-        its loop has ended and all of its reports were taken."""
-        number, ended = _post.stage  # before the queue is looked at: its reports come first
+        """Return Ray's status with a ``stage``: the newest assignment, and whether it is done.
+
+        It is done once its loop has ended and all of its reports were taken.
+        """
+        number, ended = _post.stage  # read before the queue, so that its reports come first
         status = super().poll_status()
         empty = get_train_context().execution_context.result_queue.empty()
         status.stage = number, ended and empty and status.training_report is None
@@ -244,7 +238,7 @@ class TrialWorker(RayTrainWorker):
 
 
 class _Utils(DistributedTrainFnUtils):
-    """Return from a report once the worker may continue."""
+    """Functions of a training loop whose reports return once the worker may continue."""
 
     def __init__(self, assignment: Assignment):
         self._number, self._token = assignment.number, assignment.token
@@ -273,14 +267,14 @@ class _Utils(DistributedTrainFnUtils):
 
     def get_all_reported_checkpoints(self, *args: Any, **options: Any) -> Any:
         raise NotImplementedError(
-            "ray.train.get_all_reported_checkpoints() is not available in a Tune trial: the "
-            "trial's checkpoints and their validated scores are kept by Tune, outside of the "
-            "workers. Read them from the Result that tuner.fit() returns."
+            "ray.train.get_all_reported_checkpoints() is not available in a Tune trial, because "
+            "Tune has the trial's checkpoints and their scores, not the workers. Read them from "
+            "the Result that tuner.fit() returns."
         )
 
 
 class _SideUtils(DistributedTrainFnUtils):
-    """Isolates a side task from the training loop: its reports are dropped."""
+    """Functions of a side task, isolated from the training loop: its reports are dropped."""
 
     def report(self, *args: Any, **options: Any) -> None:
         pass
@@ -294,12 +288,12 @@ def serve(train_loop: Callable[..., Any], loop_context: Any) -> None:
 
     Args:
         train_loop: ``train_loop_per_worker``.
-        loop_context: What Ray's backend wraps it in: a function that returns a context manager.
+        loop_context: Returns the context manager in which Ray's backend runs it.
     """
     fresh = ProcessState()
     try:
         while True:
-            release_unused()  # the next assignment may take long to come
+            release_unused()  # the next assignment may take long to arrive
             assignment = _post.take()
             if assignment.number > 1:
                 gc.collect()
@@ -323,17 +317,14 @@ def _train(train_loop: Callable[..., Any], loop_context: Any, assignment: Assign
     try:
         with contextlib.suppress(_Leave):
             loop()
-    except Exception as error:  # of the user's
+    except Exception as error:  # an error of user code
         raise legible_error(error)  # noqa: B904
-    _flush(context)
-
-
-def _flush(context: TrainContext) -> None:
-    """Wait until the checkpoints that are being uploaded are reported."""
+    # Wait until the checkpoints that are being uploaded are reported.
     context.checkpoint_upload_threadpool.submit(int).result()
 
 
 def _begin(context: TrainContext, assignment: Assignment) -> None:
+    """Set up Ray Train's context of this worker for an assignment."""
     storage = assignment.run_context.run_config.storage_context
     context.train_run_context = assignment.run_context
     context.storage_context = storage

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import RayTaskError, TaskCancelledError
 
-from tunekit._ray.raised import ends_the_process, in_worker
+from tunekit._ray.compat import in_worker
+from tunekit._ray.raised import ends_the_process
 from tunekit.core.metrics import distinct
 from tunekit.core.signatures import is_built
 from tunekit.core.values import (
