@@ -88,7 +88,7 @@ from tunekit.making_room import leave_room
 from tunekit.pickles import is_whole
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints, by_default
 from tunekit.reading.sweep import Sweep, confirmed, load
-from tunekit.results.grid import ConfirmedResults, ValidatedResults
+from tunekit.results.grid import ValidatedResults
 from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.validating.watch import watched
 from tunekit.warm_start import begin_from, warm_start_from
@@ -505,7 +505,7 @@ class Tuner(tune.Tuner):
             ``metrics_dataframe`` (one row per iteration, NaN where it was not validated) and
             ``best_checkpoints`` (:class:`tunekit.results.grid.ValidatedResults`). If the
             winner was confirmed, ``get_best_result()`` returns its trial's, and ``confirmation``
-            has the confidence (:class:`tunekit.results.grid.ConfirmedResults`).
+            has the confidence.
 
         Raises:
             tunekit.errors.ConfigError: If it was already called, or if a trial or a validation can
@@ -582,7 +582,7 @@ def _confirmed(
     else:
         if found is not None:
             logger.info("Confirmed: %s.", confirmation_in_words(found))
-            return ConfirmedResults(results, found, config.constraints)
+            return ValidatedResults(results, config.constraints, found)
         why = "has failed: none of the candidates could be evaluated"
     logger.warning(
         "The sweep has ended and its results are complete, but the confirmation of its winner "

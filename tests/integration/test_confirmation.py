@@ -20,7 +20,6 @@ from tunekit.cli.commands import tunekit as command
 from tunekit.core.events import ValidationEstimated
 from tunekit.journal.journal import later_sessions
 from tunekit.journal.storage import LocalFolder
-from tunekit.results.grid import ConfirmedResults
 
 pytestmark = pytest.mark.ray
 
@@ -44,7 +43,7 @@ def calls(log: Path) -> list[tuple[str, int]]:
 def test_the_winner_is_confirmed_when_a_sweep_has_ended(ray_cluster, tmp_path):
     confirm = tunekit.Confirm(top=2, fn=seeded, max_rounds=12)
     results = tuner(tmp_path, confirm, [0.5, 1.5, 0.7]).fit()
-    assert isinstance(results, ConfirmedResults) and len(results) == 3
+    assert results.confirmation and len(results) == 3
     found = results.confirmation
     assert found.certain and found.sure >= 0.95 and len(found.candidates) == 2
     best = results.get_best_result()
@@ -72,7 +71,7 @@ def test_a_killed_confirmation_goes_on_when_the_sweep_is_restored(ray_cluster, t
     sweep = tunekit.load(home)
     assert sweep.summary()["state"] == "finished" and sweep.confirmation is None
     results = tunekit.Tuner.restore(str(home), counting).fit()
-    assert isinstance(results, ConfirmedResults)
+    assert results.confirmation
     assert results.get_best_result().config["scale"] == 2.0
     assert results.confirmation.certain
     # What had been yielded was not evaluated again.
@@ -82,7 +81,7 @@ def test_a_killed_confirmation_goes_on_when_the_sweep_is_restored(ray_cluster, t
     # Once more: nothing is left to do.
     after = len(calls(log))
     results = tunekit.Tuner.restore(str(home), counting).fit()
-    assert isinstance(results, ConfirmedResults) and len(calls(log)) == after
+    assert results.confirmation and len(calls(log)) == after
     # On the command line, with the sweep's own function, which Tune has written down.
     said = CliRunner().invoke(command, ["confirm", str(home), "--top", "2", "--json"])
     assert said.exit_code == 0, said.output
@@ -95,7 +94,7 @@ def test_candidates_are_evaluated_one_after_the_other_in_the_only_evaluator(ray_
     kwargs = ray.train.ValidationTaskConfig(fn_kwargs={"log": str(tmp_path / "calls")})
     one = tunekit.ValidationConfig(validate, kwargs, evaluators=1)
     results = tuner(tmp_path, tunekit.Confirm(top=3, fn=one), [2.0, 1.8, 1.5]).fit()
-    assert isinstance(results, ConfirmedResults) and results.confirmation.certain
+    assert results.confirmation and results.confirmation.certain
     assert results.get_best_result().config["scale"] == 2.0
     rows = tunekit.load(results.experiment_path).later_validations
     assert rows["metrics/pid"].nunique() == 1
@@ -114,7 +113,7 @@ def test_the_results_are_there_whatever_becomes_of_the_confirmation(
     with caplog.at_level(logging.WARNING, logger="tunekit"):
         results = tuner(tmp_path, confirm, [0.5, 1.5]).fit()
     home = results.experiment_path
-    assert not isinstance(results, ConfirmedResults) and len(results) == 2
+    assert results.confirmation is None and len(results) == 2
     assert results.get_best_result().config["scale"] == 1.5
     assert "raised ValueError: no data" in caplog.text
     assert f"tunekit resume {home}" in caplog.text
@@ -127,6 +126,6 @@ def test_the_results_are_there_whatever_becomes_of_the_confirmation(
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, logger="tunekit"):
         patch.setattr("tunekit.tuner.confirmed", interrupts)
         results = tunekit.Tuner.restore(home, counting).fit()
-    assert not isinstance(results, ConfirmedResults) and "was interrupted" in caplog.text
+    assert results.confirmation is None and "was interrupted" in caplog.text
     # With another function, it is done.
     assert tunekit.load(home).confirm(seeded).best().confirmation.certain

@@ -1,4 +1,4 @@
-"""The results of a sweep whose trials were validated, and of one whose winner was confirmed."""
+"""The results of a sweep with validated metrics, and with the confirmation of its winner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tunekit.core.metrics import flatten
 from tunekit.core.values import number
 from tunekit.errors import ConfigError
 
-__all__ = ["ConfirmedResults", "ValidatedResults"]
+__all__ = ["ValidatedResults"]
 
 
 class ValidatedResults(tune.ResultGrid):
@@ -25,14 +25,25 @@ class ValidatedResults(tune.ResultGrid):
     A trial may report again after its last validated checkpoint. Tune's own table shows only that
     report, without the validated metrics that ``Result.metrics`` has.
 
+    Attributes:
+        confirmation: The winning checkpoint, with its confidence; None if the winner was not
+            confirmed.
+
     Args:
         results: Tune's results.
         constraints: What scores must satisfy.
+        confirmation: The result of the confirmation, if there was one.
     """
 
-    def __init__(self, results: tune.ResultGrid, constraints: Sequence[Constraint] = ()):
+    def __init__(
+        self,
+        results: tune.ResultGrid,
+        constraints: Sequence[Constraint] = (),
+        confirmation: Confirmed | None = None,
+    ):
         self.__dict__.update(results.__dict__)
         self._constraints = constraints
+        self.confirmation = confirmation
 
     def get_best_result(
         self,
@@ -42,6 +53,11 @@ class ValidatedResults(tune.ResultGrid):
         filter_nan_and_inf: bool = True,
     ) -> Any:
         """Return the result of the trial that is best by a metric.
+
+        If the winner was confirmed by this metric and mode, and the scope is ``"last"`` or
+        ``"all"``, this is its trial's result. As in every result, the metrics are the last report
+        with the newest validated values; for the checkpoint itself, use
+        ``tunekit.load(results.experiment_path).best().checkpoint``.
 
         With constraints, a trial whose newest validated score satisfies them ranks before one whose
         score does not; of two that do not, the one with the smaller violation ranks first.
@@ -54,8 +70,19 @@ class ValidatedResults(tune.ResultGrid):
 
         Raises:
             RuntimeError: If Tune finds no best result.
-            tunekit.errors.ConfigError: If there are constraints, and another scope.
+            tunekit.errors.ConfigError: If there are constraints and another scope, and the
+                confirmed winner is not the answer.
         """
+        found = self.confirmation
+        if (
+            found is not None
+            and metric in (None, found.metric)
+            and mode in (None, found.mode)
+            and scope in ("last", "all")
+        ):
+            for result in self:
+                if (result.metrics or {}).get("trial_id") == found.winner.trial_id:
+                    return result
         best = super().get_best_result(metric, mode, scope, filter_nan_and_inf)
         if not self._constraints:
             return best
@@ -63,20 +90,20 @@ class ValidatedResults(tune.ResultGrid):
             raise ConfigError(
                 "ResultGrid.get_best_result",
                 [
-                    f"scope={scope!r} does not go by constraints. Leave it out, or use "
+                    f"scope={scope!r} ignores constraints. Leave it out, or use "
                     "tunekit.load(results.experiment_path).best()."
                 ],
             )
         own_metric, own_mode = goal_of(self)
         name, better = metric or own_metric, mode or own_mode
-        found = []
-        for place in range(len(self)):
-            metrics = _metrics_of(self[place])
+        ranked = []
+        for place, result in enumerate(self):
+            metrics = flatten(result.metrics or {})
             value = number(metrics.get(str(name)))
             if value is not None:
                 broken = violation(metrics, self._constraints)
-                found.append((broken, -value if better == "max" else value, place))
-        return self[min(found)[2]] if found else best
+                ranked.append((broken, -value if better == "max" else value, place))
+        return self[min(ranked)[2]] if ranked else best
 
     def get_dataframe(
         self, filter_metric: str | None = None, filter_mode: str | None = None
@@ -97,75 +124,15 @@ class ValidatedResults(tune.ResultGrid):
         table = super().get_dataframe(filter_metric, filter_mode)
         if filter_metric is not None or table.empty:
             return table
-        newest = {metrics["trial_id"]: metrics for metrics in map(_metrics_of, self) if metrics}
-        rows = [
-            _completed(row, newest.get(row["trial_id"], {})) for row in table.to_dict("records")
-        ]
+        newest = {one.metrics["trial_id"]: flatten(one.metrics) for one in self if one.metrics}
+        rows = table.to_dict("records")
+        for row in rows:
+            own = newest.get(row["trial_id"], {})
+            # The row may have an iteration that was validated before the newest one.
+            row.update({k: v for k, v in own.items() if k == VALIDATED_ITERATION or _lacks(row, k)})
         return pd.DataFrame(rows)
 
 
-def _metrics_of(result: Any) -> dict[str, Any]:
-    return flatten(result.metrics or {})
-
-
-def _completed(row: dict[str, Any], newest: dict[str, Any]) -> dict[str, Any]:
-    """Return a trial's last row, completed by newest metrics that it lacks."""
-    lacking = {name: value for name, value in newest.items() if _is_missing(row.get(name))}
-    if VALIDATED_ITERATION in newest:
-        lacking[VALIDATED_ITERATION] = newest[VALIDATED_ITERATION]
-    return {**row, **lacking}
-
-
-def _is_missing(value: Any) -> bool:
+def _lacks(row: dict[Any, Any], name: str) -> bool:
+    value = row.get(name)
     return value is None or (isinstance(value, float) and value != value)
-
-
-class ConfirmedResults(ValidatedResults):
-    """Results whose best result is that of the confirmed winner.
-
-    Attributes:
-        confirmation: The winning checkpoint, with its confidence.
-
-    Args:
-        results: Tune's results.
-        confirmation: The result of the confirmation.
-        constraints: What scores must satisfy.
-    """
-
-    def __init__(
-        self,
-        results: tune.ResultGrid,
-        confirmation: Confirmed,
-        constraints: Sequence[Constraint] = (),
-    ):
-        super().__init__(results, constraints)
-        self.confirmation = confirmation
-
-    def get_best_result(
-        self,
-        metric: str | None = None,
-        mode: str | None = None,
-        scope: str = "last",
-        filter_nan_and_inf: bool = True,
-    ) -> Any:
-        """Return the result of the trial whose checkpoint was confirmed to be the best.
-
-        As for every result, its metrics are the last report with the newest validated values. For
-        the checkpoint itself, use ``tunekit.load(results.experiment_path).best().checkpoint``.
-
-        Args:
-            metric: The metric; by default the sweep's. Any other metric is ranked by Tune.
-            mode: ``"min"`` or ``"max"``; by default the sweep's. The other mode is ranked by Tune.
-            scope: ``"last"`` or ``"all"``; any other scope is ranked by Tune.
-            filter_nan_and_inf: As in ``ray.tune.ResultGrid``.
-
-        Raises:
-            RuntimeError: If Tune finds no best result.
-        """
-        found = self.confirmation
-        own = metric in (None, found.metric) and mode in (None, found.mode)
-        if own and scope in ("last", "all"):
-            for result in (self[n] for n in range(len(self))):
-                if (result.metrics or {}).get("trial_id") == found.winner.trial_id:
-                    return result
-        return super().get_best_result(metric, mode, scope, filter_nan_and_inf)
