@@ -20,8 +20,8 @@ class EventFile:
     thread, which costs a pipe, three semaphores and a thread for each trial, and most of the time
     that logging takes; and each ``flush`` waits for the disk. Here, an event is written when it is
     added. The methods that Tune's logger calls are those of a ``SummaryWriter``, and tensorboardX
-    builds the events. The file consists of TensorFlow records: for each, its size and its data,
-    both with a checksum.
+    builds the events. The file consists of TensorFlow records, each with its size, its data, and a
+    checksum of either.
 
     Args:
         folder: The folder for the file; it is created.
@@ -53,29 +53,39 @@ class EventFile:
 
     def add_scalar(self, tag: str, value: Any, **known: Any) -> None:
         """Add a number; ``known``: its ``global_step`` and ``walltime``."""
-        self.add_summary(self._summary.scalar(tag, value), **known)
+        self.add("scalar", tag, value, **known)
 
     def add_histogram(self, tag: str, values: Any, **known: Any) -> None:
         """Add a histogram of numbers."""
-        self.add_summary(self._summary.histogram(tag, values, _bins()), **known)
+        self.add("histogram", tag, values, bins=_bins(), **known)
 
     def add_image(self, tag: str, image: Any, **known: Any) -> None:
         """Add an image: channel, height, width."""
-        self.add_summary(self._summary.image(tag, image), **known)
+        self.add("image", tag, image, **known)
 
     def add_images(self, tag: str, images: Any, **known: Any) -> None:
         """Add images: number, channel, height, width."""
-        self.add_summary(self._summary.image(tag, images, dataformats="NCHW"), **known)
+        self.add("image", tag, images, dataformats="NCHW", **known)
 
-    def add_video(self, tag: str, video: Any, *, fps: int, **known: Any) -> None:
-        """Add videos: number, time, channel, height, width."""
-        self.add_summary(self._summary.video(tag, video, fps), **known)
+    def add_video(self, tag: str, video: Any, **known: Any) -> None:
+        """Add videos: number, time, channel, height, width; ``known`` includes ``fps``."""
+        self.add("video", tag, video, **known)
 
-    def add_summary(
-        self, summary: Any, global_step: int | None = None, walltime: float | None = None
-    ) -> None:
-        """Add a TensorBoard ``Summary``."""
-        self.add_event(self._event(summary=summary), global_step, walltime)
+    def add(self, kind: str, tag: str, value: Any, **known: Any) -> None:
+        """Add a value.
+
+        Args:
+            kind: The function in ``tensorboardX.summary`` that builds the event.
+            tag: The name of the value.
+            value: The value.
+            known: Its ``global_step`` and ``walltime``, and more arguments of that function.
+        """
+        step, walltime = known.pop("global_step", None), known.pop("walltime", None)
+        self.add_summary(getattr(self._summary, kind)(tag, value, **known), step, walltime)
+
+    def add_summary(self, summary: Any, *at: Any) -> None:
+        """Add a TensorBoard ``Summary``; ``at``: its step and time, as for :meth:`add_event`."""
+        self.add_event(self._event(summary=summary), *at)
 
     def add_event(self, event: Any, step: int | None = None, walltime: float | None = None) -> None:
         """Add a TensorBoard ``Event``."""
@@ -83,10 +93,8 @@ class EventFile:
         if step is not None:
             event.step = int(step)
         data = event.SerializeToString()
-        size = struct.pack("<Q", len(data))
-        for part in (size, data):
-            self._file.write(part)
-            self._file.write(struct.pack("<I", self._checksum(part)))
+        for part in (struct.pack("<Q", len(data)), data):
+            self._file.write(part + struct.pack("<I", self._checksum(part)))
 
     def begin_again(self, step: int) -> None:
         """Make readers discard the run's events from a step on."""

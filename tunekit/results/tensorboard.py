@@ -31,7 +31,7 @@ __all__ = ["TensorBoardLogger"]
 logger = logging.getLogger(__name__)
 
 # The tags for which a warning was logged.
-_TOLD: set[str] = set()
+_WARNED: set[str] = set()
 
 # The prefix of the tags that Tune's logger writes.
 _STOCK = "ray/tune/"
@@ -46,9 +46,9 @@ class TensorBoardLogger(Writing):
     - ``best/`` and ``last/``: the sweep's objective, from validated results only. HParams shows
       these as the run's metrics, next to its hyperparameters.
 
-    When population based training overwrites a trial, the trial continues in a run of its own below
-    the first, ``generation_1`` and so on, with its new hyperparameters. A run's file stays open
-    until its last validation has ended.
+    When population based training overwrites a trial, the trial continues in a new run below the
+    first, ``generation_1`` and so on, with its new hyperparameters. A run's file stays open until
+    its last validation has ended.
 
     Args:
         goal: Returns the objectives, and ``"min"`` or ``"max"``, or None if that is not known.
@@ -74,7 +74,6 @@ class TensorBoardLogger(Writing):
         self._runs: dict[Trial, dict[int, _Run]] = {}
         # The progress of each run that has begun in this session, open or not, and its trial.
         self._begun: dict[tuple[str, int], _Progress] = {}
-        self._known: set[str] = set()
         self._restored: set[str] = set()
         self._failed: dict[Trial, bool] = {}
 
@@ -83,7 +82,7 @@ class TensorBoardLogger(Writing):
     def log_trial_start(self, trial: Trial) -> None:
         """Begin the trial's first run; a trial that resumes continues in its last one."""
         self._failed.pop(trial, None)
-        if trial.trial_id not in self._known:
+        if trial.trial_id not in self._restored and (trial.trial_id, 0) not in self._begun:
             self._run(trial, 0, trial.config)
 
     def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
@@ -129,7 +128,7 @@ class TensorBoardLogger(Writing):
         for name in names:
             value = number(result.get(name))
             if value is not None:
-                run.judge(name, value, step, mode)
+                run.add_objective(name, value, step, mode)
         run.more = False
         run.flush()
 
@@ -147,7 +146,6 @@ class TensorBoardLogger(Writing):
             told: Its reports and validated results, in the order in which they arrived.
         """
         self._restored.add(trial.trial_id)
-        self._known.add(trial.trial_id)
         for one in told:
             generation = one.report.get(GENERATION, 0)
             run = self._run(trial, generation, one.report.get("config") or trial.config)
@@ -172,18 +170,11 @@ class TensorBoardLogger(Writing):
 
     def _opened(self, trial: Trial, generation: int, config: Mapping[str, Any]) -> _Run:
         trial.init_local_path()
-        folder = Path(trial.local_path)
         place = (trial.trial_id, generation)
         again = place not in self._begun and trial.trial_id in self._restored
         progress = self._begun.setdefault(place, _Progress())
-        self._known.add(trial.trial_id)
-        events = EventFile(
-            folder / f"generation_{generation}" if generation else folder,
-            # Files are read in the order of their names, which begin with the time in seconds.
-            suffix=f".{time.time_ns()}",
-            purge_step=0 if again else None,
-        )
-        run = _Run(events, _hyperparameters(config), progress)
+        folder = Path(trial.local_path, f"generation_{generation}" if generation else "")
+        run = _Run(folder, 0 if again else None, config, progress)
         run.begin(f"{trial.trial_id}{f'/{generation}' if generation else ''}")
         names, mode = self._shown({})
         if names:
@@ -206,7 +197,7 @@ class TensorBoardLogger(Writing):
         """Close a trial's runs, or those of generations before a given one."""
         runs = self._runs.get(trial, {})
         for generation in [g for g in runs if before is None or g < before]:
-            runs.pop(generation).close(failed=failed, ended=ended or before is not None)
+            runs.pop(generation).end(failed=failed, ended=ended or before is not None)
         if not runs:
             self._runs.pop(trial, None)
             self.forget(trial)
@@ -220,18 +211,22 @@ class _Progress:
     best: dict[str, float] = field(default_factory=dict)
 
 
-class _Run:
-    """A TensorBoard run, with the interface of the writer that Tune's logger uses.
+class _Run(EventFile):
+    """The file of a TensorBoard run, to which Tune's logger writes.
 
     Args:
-        events: Its file.
-        hyperparameters: The hyperparameters, by flat name.
+        folder: The folder for the file.
+        purge: As ``purge_step`` of :class:`EventFile`.
+        config: The hyperparameters.
         progress: The progress of the run.
     """
 
-    def __init__(self, events: EventFile, hyperparameters: Mapping[str, Any], progress: _Progress):
-        self._events, self._progress = events, progress
-        self.hyperparameters = hyperparameters
+    def __init__(
+        self, folder: Path, purge: int | None, config: Mapping[str, Any], progress: _Progress
+    ):
+        # Files are read in the order of their names, which begin with the time in seconds.
+        super().__init__(folder, suffix=f".{time.time_ns()}", purge_step=purge)
+        self._hyperparameters, self._progress = _hyperparameters(config), progress
         #: The prefix of all names; None: ``training/`` for reports, ``tune/`` for Tune's values.
         self.group: str | None = None
         #: Whether more events follow at once, so that no flush is needed yet.
@@ -240,29 +235,22 @@ class _Run:
         self.walltime: float | None = None
         self._described = False
 
-    def __getattr__(self, name: str) -> Any:
-        """Return a method of the file that writes under readable names."""
-        method = getattr(self._events, name)
-        if not name.startswith("add_"):
-            return method
-
-        def add(tag: str, value: Any, **known: Any) -> None:
-            try:
-                method(self._named(tag), value, walltime=self.walltime, **known)
-            except OSError:
-                raise
-            except Exception as error:  # an array of an unsupported shape, for example
-                if tag not in _TOLD:
-                    _TOLD.add(tag)
-                    reason = described(error).reason
-                    logger.warning("TensorBoard does not show %s: it %s", tag, reason)
-
-        return add
+    def add(self, kind: str, tag: str, value: Any, **known: Any) -> None:
+        """Add a value under a readable name; warn if that is not possible."""
+        try:
+            super().add(kind, self._named(tag), value, **{"walltime": self.walltime, **known})
+        except OSError:
+            raise
+        except Exception as error:  # an array of an unsupported shape, for example
+            if tag not in _WARNED:
+                _WARNED.add(tag)
+                reason = described(error).reason
+                logger.warning("TensorBoard does not show %s: it %s", tag, reason)
 
     def flush(self) -> None:
         """Flush the file, unless more events follow at once."""
         if not self.more:
-            self._events.flush()
+            super().flush()
 
     def _named(self, tag: str) -> str:
         if not tag.startswith(_STOCK):
@@ -277,10 +265,10 @@ class _Run:
     def goes_to(self, step: int) -> None:
         """Begin a report. If its trial repeats iterations, discard their former events."""
         if self._progress.step is not None and step <= self._progress.step:
-            self._events.begin_again(step)
+            self.begin_again(step)
         self._progress.step = step
 
-    def judge(self, name: str, value: float, step: int, mode: str | None) -> None:
+    def add_objective(self, name: str, value: float, step: int, mode: str | None) -> None:
         """Write a value of an objective, and the best one so far."""
         self.add_scalar(f"last/{name}", value, global_step=step)
         if mode is not None:
@@ -292,37 +280,32 @@ class _Run:
 
     def begin(self, name: str) -> None:
         """Show the run in HParams, under a name that fits into its table."""
-        from tensorboardX.summary import hparams
-
-        if self.hyperparameters:
-            _, start, _ = hparams(dict(self.hyperparameters), {})
-            self._add(start, "session_start_info", group_name=name)
+        if self._hyperparameters:
+            _, start, _ = self._summary.hparams(dict(self._hyperparameters), {})
+            self._add_part(start, "session_start_info", group_name=name)
 
     def describe(self, names: Collection[str], mode: str | None, searched: Collection[str]) -> None:
         """Write, once, which metrics and hyperparameters HParams shows."""
-        from tensorboardX.summary import hparams
-
-        if self._described or not self.hyperparameters:
+        if self._described or not self._hyperparameters:
             return
         self._described = True
         groups = ("best", "last") if mode is not None else ("last",)
         metrics = {f"{group}/{name}": None for group in groups for name in names}
-        shown = {name: v for name, v in self.hyperparameters.items() if name in searched}
-        experiment, _, _ = hparams(shown or dict(self.hyperparameters), metrics)
-        self._events.add_summary(experiment)
+        shown = {name: v for name, v in self._hyperparameters.items() if name in searched}
+        experiment, _, _ = self._summary.hparams(shown or dict(self._hyperparameters), metrics)
+        self.add_summary(experiment)
 
-    def close(self, *, failed: bool, ended: bool) -> None:
+    def end(self, *, failed: bool, ended: bool) -> None:
         """Close the file; ``ended`` is False if the sweep was interrupted."""
-        if ended and self.hyperparameters:
+        if ended and self._hyperparameters:
             from tensorboardX.proto.api_pb2 import Status
-            from tensorboardX.summary import hparams
 
             status = Status.Value("STATUS_FAILURE" if failed else "STATUS_SUCCESS")
-            _, _, end = hparams({}, {})
-            self._add(end, "session_end_info", status=status)
-        self._events.close()
+            _, _, end = self._summary.hparams({}, {})
+            self._add_part(end, "session_end_info", status=status)
+        self.close()
 
-    def _add(self, summary: Any, part: str, **known: Any) -> None:
+    def _add_part(self, summary: Any, part: str, **known: Any) -> None:
         """Add a summary for HParams, with changed fields in one of its parts."""
         from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
@@ -331,7 +314,7 @@ class _Run:
         for name, value in known.items():
             setattr(getattr(content, part), name, value)
         plugin_data.content = content.SerializeToString()
-        self._events.add_summary(summary)
+        self.add_summary(summary)
 
 
 def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
