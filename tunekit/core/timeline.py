@@ -383,7 +383,9 @@ class Timeline:
             return None
         found = self._found.setdefault(trial_id, {})
         if (metric, mode) not in found:
-            standings = ((one.standing(metric, mode or "max"), one) for one in self.scores(trial_id))
+            standings = (
+                (one.standing(metric, mode or "max"), one) for one in self.scores(trial_id)
+            )
             known = [(own, one) for own, one in standings if own is not None]
             if mode:
                 known.sort(key=lambda pair: pair[0])
