@@ -33,7 +33,7 @@ class Source(Around):
     #: The estimates that unfinished validations have already yielded, by ID.
     estimates: Mapping[str, Mapping[str, Estimate]] = {}
     #: Whether a later session continues the validations that this one leaves unfinished.
-    goes_on = False
+    continues = False
     #: Records an event; set by the evaluation.
     emit: Callable[[Event], None]
 
@@ -100,7 +100,7 @@ class Evaluation(Validator):
             again: Whether the evaluation was interrupted: earlier requests then run again, and
                 their checkpoints may be gone.
         """
-        if self.broken_by is not None and self._source.goes_on:
+        if self.broken_by is not None and self._source.continues:
             return False  # the rest is left for a function that works
         left = self._source.unfinished() if again else ()
         new = [one for one in self._source.wanted() if one.id not in self._asked]

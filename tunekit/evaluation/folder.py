@@ -7,10 +7,12 @@ import logging
 import os
 import posixpath
 import shutil
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow.fs
@@ -25,7 +27,7 @@ from tunekit.journal.confined import is_inside, local_path
 from tunekit.journal.journal import LATER, SERIES
 from tunekit.journal.storage import keeps_objects
 
-__all__ = ["KEPT", "REST_S", "Complete", "Entry", "WatchedFolder"]
+__all__ = ["DOUBT_S", "KEPT", "REST_S", "Complete", "Entry", "WatchedFolder"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +36,10 @@ KEPT = "kept"
 
 #: Seconds without a change after which a checkpoint counts as complete if no file marks it so.
 REST_S = 30.0
+
+#: A folder written within so many seconds before it was listed may have changed since: the times of
+#: file systems are coarse.
+DOUBT_S = 2.0
 
 # The files and folders that tunekit itself writes into the folder.
 _OWN = frozenset({SERIES, LATER, KEPT, "tensorboard"})
@@ -99,6 +105,17 @@ class WatchedFolder:
         self._pattern, self._complete = pattern, complete
         self._resting: dict[str, tuple[Files, float]] = {}
         self._failed = False
+        # When each listed local folder was written, as of then; None if it may have changed since.
+        self._written: dict[Path, float | None] = {}
+
+    def changed(self) -> bool:
+        """Return whether anything may have been added, removed or renamed since the last look.
+
+        A local folder's own time shows that, at no cost per entry; it does not show that files in
+        its folders were written again.
+        """
+        known = self._written
+        return not known or any(_written_at(path) != known[path] for path in known)
 
     def look(self) -> tuple[dict[str, dict[str, Entry]], dict[str, set[str]]]:
         """Return the entries named like checkpoints, and all names, by run.
@@ -108,6 +125,7 @@ class WatchedFolder:
         Raises:
             OSError: If the storage fails.
         """
+        self._written = {}
         found: dict[str, dict[str, Entry]] = {}
         names: dict[str, set[str]] = {}
         for run, infos in self._runs():
@@ -117,17 +135,27 @@ class WatchedFolder:
         return found, names
 
     def _runs(self) -> Iterator[tuple[str, list[pyarrow.fs.FileInfo]]]:
-        top = self._inside(self.path)
+        top = self._listed(self.path)
         yield self.name, top
         for info in sorted(top, key=lambda one: one.base_name):
             name = info.base_name
             is_run = info.type == pyarrow.fs.FileType.Directory and name not in _OWN
             if is_run and name[0] not in "._" and self._step(name) is None:
-                yield name, self._inside(info.path)
+                yield name, self._listed(info.path)
 
     def folder_of(self, run: str) -> str:
         """Return the name of a run's folder in this one; empty if it is this folder itself."""
         return "" if run == self.name else run
+
+    def _listed(self, path: str) -> list[pyarrow.fs.FileInfo]:
+        self._note(path)
+        return self._inside(path)
+
+    def _note(self, path: str) -> None:
+        local = local_path(self.filesystem, path)
+        if local is not None:
+            written = _written_at(local)
+            self._written[local] = written if time.time() - written > DOUBT_S else None
 
     def _inside(self, path: str) -> list[pyarrow.fs.FileInfo]:
         selector = pyarrow.fs.FileSelector(path, allow_not_found=True)
@@ -152,7 +180,10 @@ class WatchedFolder:
         self, info: pyarrow.fs.FileInfo | None
     ) -> dict[str, tuple[int, Mapping[str, Any]]]:
         """Return the steps and metrics of checkpoints that Ray Train has registered, by name."""
-        state = {} if info is None else self._json(info.path) or {}
+        if info is None:
+            return {}
+        self._note(info.path)  # it is written in place
+        state = self._json(info.path) or {}
         results, steps = state.get("checkpoint_results", []), "checkpoint_report_indices"
         return {
             one["checkpoint_dir_name"]: (step + 1, one["metrics"])
@@ -311,6 +342,12 @@ class WatchedFolder:
         elif exists(self.filesystem, path):
             self.filesystem.delete_dir(path)
         return True
+
+
+def _written_at(path: Path) -> float:
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
 
 
 def _link(source: str, target: str) -> None:

@@ -38,7 +38,7 @@ from tunekit.core.validation import Outcome, Request, Status
 from tunekit.core.values import number
 from tunekit.errors import AlreadyRunningError
 from tunekit.evaluation.evaluation import Source, is_there
-from tunekit.evaluation.folder import KEPT, Complete, Entry, Test, WatchedFolder
+from tunekit.evaluation.folder import DOUBT_S, KEPT, Complete, Entry, Test, WatchedFolder
 from tunekit.evaluation.session import Session
 from tunekit.journal.confined import local_path
 from tunekit.journal.home import Home
@@ -56,11 +56,10 @@ __all__ = ["follow"]
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two looks into a local folder, and into another storage; the largest share of the
-# time that looking may take; and for how many seconds new entries are checked at once.
-_LOCAL_S, _REMOTE_S, _SHARE, _SLICE_S = 0.25, 5.0, 0.1, 0.25
-# A folder written within so many seconds before it was seen may have changed since.
-_DOUBT_S = 2.0
+# Seconds between two looks into a local folder, and between two that list it even if its own time
+# shows no change, or that list another storage; the largest share of the time that looking may
+# take; and for how many seconds new entries are checked at once.
+_LOCAL_S, _LISTED_S, _SHARE, _SLICE_S = 0.25, 5.0, 0.1, 0.25
 
 
 @shown()
@@ -215,7 +214,7 @@ class _Watched(Source):
         notify: Called with each outcome.
     """
 
-    goes_on = True
+    continues = True
 
     def __init__(
         self,
@@ -234,7 +233,7 @@ class _Watched(Source):
         self._until, self._keep, self._keeps = until, keep, keeps
         self._board, self._notify, self._clock = board, notify, SystemClock()
         local = local_path(folder.filesystem, folder.path) is not None
-        self._pace = Pace(_SHARE, _LOCAL_S if local else _REMOTE_S)
+        self._pace = Pace(_SHARE, _LOCAL_S if local else _LISTED_S)
         #: Why no more may be written, if another process has taken over.
         self.lost: list[Exception] = []
         self._room, self._over, self._complained = True, False, False
@@ -247,6 +246,7 @@ class _Watched(Source):
         # The entries of the last look that are left to check, and those that wait for something.
         self._left: list[tuple[str, Entry]] = []
         self._waits: list[tuple[str, Entry, str]] = []
+        self._listed_at = -math.inf
         self._files: dict[str, EventFile] = {}
         self._paths: dict[str, str] = {}
 
@@ -306,8 +306,12 @@ class _Watched(Source):
         began, due = self._clock.monotonic(), False
         try:
             if due := self._pace.due(began):
-                self._entries, self._names = self._folder.look()
-                self._left, self._waits = self._new(), []
+                if began - self._listed_at >= _LISTED_S or self._folder.changed():
+                    self._entries, self._names = self._folder.look()
+                    self._listed_at, self._left = began, self._new()
+                else:
+                    self._left = [*((run, entry) for run, entry, _ in self._waits), *self._left]
+                self._waits = []
             if due or self._left:
                 self._check()
             if due and not self._left:
@@ -361,7 +365,7 @@ class _Watched(Source):
             return False
         seen = self._state.seen.get(run, {}).get(entry.name)
         return seen is None or (
-            entry.written > seen.at - _DOUBT_S and entry.written != self._checked.get(entry.path)
+            entry.written > seen.at - DOUBT_S and entry.written != self._checked.get(entry.path)
         )
 
     def _see(self, run: str, entry: Entry, found: Complete) -> None:

@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 # How long to wait for an event, and how often to log the progress.
 _WAIT_S, _FIRST_NEWS_S, _NEWS_INTERVAL_S = 0.2, 5.0, 30.0
-_HOW_TO_GO_ON = "    the same call again: what has been validated is not validated again"
+_HOW_TO_CONTINUE = "    the same call again: finished validations are not repeated"
 
 
 class Session:
@@ -95,10 +95,10 @@ class Session:
         call: str,
         about: Mapping[str, Any],
     ) -> None:
-        """Validate; scores are recorded however the session ends.
+        """Validate the checkpoints; scores are recorded even if the session ends early.
 
         Args:
-            source: Which checkpoints to validate, and when.
+            source: The source of the checkpoints.
             known: The metrics from other sessions.
             call: The call that errors name.
             about: Additional items for the first line of the journal.
@@ -113,7 +113,7 @@ class Session:
                 executor = around.enter_context(self._executing(call))
             check_ray: Callable[[], None] = lambda: None  # noqa: E731
             if executor is not None and not is_remote():
-                check_ray = around.enter_context(watched(lambda: _HOW_TO_GO_ON))
+                check_ray = around.enter_context(watched(lambda: _HOW_TO_CONTINUE))
             around.enter_context(ended_by_sigterm())
             around.enter_context(self._recorded(about))
             for request, metrics in known:
@@ -175,7 +175,7 @@ class Session:
                 if not (evaluation.idle and _is_over(evaluation, source)):
                     _wait(evaluation.awaited())
         finally:
-            if not source.goes_on:
+            if not source.continues:
                 evaluation.drop_all("was interrupted")
             evaluation.close()
             self._tell(evaluation)
@@ -196,8 +196,8 @@ class Session:
         trace = f"\n{outcome.error}" if outcome.error else f" {outcome.reason}"
         return ValidationFailedError(
             f"The first {HOPELESS} validations have failed alike, and "
-            f"none has succeeded. Correct {name_of(self._config.fn)}, and validate again. To go "
-            "on however many fail, pass ValidationConfig(on_failure='ignore'). The failure:"
+            f"none has succeeded. Correct {name_of(self._config.fn)}, and validate again. To "
+            "continue despite failures, pass ValidationConfig(on_failure='ignore'). The failure:"
             f"{trace}"
         )
 
