@@ -55,34 +55,26 @@ AMOUNTS = frozenset(
 _VALIDATE = "Pass a function like `def validate(checkpoint, **kwargs) -> dict`."
 
 
-def check_validation(
-    problems: Problems,
-    *,
-    fn: Any,
-    task_config: Any,
-    ray_remote_kwargs: Any,
-    evaluators: Any,
-    max_in_flight: Any,
-    max_retries: Any,
-    sequential: Any,
-) -> None:
-    """Add the problems with arguments that :class:`ValidationConfig` and :class:`Stage` share.
+def check_validation(config: Any, problems: Problems) -> None:
+    """Add the problems with settings that :class:`ValidationConfig` and :class:`Stage` share.
 
     Example:
+        >>> from types import SimpleNamespace
         >>> problems = Problems("Stage")
         >>> unset = ["task_config", "ray_remote_kwargs", "evaluators", "max_in_flight"]
-        >>> wrong = dict.fromkeys([*unset, "sequential"])
-        >>> check_validation(problems, fn=3, max_retries=-1, **wrong)
+        >>> unset = dict.fromkeys([*unset, "sequential"])
+        >>> check_validation(SimpleNamespace(fn=3, max_retries=-1, **unset), problems)
         >>> problems.raise_any()
         Traceback (most recent call last):
         tunekit.errors.ConfigError: ...
     """
+    fn, evaluators = config.fn, config.evaluators
     callable_ = problems.function("fn", fn, _VALIDATE)
     kwargs: Mapping[str, Any] | None = {}
     fix = "Pass ray.train.ValidationTaskConfig(fn_kwargs={...}, timeout_s=...)."
     kind = train.ValidationTaskConfig
-    if problems.optional("task_config", task_config, kind, fix):
-        kwargs = _check_task_config("task_config", task_config, problems)
+    if problems.optional("task_config", config.task_config, kind, fix):
+        kwargs = _check_task_config("task_config", config.task_config, problems)
     if callable_ and is_built(fn) and evaluators is None:
         problems.add(
             f"fn={fn!r} is a class, but evaluators is not set. Pass evaluators=1 to build it "
@@ -95,13 +87,13 @@ def check_validation(
     for key, value in (kwargs or {}).items():
         _check_picklable(f"task_config.fn_kwargs[{key!r}]", value, problems)
     problems.integer("evaluators", evaluators, least=1, optional=True)
-    fix = 'Pass a dict such as {"num_cpus": 1}.'
-    if problems.optional("ray_remote_kwargs", ray_remote_kwargs, Mapping, fix) is not None:
-        _check_remote_kwargs(ray_remote_kwargs, problems, actor=evaluators is not None)
-    problems.integer("max_in_flight", max_in_flight, least=1, optional=True)
-    problems.integer("max_retries", max_retries, least=0)
+    fix, options = 'Pass a dict such as {"num_cpus": 1}.', config.ray_remote_kwargs
+    if problems.optional("ray_remote_kwargs", options, Mapping, fix) is not None:
+        _check_remote_kwargs(options, problems, actor=evaluators is not None)
+    problems.integer("max_in_flight", config.max_in_flight, least=1, optional=True)
+    problems.integer("max_retries", config.max_retries, least=0)
     fix = "Pass tunekit.Sequential(confidence=0.95, min_examples=200)."
-    problems.optional("sequential", sequential, Sequential, fix)
+    problems.optional("sequential", config.sequential, Sequential, fix)
 
 
 def check_constraints(constraints: Any, problems: Problems) -> None:
@@ -113,32 +105,27 @@ def check_constraints(constraints: Any, problems: Problems) -> None:
         problems.instance(f"constraints[{place}]", one, Constraint, fix)
 
 
-def check_where(
-    problems: Problems,
-    where: Any,
-    *,
-    evaluators: Any,
-    ray_remote_kwargs: Any,
-    on_pending: Any,
-) -> None:
+def check_where(config: Any, problems: Problems) -> None:
     """Add the problems with ``where``, including settings that contradict it.
 
     Example:
+        >>> from types import SimpleNamespace
         >>> problems = Problems("ValidationConfig")
-        >>> more = {"ray_remote_kwargs": {"runtime_env": {}}, "on_pending": "auto"}
-        >>> check_where(problems, "trial", evaluators=None, **more)
+        >>> options = {"ray_remote_kwargs": {"runtime_env": {}}, "on_pending": "auto"}
+        >>> check_where(SimpleNamespace(where="trial", evaluators=None, **options), problems)
         >>> problems.raise_any()
         Traceback (most recent call last):
         tunekit.errors.ConfigError: ValidationConfig: where='trial' validates in the trial's ...
     """
-    problems.choice("where", where, list(WHERE))
-    if where != "trial":
+    problems.choice("where", config.where, list(WHERE))
+    if config.where != "trial":
         return
-    asked = sorted(set(ray_remote_kwargs or ()) - AMOUNTS - {"name"})
+    evaluators, options = config.evaluators, set(config.ray_remote_kwargs or ())
+    asked = sorted(options - AMOUNTS - {"name"})
     contradictions = [
         (evaluators is not None, f"evaluators={evaluators!r}, which are separate processes"),
         (bool(asked), f"ray_remote_kwargs[{asked[0]!r}] (for a task's process)" if asked else ""),
-        (on_pending == "continue", "on_pending='continue', with which no trial waits"),
+        (config.on_pending == "continue", "on_pending='continue', with which no trial waits"),
     ]
     for is_so, what in contradictions:
         if is_so:

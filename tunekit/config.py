@@ -32,7 +32,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
 
     As in Ray Train, the validation function takes the checkpoint first, then keyword arguments, and
     returns a dict of metrics. These overwrite training metrics of the same name. It runs in the
-    process of a trial that waits for the score, or in a Ray task of its own: see ``where``.
+    process of a trial that waits for the score, or in a separate Ray task: see ``where``.
 
     Args:
         fn: ``fn(checkpoint, **fn_kwargs) -> dict``, or a generator that yields estimates
@@ -56,7 +56,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
             end after 30 s without work. A validation's time limit includes any building that it
             waits for. ``ray_remote_kwargs`` are then options of the actor; ``max_calls`` is the
             number of validations after which a process is replaced. None: each validation runs in
-            the process of its trial, or in a task of its own. A
+            the process of its trial, or in a separate task. A
             :class:`~tunekit.distributed.TrainerValidation` that runs elsewhere always uses
             long-lived processes, unless ``ray_remote_kwargs`` has ``max_calls``.
         when: Which checkpoints to validate, and when to save if nothing else requests checkpoints.
@@ -83,8 +83,8 @@ class ValidationConfig(Limits, train.ValidationConfig):
             as free resources allow, and at least one.
         max_retries: How many more attempts a validation gets after it raised, timed out or lost its
             process. An invalid return value is not retried.
-        on_pending: What a trial does while a score that decides about it is pending. ``"wait"``: it
-            waits for each score, so every decision is the same as with inline validation for the
+        on_pending: What a trial does while a score that the scheduler needs is pending. ``"wait"``:
+            it waits for each score, so every decision is the same as with inline validation for the
             same order of results. Meanwhile its own validation or the next trial
             (``reuse_actors``) runs in its process; it releases its resources if validations could
             not run otherwise. ``"continue"``: it continues up to its next decision point, and a
@@ -99,7 +99,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
             attempts and missing checkpoints do not count, and a restored sweep counts from zero.
             ``"raise"`` ends the sweep at the first failure. ``"ignore"`` records failures and never
             ends the sweep.
-        constraints: What scores must satisfy, such as ``[tunekit.Constraint("latency_ms <= 20")]``.
+        constraints: Limits on scores, such as ``[tunekit.Constraint("latency_ms <= 20")]``.
             Schedulers and searchers rank a score that violates one below all feasible ones (the
             larger the violation, the lower), and the best checkpoint is feasible if any is.
         sequential: When to stop a validation early, if ``fn`` is a generator of estimates; None:
@@ -149,17 +149,17 @@ class ValidationConfig(Limits, train.ValidationConfig):
         stages: Sequence[Stage] = (),
         cache: str | Path | None = None,
     ):
+        super().__init__(fn, task_config, ray_remote_kwargs)
+        self.evaluators = evaluators
+        self.when = when
+        self.where = where
+        self.max_in_flight = max_in_flight
+        self.max_retries = max_retries
+        self.on_pending = on_pending
+        self.on_failure = on_failure
+        self.sequential = sequential
         problems = Problems("ValidationConfig")
-        check_validation(
-            problems,
-            fn=fn,
-            task_config=task_config,
-            ray_remote_kwargs=ray_remote_kwargs,
-            evaluators=evaluators,
-            max_in_flight=max_in_flight,
-            max_retries=max_retries,
-            sequential=sequential,
-        )
+        check_validation(self, problems)
         if isinstance(when, str):
             if when not in ("auto", "decisions", "requested"):
                 problems.add(
@@ -169,29 +169,15 @@ class ValidationConfig(Limits, train.ValidationConfig):
         else:
             problems.integer("when", when, least=1)
         problems.choice("on_pending", on_pending, ON_PENDING)
-        check_where(
-            problems,
-            where,
-            evaluators=evaluators,
-            ray_remote_kwargs=ray_remote_kwargs,
-            on_pending=on_pending,
-        )
+        check_where(self, problems)
         problems.choice("on_failure", on_failure, ["record", "raise", "ignore"])
         check_constraints(constraints, problems)
         check_stages(stages, problems)
         fix = "Pass a folder, or a URI such as 's3://bucket/scores'."
         problems.optional("cache", cache, (str, Path), fix)
         problems.raise_any()
-        super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
-        self.evaluators = evaluators
-        self.when = when
-        self.where = where
-        self.max_in_flight = max_in_flight
-        self.max_retries = max_retries
-        self.on_pending = on_pending
-        self.on_failure = on_failure
+        self.ray_remote_kwargs = dict(ray_remote_kwargs or {})
         self.constraints = tuple(constraints)
-        self.sequential = sequential
         self.stages = tuple(stages)
         self.cache = None if cache is None else absolute(str(cache))
 

@@ -92,23 +92,15 @@ class Stage(Limits):
             problems.choice("every", every, EVERY)
         else:
             problems.integer("every", every, least=1)
-        check_validation(
-            problems,
-            fn=fn,
-            task_config=task_config,
-            ray_remote_kwargs=ray_remote_kwargs,
-            evaluators=evaluators,
-            max_in_flight=max_in_flight,
-            max_retries=max_retries,
-            sequential=sequential,
-        )
-        problems.raise_any()
         self.name, self.fn, self.every = name, fn, every
-        self.task_config = task_config or train.ValidationTaskConfig()
-        self.ray_remote_kwargs = dict(ray_remote_kwargs or {})
+        self.task_config = train.ValidationTaskConfig() if task_config is None else task_config
+        self.ray_remote_kwargs = {} if ray_remote_kwargs is None else ray_remote_kwargs
         self.evaluators = evaluators
         self.max_in_flight, self.max_retries = max_in_flight, max_retries
         self.sequential = sequential
+        check_validation(self, problems)
+        problems.raise_any()
+        self.ray_remote_kwargs = dict(ray_remote_kwargs or {})
 
     def __repr__(self) -> str:
         return f"Stage({self.name!r}, fn={self.fn!r}, every={self.every!r})"
