@@ -80,8 +80,8 @@ def check_space(seed_param: Any, space: Any, search_alg: Any, problems: Problems
     Args:
         seed_param: ``Tuner(seed_param=...)``.
         space: ``Tuner(param_space=...)``.
-        search_alg: ``TuneConfig(search_alg=...)``, as it was passed. A searcher may have a space
-            of its own, and a ``Repeater`` adds its index.
+        search_alg: ``TuneConfig(search_alg=...)``, as it was passed. A searcher may have its own
+            space, and a ``Repeater`` adds its index.
         problems: Where to add it.
     """
     draws = search_alg is None or isinstance(search_alg, (str, tune.search.BasicVariantGenerator))

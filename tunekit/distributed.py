@@ -61,8 +61,8 @@ def check_trainer(source: Any, space: Mapping[str, Any] | None, problems: Proble
     _check_scaling("the trainer's scaling_config", source.scaling_config, problems)
     if source.backend_config.backend_cls.has_replica_groups:
         problems.add(
-            f"{type(source.backend_config).__name__} replaces single workers, but those of a trial "
-            "start and end together. Use TorchConfig."
+            f"{type(source.backend_config).__name__} replaces single workers, but a trial's "
+            "workers start and end together. Use TorchConfig."
         )
     for key, value in (space or {}).items():
         if key not in _SPACE:
@@ -83,7 +83,7 @@ def _check_scaling(name: str, scaling: Any, problems: Problems) -> None:
     if workers == 0:
         problems.add(
             f"{name} has num_workers=0, which trains in the driver. Use 1 or more: a trial with "
-            "one worker trains in a process of its own."
+            "one worker trains in a separate process."
         )
     if getattr(scaling, "topology", None):
         problems.add(
@@ -101,9 +101,9 @@ def check_scheduler(scheduler: Any, problems: Problems) -> None:
     """Add a problem for each feature of a scheduler that a trainer's trials do not support."""
     if isinstance(scheduler, ResourceChangingScheduler):
         problems.add(
-            f"{type(scheduler).__name__} changes the resources of trials, but those of a trainer "
-            "are its workers'. Pass the scheduler inside, and search for the number of workers "
-            "with param_space={'scaling_config': {'num_workers': tune.choice([1, 2])}}."
+            f"{type(scheduler).__name__} changes the resources of trials, but a trainer's "
+            "resources are its workers'. Pass the scheduler inside, and search for the number of "
+            "workers with param_space={'scaling_config': {'num_workers': tune.choice([1, 2])}}."
         )
 
 
@@ -121,7 +121,7 @@ def check_saving(policy: Any, run_config: Any, problems: Problems) -> None:
     for one in asked:
         problems.add(
             f"{one} cannot make a trainer's workers save. Leave it out; call "
-            "ray.train.report(metrics, checkpoint=...) in the training loop when one is due."
+            "ray.train.report(metrics, checkpoint=...) in the training loop to save one."
         )
 
 

@@ -47,7 +47,7 @@ class CheckpointPolicy(tune.Callback):
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Called by Tune when a trial's actor is up."""
+        """Prepare a trial whose actor has started; called by Tune."""
         fail_for_good(trial)
 
     def on_trial_result(
@@ -136,11 +136,11 @@ class AtDecisions(CheckpointPolicy):
 def by_default(
     trainable: Any, run_config: tune.RunConfig | None, when: int | str
 ) -> CheckpointPolicy | None:
-    """Return the policy for a trainable without one; None if it saves by itself or on request.
+    """Return the default policy for a trainable; None if anything else requests checkpoints.
 
-    It applies to a class that can save, or a function that registers how to, if neither requests
-    checkpoints in its reports. It saves where ``when`` validates. The user's callbacks may request
-    more.
+    There is one for a class that can save, and for a function that registers how to save, if it
+    does not request checkpoints in its reports. It saves at the iterations that ``when`` selects.
+    The user's callbacks may request more.
 
     Args:
         trainable: The trainable that Tune runs.
@@ -169,7 +169,7 @@ def by_default(
 
 
 class FunctionCheckpoints(tune.Callback):
-    """Gives function trainables their ``checkpoint_frequency`` and ``checkpoint_at_end``.
+    """Apply ``checkpoint_frequency`` and ``checkpoint_at_end`` to function trainables.
 
     Tune drops both for functions, because they cannot save on demand, but tunekit's can. This
     restores the settings in each trial, where Tune applies them as for classes.

@@ -1,4 +1,4 @@
-"""Process state that code changes besides its own variables, and how to restore it.
+"""Save and restore the global state of a process.
 
 That is the environment, the working directory, the states of random generators (Python's, NumPy's
 and PyTorch's, also on GPUs), PyTorch's settings, and unused GPU memory.

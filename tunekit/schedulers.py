@@ -303,11 +303,11 @@ class PromotionASHA(_SuccessiveHalving):
 class MOASHA(_SuccessiveHalving):
     """Stop trials early by several metrics: asynchronous successive halving by non-dominated rank.
 
-    At each rung, trials are ordered front by front: first those that no other trial dominates, then
-    those that only the first front dominates, and so on. Within a front, the order is that of an
-    epsilon-net: the best trial in the first metric, then the one farthest from it, then the one
-    farthest from both, so that the first few are different compromises. A trial continues if it is
-    among the first ``1 / reduction_factor`` of those that have reached its rung so far.
+    At each rung, trials are ordered front by front: first the trials that no other one dominates,
+    then those that only the first front dominates, and so on. Within a front, the order is that of
+    an epsilon-net: the best trial in the first metric, then the trial farthest from it, then the
+    trial farthest from both, so that the first few are different compromises. A trial continues if
+    it is among the first ``1 / reduction_factor`` of the trials that have reached its rung so far.
 
     The rule is that of Schmucker et al., 2021 (https://arxiv.org/abs/2106.12639). Distances are in
     units of the front's extent in each metric, so no metric weighs more because of its unit.

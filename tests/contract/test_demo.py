@@ -46,7 +46,7 @@ def test_one_rule_names_one_winner_everywhere(ended):
     assert best.iteration == 5  # a trial's newest score is another one's
     told = winner(best, 0.987)
     assert f"trial {best.trial_id} at epoch 5" in told and f"{best.score:.2%}" in told
-    assert "98.70% of the test images" in told and "test" not in winner(best, None)
+    assert "98.70% on the test images" in told and "test" not in winner(best, None)
     result = CliRunner().invoke(commands.tunekit, ["best", ended.path, "--json"])
     known = json.loads(result.stdout)
     assert (known["trial_id"], known["iteration"]) == (best.trial_id, best.iteration)

@@ -86,9 +86,8 @@ class SweepComparison:
         - ``best``: the best validated score of all its trials; ``low``, ``high``: its interval, if
           the validation function returned one (``X_low``, ``X_high``), otherwise NaN;
           ``best_trial``, ``best_iteration``: the trial and iteration of that score;
-        - ``trials``, ``stopped``, ``failed``: the number of trials, of those that the scheduler
-          stopped, and of those that failed; ``iterations``: how many were trained, counting every
-          run;
+        - ``trials``, ``stopped``, ``failed``: the number of trials, of trials that the scheduler
+          stopped, and of failed trials; ``iterations``: how many were trained, counting every run;
         - ``validations``: how many ended with a score;
         - ``driven_s``: seconds from the sweep's start to its last sign of life, without breaks
           between its sessions; ``trained_s``, ``validated_s``: the total seconds of training and

@@ -24,7 +24,7 @@ _NO_LIMIT = 1_000_000
 
 @dataclass
 class Room:
-    """The resources of a cluster, and those that trials and validations hold.
+    """The resources of a cluster, and their use by trials and validations.
 
     Attributes:
         cluster: All resources, by name.

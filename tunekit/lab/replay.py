@@ -90,7 +90,7 @@ class Machine:
         scheduler: The scheduler, which only this machine uses.
         train_s: ``train_s(curve, iteration)``: how long an iteration takes, in seconds.
         validate_s: How long its validation takes, likewise.
-        room: The cluster's resources, and those that trials and validations need.
+        room: The resources of the cluster, of a trial and of a validation.
         start_s: ``start_s(curve)``: how long a trial's process takes to start.
         validation_start_s: How long a validation's process takes to start.
         import_s: How much longer the first validation in such a process takes.

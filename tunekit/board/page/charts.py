@@ -26,7 +26,7 @@ __all__ = [
     "unit_of",
 ]
 
-# Okabe and Ito's palette, which people with any colour vision can tell apart.
+# Okabe and Ito's palette, which is readable with any colour vision.
 _TOP = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"]
 # The number of trials in colour.
 _IN_COLOUR = len(_TOP)
@@ -441,7 +441,7 @@ def _decisions(found: Findings) -> Charts:
     return {}
 
 
-#: The functions that draw charts: each returns those that are not empty, by name.
+#: The functions that draw charts: each returns the non-empty ones by name.
 CHARTS: Mapping[str, Callable[[Findings], Charts]] = {
     "validated": _validated,
     **{f"training{place}": _training(place) for place in range(3)},

@@ -1,6 +1,6 @@
-// The page of a sweep: what a reader does with it, and, of a live one, what the server sends.
-// Everything that a reader has chosen (order, filter, what is open) is kept here and applied to
-// whatever HTML comes, so that an update changes nothing but what it says.
+// The page of a sweep: handles the reader's actions and, on a live page, the server's updates.
+// The reader's choices (order, filter, open parts) are kept here and applied to all HTML that
+// arrives, so that an update changes the content only.
 
 const root = document.documentElement;
 const byId = (id) => document.getElementById(id);
@@ -16,7 +16,7 @@ function asking(path, values) {
 const THEMES = ["system", "light", "dark"];
 const stored = {  // a page that was opened as a file may have no storage
   get(name) { try { return localStorage.getItem(name); } catch { return null; } },
-  set(name, value) { try { localStorage.setItem(name, value); } catch { /* it lasts as long as the page */ } },
+  set(name, value) { try { localStorage.setItem(name, value); } catch { /* it is lost with the page */ } },
 };
 function show(theme) {
   if (theme === "system") delete root.dataset.theme; else root.dataset.theme = theme;
@@ -30,11 +30,11 @@ byId("theme").addEventListener("click", () => {
   show(theme);
 });
 
-// Tables: order, filter, how many rows ---------------------------------------------------------
+// Tables: order, filter, number of rows --------------------------------------------------------
 
 const MISSING = "–", COLLATOR = new Intl.Collator("en", {numeric: true});
-let marked = "", pinned = "";  // the trial that is highlighted now, and while nothing is pointed at
-const signals = new Map();  // by chart: what the reader has chosen of it
+let marked = "", pinned = "";  // the trial highlighted now, and the one when nothing is pointed at
+const signals = new Map();  // by chart: the reader's choices
 const chosen = new Map();  // by table: {column, direction, filter, all}
 const choiceOf = (id) => {
   if (!chosen.has(id)) chosen.set(id, {column: null, direction: null, filter: "", all: false, scrolled: false});
@@ -62,7 +62,7 @@ function matcher(filter, names) {
   return (texts, raw) => terms.every((term) => term(texts, raw));
 }
 
-// What the cells of a row say: read once, until the row changes.
+// The texts of a row's cells, cached until the row changes.
 const words = new WeakMap();
 function wordsOf(row) {
   if (!words.has(row)) {
@@ -89,7 +89,7 @@ function arrange(table) {
     const compare = numbers ? (a, b) => Number(a) - Number(b) : (a, b) => COLLATOR.compare(a, b);
     rows.sort((one, other) => {
       const [a, b] = [one.raw[column], other.raw[column]];
-      if ((a === MISSING) !== (b === MISSING)) return a === MISSING ? 1 : -1;  // what is missing is last
+      if ((a === MISSING) !== (b === MISSING)) return a === MISSING ? 1 : -1;  // missing values come last
       return (a === MISSING ? 0 : sign * compare(a, b)) || one.place - other.place;
     });
   } else rows.sort((one, other) => one.place - other.place);
@@ -124,8 +124,8 @@ function arrangeIn(part) {
   for (const button of part.querySelectorAll("[data-reset]")) button.disabled = !isZoomed(button.dataset.reset);
 }
 
-// The first columns stay in view once a table is scrolled. Not before: with hundreds of cells that may
-// stay, the browser takes ten times as long for each frame.
+// The first columns stay in view once a table is scrolled, but not before, because hundreds of sticky
+// cells make each frame take ten times as long.
 document.addEventListener("scroll", ({target}) => {
   const table = target.querySelector?.(":scope > table.sortable");
   if (!table) return;
@@ -133,8 +133,8 @@ document.addEventListener("scroll", ({target}) => {
   target.classList.toggle("scrolled", target.scrollLeft > 0);
 }, true);
 
-// CSV: of the rows that match, in the order in which they are shown. A text that a spreadsheet would
-// take for a formula gets an apostrophe.
+// CSV of the rows that match, in the order shown. A text that a spreadsheet would read as a formula
+// gets an apostrophe.
 function csvOf(table) {
   const field = (text) => {
     const safe = /^[=+\-@\t\r]/.test(text) && !isNumber(text) ? `'${text}` : text;
@@ -166,7 +166,7 @@ function say(text, forMs = 1500) {
 async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
-  } catch {  // not over plain HTTP from elsewhere, and not everywhere from a file
+  } catch {  // unavailable over plain HTTP from another machine, and in some browsers from a file
     const area = document.createElement("textarea");
     area.value = text;
     (byId("panel").open ? byId("panel") : document.body).append(area);
@@ -208,7 +208,7 @@ document.addEventListener("input", (event) => {
   again(tools.dataset.for);
 });
 
-// By hand: only where the server lets its readers --------------------------------------------
+// Requests to the sweep, if the server allows them ---------------------------------------------
 
 async function ask({asks: action, of: trial, config}) {
   const body = {action};
@@ -225,13 +225,13 @@ async function ask({asks: action, of: trial, config}) {
   } catch { say("The server cannot be reached."); }
 }
 
-// A trial in full ------------------------------------------------------------------------------
+// The details of a trial -----------------------------------------------------------------------
 
 const panel = byId("panel");
 const opened = () => {
   try { return decodeURIComponent(location.hash.match(/^#trial=(.+)$/)?.[1] ?? ""); } catch { return ""; }
 };
-let inFull;  // by trial, of a page that is a file
+let inFull;  // by trial, if the page is a file
 async function htmlOf(trial) {
   if (!live) return (inFull ??= JSON.parse(byId("panels")?.textContent ?? "{}"))[trial];
   const answer = await fetch(asking(root.dataset.trials, {id: trial}));
@@ -279,7 +279,7 @@ async function draw(name) {
     if (isCurves(name)) fit(name);
     return;
   }
-  place.style.minHeight = `${place.clientHeight}px`;  // so that nothing below it moves
+  place.style.minHeight = `${place.clientHeight}px`;  // keeps everything below it in place
   known?.view.finalize();
   // Expressions are interpreted, not compiled: the page needs no 'unsafe-eval'.
   const options = {actions: false, renderer: "svg", ast: true, defaultStyle: false, tooltip: {disableDefaultStyle: true}};
@@ -287,12 +287,12 @@ async function draw(name) {
   for (const param of own.params ?? []) param.value = signalsOf(name)[param.name] ?? param.value;
   const {view} = await window.vegaEmbed(place, own, options);
   place.style.minHeight = "";
-  place.querySelector("svg.marks").setAttribute("aria-hidden", "true");  // the place has a name
+  place.querySelector("svg.marks").setAttribute("aria-hidden", "true");  // its parent has a label
   charts.set(name, {view, shape});
   if (!isCurves(name)) return;
   place.dataset.curves = "";
   view.addResizeListener(() => setTimeout(fit, 0, name));
-  fit(name);  // so that the first move of the mouse is answered as fast as all others
+  fit(name);  // makes the first mouse move as fast as later ones
 }
 
 async function signal(name, values) {
@@ -309,7 +309,7 @@ async function savePng(name, file) {
   save(await new Promise((done) => canvas.toBlob(done, "image/png")), file);
 }
 
-// A chart is drawn when it comes near what is in view: of a large sweep, all of them take seconds.
+// A chart is drawn when it is near the visible part: for a large sweep, all charts take seconds.
 const NEAR = 300;
 const isNear = (name) => {
   const box = byId(`chart-${name}`)?.getBoundingClientRect();
@@ -321,7 +321,7 @@ const watching = new IntersectionObserver((entries) => {
   drawDue();
 }, {rootMargin: `${NEAR}px`});
 const placed = () => [...document.querySelectorAll("#main .chart")].map((place) => place.id.replace("chart-", ""));
-// The browser too spends no more than a part of its time on drawing.
+// Drawing is limited to a share of the browser's time.
 const due = new Set();
 let busy = null;
 async function drawDue() {
@@ -333,7 +333,7 @@ async function drawDue() {
   for (const name of names) {
     due.delete(name);
     try { await draw(name); } catch (error) { root.dataset.failed = String(error); }
-    // Between two charts, what the reader does comes first.
+    // Between two charts, the reader's actions come first.
     await new Promise((next) => setTimeout(next, 0));
   }
   const rest = live ? 4 * (performance.now() - began) : 0;
@@ -349,7 +349,7 @@ addEventListener("beforeprint", () => { window.drawAll(); });
 
 const isCurves = (name) => specs.get(name)?.usermeta?.curves !== undefined;
 const idOf = (point) => point.line.slice(0, point.line.lastIndexOf(" "));
-const curves = new Map();  // by chart: which of its points are whose
+const curves = new Map();  // by chart: the points of each trial
 function curvesOf(name) {
   if (!curves.has(name)) {
     const found = new Map();
@@ -371,8 +371,8 @@ function mark(trial) {
   if (row) row.setAttribute("data-marked", "");
   for (const name of charts.keys()) if (isCurves(name)) outline(name);
 }
-// Draws the highlighted trial over a chart: Vega would draw all of it anew. What it is drawn on stays
-// when nothing is highlighted, because a layer that comes or goes makes the browser sort all of them.
+// Draws the highlighted trial over a chart, because Vega would redraw the whole chart. The layer stays
+// when nothing is highlighted, because adding or removing one makes the browser sort all of them.
 const SVG = "http://www.w3.org/2000/svg";
 function overlay(name) {
   const box = document.createElementNS(SVG, "svg");
@@ -386,7 +386,7 @@ function overlay(name) {
   byId(`chart-${name}`).append(box);
   return box;
 }
-const stale = new Set();  // charts that are far from what is in view, and may show another trial
+const stale = new Set();  // charts far from the visible part, which may highlight another trial
 function outline(name) {
   if (!isNear(name)) { stale.add(name); return; }
   stale.delete(name);
@@ -402,7 +402,7 @@ function outline(name) {
   box.querySelector(".dots").setAttribute("d", every.flat().map((one) => `M${one}h0`).join(""));
   box.toggleAttribute("data-shown", every.length > 0);
 }
-// Lays it over what is inside of the chart's axes, which move with their labels.
+// Aligns the layer with the area inside the chart's axes, which move with their labels.
 function fit(name) {
   const place = byId(`chart-${name}`), {view} = charts.get(name) ?? {};
   if (!place || !view || !place.contains(view.container())) return;
@@ -417,7 +417,7 @@ function pin(trial) {
   mark(trial);
 }
 
-// Where the mouse is within the axes of a chart, in pixels; outside of them nothing.
+// The position of the mouse relative to a chart's axes, in pixels, and whether it is inside them.
 function within(name, event) {
   const {view} = charts.get(name), place = byId(`chart-${name}`), box = place.querySelector("svg.marks").getBoundingClientRect();
   const [left, top] = view.origin(), [x, y] = [event.clientX - box.left - left, event.clientY - box.top - top];
@@ -433,7 +433,7 @@ function nearest(name, at) {
   }
   return best < 0 ? null : points[best];
 }
-// Where the points of a chart are, in pixels, until it is zoomed, resized or drawn again.
+// The positions of a chart's points, in pixels, until it is zoomed, resized or drawn again.
 const places = new Map();
 function placesOf(name) {
   const {view} = charts.get(name), [x, y] = [view.scale("x"), view.scale("y")], {points} = specs.get(name).datasets;
@@ -515,8 +515,8 @@ document.addEventListener("keydown", (event) => {
 
 // Updates --------------------------------------------------------------------------------------
 
-// Changes a tree into another one, and as little of it as it takes: what is focused, scrolled or
-// drawn stays. Children are told apart by their keys, where they have any.
+// Changes a tree into another one with as few changes as possible, so that focus, scrolling and
+// drawings stay. Children with keys are matched by them.
 const keyOf = (node) => node.id || node.dataset?.key || node.dataset?.trial || node.dataset?.part || null;
 function morph(from, to) {
   for (const {name, value} of [...to.attributes]) if (from.getAttribute(name) !== value) from.setAttribute(name, value);
@@ -566,12 +566,12 @@ function take(update) {
   }
   const order = update.order.map((id) => main.querySelector(`[data-part="${id}"]`)).filter(Boolean);
   for (const part of [...main.children]) if (!order.includes(part)) part.remove();
-  // A part that is moved loses its focus and how far it was scrolled: only new ones are.
+  // A part that is moved loses its focus and scroll position, so only new ones are.
   order.forEach((part, n) => { if (main.children[n] !== part) main.insertBefore(part, main.children[n]); });
   fetchCharts(update.charts);
   if (panel.open) showTrial();
 }
-// Fetches what has changed of the charts that have a place, and what was never fetched.
+// Fetches the charts on the page that have changed or were never fetched.
 async function fetchCharts(changed) {
   for (const place of document.querySelectorAll("#main .chart")) watching.observe(place);
   for (const name of placed()) {
@@ -579,15 +579,15 @@ async function fetchCharts(changed) {
       if (!byId(`chart-${name}`).querySelector("svg")) due.add(name);
       continue;
     }
-    const answer = await fetch(asking(root.dataset.charts, {id: name})).catch(() => null);  // the server may be gone; then all comes again
-    if (!answer?.ok) continue;  // or the chart is drawn next
+    const answer = await fetch(asking(root.dataset.charts, {id: name})).catch(() => null);  // the server may be gone; a new one sends all of them
+    if (!answer?.ok) continue;  // the server may not have drawn it yet
     specs.set(name, await answer.json());
     due.add(name);
   }
   drawDue();
 }
 
-// Asks again and again for what is new; a page that nobody sees does not.
+// Requests updates repeatedly, unless the page is hidden.
 let asked = false, next;
 async function follow() {
   clearTimeout(next);
@@ -601,9 +601,9 @@ async function follow() {
       take(news);
       tell(news.trouble || "live");
       if (news.more) wait = 0;
-    } else tell(answer.status === 401 ? "The token has changed: open the address that is printed now." : "The server cannot say what is new; see its log.");
+    } else tell(answer.status === 401 ? "The token has changed. Open the address that tunekit serve prints now." : "The server failed to send updates; see its log.");
   } catch {
-    tell("The server does not answer; trying again.");
+    tell("The server does not respond; trying again.");
   }
   asked = false;
   next = setTimeout(follow, wait);
@@ -614,7 +614,7 @@ function tell(text) {
   place.toggleAttribute("data-lost", text !== "live");
 }
 
-// At the beginning -----------------------------------------------------------------------------
+// Start ----------------------------------------------------------------------------------------
 
 arrangeIn(document.body);
 for (const place of document.querySelectorAll("#main .chart")) watching.observe(place);

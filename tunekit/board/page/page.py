@@ -276,7 +276,7 @@ def shell(
         drawn: The charts, by name.
         live: For a page that a server updates: the ``nonce`` of its scripts; its ``version``; the
             addresses of ``news``, ``chart``, ``trial`` and the ``vega`` script; and, if they exist,
-            those of requests to the sweep (``ask``) and of the list of sweeps (``home``).
+            the addresses for requests to the sweep (``ask``) and of the list of sweeps (``home``).
     """
     files = {kind: _file(f"page.{kind}") for kind in ("css", "js")}
     return (

@@ -110,7 +110,7 @@ def serve(
 
 
 def lower_priority() -> None:
-    """Lower the CPU priority, on Linux for this thread and those that it starts."""
+    """Lower the CPU priority, on Linux of this thread and the threads that it starts."""
     with contextlib.suppress(AttributeError, OSError):  # not supported or not permitted everywhere
         os.nice(_NICE)
 
