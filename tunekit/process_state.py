@@ -6,6 +6,7 @@ and PyTorch's, also on GPUs), PyTorch's settings, and unused GPU memory.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sys
@@ -14,9 +15,27 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from tunekit.gpu_memory import release_unused
+__all__ = ["ProcessState", "release_gpu_memory", "undisturbed"]
 
-__all__ = ["ProcessState", "undisturbed"]
+
+def release_gpu_memory() -> None:
+    """Return unused CUDA memory of this process to the device.
+
+    PyTorch keeps the memory of freed tensors for new ones. With fractional GPUs, and with processes
+    that outlive trials or validations, another process on the same GPU may lack that memory.
+
+    Memory of objects that are still referenced, such as the model of an evaluator, stays. In a
+    process that has not imported torch or not used CUDA, this does nothing; it never initializes
+    CUDA.
+
+    Example:
+        >>> release_gpu_memory()
+    """
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return
+    gc.collect()  # a network and its optimizer often refer to each other
+    cuda.empty_cache()
 
 
 @contextmanager
@@ -37,7 +56,7 @@ def undisturbed() -> Iterator[None]:
             os.chdir(folder)
 
     with ExitStack() as stack:  # a failing step, as in a deleted folder, does not stop the others
-        stack.callback(release_unused)
+        stack.callback(release_gpu_memory)
         stack.callback(back)
         stack.callback(random.setstate, random.getstate())
         if numpy is not None:
@@ -51,7 +70,7 @@ class ProcessState:
     """The state of a process before a trial runs in it, to restore for the next trial.
 
     As in a new process, PyTorch's random generators start in the same state for each trial, but
-    those of Python and NumPy do not. The working directory is the trial's own.
+    those of Python and NumPy do not. The working directory stays as it is.
 
     Example:
         >>> before = ProcessState()
@@ -68,7 +87,7 @@ class ProcessState:
     def restore(self) -> None:
         """Restore the state as far as possible."""
         with ExitStack() as stack:
-            stack.callback(release_unused)
+            stack.callback(release_gpu_memory)
             for again in self._again:
                 stack.callback(again)
             stack.callback(random.seed)

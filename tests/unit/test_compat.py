@@ -96,7 +96,7 @@ tunekit.get_validation_context, tunekit.Estimate
     )
     own = {name.split(".")[1] for name in modules if name.startswith("tunekit.")}
     assert own == {
-        *("_ray", "core", "errors", "gpu_memory", "pickles", "process_state"),
+        *("_ray", "core", "errors", "pickles", "process_state"),
         *("training", "validating", "version"),
     }
     assert {name for name in modules if name.startswith("tunekit._ray.")} == {

@@ -11,8 +11,7 @@ from ray.tune.trainable import FunctionTrainable
 
 from tunekit._ray import functions, workers
 from tunekit.core.validation import Attempt, Request
-from tunekit.gpu_memory import release_unused
-from tunekit.process_state import ProcessState
+from tunekit.process_state import ProcessState, release_gpu_memory
 from tunekit.testing import FakeClock
 from tunekit.validating.process import Evaluator
 from tunekit.validating.ray_executor import RayExecutor, _Actor, _Flight
@@ -47,16 +46,16 @@ def cuda(monkeypatch):
 
 def test_what_is_unused_is_given_back(cuda):
     double = cuda()
-    release_unused()
+    release_gpu_memory()
     assert double.emptied == 1
 
 
 def test_a_process_that_has_not_used_a_gpu_does_not_begin_to(cuda, monkeypatch):
     double = cuda(used=False)
-    release_unused()
+    release_gpu_memory()
     assert double.emptied == 0
     monkeypatch.delitem(sys.modules, "torch")
-    release_unused()
+    release_gpu_memory()
     assert "torch" not in sys.modules
 
 
@@ -70,7 +69,7 @@ def test_what_nothing_refers_to_any_more_is_collected_before(cuda):
     network = Network()
     network.optimizer = network  # a circle
     del network
-    release_unused()
+    release_gpu_memory()
     assert freed == [0]
 
 

@@ -41,8 +41,7 @@ from ray.train.v2._internal.util import construct_train_func
 
 from tunekit._ray.raised import legible_error
 from tunekit.core.worker_assignments import WorkerAction, WorkerInbox
-from tunekit.gpu_memory import release_unused
-from tunekit.process_state import ProcessState
+from tunekit.process_state import ProcessState, release_gpu_memory
 
 __all__ = ["TAG", "Assignment", "TrialWorker", "allow", "assign", "serve", "side_task"]
 
@@ -293,7 +292,7 @@ def serve(train_loop: Callable[..., Any], loop_context: Any) -> None:
     fresh = ProcessState()
     try:
         while True:
-            release_unused()  # the next assignment may take long to arrive
+            release_gpu_memory()  # the next assignment may take long to arrive
             assignment = _post.take()
             if assignment.number > 1:
                 gc.collect()

@@ -25,9 +25,8 @@ from tunekit.core.values import (
     singled,
     text,
 )
-from tunekit.gpu_memory import release_unused
 from tunekit.pickles import pack, portable
-from tunekit.process_state import undisturbed
+from tunekit.process_state import release_gpu_memory, undisturbed
 from tunekit.validating.context import ValidationContext, telling
 from tunekit.validating.executor import AttemptEvent, Began, Estimated, Failed, Returned
 
@@ -130,7 +129,7 @@ class Evaluator:
 
     def release(self) -> None:
         """Free unused GPU memory."""
-        release_unused()
+        release_gpu_memory()
 
 
 # What comes of it ------------------------------------------------------------------------------
