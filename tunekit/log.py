@@ -1,6 +1,6 @@
 """Show tunekit's messages during a call if no application handles them.
 
-Importing sets nothing up: not even a ``NullHandler``, which would silence the warnings that
+Importing tunekit sets nothing up, not even a ``NullHandler``, which would silence the warnings that
 Python shows by default. An application that configures logging, at any time, gets every message.
 """
 
@@ -18,7 +18,7 @@ _log = logging.getLogger("tunekit")
 
 
 class _Formatter(logging.Formatter):
-    """Keeps values in a message from moving the cursor or imitating a message."""
+    """Format messages so that no value in one can move the cursor or imitate a message."""
 
     def format(self, record: logging.LogRecord) -> str:
         first, *others = printable(super().format(record).split("\n"))
@@ -26,7 +26,7 @@ class _Formatter(logging.Formatter):
 
 
 class _FallbackHandler(logging.StreamHandler):
-    """Shows messages that no other handler shows."""
+    """Show messages that no other handler shows."""
 
     def __init__(self) -> None:
         super().__init__()

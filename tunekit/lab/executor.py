@@ -178,7 +178,7 @@ class VirtualExecutor(Executor):
         return events
 
     def _begin_waiting(self) -> None:
-        """Start the waiting attempts that now have resources, or an evaluator that holds them."""
+        """Begin waiting attempts for which there are resources, or an idle evaluator."""
         while self._waiting and self._can_begin:
             attempt = self._waiting.popleft()
             if self._most is None or not self._idle:

@@ -92,7 +92,7 @@ class Measured:
     def _started(self) -> dict[str, float]:
         """Return how long each trial's first process took until it trained, if it had its own.
 
-        This counts from when the trial had been added and another trial had left its slot.
+        It is measured from the time at which the trial was added and a slot was free.
         """
         leaves = defaultdict(list)
         for decision in self._timeline.decisions:
