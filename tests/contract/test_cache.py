@@ -23,7 +23,7 @@ from tunekit.validating.cache import ValidationCache
 from tunekit.validating.context import ValidationContext
 from tunekit.validating.executor import Estimated, Returned
 from tunekit.validating.fingerprint import fingerprint
-from tunekit.validating.process import looked_up, produced
+from tunekit.validating.process import Call, looked_up, produced
 
 LOCAL = pyarrow.fs.LocalFileSystem()
 BATCH_OF_8 = train.ValidationTaskConfig(fn_kwargs={"batch": 8})
@@ -80,7 +80,7 @@ class Through:
         told = ValidationContext(request.trial_id, request.config, request.iteration)
         lookup = self.cache.lookup(self.mark, request.kwargs)
         run = lambda: produced(attempt.id, call)  # noqa: E731
-        for step in looked_up(attempt.id, lookup, checkpoint, told, run):
+        for step in looked_up(Call(attempt.id, None, checkpoint, {}, told, lookup), run):
             if not isinstance(step, Estimated):
                 return step
             yield step.value

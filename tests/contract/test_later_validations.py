@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from tunekit.validating.cache import ValidationCache
 from tunekit.validating.context import ValidationContext
 from tunekit.validating.executor import AttemptEvent
 from tunekit.validating.fingerprint import fingerprint
-from tunekit.validating.process import looked_up, produced
+from tunekit.validating.process import Call, looked_up, produced
 
 CALLS: Counter[str] = Counter()
 
@@ -92,16 +93,9 @@ def executors(monkeypatch) -> list[FakeExecutor]:
                 request.trial_id, request.config, request.iteration, attempt=attempt.number
             )
             lookup = None if cache is None else cache.lookup(mark, request.kwargs)
-            [step] = looked_up(
-                attempt.id,
-                lookup,
-                request.checkpoint,
-                told,
-                lambda: produced(
-                    attempt.id,
-                    lambda: config.fn(request.checkpoint, **request.kwargs),
-                ),
-            )
+            call = Call(attempt.id, None, request.checkpoint, request.kwargs, told, lookup)
+            run = partial(config.fn, call.checkpoint, **call.kwargs)
+            [step] = looked_up(call, lambda: produced(attempt.id, run))
             return step
 
         made.append(RUNS_ON["class"](SystemClock(), validate))  # type: ignore[arg-type]

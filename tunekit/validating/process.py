@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # most validations have no cache, and each imports this in it
     from tunekit.validating.cache import Lookup
 
 __all__ = [
+    "Call",
     "Evaluator",
     "Parcel",
     "in_task",
@@ -48,40 +49,46 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call of the validation function, to be made in some process.
+
+    Attributes:
+        attempt_id: The attempt.
+        fn_ref: A reference to the function. Ray does not fetch it until :meth:`run` does, because
+            it is inside an argument of the task.
+        checkpoint: The checkpoint.
+        kwargs: The keyword arguments.
+        context: The checkpoint's context.
+        lookup: Looks up the score first; None: it is not cached.
+    """
+
+    attempt_id: str
+    fn_ref: Any
+    checkpoint: Any
+    kwargs: dict[str, Any]
+    context: ValidationContext
+    lookup: Lookup | None = None
+
+    def run(self) -> Any:
+        """Fetch the function and call it."""
+        return ray.get(self.fn_ref)(self.checkpoint, **self.kwargs)
+
+
 # Where it runs ---------------------------------------------------------------------------------
 
 
-def in_task(
-    attempt_id: str,
-    fn_ref: list[Any],
-    checkpoint: Any,
-    kwargs: dict[str, Any],
-    told: ValidationContext,
-    lookup: Lookup | None,
-) -> Iterator[AttemptEvent]:
-    """Validate, and yield the events; the function is fetched after the first one.
-
-    Args:
-        attempt_id: The attempt.
-        fn_ref: A reference to the function, in a list, so that Ray does not fetch it earlier.
-        checkpoint: The checkpoint.
-        kwargs: The keyword arguments.
-        told: The checkpoint's context.
-        lookup: Looks up the score first; None: it is not cached.
-    """
-    yield Began(attempt_id)
-
-    def run() -> Iterator[AttemptEvent]:
-        return produced(attempt_id, lambda: ray.get(fn_ref[0])(checkpoint, **kwargs))
-
-    with telling(told):
-        yield from looked_up(attempt_id, lookup, checkpoint, told, run)
+def in_task(call: Call) -> Iterator[AttemptEvent]:
+    """Validate, and yield the events; the function is fetched after the first one."""
+    yield Began(call.attempt_id)
+    with telling(call.context):
+        yield from looked_up(call, lambda: produced(call.attempt_id, call.run))
 
 
-def in_trial(trainable: Any, *given: Any) -> Iterator[AttemptEvent]:
+def in_trial(trainable: Any, call: Call) -> Iterator[AttemptEvent]:
     """Validate in the process of a waiting trial, as in a task."""
     with undisturbed():
-        yield from in_task(*given)
+        yield from in_task(call)
 
 
 class Evaluator:
@@ -96,31 +103,23 @@ class Evaluator:
         self._first_bundle = first_bundle
         self._evaluate: Any = None
 
-    def evaluate(
-        self,
-        attempt_id: str,
-        fn_ref: list[Any],
-        checkpoint: Any,
-        kwargs: dict[str, Any],
-        told: ValidationContext,
-        lookup: Lookup | None,
-    ) -> Iterator[AttemptEvent]:
+    def evaluate(self, call: Call) -> Iterator[AttemptEvent]:
         """Validate, as :func:`in_task` does."""
-        yield Began(attempt_id)
-        failed = outcome_of(lambda: self._build(fn_ref)) if self._evaluate is None else None
+        yield Began(call.attempt_id)
+        failed = outcome_of(lambda: self._build(call.fn_ref)) if self._evaluate is None else None
         if failed is not None:
             why = f"could not build its evaluator, which {failed.reason}"
-            yield Failed(attempt_id, why, failed.trace)
+            yield Failed(call.attempt_id, why, failed.trace)
             return
 
-        def run() -> Iterator[AttemptEvent]:
-            return produced(attempt_id, lambda: self._evaluate(checkpoint, **kwargs))
+        def run() -> Any:
+            return self._evaluate(call.checkpoint, **call.kwargs)
 
-        with telling(told):
-            yield from looked_up(attempt_id, lookup, checkpoint, told, run)
+        with telling(call.context):
+            yield from looked_up(call, lambda: produced(call.attempt_id, run))
 
-    def _build(self, fn_ref: list[Any]) -> None:
-        fn = ray.get(fn_ref[0])
+    def _build(self, fn_ref: Any) -> None:
+        fn = ray.get(fn_ref)
         with telling(None, building=True):
             built = fn() if is_built(fn) else fn
         if self._first_bundle is not None:
@@ -132,33 +131,24 @@ class Evaluator:
         release_gpu_memory()
 
 
-# What comes of it ------------------------------------------------------------------------------
+# The events ------------------------------------------------------------------------------------
 
 
-def looked_up(
-    attempt_id: str,
-    lookup: Lookup | None,
-    checkpoint: Any,
-    told: ValidationContext,
-    run: Callable[[], Iterator[AttemptEvent]],
-) -> Iterator[AttemptEvent]:
+def looked_up(call: Call, run: Callable[[], Iterator[AttemptEvent]]) -> Iterator[AttemptEvent]:
     """Yield the cached score if there is one; otherwise run the validation and yield its events.
 
     Args:
-        attempt_id: The attempt.
-        lookup: Looks up the score; None: it is not cached.
-        checkpoint: The checkpoint.
-        told: The checkpoint's context.
-        run: Runs the validation, as :func:`produced` does.
+        call: The validation.
+        run: Runs it, as :func:`produced` does.
     """
     key, known = None, None
-    if lookup is not None:
-        key, known = lookup(checkpoint, told.config)
+    if call.lookup is not None:
+        key, known = call.lookup(call.checkpoint, call.context.config)
     if known is not None:
-        yield Returned(attempt_id, known, key, cached=True)
+        yield Returned(call.attempt_id, known, key, cached=True)
         return
-    for step in run():
-        yield replace(step, key=key) if isinstance(step, Returned) else step
+    for event in run():
+        yield replace(event, key=key) if isinstance(event, Returned) else event
 
 
 def produced(attempt_id: str, call: Callable[[], Any]) -> Iterator[Estimated | Returned | Failed]:

@@ -48,7 +48,7 @@ from tunekit.validating.executor import (
     Returned,
 )
 from tunekit.validating.fingerprint import fingerprint
-from tunekit.validating.process import Evaluator, in_task, in_trial
+from tunekit.validating.process import Call, Evaluator, in_task, in_trial
 from tunekit.validating.trainer import in_workers
 
 __all__ = ["RayExecutor", "arguments", "executor_of", "explain"]
@@ -222,7 +222,7 @@ class RayExecutor(Executor):
                 self._remote = ray.remote(num_returns="streaming", **self._options)(in_task)
             else:
                 self._remote = ray.remote(**self._options)(Evaluator)
-        told = ValidationContext(
+        context = ValidationContext(
             request.trial_id,
             dict(request.config),
             request.iteration,
@@ -230,21 +230,20 @@ class RayExecutor(Executor):
             attempt.number,
             request.stage,
         )
-        name = self._name or f"validate {request.trial_id}@{request.iteration}"
-        # In a list, so that Ray does not fetch the function before the task has begun.
         kwargs, lookup = arguments(self._fn, request), self._lookup(request)
-        given = attempt.id, [self._fn_ref], request.checkpoint, kwargs, told, lookup
+        call = Call(attempt.id, self._fn_ref, request.checkpoint, kwargs, context, lookup)
+        name = self._name or f"validate {request.trial_id}@{request.iteration}"
         process = None if host is None else actor_of(host)
         if host is not None and process is not None:
             flight.host, flight.process = host, process
             run = partial(in_workers, alone=not self._bundles) if has_workers(host) else in_trial
-            return generator_in(process, name)(run, *given)
+            return generator_in(process, name)(run, call)
         if self._most is not None:
             actor = flight.actor = self._idle_actor() or self._build()
             actor.flight, actor.calls = flight, actor.calls + 1
-            call = actor.handle.evaluate.options(name=name, num_returns="streaming")
-            return call.remote(*given)
-        return self._remote.options(name=name).remote(*given)
+            evaluate = actor.handle.evaluate.options(name=name, num_returns="streaming")
+            return evaluate.remote(call)
+        return self._remote.options(name=name).remote(call)
 
     def poll(self) -> list[AttemptEvent]:
         """See :class:`Executor`."""

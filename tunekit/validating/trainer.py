@@ -21,11 +21,10 @@ from tunekit.extras import extra
 from tunekit.process_state import undisturbed
 from tunekit.validating.context import ValidationContext, telling, told_now
 from tunekit.validating.executor import AttemptEvent, Began, Estimated, Failed, Returned
-from tunekit.validating.process import looked_up, opened, outcome_of, plain, produced
+from tunekit.validating.process import Call, looked_up, opened, outcome_of, plain, produced
 
 if TYPE_CHECKING:
     from tunekit._ray.worker_group import TrialWorkerGroup
-    from tunekit.validating.cache import Lookup
 
 __all__ = ["TrainerValidation", "in_workers"]
 
@@ -163,47 +162,37 @@ class TrainerValidation:
         )
 
 
-def in_workers(
-    trial: Any,
-    attempt_id: str,
-    fn_ref: list[Any],
-    checkpoint: Any,
-    kwargs: dict[str, Any],
-    told: ValidationContext,
-    lookup: Lookup | None,
-    *,
-    alone: bool,
-) -> Iterator[AttemptEvent]:
+def in_workers(trial: Any, call: Call, *, alone: bool) -> Iterator[AttemptEvent]:
     """Validate in the workers of a waiting trial, from a task in the trial's own process.
 
     Args:
         trial: The trial.
-        attempt_id: The attempt. This and the other arguments are those of ``in_task``.
+        call: The validation.
         alone: Whether rank 0 alone validates.
     """
     from tunekit._ray.worker_group import WorkersLost
 
     def run() -> Iterator[AttemptEvent]:
         if alone:
-            call = partial(_on_rank_0, attempt_id, fn_ref, checkpoint, kwargs, told)
-            yield from (event for _, event in trial.beside(call, alone=True) if event is not None)
+            on_rank_0 = partial(_on_rank_0, replace(call, lookup=None))
+            yield from (event for _, event in trial.beside(on_rank_0, alone=True) if event)
             return
-        config = {**kwargs, "checkpoint": checkpoint}
-        on_each = partial(_on_each_rank, partial(_loop_of, fn_ref), config, told)
+        config = {**call.kwargs, "checkpoint": call.checkpoint}
+        on_each = partial(_on_each_rank, partial(_loop_of, call.fn_ref), config, call.context)
         found = _of_all(trial.beside(on_each, alone=False))
         if isinstance(found, Raised):
-            yield Failed(attempt_id, found.reason, found.trace, found.kind)
+            yield Failed(call.attempt_id, found.reason, found.trace, found.kind)
         else:
-            yield Returned(attempt_id, found)
+            yield Returned(call.attempt_id, found)
 
-    yield Began(attempt_id)
+    yield Began(call.attempt_id)
     try:
-        for event in looked_up(attempt_id, lookup, checkpoint, told, run):
+        for event in looked_up(call, run):
             if isinstance(event, Failed) and not trial.has_workers:
                 event = replace(event, lost=True)
             yield event
     except WorkersLost as error:
-        yield Failed(attempt_id, str(error), lost=True)
+        yield Failed(call.attempt_id, str(error), lost=True)
 
 
 def _of_all(found: Iterator[tuple[int, Any]]) -> Any:
@@ -216,16 +205,10 @@ def _of_all(found: Iterator[tuple[int, Any]]) -> Any:
 # In a worker -----------------------------------------------------------------------------------
 
 
-def _on_rank_0(
-    attempt_id: str,
-    fn_ref: list[Any],
-    checkpoint: Any,
-    kwargs: dict[str, Any],
-    told: ValidationContext,
-) -> Generator[AttemptEvent, None, AttemptEvent | None]:
+def _on_rank_0(call: Call) -> Generator[AttemptEvent, None, AttemptEvent | None]:
     """Validate in this worker alone; return the last event, if there is one."""
-    with undisturbed(), telling(told):
-        for event in produced(attempt_id, lambda: ray.get(fn_ref[0])(checkpoint, **kwargs)):
+    with undisturbed(), telling(call.context):
+        for event in produced(call.attempt_id, call.run):
             if not isinstance(event, Estimated):
                 return event
             yield event
@@ -247,8 +230,8 @@ def _on_each_rank(
         return outcome_of(lambda: plain(loop()(config)))
 
 
-def _loop_of(fn_ref: list[Any]) -> Callable[..., Any]:
-    loop: Callable[..., Any] = ray.get(fn_ref[0]).in_worker
+def _loop_of(fn_ref: Any) -> Callable[..., Any]:
+    loop: Callable[..., Any] = ray.get(fn_ref).in_worker
     return loop
 
 
