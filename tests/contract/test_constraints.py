@@ -130,11 +130,7 @@ def test_the_best_checkpoint_keeps_the_constraints_or_is_nearest(tmp_path, bound
     assert (best.trial_id, best.iteration) == (ran.trials[index].trial_id, LENGTH)
     assert best.violation == violation
     assert loaded.ranking()[0].trial_id == best.trial_id
-    every = {
-        trial_id: [s.place for s in loaded.timeline.scores(trial_id)]
-        for trial_id in loaded.timeline.trials
-    }
-    confirmed = [trial for trial, places in candidates(loaded, every).items() if places]
+    confirmed = [trial for trial, places in candidates(loaded).items() if places]
     assert len(confirmed) == (2 if violation == 0 else 4), "only these are confirmed"
     told = best_as_text(best, str(ran.home), loaded)
     assert (f"No validated checkpoint satisfies latency_ms <= {bound}" in told) == (violation > 0)

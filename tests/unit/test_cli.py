@@ -312,8 +312,8 @@ def test_best_says_where_tune_names_another_one(tmp_path):
     for seed in range(12):
         [trial] = run(tmp_path / str(seed), seed=seed, trials=1).trials
         path, newest = tmp_path / str(seed) / "sweep", trial.last_result
-        named = f"get_best_result() names trial {trial.trial_id} at iteration"
-        named += f" {newest['validated_iteration']}, accuracy {newest['accuracy']:.4f}"
+        named = f"get_best_result() returns trial {trial.trial_id} at iteration"
+        named += f" {newest['validated_iteration']}, with accuracy {newest['accuracy']:.4f}"
         is_another = tunekit.load(path).best().iteration != newest["validated_iteration"]
         assert (named in tunekit_("best", path).stdout) == is_another
         said.add(is_another)

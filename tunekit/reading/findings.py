@@ -1,4 +1,4 @@
-"""The results of a sweep, for its summary, the command line and the pages."""
+"""Summarizes a sweep: its best checkpoint, failures, later validations and configurations."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class BestCheckpoint:
         iteration: The training iteration at which it was saved.
         metric: The metric that it was ranked by.
         score: Its validated value of that metric.
-        metrics: All its validated metrics.
+        metrics: All validated metrics of the checkpoint.
         config: The hyperparameters that it was last trained with; values that JSON cannot represent
             are text.
         path: Its path, also if it was deleted.
@@ -165,7 +165,7 @@ def _lag_in_short(validations: Sequence[Mapping[str, Any]]) -> dict[str, float] 
 
 
 def best_in_short(best: BestCheckpoint) -> dict[str, Any]:
-    """Return the best checkpoint: its path, score and hyperparameters."""
+    """Return the best checkpoint with its path, score and hyperparameters."""
     return {
         "trial_id": best.trial_id,
         "generation": best.generation,
@@ -181,7 +181,7 @@ def best_in_short(best: BestCheckpoint) -> dict[str, Any]:
 def front_in_short(
     front: Sequence[BestCheckpoint], objectives: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Return the checkpoints of a Pareto front, with their values and those they are best in."""
+    """Return the checkpoints of a Pareto front, with their values, and what each is best in."""
     values = [{name: flatten(one.metrics)[name] for name in objectives} for one in front]
     best = {
         name: (max if mode == "max" else min)((own[name] for own in values), default=None)

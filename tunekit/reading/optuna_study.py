@@ -1,4 +1,4 @@
-"""A sweep as an Optuna study, for Optuna's figures, importances and dashboard."""
+"""Exports a sweep as an Optuna study, for Optuna's figures, importances and dashboard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.parameters import CHOICE, INT, Parameter, choice, parameters_of
 from tunekit.core.problems import Problems
-from tunekit.core.timeline import ScoredCheckpoint, Timeline, TrialSummary
+from tunekit.core.timeline import Timeline, TrialSummary
 from tunekit.core.validation import PENDING
 from tunekit.extras import extra
 
@@ -83,8 +83,8 @@ def study_of(
     overwritten: dict[str, list[dict[str, Any]]] = {}
     for exploit in timeline.ancestry:
         known = {name: getattr(exploit, name) for name in _EXPLOIT}
-        told = plain({**known, "config": flatten(exploit.config)})
-        overwritten.setdefault(exploit.trial_id, []).append(told)
+        own = plain({**known, "config": flatten(exploit.config)})
+        overwritten.setdefault(exploit.trial_id, []).append(own)
     validating = {row["trial_id"] for row in timeline.validations if row["status"] in PENDING}
     for trial_id, trial in timeline.trials.items():
         scored = timeline.score(trial_id, metric, mode if scope == "best" else None)
@@ -92,12 +92,8 @@ def study_of(
         values = [value for value in found if value is not None]
         has_all = len(values) == len(names)
         generation = None if scored is None else scored.generation
-        state = state_of(
-            trial,
-            validating=trial_id in validating,
-            whole=trial_id in whole,
-            scored=has_all,
-        )
+        validated = trial_id not in validating
+        state = state_of(trial, validated=validated, whole=trial_id in whole, scored=has_all)
         attributes: dict[str, Any] = {"trial_id": trial_id, "generation": trial.generation}
         if scored is not None:
             attributes |= {"iteration": scored.iteration, "metrics": plain(flatten(scored.metrics))}
@@ -109,6 +105,7 @@ def study_of(
             if name in parameters
         }
         ended = None if state is TrialState.RUNNING else trial.ended
+        violation = math.inf if scored is None else scored.violation
         study.add_trial(
             optuna.trial.FrozenTrial(
                 number=-1,  # the storage counts them
@@ -124,7 +121,7 @@ def study_of(
                     if len(names) == 1 and (own := one.value(metric)) is not None
                 },
                 user_attrs=_plain(attributes),
-                system_attrs=_limited(scored) if timeline.constraints else {},
+                system_attrs={"constraints": [violation]} if timeline.constraints else {},
                 datetime_start=datetime.fromtimestamp(trial.added),
                 datetime_complete=None if ended is None else datetime.fromtimestamp(ended),
             )
@@ -132,12 +129,7 @@ def study_of(
     return study
 
 
-def _limited(scored: ScoredCheckpoint | None) -> dict[str, Any]:
-    """Return a score's violation of constraints, in the attribute that Optuna reads."""
-    return {"constraints": [math.inf if scored is None else scored.violation]}
-
-
-def state_of(trial: TrialSummary, *, validating: bool, whole: bool, scored: bool) -> TrialState:
+def state_of(trial: TrialSummary, *, validated: bool, whole: bool, scored: bool) -> TrialState:
     """Return a trial's state in a study.
 
     - ``FAIL``: it failed for good, or finished without a score;
@@ -147,21 +139,21 @@ def state_of(trial: TrialSummary, *, validating: bool, whole: bool, scored: bool
 
     Args:
         trial: The trial's summary.
-        validating: Whether one of its validations has not ended.
+        validated: Whether all of its validations have ended.
         whole: Whether it trained in full: ASHA also stops trials that reach ``max_t``.
         scored: Whether it has a validated value.
 
     Example:
         >>> stopped = TrialSummary("a", status="terminated", stopped=True)
         >>> [
-        ...     state_of(stopped, validating=False, whole=whole, scored=True).name
+        ...     state_of(stopped, validated=True, whole=whole, scored=True).name
         ...     for whole in (False, True)
         ... ]
         ['PRUNED', 'COMPLETE']
     """
     if trial.status == "error":
         return TrialState.FAIL
-    if trial.status != "terminated" or validating:
+    if trial.status != "terminated" or not validated:
         return TrialState.RUNNING
     if trial.stopped and not whole:
         return TrialState.PRUNED
@@ -179,7 +171,7 @@ def distribution_of(parameter: Parameter) -> BaseDistribution:
     """
     if parameter.kind == CHOICE:
         return CategoricalDistribution(parameter.choices)
-    assert parameter.low is not None and parameter.high is not None  # as of all that are no choice
+    assert parameter.low is not None and parameter.high is not None  # only choices have no limits
     low, high, log = parameter.low, parameter.high, parameter.log
     if parameter.kind == INT:
         return IntDistribution(int(low), int(high), log=log)

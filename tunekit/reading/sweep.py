@@ -1,4 +1,4 @@
-"""A sweep that is running, has ended or has crashed, as tables."""
+"""Reads a sweep that is running, has ended or has crashed, as tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import posixpath
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace as replaced
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,11 +87,11 @@ _SHARE = 0.1
 _TRIAL_ERROR = "error.txt"  # Tune writes this into the folder of a failed trial
 # The end of that file has the last failure.
 _MOST_ERROR_BYTES = 64 * 1024
-_NO_FOLDER = "the sweep is in no folder. Read it with tunekit.load(path)."
+_NO_FOLDER = "the sweep was not read from a folder. Use tunekit.load(path)."
 
 
 class Sweep:
-    """Present a sweep as tables; :func:`tunekit.load` returns it.
+    """A sweep as tables, as returned by :func:`tunekit.load`.
 
     Each table is a ``pandas.DataFrame``, built on first access. Times are UTC timestamps; durations
     are in seconds, and their names end in ``_s``. Nested names are joined with ``/``, as
@@ -103,7 +102,8 @@ class Sweep:
         sessions: The first line of each session.
         path: The experiment's folder, in its filesystem.
         filesystem: The filesystem of ``path``.
-        source: The path or URI that another process can load it by, if that is enough.
+        source: The path or URI from which another process can load it; None if that also needs
+            the filesystem.
         metric: The validated metric to rank by; by default the sweep's objective.
         mode: ``"min"`` or ``"max"``; by default the sweep's.
         seed_param: The hyperparameter that is the random seed; by default the one that
@@ -146,32 +146,33 @@ class Sweep:
         #: The experiment's folder, in its filesystem.
         self.path = path
         self.filesystem = filesystem
-        #: The path or URI that another process can load it by, if that is enough.
+        #: The path or URI from which another process can load it, if there is one.
         self.source = source
         #: How each session of the sweep was run: versions, settings, cluster.
         self.sessions = list(sessions)
         self._home = Home(path or None)
         newest = self.newest_session
-        judged = newest.get("judged") or []
-        own = judged[0] if len(judged) == 1 else None
+        decided_by = newest.get("judged") or []
+        own = decided_by[0] if len(decided_by) == 1 else None
         #: The metrics that the sweep is ranked by, with their modes, if known.
         self.objectives: dict[str, str] = newest.get("objectives") or {}
         limits = (newest.get("validation") or {}).get("constraints") or []
-        #: What scores must satisfy.
+        #: The constraints on scores.
         self.constraints = [Constraint(text) for text in limits]
         #: The metric that the scheduler decides on, if there is one.
         self.judged: str | None = own
         #: The metric that tables are ranked by, if there is one.
         self.metric: str | None = metric or own
-        known_mode = newest.get("mode") if metric in (None, own) else None
         #: ``"min"`` or ``"max"``, if it is known.
-        self.mode: str | None = mode or known_mode
+        self.mode: str | None = mode or (newest.get("mode") if metric in (None, own) else None)
         #: The hyperparameter that is the random seed, if it is known.
         self.seed_param: str | None = seed_param or newest.get("seed_param")
-        shown = in_force(later, began_of(self.sessions))
-        self._confirmed = confirmation_in(shown)
-        path_of, found = self._home.path, rows_per_checkpoint(shown)
-        rows = [{**row, "checkpoint": path_of(row["checkpoint"])} for row in found]
+        later = in_force(later, began_of(self.sessions))
+        self._confirmed = confirmation_in(later)
+        rows = [
+            {**row, "checkpoint": self._home.path(row["checkpoint"])}
+            for row in rows_per_checkpoint(later)
+        ]
         #: The same data as rows, without pandas.
         self.timeline = Timeline(
             self._here(events), own or self.metric, self.sessions, rows, self.constraints
@@ -191,7 +192,7 @@ class Sweep:
         self.timeline.extend(self._here(events))
 
     def _here(self, events: Sequence[Event]) -> Iterator[Event]:
-        """Yield events with the paths of their checkpoints as they are now."""
+        """Yield events with the current paths of their checkpoints."""
         return (relocated(event, self._home.path) for event in events)
 
     # Tables ------------------------------------------------------------------------------------
@@ -207,7 +208,8 @@ class Sweep:
           ``"error"``; ``stopped``: whether the scheduler ended it; ``failures``: how many times it
           failed;
         - ``iteration``: the last training iteration that it reported; ``generation``: how many
-          times it was overwritten with other weights;
+          times it was overwritten with other weights; ``by_hand``: ``"paused"`` or ``"stopped"``
+          if that was requested, otherwise empty;
         - ``best``, ``best_iteration``, ``best_generation``, ``best_checkpoint``: its best validated
           value of the metric, with the iteration, generation and path of that checkpoint;
         - ``last``, ``last_iteration``, ``last_generation``, ``last_checkpoint``: the same for its
@@ -306,7 +308,7 @@ class Sweep:
 
     @property
     def lineage(self) -> Lineage:
-        """Return which trials were overwritten with which checkpoints (PBT)."""
+        """Return the exploits: which trials were overwritten with which checkpoints (PBT)."""
         return Lineage(self.timeline.ancestry)
 
     # Rankings and summaries --------------------------------------------------------------------
@@ -317,7 +319,7 @@ class Sweep:
 
     @property
     def has_seeds(self) -> bool:
-        """Return whether a seed is known, and any trial has it."""
+        """Return whether the seed's hyperparameter is known and any trial has it."""
         return any(self.seed_param in one for one in self.hyperparameters())
 
     def configurations(self, scope: str = "best") -> pd.DataFrame:
@@ -473,8 +475,8 @@ class Sweep:
         if problems.instance("metrics", objectives, Mapping, "Pass {'accuracy': 'max', ...}."):
             if len(objectives) < 2:
                 problems.add(
-                    f"the sweep is judged by {listed(objectives)}. Pass two metrics or more, such "
-                    "as metrics={'accuracy': 'max', 'latency_ms': 'min'}."
+                    f"a Pareto front needs more objectives than {listed(objectives)}. Pass two "
+                    "metrics or more: metrics={'accuracy': 'max', 'latency_ms': 'min'}."
                 )
             for name, mode in objectives.items():
                 problems.choice(f"metrics[{name!r}]", mode, ["min", "max"])
@@ -572,19 +574,17 @@ class Sweep:
         Example:
             >>> Sweep([]).validate(lambda checkpoint: {"accuracy": 0.9}, name="robust")
             Traceback (most recent call last):
-            tunekit.errors.ConfigError: Sweep.validate: the sweep is in no folder...
+            tunekit.errors.ConfigError: Sweep.validate: the sweep was not read from...
         """
-        problems = Problems("Sweep.validate")
         if self.filesystem is None:
-            problems.add(_NO_FOLDER)
-        problems.raise_any()
+            raise ConfigError("Sweep.validate", [_NO_FOLDER])
         config = validation
         if not isinstance(config, ValidationConfig):
             config = ValidationConfig(config)
-        options: dict[str, Any] = {"name": name, "cache": cache, "replace": replace}
-        swept = _swept(_anew(self))
-        validate_later(swept, config, checkpoints, **options)
-        return _anew(self)
+        newest = _reread(self)
+        swept = _swept(newest, candidates(newest, every=True))
+        validate_later(swept, config, checkpoints, name=name, cache=cache, replace=replace)
+        return _reread(self)
 
     @shown()
     def confirm(
@@ -628,10 +628,9 @@ class Sweep:
         Example:
             >>> Sweep([], metric="accuracy", mode="max").confirm(top=3)
             Traceback (most recent call last):
-            tunekit.errors.ConfigError: Sweep.confirm: the sweep is in no folder...
+            tunekit.errors.ConfigError: Sweep.confirm: the sweep was not read from a folder...
         """
-        settings = Confirm(top, fn, confidence, max_rounds)
-        return confirmed(self, settings)
+        return confirmed(self, Confirm(top, fn, confidence, max_rounds))
 
     def to_optuna(
         self,
@@ -773,7 +772,8 @@ class Sweep:
             now: The time in seconds since the epoch; by default the current one.
 
         Raises:
-            tunekit.errors.ConfigError: If there is no such trial, or the sweep is in no folder.
+            tunekit.errors.ConfigError: If there is no such trial, or the sweep was not read from a
+                folder.
             tunekit.errors.JournalError: If the journal is damaged or of another version.
             OSError: If the storage fails.
 
@@ -785,7 +785,7 @@ class Sweep:
         """
         self._check_trial(trial_id, "Sweep.story")
         if self.filesystem is None:
-            raise ConfigError("Sweep.story", ["the sweep is in no folder. Load it: tunekit.load."])
+            raise ConfigError("Sweep.story", [_NO_FOLDER])
         record = record_of(folder_at(self.filesystem, self.path))
         state = state_of(self.timeline.end, self.driver)
         now = time.time() if now is None else now
@@ -802,8 +802,8 @@ class Sweep:
           seconds since the epoch; None if no lock names one;
         - ``began``, ``last``: the times of the sweep's start and of its last sign of life, in
           seconds since the epoch;
-        - ``trials``, ``validations``: how many there are of each status; ``stages``: the same for
-          the validations of each further stage;
+        - ``trials``, ``validations``: their number by status; ``stages``: the same for the
+          validations of each further stage;
         - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: total seconds;
         - ``cost``: hours of ``CPU`` and of ``GPU`` that trials and validations held, each by
           ``training``, ``validation`` and ``waiting``;
@@ -813,14 +813,14 @@ class Sweep:
           None without any score;
         - ``exploits``, ``sessions``: their numbers;
         - ``later``: later validations (:meth:`validate`): for each name the ``function``, the names
-          of the ``metrics``, and how many ``validations`` there are of each status;
+          of the ``metrics``, and the number of ``validations`` by status;
         - ``followed``: the folder whose checkpoints are evaluated (:func:`tunekit.follow`); None
           for a Tune sweep;
         - ``objectives``: the metrics that the scheduler ranks by, with their modes;
           ``constraints``: the constraints on scores, as text;
-        - ``pareto``: the Pareto front of several objectives: a list of entries like ``best``, with
-          the values of the ``objectives``, and those that each is ``best_in``; empty with a single
-          objective;
+        - ``pareto``: the Pareto front of several objectives, as a list of entries like ``best``.
+          Each also has its values of the ``objectives``, and is ``best_in`` some of them. Empty
+          with a single objective;
         - ``best``: trial, generation, iteration, score, path and configuration of the best
           checkpoint, as in :meth:`best`; None if there is none yet, or no metric to rank by;
         - ``seed_param``: the hyperparameter that is the random seed; ``configuration``: the best
@@ -865,7 +865,7 @@ class Follower:
     Args:
         filesystem: The storage that the sweep is in.
         path: The experiment's folder there.
-        source: The path or URI that another process can load the sweep by, if that is enough.
+        source: As for :class:`Sweep`.
         metric: As for :func:`tunekit.load`.
         mode: Likewise.
         seed_param: Likewise, but a name that no trial has is accepted: a later trial may have it.
@@ -991,7 +991,7 @@ def load(
         except (OSError, ValueError) as error:
             problems.add(
                 f"path={os.fspath(path)!r} cannot be reached: {error}. Pass a local path, or a URI "
-                "of a storage that pyarrow knows, such as s3://bucket/digits."
+                "of a storage that pyarrow supports, such as s3://bucket/digits."
             )
     if filesystem is not None and not folder_at(filesystem, home).names(SERIES):
         given = os.fspath(path)
@@ -1036,20 +1036,20 @@ def outline(path: str, filesystem: pyarrow.fs.FileSystem, **goal: str | None) ->
 def newest_differs(
     sweep: Sweep, best: BestCheckpoint, names: Mapping[str, str] | None = None
 ) -> str | None:
-    """Describe the checkpoint that ``ResultGrid.get_best_result()`` returns, if it differs.
+    """Return how the checkpoint of ``ResultGrid.get_best_result()`` differs; None if it does not.
 
     Args:
         sweep: The sweep.
         best: Its best checkpoint.
-        names: The names of trials, where they are not called by their IDs.
+        names: The names of trials in messages; by default their IDs.
     """
     newest = sweep.best(best.metric, sweep.mode, scope="last", by="trial")
     if best.confirmation is not None or newest.path == best.path:
         return None
     name = (names or {}).get(newest.trial_id, newest.trial_id)
     return (
-        f"get_best_result() names trial {name} at iteration {newest.iteration}, "
-        f"{best.metric} {digits(newest.score)}: it compares the newest score of each trial."
+        f"get_best_result() returns trial {name} at iteration {newest.iteration}, with "
+        f"{best.metric} {digits(newest.score)}, because it compares each trial's newest score."
     )
 
 
@@ -1066,27 +1066,26 @@ def confirmed(sweep: Sweep, settings: Confirm, own: ValidationConfig | None = No
         problems.add(_NO_FOLDER)
     if sweep.metric is None or sweep.mode is None:
         problems.add(
-            "nothing says by which metric the winner is the best. Pass the metric and the mode "
-            "to tunekit.load(path, metric=..., mode=...)."
+            "the sweep has no metric or no mode to rank by. Pass both: "
+            "tunekit.load(path, metric=..., mode=...)."
         )
     problems.raise_any()
     assert sweep.metric and sweep.mode  # otherwise an error was raised
-    newest = _anew(sweep)
-    swept, by = _swept(newest), "trial"
-    swept = replaced(swept, ranked=candidates(newest, swept.ranked))
+    newest = _reread(sweep)
+    ranked, by = candidates(newest), "trial"
     if newest.has_seeds:
         best = [one.best for one in newest.ranked_configurations()]
-        ranked = {one.trial_id: swept.ranked[one.trial_id] for one in best if one is not None}
-        swept, by = replaced(swept, ranked=ranked), "configuration"
-    if settings.fn is None and sweep.metric not in newest.timeline.own_names and swept.ranked:
+        ranked = {one.trial_id: ranked[one.trial_id] for one in best if one is not None}
+        by = "configuration"
+    if settings.fn is None and sweep.metric not in newest.timeline.own_names and ranked:
         problems.add(
-            f"the sweep's own function does not validate {sweep.metric!r}, by which it is "
-            f"ranked here: it has {listed(newest.timeline.own_names)}. Pass a function that does."
+            f"trials are ranked by {sweep.metric!r}, which the sweep's own function does not "
+            f"return; it returns {listed(newest.timeline.own_names)}. Pass a function that does."
         )
         problems.raise_any()
     rows = newest.timeline.validations
     confirm_winner(
-        swept,
+        _swept(newest, ranked),
         settings,
         metric=sweep.metric,
         mode=sweep.mode,
@@ -1095,18 +1094,18 @@ def confirmed(sweep: Sweep, settings: Confirm, own: ValidationConfig | None = No
         functions=[one.get("validation", {}).get("fn") for one in newest.sessions],
         own=own,
     )
-    return _anew(sweep)
+    return _reread(sweep)
 
 
-def _anew(sweep: Sweep) -> Sweep:
+def _reread(sweep: Sweep) -> Sweep:
     """Read the sweep again, ranked by the same metric."""
     where = (sweep.path, sweep.filesystem) if sweep.source is None else (sweep.source,)
     seed = sweep.seed_param if sweep.has_seeds else None
     return load(*where, metric=sweep.metric, mode=sweep.mode, seed_param=seed)
 
 
-def _swept(sweep: Sweep) -> Swept:
-    """Return the facts about the sweep that a later validation needs."""
+def _swept(sweep: Sweep, ranked: Mapping[str, Sequence[tuple[int, int]]]) -> Swept:
+    """Return the facts about a sweep that a later validation needs."""
     assert sweep.filesystem is not None
     own = set(sweep.timeline.own_names)
     later = set(sweep.timeline.names) - own
@@ -1117,44 +1116,35 @@ def _swept(sweep: Sweep) -> Swept:
         filesystem=sweep.filesystem,
         path=sweep.path,
         began=began_of(sweep.sessions),
-        ranked={one.trial_id: _places_of(sweep, one) for one in sweep.ranking()},
+        ranked=ranked,
         names=own,
         timeline=sweep.timeline,
     )
 
 
-def candidates(
-    sweep: Sweep, ranked: Mapping[str, Sequence[tuple[int, int]]]
-) -> dict[str, list[tuple[int, int]]]:
+def candidates(sweep: Sweep, *, every: bool = False) -> dict[str, list[tuple[int, int]]]:
     """Return the checkpoints that may be the best: the feasible ones, or all if none is feasible.
 
     Args:
         sweep: The sweep.
-        ranked: The (generation, iteration) of each trial's scores, the best first.
+        every: Whether to return the others, too.
+
+    Returns:
+        The (generation, iteration) of each trial's checkpoints, the best first.
     """
-    kept = {
-        (trial_id, score.place)
-        for trial_id in ranked
-        for score in sweep.timeline.scores(trial_id)
-        if not score.violation
-    }
+    standings = {}
+    for one in sweep.ranking():
+        scored = [] if one.best is None else sweep.timeline.scores(one.trial_id)
+        standings[one.trial_id] = sorted(
+            (standing, score.place)
+            for score in scored
+            if (standing := score.standing(str(sweep.metric), str(sweep.mode))) is not None
+        )
+    every = every or all(violation for own in standings.values() for (violation, _), _ in own)
     return {
-        trial_id: [place for place in places if not kept or (trial_id, place) in kept]
-        for trial_id, places in ranked.items()
+        trial_id: [place for (violation, _), place in own if every or not violation]
+        for trial_id, own in standings.items()
     }
-
-
-def _places_of(sweep: Sweep, one: Ranked) -> list[tuple[int, int]]:
-    """Return the (generation, iteration) of a trial's scores, best first; none if not ranked."""
-    if one.best is None or sweep.metric is None:
-        return []
-    scored = [
-        (standing, score.place)
-        for score in sweep.timeline.scores(one.trial_id)
-        if (standing := score.standing(sweep.metric, str(sweep.mode))) is not None
-    ]
-    scored.sort(key=lambda found: found[0])
-    return [place for _, place in scored]
 
 
 @contextmanager

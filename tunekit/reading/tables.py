@@ -1,4 +1,4 @@
-"""Build the tables of a sweep, with their columns and types.
+"""Builds the tables of a sweep, with their columns and types.
 
 The properties of :class:`tunekit.Sweep` document the columns.
 """
@@ -31,66 +31,30 @@ __all__ = [
 LEADING = ("trial_id", "generation", "training_iteration", "iteration_runs", "reported_at")
 #: The columns of the trials.
 TRIALS = (
-    "trial_id",
-    "folder",
-    "status",
-    "stopped",
-    "failures",
-    "iteration",
-    "generation",
-    "best",
-    "best_iteration",
-    "best_generation",
-    "best_checkpoint",
-    "last",
-    "last_iteration",
-    "last_generation",
-    "last_checkpoint",
-    "validated",
-    "not_validated",
-    "pending",
-    "trained_s",
-    "waited_s",
-    "cpu_hours",
-    "gpu_hours",
-    "added",
-    "ended",
+    *("trial_id", "folder", "status", "stopped", "failures", "iteration", "generation"),
+    *("best", "best_iteration", "best_generation", "best_checkpoint"),
+    *("last", "last_iteration", "last_generation", "last_checkpoint"),
+    *("validated", "not_validated", "pending", "trained_s", "waited_s"),
+    *("cpu_hours", "gpu_hours", "added", "ended"),
 )
 #: The columns of the validations.
 VALIDATIONS = tuple(name for name in VALIDATION if name != "metrics")
 #: The columns of the configurations, without their hyperparameters.
 CONFIGURATIONS = (
-    "seeds",
-    "trials",
-    "complete",
-    *MEANS,
-    "best_trial",
-    "worst_trial",
-    "trial_ids",
+    *("seeds", "trials", "complete", *MEANS),
+    *("best_trial", "worst_trial", "trial_ids"),
 )
 _LATER = ("stage", "function", *(name for name in VALIDATIONS if name != "stage"))
 #: The columns of the decisions.
 DECISIONS = (
-    "time",
-    "trial_id",
-    "generation",
-    "iteration",
-    "on",
-    "decision",
-    "score",
-    "reached",
-    "late_iterations",
-    "late_s",
+    *("time", "trial_id", "generation", "iteration", "on", "decision", "score"),
+    *("reached", "late_iterations", "late_s"),
 )
 _COUNTED = ("validated", "not_validated", "pending")
 _MOMENTS = ("added", "ended", "requested", "started", "ran_from", "time", "reported_at")
 _NUMBERS = ("best", "last", "waited_s", "ran_s", "lag_s", "score", "late_s", *MEANS)
 _WHOLE = (
-    "rank",
-    "best_iteration",
-    "best_generation",
-    "last_iteration",
-    "last_generation",
+    *("rank", "best_iteration", "best_generation", "last_iteration", "last_generation"),
     "lag_iterations",
 )
 

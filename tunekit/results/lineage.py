@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -15,8 +14,6 @@ from tunekit.core.problems import Problems
 from tunekit.core.values import as_json
 
 __all__ = ["Lineage"]
-
-_CONFIGS = ("old_config", "donor_config", "config")
 
 
 class Lineage:
@@ -158,15 +155,9 @@ class Lineage:
 
 def _table(exploits: Iterable[Exploited]) -> pd.DataFrame:
     names = [name for name in Exploited.__struct_fields__ if name != "n"]
-    rows = [_row({name: getattr(exploit, name) for name in names}) for exploit in exploits]
-    columns = [name for name in names if name not in _CONFIGS]
+    columns = [name for name in names if not name.endswith("config")]
+    fields = [{name: getattr(exploit, name) for name in names} for exploit in exploits]
+    rows = [flatten({k: v for k, v in one.items() if v or k in columns}) for one in fields]
     table = pd.DataFrame(rows, columns=None if rows else columns)
     table["time"] = pd.to_datetime(pd.to_numeric(table["time"]), unit="s", utc=True)
     return table
-
-
-def _row(exploit: Mapping[str, Any]) -> dict[str, Any]:
-    row = {name: value for name, value in exploit.items() if name not in _CONFIGS}
-    for name in _CONFIGS:
-        row.update({f"{name}/{key}": value for key, value in flatten(exploit[name]).items()})
-    return row
