@@ -458,7 +458,7 @@ def test_whoever_asks_reads_the_answer_in_the_journal(tmp_path):
         f"Trial {trial_id} continues.",
     ]
     late = ask(filesystem, str(ran.home), Request("stop", trial_id), sleep=lambda seconds: None)
-    assert late is None and "has not answered yet" in in_words(late)
+    assert late is None and "The driver will answer" in in_words(late)
     ran.sweep.run(most=50_000)
     assert answers(ran.home)[-1].action == "stop" and not answers(ran.home)[-1].refused
     with pytest.raises(ValueError, match="no driver is running this sweep"):

@@ -40,7 +40,7 @@ CASES = {
     "results/digits/trial_a": ["a part of a sweep", "Pass '{}/results/digits'"],
     "results/digits/trial_a/checkpoint_000001": ["a part of a sweep", "'{}/results/digits'"],
     "results/digits/tuner.pkl": ["a part of a sweep", "Pass '{}/results/digits'"],
-    "results/plain": ["an experiment of Ray Tune's", "without validation"],
+    "results/plain": ["an experiment of Ray Tune,", "without validation"],
     "results/plain/trial_b": ["a trial of one", "without validation"],
     "results/deeper": ["has no folder", "pass '{}/results/deeper/letters'"],
     "empty": ["there is no sweep below", "results.experiment_path"],
@@ -75,5 +75,5 @@ def test_many_sweeps_are_not_all_named_and_uris_stay_uris(home):
 
 def test_a_sweep_that_lacks_a_file_is_told_so(home):
     (home / "results/digits/tuner.pkl").unlink()
-    with pytest.raises(tunekit.errors.ConfigError, match="lacks a file"):
+    with pytest.raises(tunekit.errors.ConfigError, match="with a missing file"):
         tunekit.Tuner.restore(str(home / "results/digits"), lambda config: None)

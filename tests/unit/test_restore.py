@@ -239,7 +239,7 @@ def test_trials_without_a_saved_state_are_not_begun_again(tmp_path):
     writer.sync()
     for ask in asks(home):
         with pytest.raises(
-            tunekit.errors.RestoreError, match="never saved, though trials have begun"
+            tunekit.errors.RestoreError, match="never saved, although trials have begun"
         ):
             ask()
 

@@ -1,11 +1,11 @@
-"""Opens plain files inside an experiment's folder, and nothing else.
+"""Opens only plain files inside an experiment's folder.
 
 The folder may come from someone else: it may contain links, pipes and devices, and its journal may
 name any path. Its contents are shown to others, on a page or in a terminal, so no file outside the
 folder is opened, and none that is not a plain file. The folder itself may be a link, and links in
 it may lead to other files in it.
 
-A remote storage resolves links by itself; names that lead out of the folder are refused there, too.
+A remote storage resolves links itself; names that lead out of the folder are refused there, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
     "read_plain",
 ]
 
-# Do not wait for the writer of a pipe, nor follow a link that has replaced the file meanwhile.
+# Neither wait for the writer of a pipe, nor follow a link that has replaced the file meanwhile.
 _FLAGS = ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_BINARY")
 _READ = os.O_RDONLY | sum(getattr(os, name, 0) for name in _FLAGS)
 
@@ -74,7 +74,7 @@ def inside(root: Path, name: str) -> Path:
     if not _is_below(home, path):
         raise UnsafeFileError(
             f"{name!r} in {str(root)!r} is a link, or is behind one, to {path!r}, outside the "
-            "experiment's folder. It was not opened. Replace the link by a copy."
+            "experiment's folder. It was not opened. Replace the link with a copy."
         )
     return Path(path)
 
@@ -100,8 +100,8 @@ def read_plain(path: Path, start: int = 0, most: int = -1) -> bytes:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
             raise UnsafeFileError(
-                f"{str(path)!r} is not a plain file, and was not read. Only tunekit and Tune write "
-                "there: delete it, or restore the original file."
+                f"{str(path)!r} is not a plain file, and was not read. Neither tunekit nor Tune "
+                "has written it: delete it, or restore the original file."
             )
         with open(descriptor, "rb", closefd=False) as file:
             file.seek(start if start >= 0 else max(0, about.st_size + start))
@@ -125,7 +125,7 @@ def local_path(filesystem: pyarrow.fs.FileSystem, path: str) -> Path | None:
 
 
 def is_inside(filesystem: pyarrow.fs.FileSystem, home: str, path: str) -> bool:
-    """Return whether a path, as a journal has it, is in an experiment's folder.
+    """Return whether a path that was read from a journal is in an experiment's folder.
 
     Args:
         filesystem: The storage.

@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 _SHOWN = "__shown__"
 
-#: A line without this has only JSON values.
+#: A mark that a line contains unless all its values are JSON.
 MARK = f'"{_SHOWN}"'
 
-# Python does not read whole numbers of more than about 4,000 digits.
+# Python does not parse integers of more than about 4,000 digits.
 _MOST_BITS = 13_000
 _DEEPEST = 50
 
@@ -34,7 +34,7 @@ class Opaque(str):
 
 
 def legible(value: Any) -> Any:
-    """Return a report or a score as it is written.
+    """Return a report or a score as it is written to the journal.
 
     Example:
         >>> legible({"lr": 0.1, "sizes": (64, 32), "seen": (n for n in "ab")})

@@ -19,7 +19,7 @@ __all__ = ["Found", "no_sweep", "sweeps_below"]
 _MOST_LISTED, _DEEPEST = 5_000, 4
 # Limits for suggesting other paths: the number of levels, and of sweeps named.
 _DEPTH, _MOST_NAMED = 2, 10
-# How many levels below its sweep a checkpoint's files are.
+# The largest number of levels between a sweep's folder and a checkpoint's files.
 _LEVELS_IN_A_SWEEP = 4
 _OF_A_TRIAL = ("params.json", "params.pkl", "result.json", "progress.csv", "error.txt")
 
@@ -101,7 +101,7 @@ def _inside(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[pyarrow.fs.F
     try:
         selector = pyarrow.fs.FileSelector(folder, allow_not_found=True)
         return list(filesystem.get_file_info(selector))
-    except PermissionError:  # not ours to read
+    except PermissionError:
         return []
 
 
@@ -119,7 +119,7 @@ def no_sweep(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") -> s
     path, given = path.rstrip("/"), given.rstrip("/")
     scheme = given[: -len(path)] if path and given.endswith(path) else ""
     if _changed(filesystem, path) is not None:
-        return f"has a folder {SERIES!r}, so it is a sweep that lacks a file. Put that back."
+        return f"has a folder {SERIES!r}, so it is a sweep with a missing file. Put that back."
     above = path
     for _ in range(_LEVELS_IN_A_SWEEP):
         above = posixpath.dirname(above)
@@ -133,9 +133,9 @@ def no_sweep(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") -> s
         what, around, deep = "does not exist", posixpath.dirname(path), 1
     elif _is_tunes(info.base_name for info in _inside(filesystem, path)):
         return (
-            f"{what}: it is an experiment of Ray Tune's, or a trial of one, that was run without "
-            "validation, or ended before its first trial began. ray.tune.Tuner.restore(path, "
-            "trainable).get_results() reads an experiment."
+            f"{what}: it is an experiment of Ray Tune, or a trial of one, that was run without "
+            "validation, or ended before its first trial began. To read an experiment, use "
+            "ray.tune.Tuner.restore(path, trainable).get_results()."
         )
     near = sweeps_below(filesystem, around, deep) if around.strip("/") else []
     if not near:

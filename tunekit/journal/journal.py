@@ -13,8 +13,7 @@ error unless a file such as ``journal/7-12.missing`` allows them.
 User values are written as in :mod:`tunekit.journal.encoding`: a value that JSON cannot represent
 becomes a pickle with a text; the pickle is opened only on request.
 
-A journal of another format version, and an unknown event, are errors, because reading on would be
-guessing.
+Another version of the format and unknown events are errors, because their meaning is unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -66,8 +65,8 @@ logger = logging.getLogger(__name__)
 #: The journal's folder in the experiment's.
 SERIES = "journal"
 
-#: The folder of the archives of the sweep's state: each is named by the number of the line that
-#: names it, and written after all lines before that.
+#: The folder of the archives of the sweep's state. Each is named by the number of the journal line
+#: that names it, and is written after all earlier lines.
 STATE = "state"
 
 #: The folder, in the experiment's, of the journals of later validations.
@@ -76,14 +75,14 @@ LATER = "validations"
 #: The version of the format, in each file's first line.
 VERSION = 1
 
-# A line without this has nothing but what JSON knows, and is read several times as fast.
+# A line without this mark has only JSON values, and is read several times as fast.
 _MARK = MARK.encode()
-# Bytes of the pickle of a hyperparameter that is written down; what is larger is not for a line.
+# The largest pickle of a hyperparameter that is written into a line, in bytes.
 _LARGEST = 64 * 1024
-# So much of a line has its number and its event, which come first.
+# The first bytes of a line, which contain its number and its event.
 _FRONT = 40
 _NUMBER = re.compile(rb'\{"n": ([0-9]{1,15}), ')
-# What a line ends with, and how many bytes that is.
+# The end of each line, and its length.
 _SEAL = ', "crc": "%08x"}'
 _SEALED = len(_SEAL % 0)
 _FILE = re.compile(r"[0-9]{1,15}\.jsonl")
@@ -92,15 +91,15 @@ _ARCHIVE = re.compile(r"([0-9]{1,15})-[a-z]+\.zip")
 
 
 class Journal:
-    """Appends events to the newest file of an experiment's journal.
+    """Append events to the newest file of an experiment's journal.
 
-    A line is handed to the storage before a method returns: in a local folder it outlives this
-    process (:mod:`tunekit.journal.storage`).
+    A line is passed to the storage before a method returns. In a local folder, it then outlives
+    this process (:mod:`tunekit.journal.storage`).
 
     Args:
         folder: The experiment's folder.
-        series: The folder of its files in that one.
-        begins: Whether a new sweep begins; lines of a former one in the folder do not count then.
+        series: The journal's subfolder.
+        begins: Whether a new sweep begins; lines of an earlier one in the folder are then ignored.
         after: The number of the last known line, which the journal may lack if the driver was
             killed during an upload.
         about: More fields of the session's first line, such as versions.
@@ -141,9 +140,8 @@ class Journal:
         self._append({**head, "after": found, "follows": seal, **(about or {})})
 
     def append(self, event: Event) -> None:
-        """Write an event down, with the next number."""
-        line, as_written = _line_of(event, self.last + 1)
-        self._append(line, as_written)
+        """Write an event, with the next number."""
+        self._append(*_line_of(event, self.last + 1))
 
     def sync(self) -> bool:
         """Write all lines to disk; return False if that is not possible now."""
@@ -164,7 +162,7 @@ class Journal:
 
 
 def _line_of(event: Event, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what an event's line says: with values as they are, and with values as written."""
+    """Return the fields of an event's line: with original values, and with encoded values."""
     known = msgspec.structs.asdict(event)
     del known["n"]
     kind = type(event).__struct_config__.tag
@@ -173,10 +171,10 @@ def _line_of(event: Event, number: int) -> tuple[dict[str, Any], dict[str, Any]]
         line["report"] = {name: v for name, v in line["report"].items() if name != "config"}
     if isinstance(event, ValidationEstimated):
         return {**line, "estimates": msgspec.to_builtins(event.estimates)}, {}
-    if isinstance(event, TrialAdded):  # Tune's own record has the very values
+    if isinstance(event, TrialAdded):  # Tune's own record has the exact values
         return line, {"config": admitted(line.pop("config"))}
     if isinstance(event, CheckpointSaved):
-        # The very same are passed if a restored sweep runs it.
+        # A restored sweep passes exactly these to the validation.
         return line, {"kwargs": exact(dict(line.pop("kwargs")))}
     if isinstance(event, Exploited):
         names = ("old_config", "donor_config", "config")
@@ -185,28 +183,28 @@ def _line_of(event: Event, number: int) -> tuple[dict[str, Any], dict[str, Any]]
 
 
 def _encoded(line: Mapping[str, Any], as_written: Mapping[str, Any] | None) -> str:
-    """A line as JSON.
+    """Return a line as JSON.
 
     Args:
-        line: What it says, with values of the user's as they are.
-        as_written: What else it says, with values as they are written.
+        line: Its fields, with the user's values as they are.
+        as_written: More fields, whose values are already encoded.
     """
     try:
         own = _encoder.encode(line)
-    except Exception:  # whatever its values raise
+    except Exception:  # the user's values can raise anything
         own = None
     if own is not None and own.count("{") + own.count("[") > NESTED and is_too_deep(line):
-        own = None  # no reader would take it
+        own = None  # no reader would accept it
     if own is None or f'"{PICKLED}"' in own:
         own = _encoder.encode(legible(line))
     return f"{own[:-1]}, {_encoder.encode(as_written)[1:]}" if as_written else own
 
 
 def _number(value: Any) -> Any:
-    """Return the number that a number of numpy's is, which many reports have.
+    """Return a NumPy scalar, which many reports have, as a Python value.
 
     Raises:
-        TypeError: If it is none: the rest is written another way.
+        TypeError: If it is something else, which is encoded differently.
     """
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         found = value.item()
@@ -219,7 +217,7 @@ _encoder = json.JSONEncoder(default=_number)
 
 
 def sealed(line: str) -> bytes:
-    """Return a line as it is in a file: a JSON object with its checksum.
+    """Return a line as written to a file: a JSON object with its checksum.
 
     Example:
         >>> sealed('{"n": 7}')
@@ -250,7 +248,7 @@ def _end_of(folder: Folder, series: str) -> tuple[int, str]:
 
 
 def _written_before(folder: Folder, series: str) -> int:
-    """Return the number of the line that a sweep's journal must have, by its newest archive."""
+    """Return the number of the last line that a sweep's newest archive shows to exist."""
     if series != SERIES:
         return 0
     archives = (_ARCHIVE.fullmatch(name) for name in folder.names(STATE))
@@ -269,7 +267,7 @@ def events_in(
 
     Args:
         source: The experiment's folder: a path, or a URI such as ``s3://bucket/digits``.
-        filesystem: Where that is, if it is a path in a filesystem of your own.
+        filesystem: The filesystem of ``source``, if it is a custom one.
         unpickle: Whether to open pickles, which can run any code; if False, values that JSON cannot
             represent are texts.
 
@@ -307,7 +305,7 @@ def record_of(folder: Folder, *, unpickle: bool = False, series: str = SERIES) -
     Args:
         folder: The folder.
         unpickle: As for :func:`events_in`.
-        series: The folder of the journal's files in that one.
+        series: The journal's subfolder.
 
     Raises:
         tunekit.errors.JournalError: As for :func:`events_in`.
@@ -338,12 +336,17 @@ def later_sessions(folder: Folder) -> list[LaterSession]:
     return found
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Position:
-    """How far a journal has been read: in its newest file, so many bytes and lines of it.
+    """A position in a journal that is being read.
 
-    ``begun`` says whether a session's first line was among them; ``last`` and ``seal`` are the
-    number and the checksum of the last line.
+    Attributes:
+        file: The file.
+        bytes: How many bytes of it were read.
+        lines: How many lines of it were read.
+        begun: Whether the first line of a session was read.
+        last: The number of the last line.
+        seal: The checksum of the last line.
     """
 
     file: str = ""
@@ -355,7 +358,7 @@ class _Position:
 
 
 class JournalReader:
-    """Reads a journal as it grows: each line once.
+    """Read a journal as it grows: each line once.
 
     An incomplete line is read once it is complete. If a read fails, the next one starts at the same
     position.
@@ -363,7 +366,7 @@ class JournalReader:
     Args:
         folder: The experiment's folder.
         unpickle: As for :func:`events_in`.
-        series: The folder of the journal's files in that one.
+        series: The journal's subfolder.
 
     Example:
         >>> import tempfile
@@ -384,9 +387,9 @@ class JournalReader:
     def __init__(self, folder: Folder, *, unpickle: bool = False, series: str = SERIES):
         self._folder, self._series, self._unpickle = folder, series, unpickle
         self._at = _Position()
-        # Which gaps are allowed, by the names of the files that say so.
+        # The names of the journal's files, and of those that allow lines to be missing.
         self._names: frozenset[str] = frozenset()
-        # The lines of the file before, if it was read as a whole.
+        # The lines of the previous file, if it was read as a whole.
         self._before: list[bytes] = []
 
     def forget(self) -> None:
@@ -405,30 +408,30 @@ class JournalReader:
         except JournalError:
             if not self._at.file:
                 raise
-            # Other files have taken the place of those that were read, or they really are damaged.
+            # Either the files that were read have been replaced, or they are damaged.
             found, self._at = self._read(_Position())
         return found
 
     def _read(self, at: _Position) -> tuple[Record, _Position]:
-        # In this order: what an archive says was written is in the files that are listed next.
+        # In this order: the lines before an archive are in the files that are listed next.
         known = 0 if at.file else _written_before(self._folder, self._series)
         names = self._folder.names(self._series)
         self._names, files = frozenset(names), _files(names)
         self._before = []
-        found = Record(anew=not at.begun)
+        found, at = Record(anew=not at.begun), replace(at)
         if at.file:
             more = b""
             if at.file in files:
                 more = self._folder.read(f"{self._series}/{at.file}", at.bytes - 1)
-            if not more.startswith(b"\n"):  # deleted, or replaced by another one
+            if not more.startswith(b"\n"):  # deleted, or replaced by another file
                 return self._read(_Position())
-            at = self._take(found, at, more[1:])
+            self._take(found, at, more[1:])
             files = files[files.index(at.file) + 1 :]
         for name in files:
             data = self._folder.read(f"{self._series}/{name}")
             if b"\n" in data:
-                begun = _Position(name, begun=at.begun, last=at.last, seal=at.seal)
-                at = self._take(found, begun, data)
+                at.file, at.bytes, at.lines = name, 0, 0
+                self._take(found, at, data)
         if known > at.last:
             ends = f"{self._series}/{at.file} ends" if at.file else f"{self._series} has no line"
             self._check_gap(
@@ -436,37 +439,30 @@ class JournalReader:
             )
         return found, at
 
-    def _take(self, found: Record, at: _Position, data: bytes) -> _Position:
-        """Add the complete lines to what is new; return how far that is."""
+    def _take(self, found: Record, at: _Position, data: bytes) -> None:
+        """Add the complete lines to what is new, and advance the position."""
         file, lines = f"{self._series}/{at.file}", data.split(b"\n")[:-1]  # the last may be torn
-        begun, last, seal = at.begun, at.last, at.seal
-        for index, line in enumerate(lines, start=at.lines + 1):
+        before, self._before = self._before, [] if at.lines else lines
+        for line in lines:
+            at.lines += 1
             if not _is_sealed(line):
-                raise _damaged(file, index)
-            if index == 1 and (not begun or b'"journal": ' in line[:_FRONT]):
+                raise _damaged(file, at.lines)
+            if at.lines == 1 and (not at.begun or b'"journal": ' in line[:_FRONT]):
                 head = _head(line, file)
-                self._check_head(found, head, file, last, seal, begun=begun)
-                begun, number = True, head["n"]
+                self._check_head(found, head, file, at, before)
+                at.begun, at.last = True, head["n"]
             else:
-                event = _event(line, file, index, unpickle=self._unpickle)
-                number = event.n
+                event = _event(line, file, at.lines, unpickle=self._unpickle)
                 found.events.append(event)
-                if number != last + 1:
-                    self._check_order(file, index, number, last)
-            last = number
+                if event.n <= at.last:
+                    raise _disordered(file, at.lines, event.n, at.last)
+                if event.n > at.last + 1:
+                    where = f"{file} continues at line {at.lines} with number {event.n}"
+                    self._check_gap(where, at.last + 1, event.n - 1)
+                at.last = event.n
         if lines:
-            seal = _seal_of(lines[-1])
-        self._before = [] if at.lines else lines
-        read = data.rfind(b"\n") + 1
-        return _Position(at.file, at.bytes + read, at.lines + len(lines), begun, last, seal)
-
-    def _check_order(self, file: str, index: int, number: int, last: int) -> None:
-        """Raise an error unless the lines between two numbers may be missing."""
-        if number <= last:
-            raise _disordered(file, index, number, last)
-        self._check_gap(
-            f"{file} continues at line {index} with number {number}", last + 1, number - 1
-        )
+            at.seal = _seal_of(lines[-1])
+        at.bytes += data.rfind(b"\n") + 1
 
     def _check_gap(self, where: str, first: int, last: int) -> None:
         """Raise an error unless a file allows these lines to be missing."""
@@ -475,58 +471,54 @@ class JournalReader:
         if allowed not in self._names:
             raise JournalError(
                 f"{where}, and {which} missing: a file was removed or cut. Put it back as it was. "
-                f"If that cannot be done, make an empty file {self._series}/{allowed} in the "
-                "sweep's folder: it is then read, and restored, without what they recorded."
+                f"If that is impossible, create an empty file {self._series}/{allowed} in the "
+                "sweep's folder: the sweep is then read and restored without what they recorded."
             )
         logger.warning("%s: %s missing, as %s/%s allows.", where, which, self._series, allowed)
 
     def _check_head(
-        self,
-        found: Record,
-        head: dict[str, Any],
-        file: str,
-        last: int,
-        seal: str,
-        *,
-        begun: bool,
+        self, found: Record, head: dict[str, Any], file: str, at: _Position, before: list[bytes]
     ) -> None:
         """Add a session's first line, after checking that it follows the lines read so far."""
         number, after = head["n"], head["after"]
         if head["begins"]:
-            if number <= last:
-                raise _disordered(file, 1, number, last)
+            if number <= at.last:
+                raise _disordered(file, 1, number, at.last)
             found.sessions, found.events, found.anew = [], [], True
-        elif after > last:
-            self._check_gap(f"{file} follows line {after}", last + 1, after)
-        elif after < last:
-            self._leave_out(found, head, file, last)
-        elif begun and head["follows"] != seal:
+        elif after > at.last:
+            self._check_gap(f"{file} follows line {after}", at.last + 1, after)
+        elif after < at.last:
+            _leave_out(found, head, file, at.last, before)
+        elif at.begun and head["follows"] != at.seal:
             raise JournalError(
-                f"{file} belongs to another journal: line {last} is not the one that it follows. "
-                "Put the files back as they were."
+                f"{file} belongs to another journal: it follows a line {after} that differs from "
+                "the one before it. Put the files back as they were."
             )
         found.sessions.append(head)
 
-    def _leave_out(self, found: Record, head: dict[str, Any], file: str, last: int) -> None:
-        """Drop lines that a driver wrote after another one had taken the sweep over.
 
-        Raises:
-            tunekit.errors.JournalError: If the session does not continue from the previous file.
-        """
-        after = head["after"]
-        mark = f'"n": {after}, '.encode()
-        known = (one for one in self._before if mark in one[:_FRONT])
-        if not any(_seal_of(one) == head["follows"] for one in known):
-            raise _disordered(file, 1, head["n"], last)
-        logger.warning(
-            "Lines %d to %d before %s are left out: a driver wrote them after another one had "
-            "taken the sweep over.",
-            after + 1,
-            last,
-            file,
-        )
-        while found.events and found.events[-1].n > after:
-            found.events.pop()
+def _leave_out(
+    found: Record, head: dict[str, Any], file: str, last: int, before: list[bytes]
+) -> None:
+    """Drop lines that a driver wrote after another one had taken the sweep over.
+
+    Raises:
+        tunekit.errors.JournalError: If the session does not continue from the previous file.
+    """
+    after = head["after"]
+    mark = f'"n": {after}, '.encode()
+    known = (one for one in before if mark in one[:_FRONT])
+    if not any(_seal_of(one) == head["follows"] for one in known):
+        raise _disordered(file, 1, head["n"], last)
+    logger.warning(
+        "Lines %d to %d before %s are left out: a driver wrote them after another one had "
+        "taken the sweep over.",
+        after + 1,
+        last,
+        file,
+    )
+    while found.events and found.events[-1].n > after:
+        found.events.pop()
 
 
 def _files(names: Iterable[str]) -> list[str]:
@@ -535,18 +527,18 @@ def _files(names: Iterable[str]) -> list[str]:
 
 
 def _damaged(
-    file: str, index: int, why: str = "its checksum is not that of what it says"
+    file: str, index: int, why: str = "its checksum does not match its content"
 ) -> JournalError:
     return JournalError(
-        f"{file}, line {index}, is not as it was written: {why}. Put the file back as it was. If "
-        "that cannot be done, delete the line; the next error says how to continue without it."
+        f"{file}, line {index}, is not as it was written: {why}. Restore the original file. If "
+        "that is impossible, delete the line; the next error says how to continue without it."
     )
 
 
 def _disordered(file: str, index: int, number: int, last: int) -> JournalError:
     return JournalError(
-        f"{file}, line {index}, has number {number} and comes after number {last}: lines or files "
-        "were copied, swapped, or put in another order. Put them back as they were."
+        f"{file}, line {index}, has number {number} but follows number {last}: lines or files "
+        "were copied, swapped or reordered. Restore the original files."
     )
 
 
@@ -554,7 +546,7 @@ def _parsed(line: bytes, file: str, index: int, *, unpickle: bool) -> dict[str, 
     try:
         hook = None if _MARK not in line else read_opened if unpickle else read_shown
         parsed = json.loads(line, object_hook=hook)
-    except Exception as error:  # of the JSON, or of a pickle's parts
+    except Exception as error:  # of the JSON, or of unpickling
         raise _damaged(file, index, f"{type(error).__name__}: {error}") from error
     if not isinstance(parsed, dict):
         raise _damaged(file, index, "it is not a JSON object")
@@ -570,7 +562,7 @@ _decoder = msgspec.json.Decoder(Event)
 def _event(line: bytes, file: str, index: int, *, unpickle: bool) -> Event:
     """Read an event.
 
-    What is special to Python's JSON (NaN, for example), or a pickle, takes the longer way.
+    Lines with a pickle, or with an extension of Python's JSON such as NaN, take longer.
     """
     event: Event | None = None
     if _MARK not in line:
@@ -580,7 +572,7 @@ def _event(line: bytes, file: str, index: int, *, unpickle: bool) -> Event:
         if event is None:
             event = event_of(_parsed(line, file, index, unpickle=unpickle))
         deep = len(line) > 2 * NESTED and line.count(b"{") + line.count(b"[") > NESTED
-        # As it is written: an object that was pickled may contain itself.
+        # Check the line as written, because a pickled object may contain itself.
         if deep and is_too_deep(_parsed(line, file, index, unpickle=False)):
             raise ValueError(f"it is nested more than {NESTED} levels deep")
         check(event)

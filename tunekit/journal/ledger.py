@@ -1,4 +1,4 @@
-"""Where a sweep is written down: its folder, lock and journal, and archives of its state."""
+"""Records a sweep in its folder: the lock, the journal, and archives of its state."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ logger = logging.getLogger(__name__)
 class Ledger:
     """Record a sweep's events, as its only driver.
 
-    Nothing is written before the folder is known, nor after the end.
+    Nothing is written before the folder is known or after the end.
 
     Args:
         clock: The clock.
-        on_lost: Called, from whichever thread, if another driver takes the sweep over.
+        on_lost: Called, from any thread, if another driver takes the sweep over.
 
     Example:
         >>> from tunekit.clock import SystemClock
@@ -49,9 +49,9 @@ class Ledger:
         self._lock: DriverLock | None = None
         self._journal: Journal | None = None
         self._keeper: SnapshotWriter | None = None
-        #: What the sweep cost.
+        #: The cost of the sweep.
         self.cost = Cost()
-        #: Where the experiment is kept.
+        #: Translates paths to and from those in the journal.
         self.home = Home()
         self._recorded: set[str] = set()
         self._added: dict[str, tuple[Trial, Mapping[str, Any]]] = {}
@@ -63,7 +63,7 @@ class Ledger:
 
     @property
     def last(self) -> int:
-        """The number of the newest line; 0 if nothing is written."""
+        """Return the number of the newest line; 0 if there is none."""
         return 0 if self._journal is None else self._journal.last
 
     def claim(self, storage: Any) -> None:
@@ -77,11 +77,11 @@ class Ledger:
         warn_of_kills(filesystem, home)
         self._lock = lock = DriverLock(filesystem, home, self._clock)
         lock.claim()
-        lock.keep(self._give_way)
+        lock.keep(self._stop_writing)
         self.home, self._folder = Home(home), folder_at(filesystem, home)
 
     def past(self) -> list[Event]:
-        """Read what happened in former sessions.
+        """Return the events of earlier sessions.
 
         Raises:
             tunekit.errors.JournalError: If the journal is damaged, or of another version.
@@ -96,22 +96,20 @@ class Ledger:
         return [relocated(event, self.home.path) for event in events]
 
     def begin(self, *, anew: bool, after: int, about: dict[str, Any]) -> None:
-        """Begin a session; ``anew``: and with it a sweep. See :class:`Journal`."""
+        """Begin a session; ``anew``: of a new sweep. See :class:`Journal`."""
         if self._folder is not None:
             journal = Journal(self._folder, begins=anew, after=after, about=about)
-            self._journal, self._keeper = (
-                journal,
-                SnapshotWriter(self._folder, journal, self._clock, begins=anew),
-            )
+            keeper = SnapshotWriter(self._folder, journal, self._clock, begins=anew)
+            self._journal, self._keeper = journal, keeper
 
     def append(self, event: Event) -> None:
-        """Write an event down."""
+        """Write an event to the journal."""
         self.cost.take(event)
         if self._journal is not None:
             self._journal.append(relocated(event, self.home.record))
 
     def requests(self) -> Iterator[tuple[str, bytes]]:
-        """Yield what was asked for by hand and is still there, the oldest first.
+        """Yield the manual requests that have not been answered, the oldest first.
 
         Raises:
             Exception: Whatever the storage raises.
@@ -119,19 +117,19 @@ class Ledger:
         return iter(()) if self._folder is None else requests_in(self._folder)
 
     def answered(self, request: str) -> None:
-        """Delete a request, which was answered."""
+        """Delete a request that was answered."""
         if self._folder is not None:
             self._folder.remove(name_of(request))
 
     def add(self, trial: Trial) -> None:
-        """Record a trial, with the stopping criterion it has now, at the next :meth:`keep`."""
+        """Record a trial, with its current stopping criterion, at the next :meth:`keep`."""
         if trial.trial_id not in self._recorded:
             self._recorded.add(trial.trial_id)
             stop = {name: number(least) for name, least in trial.stopping_criterion.items()}
             self._added[trial.trial_id] = (trial, {k: v for k, v in stop.items() if v is not None})
 
     def keep(self, controller: Controller | None, *, saved: bool) -> None:
-        """Record trials that were added, and the state of the sweep, if Tune has just saved it."""
+        """Record added trials, and the state of the sweep if Tune has just saved it."""
         if controller is None or self._keeper is None:
             return
         kept = saved and self._keeper.snapshot(controller)
@@ -155,7 +153,7 @@ class Ledger:
         if lock is not None:
             lock.release()
 
-    def _give_way(self, error: AlreadyRunningError) -> None:
+    def _stop_writing(self, error: AlreadyRunningError) -> None:
         """Stop writing, because another driver has taken the sweep over."""
         if self._folder is not None:
             self._folder.abandon()

@@ -4,9 +4,9 @@ The lock is a file in the journal's folder, ``journal/driver.json``, with the dr
 its last heartbeat, which is renewed every few seconds. On the driver's machine, its process shows
 whether it is alive; elsewhere, the last heartbeat decides.
 
-In a local folder, mounted ones included, one of two drivers that start at the same moment gets the
-lock. Object stores have no exclusive creation: both drivers write, wait, and read the file; the one
-that was overwritten stops.
+If two drivers start at the same moment in a local or mounted folder, one of them gets the lock.
+Object stores have no exclusive creation, so both drivers write the file, wait, and read it; the one
+whose content was overwritten stops.
 """
 
 from __future__ import annotations
@@ -59,29 +59,29 @@ BEAT_S = 10.0
 SILENT_S = 3 * BEAT_S
 
 _LOOK_AGAIN_S = 1.0
-# A lock is not that large.
+# More than any lock has.
 _MOST_BYTES = 64 * 1024
-# How long to wait, before it is certain who has written the lock, where two may at once.
+# Where two drivers may write the lock at once: how long to wait before reading which one has it.
 _DOUBT_S = 1.0
 
 _Pid = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
-# A time that can be told: until the year 9999.
+# A time that ``datetime`` can show: until the year 9999.
 _Time = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799.0)]
 
 
 class Driver(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A driver, as its lock says.
+    """A driver, as its lock file describes it.
 
     Attributes:
-        token: Tells this driver from all others.
-        host: Its machine's name.
-        pid_space: Where its process number means anything: a machine, or a container of it.
-        pid: Its process.
-        born: When that process was started, in the system's own unit; 0 if that is not known.
-            Numbers of processes are used again, above all in containers.
+        token: A random text that identifies it.
+        host: The name of its machine.
+        pid_space: The machine or container in which its process ID is valid.
+        pid: Its process ID.
+        born: When that process was started, in the system's own unit; 0 if unknown. Process IDs
+            are reused, above all in containers.
         since: When it began, in seconds since the epoch.
-        heard: When it was last heard of, likewise.
-        alive: Whether it is alive, as far as can be told from here; not in the file.
+        heard: The time of its last heartbeat, likewise.
+        alive: Whether it seems to be alive; not in the file.
     """
 
     token: str
@@ -99,7 +99,7 @@ class Driver(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def decoded(cls, data: bytes | None) -> Driver | None:
-        """The driver that a lock's file names; None if there is no file, or it is no lock.
+        """Return the driver that a lock file names; None if there is no file or it is not a lock.
 
         Example:
             >>> driver = Driver("t", "gpu1", "gpu1|b", 7, 99, since=1.0, heard=2.0)
@@ -112,7 +112,7 @@ class Driver(msgspec.Struct, frozen=True, omit_defaults=True):
             return None
 
     def alive_for_s(self, now: float) -> float:
-        """Return for how many more seconds it counts as alive if it is not heard of.
+        """Return for how many more seconds it counts as alive without another heartbeat.
 
         Args:
             now: Seconds since the epoch.
@@ -126,7 +126,7 @@ class Driver(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def _pid_space() -> str:
-    """Return where process numbers mean the same as here; elsewhere than on Linux, in this one."""
+    """Return this machine or container; outside of Linux, this process only."""
     host = platform.node()
     try:
         return f"{host}|{os.readlink('/proc/self/ns/pid')}"
@@ -135,9 +135,9 @@ def _pid_space() -> str:
 
 
 def _born(pid: int) -> int:
-    """Return when a process was started; 0 if there is none, or that is not known."""
+    """Return when a process was started; 0 if it has ended, or if that is unknown."""
     try:
-        # The command, in brackets, may have anything in it.
+        # The command, in parentheses, may contain any character.
         state, *known = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
         return 0
@@ -147,8 +147,8 @@ def _born(pid: int) -> int:
 class LockFile:
     """The file of a lock, in any storage.
 
-    In a local folder, reading and then writing is done under the operating system's lock of the
-    folder, so that no other driver writes in between. Without such locks, ``doubt_s`` applies.
+    A local folder is locked with ``flock`` between reading and writing, so that no other driver
+    writes in between. Where that is not possible, ``doubt_s`` applies.
 
     Args:
         filesystem: The storage.
@@ -158,11 +158,11 @@ class LockFile:
     def __init__(self, filesystem: pyarrow.fs.FileSystem, home: str):
         self._filesystem, self._path = filesystem, posixpath.join(home, LOCK)
         self._home = local_path(filesystem, home)
-        #: How long to wait before it is certain who has written it; 0 where that is so at once.
+        #: The seconds to wait before reading which of two drivers has written it; 0: no wait.
         self.doubt_s = _DOUBT_S if self._home is None else 0.0
 
     def read(self) -> bytes | None:
-        """Return what is in it; None if there is none."""
+        """Return its content; None if it does not exist."""
         try:
             if self._home is not None:
                 return read_plain(inside(self._home, LOCK), most=_MOST_BYTES)
@@ -172,7 +172,7 @@ class LockFile:
             return None
 
     def swap(self, held: bytes | None, data: bytes | None) -> bool:
-        """Replace what is in it, None being no file; False if it has something else by now."""
+        """Replace the content ``held``, None for no file; return False if it has changed."""
         with self._alone():
             if self.read() != held:
                 return False
@@ -181,7 +181,8 @@ class LockFile:
                 path = inside(self._home, folder) / name
                 path.unlink(missing_ok=True) if data is None else replace_file(path, data)
             elif data is None:
-                self._filesystem.delete_file(self._path)
+                if held is not None:
+                    self._filesystem.delete_file(self._path)
             else:
                 self._filesystem.create_dir(posixpath.dirname(self._path))
                 with self._filesystem.open_output_stream(self._path) as stream:
@@ -190,7 +191,7 @@ class LockFile:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other drivers from writing meanwhile, where the file system can."""
+        """Keep other drivers from writing inside a ``with`` block, if the file system can."""
         descriptor = None
         if self._home is not None:
             folder = inside(self._home, posixpath.dirname(LOCK))
@@ -207,16 +208,16 @@ class LockFile:
             yield
         finally:
             if descriptor is not None:
-                os.close(descriptor)  # which gives the lock back, as the end of the process does
+                os.close(descriptor)  # this unlocks it, as the end of the process would
 
 
 class DriverLock:
-    """One driver's hold of a sweep.
+    """Make this process the only driver of a sweep.
 
     Args:
         filesystem: The storage.
         home: The experiment's folder there.
-        clock: What the time is read from.
+        clock: The clock.
     """
 
     def __init__(self, filesystem: pyarrow.fs.FileSystem, home: str, clock: Clock | None = None):
@@ -234,7 +235,7 @@ class DriverLock:
         until it counts as dead.
 
         Raises:
-            tunekit.errors.AlreadyRunningError: If another one is alive.
+            tunekit.errors.AlreadyRunningError: If another driver is alive.
             OSError: If the storage fails.
         """
         held = self.require_free()
@@ -244,7 +245,7 @@ class DriverLock:
         if rival is not None and rival.alive_for_s(self._clock.time()):
             logger.warning(
                 "Taking over the sweep in %s from %s, because %s is set. If that driver is "
-                "alive, it stops within %g s; then this one begins.",
+                "alive, it stops within %g s; this one waits for that.",
                 self._home,
                 _told(rival, self._clock.time()),
                 TAKE_OVER,
@@ -253,9 +254,9 @@ class DriverLock:
             self._clock.sleep(BEAT_S + _LOOK_AGAIN_S)
 
     def require_free(self) -> bytes | None:
-        """Return what is in the lock's file of a sweep that may be driven; raise as :meth:`claim`.
+        """Return the lock file's content if no other driver is alive; raise as :meth:`claim`.
 
-        The lock stays as it is.
+        The lock does not change.
         """
         by_force = os.environ.get(TAKE_OVER, "0") not in ("", "0")
         watched: Driver | None = None
@@ -276,8 +277,8 @@ class DriverLock:
                 )
             if not again:
                 logger.warning(
-                    "The sweep in %s is held by %s. Watching for up to %.0f s whether it is alive; "
-                    "%s=1 takes it over at once.",
+                    "The sweep in %s has a driver: %s. Waiting up to %.0f s for a heartbeat that "
+                    "shows whether it is alive; %s=1 takes the sweep over at once.",
                     self._home,
                     _told(driver, now),
                     left,
@@ -322,24 +323,20 @@ class DriverLock:
             mine = self._mine
             if mine is None:
                 return
+            now = self._clock.time()
             try:
-                held = self._file.read()
-                rival = Driver.decoded(held)
-                if rival is None or rival.token == mine.token:  # None: somebody has cleaned up
-                    renewed = msgspec.structs.replace(mine, heard=self._clock.time())
-                    if self._file.swap(held, renewed.encoded()):
-                        self._mine = renewed
-                    return
+                rival = self._replace(mine, msgspec.structs.replace(mine, heard=now))
             except Exception as error:  # storages raise whatever their libraries do
                 logger.debug("The lock of %s could not be renewed: %s", self._home, error)
+                return
+            if rival is None:
                 return
             self._mine = None
         self._ended.set()
         self._on_lost(
             AlreadyRunningError(
                 f"The sweep in {self._home!r} was taken over by another driver: "
-                f"{_told(rival, self._clock.time())}. This one has stopped, and writes nothing "
-                "more."
+                f"{_told(rival, now)}. This one has stopped, and writes nothing more."
             )
         )
 
@@ -351,22 +348,29 @@ class DriverLock:
             if mine is None:
                 return
             try:
-                held = self._file.read()
-                there = Driver.decoded(held)
-                if there is not None and there.token == mine.token:
-                    self._file.swap(held, None)
+                self._replace(mine, None)
             except Exception as error:  # storages raise whatever their libraries do
                 logger.warning(
                     "%s in %s could not be removed: %s. On another machine, the sweep can be "
-                    "restored when that has not been renewed for a while.",
+                    "restored once the file has not been renewed for %g s.",
                     LOCK,
                     self._home,
                     error,
+                    SILENT_S,
                 )
+
+    def _replace(self, mine: Driver, new: Driver | None) -> Driver | None:
+        """Write or remove this driver's lock; if another driver has taken it, return that one."""
+        held = self._file.read()
+        there = Driver.decoded(held)
+        if there is not None and there.token != mine.token:
+            return there
+        self._file.swap(held, None if new is None else new.encoded())
+        return None
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock inside a ``with`` block."""
+        """Claim the lock for a ``with`` block."""
         try:
             self.claim()
             yield

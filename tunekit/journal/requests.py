@@ -27,7 +27,7 @@ __all__ = ["MOST_BYTES", "Request", "ask", "decoded", "in_words", "name_of", "re
 
 _FOLDER = "requests"
 _NAME = re.compile(r"([0-9]{20}-[0-9a-f]{8})\.json")
-#: The maximal size of a request, in bytes.
+#: The maximum size of a request, in bytes.
 MOST_BYTES = 64 * 1024
 _DONE = {
     "stop": "Trial {} is stopped.",
@@ -56,7 +56,7 @@ def decoded(data: bytes) -> Request:
     """Return the request in a file.
 
     Raises:
-        ValueError: If there is none, or it is too large or too deep, with the reason.
+        ValueError: If there is none, or if it is too large or too deeply nested.
 
     Example:
         >>> decoded(b'{"action": "stop", "trial_id": "a"}')
@@ -87,7 +87,7 @@ def in_words(asked: Asked | None) -> str:
         'Refused: trial 7f has ended.'
     """
     if asked is None:
-        return "Asked. The driver has not answered yet: it does when its step has ended."
+        return "Requested. The driver will answer at the end of its current step."
     if asked.refused:
         return f"Refused: {asked.refused}."
     return _DONE[asked.action].format(asked.trial_id)
@@ -133,7 +133,7 @@ def ask(
         sleep: Waits for a number of seconds.
 
     Returns:
-        The answer, which may be a refusal; None if there is none in time: the driver answers at
+        The answer, which may be a refusal; None if there is none in time. The driver answers at
         the end of its step.
 
     Raises:

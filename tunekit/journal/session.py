@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 import os
 import platform
 from collections.abc import Collection, Mapping
@@ -17,6 +16,7 @@ from tunekit._ray.scheduler_kinds import rungs_of
 from tunekit._ray.tuner import innermost_searcher, repeat_index, type_and_settings
 from tunekit.config import ValidationConfig
 from tunekit.core.signatures import name_of
+from tunekit.core.values import number
 from tunekit.version import VERSION
 
 __all__ = ["about", "import_path"]
@@ -53,20 +53,20 @@ def about(
     space: Mapping[str, Any] | None = None,
     warm_start: str | None = None,
 ) -> dict[str, Any]:
-    """Return the description of a session, as JSON values, without possible secrets.
+    """Describe a session in JSON values, without anything that may be secret.
 
     Args:
         now: Seconds since the epoch.
         config: How checkpoints are validated.
         seed_param: The hyperparameter that is the random seed, if there is one.
-        judged: The metrics that the sweep decides on.
+        judged: The metrics that decisions use.
         mode: ``"min"`` or ``"max"``.
         objectives: The metrics that the scheduler ranks by, with the mode of each.
         scheduler: The user's scheduler, if known.
         search_alg: The search algorithm, if known.
         trainable: The trainable's import path.
         space: The search space, as from ``described_space``, if known.
-        warm_start: The path of the sweep that it started from, if any.
+        warm_start: The path of the sweep whose scores it started with, if any.
     """
     known: dict[str, Any] = {
         "time": now,
@@ -139,9 +139,10 @@ def _settings_of(config: ValidationConfig) -> dict[str, Any]:
 def _amounts_of(options: Mapping[str, Any]) -> dict[str, float]:
     """Return the resources in the options of a Ray task; other options may hold secrets."""
     amounts = {**options, **(options.get("resources") or {})}
-    return {name: amount for name, amount in amounts.items() if _is_amount(name, amount)}
-
-
-def _is_amount(name: str, amount: Any) -> bool:
-    number = isinstance(amount, numbers.Real) and not isinstance(amount, bool)
-    return number and not name.startswith("max_")
+    return {
+        name: amount
+        for name, amount in amounts.items()
+        if not isinstance(amount, bool)
+        and number(amount) is not None
+        and not name.startswith("max_")
+    }

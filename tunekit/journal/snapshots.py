@@ -1,9 +1,9 @@
-"""The state of a whole sweep in one file, from which a sweep is restored.
+"""Archives the state of a whole sweep in one file, from which it is restored.
 
-Tune regularly saves a sweep's trials, searcher and callbacks, each in a file, which a thread copies
-to the experiment's folder. A driver that is killed meanwhile leaves inconsistent or partial files.
-So after each save, the files go into one archive, written atomically, and a line of the journal
-records its position. A trial that is added between two archives is recorded immediately, with the
+Tune regularly saves a sweep's trials, searcher and callbacks in separate files, which a thread
+copies to the experiment's folder. A driver that is killed meanwhile leaves inconsistent or partial
+files. So after each save, the files go into one archive, written atomically, and a line of the
+journal names it. A trial that is added between two archives is recorded immediately, with the
 searcher that suggested it, before the trial starts. The Tuner's settings go into a separate
 archive, once, before the first.
 
@@ -66,13 +66,13 @@ _OF_TUNER = re.compile(re.escape(TUNER_FILE))
 
 
 class SnapshotWriter:
-    """Writes the archives of a running sweep.
+    """Write the archives of a running sweep.
 
     Args:
         folder: The experiment's folder.
         journal: Its journal.
-        clock: The clock to read.
-        begins: Whether this is a new sweep, whose settings must be kept.
+        clock: The clock.
+        begins: Whether this is a new sweep, whose settings must be archived.
     """
 
     def __init__(self, folder: Folder, journal: Journal, clock: Clock, *, begins: bool = False):
@@ -109,7 +109,7 @@ class SnapshotWriter:
         """
         name = None if kept else self._put_next("search", controller.search_files())
         for trial, stop in trials:
-            trial.init_local_path()  # Tune does when it asks for the trial's resources
+            trial.init_local_path()  # as Tune does when it requests the trial's resources
             state, metadata = controller.record_of(trial)
             self._journal.append(
                 TrialAdded(
@@ -134,7 +134,7 @@ class SnapshotWriter:
         return True
 
     def _put_next(self, kind: str, files: Mapping[str, bytes]) -> str | None:
-        if not self._journal.sync():  # its name says that all lines before it were written
+        if not self._journal.sync():  # the archive's name implies that earlier lines were written
             return None
         name = f"{FOLDER}/{self._journal.last + 1:09d}-{kind}.zip"
         if not self._put(name, files):
@@ -148,7 +148,7 @@ class SnapshotWriter:
         except OSError as error:
             logger.warning(
                 "The state of the sweep could not be written to %s: %s. A restored sweep starts "
-                "from the one before, and replays what came after.",
+                "from the previous state, and replays later events.",
                 name,
                 error,
             )
@@ -158,7 +158,7 @@ class SnapshotWriter:
     def _forget_all_but(self, name: str, suffix: str) -> None:
         """Delete the archives that a newer one has replaced."""
         if not self._journal.sync():
-            return  # an older line names what there is
+            return  # the last line on disk names an older archive
         for archive in {one for one in self._archives if one.endswith(suffix)} - {name}:
             try:
                 self._folder.remove(archive)
@@ -177,7 +177,8 @@ class SavedState:
         as_of: The number of the journal line up to which Tune's files are current.
         files: Tune's files, by name.
         settings: The Tuner's settings; None if no Tuner made the sweep.
-        searched: The number of the journal line up to which the searcher is current; 0: ``as_of``.
+        searched: The number of the journal line up to which the searcher is current; 0 for
+            ``as_of``.
     """
 
     path: str
@@ -195,7 +196,7 @@ class SavedState:
             folder: The folder.
             events: Its journal.
             now: The time for the files' names. Tune restores the newest files that it finds, and
-                the driver may have those of a session killed before its archive was written.
+                there may be files of a session that was killed before its archive was written.
 
         Raises:
             tunekit.errors.RestoreError: If they cannot be written.
@@ -205,12 +206,11 @@ class SavedState:
         now = now or time.strftime("%Y-%m-%d_%H-%M-%S")
         session = max([now, *(_session(name) or "" for name in names)])
         files = {
-            name.replace(_session(name) or session, session): data
+            name.replace(_session(name) or session, session): (
+                _updated(data, events, self.as_of) if name.startswith(_TRIALS) else data
+            )
             for name, data in self.files.items()
         }
-        for name, data in files.items():
-            if name.startswith(_TRIALS):
-                files[name] = _brought_up(data, events, self.as_of)
         if self.settings is not None:
             files[TUNER_FILE] = self.settings
         try:
@@ -222,7 +222,7 @@ class SavedState:
         except OSError as error:
             raise cannot_write(self.path, str(error)) from error
         if not folder.settle(_PATIENCE_S):
-            raise cannot_write(self.path, f"the storage has not taken them in {_PATIENCE_S:g} s")
+            raise cannot_write(self.path, f"the storage did not accept them in {_PATIENCE_S:g} s")
 
 
 def cannot_write(path: str, why: str) -> RestoreError:
@@ -235,7 +235,7 @@ def cannot_write(path: str, why: str) -> RestoreError:
 
 
 def saved_state(folder: Folder, events: Sequence[Event], path: str = "PATH") -> SavedState | None:
-    """Read the state that a sweep can be restored from; None if none of its trials has begun.
+    """Return the state that a sweep can be restored from; None if none of its trials has begun.
 
     Nothing is written, and no pickle is opened.
 
@@ -252,7 +252,7 @@ def saved_state(folder: Folder, events: Sequence[Event], path: str = "PATH") -> 
     if linked is not None:
         raise RestoreError(
             f"The sweep in {path!r} cannot be restored: {linked!r} in it is a link, so a restore "
-            "would write to another file. Replace the link by a copy, or restore a copy of the "
+            "would write to another file. Replace the link with a copy, or restore a copy of the "
             "folder (cp -rL)."
         )
     taken = next((event for event in reversed(events) if isinstance(event, SnapshotTaken)), None)
@@ -269,29 +269,29 @@ def saved_state(folder: Folder, events: Sequence[Event], path: str = "PATH") -> 
     if not files and not begun:
         return None
     if taken is None:
-        problems.append("it was never saved, though trials have begun")
+        problems.append("its state was never saved, although trials have begun")
     try:
         settings = _settings_in(folder)
         if searched is not None and searched.search is not None:
             search = _read(folder, searched.search)
-            # Another session's may have another name: there must not be two.
+            # The searcher's file of another session may have another name; remove that one.
             files = {n: data for n, data in files.items() if not n.startswith(SEARCH_FILES)}
             files.update(search)
     except _UnreadableError as error:
         problems.append(str(error))
     if problems:
         raise RestoreError(
-            f"The sweep in {path!r} cannot be restored: {'; '.join(problems)}. Put that back as it "
-            "was, from a copy of the folder, and restore again. What the journal records stands: "
-            f"`tunekit report {path}` reads it, and tunekit.load({path!r}).best().checkpoint is "
-            "the best checkpoint. Do not start a sweep of this name again: it would take the place "
-            "of this one. To train on, start one of another name."
+            f"The sweep in {path!r} cannot be restored: {'; '.join(problems)}. If you have a "
+            "copy of the folder, restore that one. The journal can still be read: "
+            f"`tunekit report {path}` shows it, and tunekit.load({path!r}).best().checkpoint is "
+            "the best checkpoint. Do not start a sweep of this name again, because it would "
+            "replace this one."
         )
     return SavedState(path, as_of, files, settings, 0 if searched is None else searched.n)
 
 
 class _UnreadableError(Exception):
-    """An archive cannot be read."""
+    """Raised if an archive cannot be read."""
 
 
 def _state_in(folder: Folder, name: str) -> dict[str, bytes]:
@@ -346,10 +346,9 @@ def _read(folder: Folder, name: str, named: re.Pattern[str] = _OF_STATE) -> Mapp
         with zipfile.ZipFile(io.BytesIO(data)) as opened:
             # Nothing is compressed, so a small archive cannot expand beyond the memory.
             if sum(one.file_size for one in opened.infolist()) > len(data):
-                raise RestoreError(
-                    f"{name} has {len(data)} bytes and would unpack to more; tunekit compresses "
-                    "nothing there. Somebody has changed it, and nothing was written. Put it back "
-                    "as it was, and do not restore what you do not trust."
+                raise _tampered(
+                    f"{name} has {len(data)} bytes and would unpack to more, but tunekit "
+                    "compresses nothing there"
                 )
             names, written_as = opened.namelist(), opened.comment.decode()
             files = {inside: opened.read(inside) for inside in names}
@@ -360,19 +359,24 @@ def _read(folder: Folder, name: str, named: re.Pattern[str] = _OF_STATE) -> Mapp
         raise _UnreadableError(f"{name} cannot be read ({why})") from error
     for inside in names:
         if named.fullmatch(inside) is None:
-            raise RestoreError(
-                f"{name} has a file {inside!r}; all that tunekit puts there are files in which "
-                "Tune has saved the sweep, .json and .pkl, without a folder. Somebody has "
-                "changed it, and nothing was written. Put it back as it was, and do not "
-                "restore what you do not trust: Ray opens pickles in it."
+            raise _tampered(
+                f"{name} has a file {inside!r}, but tunekit only puts Tune's .json and .pkl files "
+                "there, without a folder"
             )
     if written_as != name:
-        raise _UnreadableError(f"{name} is another file, which was written as {written_as!r}")
+        raise _UnreadableError(f"{name} is another file, written as {written_as!r}")
     # Hidden files are Tune's drafts, which a killed driver may have left incomplete.
     return {inside: data for inside, data in files.items() if not inside.startswith(".")}
 
 
-def _brought_up(state: bytes, events: Sequence[Event], as_of: int) -> bytes:
+def _tampered(why: str) -> RestoreError:
+    return RestoreError(
+        f"{why}. So the archive was changed, and nothing was restored. Put it back as it was, and "
+        "do not restore a sweep that you do not trust: Ray opens pickles in it."
+    )
+
+
+def _updated(state: bytes, events: Sequence[Event], as_of: int) -> bytes:
     """Return Tune's saved trials, updated by the trials added and ended since.
 
     Trials that the time budget has stopped do not count as ended.

@@ -1,12 +1,12 @@
-"""The experiment's own files: appended lines, and files written atomically.
+"""Writes the files of an experiment: appends lines, and replaces files atomically.
 
 Writes to a local or mounted folder are synchronous: when a call returns, the operating system has
-its data, which survives the process. Data survives a crash of the machine once it is on disk: a
-file is when the call returns, lines are after :meth:`LocalFolder.sync`.
+the data, which then survives the process. Data survives a crash of the machine once it is on disk:
+for a file, when the call returns; for lines, after :meth:`LocalFolder.sync`.
 
-Object stores cannot append, and a request takes as long as many of a sweep's steps. So a thread
-uploads in order, and a kill loses the data that is not uploaded yet: the last fraction of a second,
-unless the store fails.
+Object stores cannot append, and a request takes as long as many steps of a sweep. So a thread
+uploads in order. A kill loses the data that is not uploaded yet, which is the last fraction of a
+second unless the store fails.
 
 Other storages (HDFS, SFTP) are written to like an object store, but show files while they are
 written: a kill leaves a partial file in place of the old one. :func:`warn_of_kills` warns of this
@@ -27,10 +27,10 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import pyarrow.fs
 
@@ -48,10 +48,10 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# A growing object is uploaded again each time; at this size, a new one is started.
+# A growing object is uploaded again with each line; at this size, a new one is started.
 _CHUNK_BYTES = 256 * 1024
 _RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
-# Here an object appears only when it is closed. The names are those of pyarrow and fsspec.
+# Stores in which an object appears only when it is closed, as pyarrow and fsspec name them.
 _OBJECT_STORES = frozenset(
     ["s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oss", "oci", "cos", "obs", "r2"]
 )
@@ -71,7 +71,7 @@ def warn_of_kills(filesystem: pyarrow.fs.FileSystem, path: str) -> None:
 
 
 def keeps_objects(filesystem: pyarrow.fs.FileSystem) -> bool:
-    """Return whether a storage replaces files atomically, when the new one is closed."""
+    """Return whether a storage replaces a file atomically when the new one is closed."""
     if isinstance(filesystem, pyarrow.fs.SubTreeFileSystem):
         return keeps_objects(filesystem.base_fs)
     names = re.findall(r"\w+", filesystem.type_name.removeprefix("py::").removeprefix("fsspec+"))
@@ -81,6 +81,11 @@ def keeps_objects(filesystem: pyarrow.fs.FileSystem) -> bool:
 def _next_number(names: list[str]) -> int:
     numbers = [int(stem) for stem in (name.split(".")[0] for name in names) if stem.isdigit()]
     return max(numbers, default=0) + 1
+
+
+def _first_batch(jobs: Iterable[Any], size: int) -> list[Any]:
+    """Return the first job, with those after it whose first ``size`` values are the same."""
+    return list(next(itertools.groupby(jobs, lambda job: job[:size]))[1])
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
@@ -147,9 +152,10 @@ class _Complaints:
         if self._since is None:
             self._since = time.monotonic()
             logger.warning(
-                "The experiment's records cannot be written to %s: %s. %d wait, and will be "
-                "retried. The sweep continues; if the driver is killed, a restored sweep validates "
-                "again what was not written. Make room there, or check that it can be reached.",
+                "The experiment's records cannot be written to %s: %s. %d are waiting to be "
+                "retried. The sweep continues; if the driver is killed now, a restored sweep "
+                "repeats the validations that were not recorded. Make room there, or check that "
+                "it can be reached.",
                 self._where,
                 error,
                 waiting,
@@ -158,7 +164,7 @@ class _Complaints:
     def worked(self) -> None:
         if self._since is not None:
             logger.warning(
-                "The experiment's records are written to %s again, %.0f s later; none is missing.",
+                "The experiment's records can be written to %s again after %.0f s; none is lost.",
                 self._where,
                 time.monotonic() - self._since,
             )
@@ -185,7 +191,7 @@ class LocalFolder:
         self._open: dict[str, int] = {}
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._complaints = _Complaints(str(root))
-        # The series with lines that are not on disk yet.
+        # Series with lines that are not on disk yet.
         self._unsynced: set[str] = set()
         self._abandoned = False
 
@@ -206,7 +212,7 @@ class LocalFolder:
         """Retry failed writes, and make all lines survive a crash of the machine.
 
         Returns:
-            Whether they survive, or will before any later write or removal.
+            Whether they survive, or will survive before any later write or removal.
         """
         self._write()
         try:
@@ -278,10 +284,10 @@ class LocalFolder:
         if self._abandoned:
             self._waiting.clear()
         while self._waiting:
-            series = self._waiting[0][0]
-            same = [line for _, line in next(itertools.groupby(self._waiting, itemgetter(0)))[1]]
+            same = _first_batch(self._waiting, 1)
+            series = same[0][0]
             try:
-                self._write_lines(series, b"".join(same))
+                self._write_lines(series, b"".join(line for _, line in same))
             except OSError as error:
                 self._complaints.failed(error, len(self._waiting))
                 return
@@ -305,7 +311,7 @@ class LocalFolder:
             if written < len(lines):
                 raise OSError(f"only {written} of {len(lines)} bytes could be written")
         except OSError:
-            # A partial line is cut off; if that fails, too, it stays the last one of its file.
+            # Cut off a partial line; if that fails, too, it stays the last one of its file.
             try:
                 os.ftruncate(descriptor, before)
             except OSError:
@@ -315,12 +321,12 @@ class LocalFolder:
 
 
 class RemoteFolder:
-    """A folder in a storage that pyarrow reaches, such as S3; its methods are a local one's.
+    """A folder in a storage that pyarrow supports, such as S3, with the methods of a local one.
 
     Args:
         filesystem: The storage.
         root: The folder's path there.
-        sleep: How a failed upload waits; returns True if the folder was closed meanwhile.
+        sleep: Waits after a failed upload; returns True if the folder was closed meanwhile.
     """
 
     def __init__(
@@ -416,7 +422,7 @@ class RemoteFolder:
                 self._changed.wait_for(lambda: self._jobs or self._closed.is_set())
                 if not self._jobs or (self._closed.is_set() and failures):
                     return
-                jobs = self._together()
+                jobs = _first_batch(self._jobs, 2)
                 self._busy = len(jobs)
             try:
                 self._carry_out(jobs)
@@ -435,16 +441,9 @@ class RemoteFolder:
                 self._sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
                 failures += 1
 
-    def _together(self) -> list[tuple[str, str, bytes]]:
-        """Return the next job, or all next lines of one series, which are one upload."""
-        first = self._jobs[0]
-        if first[0] != "append":
-            return [first]
-        same = itertools.takewhile(lambda job: job[:2] == first[:2], self._jobs)
-        return list(same)
-
     def _carry_out(self, jobs: list[tuple[str, str, bytes]]) -> None:
-        what, name, data = jobs[0]
+        """Append lines to one series, or write or remove one file."""
+        what, name, data = jobs[-1]
         if what == "put":
             self._write(name, data)
         elif what == "remove":
@@ -456,7 +455,7 @@ class RemoteFolder:
             if not number or len(chunk) >= _CHUNK_BYTES:
                 number = number + 1 if number else _next_number(self.names(name))
                 chunk = bytearray()
-                # Also if the response to the upload is lost: the object is overwritten then.
+                # Set now, so that the object is overwritten if the upload's response is lost.
                 self._chunks[name] = (number, chunk)
             chunk = chunk + b"".join(line for _, _, line in jobs)
             self._write(f"{name}/{number:06d}.jsonl", bytes(chunk))
