@@ -155,4 +155,4 @@ def test_a_trial_whose_process_a_validation_ends_goes_on(tmp_path, trainable, ho
     hit = reports[reports["config/seed"] == 2] if "config/seed" in reports else reports
     assert hit.pid.nunique() >= 2, "it began again in another process"
     told = [record.getMessage() for record in caplog.records]
-    assert sum("run in processes of their own" in text for text in told) == 1
+    assert sum("run in separate processes" in text for text in told) == 1

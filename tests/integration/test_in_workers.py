@@ -204,7 +204,7 @@ def test_a_trial_whose_workers_a_validation_ends_goes_on(tmp_path, validate, how
     assert [list(one.training_iteration) for one in rows(results)] == [[1, 2, 3, 4]] * 2
     first, second, third, fourth = rows(results)[1].worker
     told = [record.getMessage() for record in caplog.records]
-    elsewhere = sum("run in processes of their own" in text for text in told)
+    elsewhere = sum("run in separate processes" in text for text in told)
     if how == "raises" and validate is function:
         assert first == fourth and not elsewhere, "it is an exception like any other"
         return

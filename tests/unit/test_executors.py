@@ -166,7 +166,7 @@ def test_what_lacks_memory_in_a_trials_process_is_tried_again_elsewhere(started,
     executor.start(attempt(), host=HOST)
     assert isinstance(executor.poll()[-1], Failed)
     assert not executor.in_trials and not executor.fits_in([GPU])
-    assert "in the process of b. From now on, validations run in processes" in caplog.text
+    assert "in the process of b. From now on, validations run in separate" in caplog.text
 
 
 def test_a_validation_that_ends_a_trials_process_is_the_last_in_any(started, caplog):

@@ -1,1 +1,1 @@
-"""Add validated scores to the results that Tune and its loggers show."""
+"""Adds validated scores to the results that Tune and its loggers show."""

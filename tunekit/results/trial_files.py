@@ -1,4 +1,4 @@
-"""Add validated metrics to Tune's data about a trial, and to the trial's files.
+"""Adds validated metrics to Tune's data about a trial, and to the trial's files.
 
 They go to the trial's metadata (``Result.metrics``, ``get_best_result``, the live table), its
 checkpoints (``best_checkpoints``), and its files (``result.json``, ``progress.csv``, from which
@@ -66,8 +66,8 @@ class TrialFiles:
         self._final: dict[str, Trial] = {}
         # The number of known validated metrics when files were last written.
         self._names = 0
-        # Per trial: how many scores its summary counts, the last one's generation and iteration,
-        # and how many validated names there were then.
+        # Of each trial: the number of scores in its summary, the generation and iteration of the
+        # last one, and the number of validated metrics at that time.
         self._analysed: dict[str, tuple[int, tuple[int, int], int]] = {}
 
     @property
@@ -93,7 +93,7 @@ class TrialFiles:
         self._changed(trial)
 
     def staged(self, trial: Trial, outcome: Outcome) -> None:
-        """Show the score of a further stage, in the same places."""
+        """Show the score of a further stage in the same places."""
         stage = outcome.request.stage
         scores = self._history.staged_scores(trial.trial_id)
         self._count(trial, outcome.shown, sum(stage in metrics for _, metrics in scores))
@@ -147,11 +147,10 @@ class TrialFiles:
         configs = self._engine.ancestry.configs  # exploits change hyperparameters
         rows: dict[str, list[dict[str, Any]]] = {}
         for event in events:
-            trial = trials.get(event.trial_id) if isinstance(event, Reported) else None
-            if isinstance(event, Reported) and trial is not None:
-                place = (trial.trial_id, event.report.get(GENERATION, 0))
-                row = {**event.report, "config": configs.get(place, trial.config)}
-                rows.setdefault(trial.trial_id, []).append(row)
+            if isinstance(event, Reported) and event.trial_id in trials:
+                place = (event.trial_id, event.report.get(GENERATION, 0))
+                config = configs.get(place, trials[event.trial_id].config)
+                rows.setdefault(event.trial_id, []).append({**event.report, "config": config})
         for trial_id, own in rows.items():
             trial = trials[trial_id]
             trial.init_local_path()
@@ -192,25 +191,20 @@ class TrialFiles:
 
     def _last_result(self, trial: Trial) -> None:
         """Add the newest validated metrics, and their iteration, to the trial's last result."""
-        if not trial.run_metadata.last_result:
+        result = trial.run_metadata.last_result
+        if not result:
             return
         if self._history.names:
-            self._lay_over_last_result(trial)
+            iteration, metrics = self._history.newest(trial.trial_id) or (None, {})
+            # A result that has validated metrics already keeps these values.
+            own = flatten(metrics).keys() if VALIDATED_ITERATION in result else ()
+            result = hide(result, [name for name in self._history.names if name not in own])
+            if iteration is not None:
+                result = {**merge(result, metrics), VALIDATED_ITERATION: iteration}
         if self._history.staged_names:
             staged = self._history.newest_staged(trial.trial_id)
-            result = without(trial.run_metadata.last_result, flatten(staged))
-            hidden = hide(result, self._history.staged_names)
-            trial.run_metadata.last_result = merge(hidden, staged)
-
-    def _lay_over_last_result(self, trial: Trial) -> None:
-        result = dict(trial.run_metadata.last_result)
-        newest = self._history.newest(trial.trial_id)
-        folded = flatten(newest[1]).keys() if VALIDATED_ITERATION in result and newest else set()
-        result = hide(result, [name for name in self._history.names if name not in folded])
-        if newest is not None:
-            iteration, metrics = newest
-            result = merge(result, metrics)
-            result[VALIDATED_ITERATION] = iteration
+            hidden = hide(without(result, flatten(staged)), self._history.staged_names)
+            result = merge(hidden, staged)
         trial.run_metadata.last_result = result
 
     def _analyse(self, trial: Trial, outcome: Outcome) -> None:

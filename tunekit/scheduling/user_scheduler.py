@@ -326,7 +326,7 @@ class UserScheduler:
         """
         return (
             self._controller.still
-            and self._validator.quiet
+            and self._validator.pool.quiet
             and not any(
                 proxy.stands is not None
                 # To the scheduler, a trial that is paused by hand runs.

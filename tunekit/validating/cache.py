@@ -1,8 +1,8 @@
 """Caches scores in a folder that sweeps may share.
 
-The process that validates a checkpoint looks up its score first (:meth:`ValidationCache.find`),
-because it reads the checkpoint anyway. The driver writes the scores, because it alone knows which
-values are scores.
+The process that validates a checkpoint first looks up its score (:meth:`ValidationCache.find`),
+because it reads the checkpoint anyway. The driver writes the scores, because only the driver
+decides which values are scores.
 
 The key is made of the checkpoint's content, the fingerprint of the function and its arguments
 (:mod:`tunekit.validating.fingerprint`), and the hyperparameters, which a function may read. The
@@ -124,7 +124,7 @@ class ValidationCache:
                 if filesystem.get_file_info(path).is_file:
                     raise ValueError("it is a file")
             except (OSError, ValueError) as error:
-                self._unreachable = error  # so that the driver does not wait for it again
+                self._unreachable = error  # do not let the driver wait for it again
                 raise
             self._folder = folder_at(filesystem, path)
         return self._folder
@@ -135,8 +135,8 @@ class ValidationCache:
         Args:
             digest: The checkpoint's digest: :func:`digest_of`.
             mark: The digest of the function and its arguments.
-            config: The hyperparameters that the checkpoint was trained with: as they are, or as a
-                journal returns them.
+            config: The hyperparameters that the checkpoint was trained with, original or as read
+                from a journal.
         """
         parts = [_FORMAT, digest, mark, _as_recorded(config)]
         return hashlib.sha256(as_json(parts, sort_keys=True).encode()).hexdigest()
@@ -168,7 +168,7 @@ class ValidationCache:
             self.opened()
             key = self.key(digest_of(checkpoint.filesystem, checkpoint.path), mark, config)
         except Exception as error:  # storages and a checkpoint's filesystem can raise anything
-            self._complain("a score was not looked up", error)
+            self._complain("a score could not be looked up", error)
             return None, None
         return key, self.get(key)
 
@@ -193,7 +193,7 @@ class ValidationCache:
         Args:
             key: Its key.
             outcome: The outcome of the validation.
-            function: The name of the function, for people who read the file.
+            function: The name of the function, for readers of the file.
         """
         entry = {"tunekit": VERSION, "function": function, "metrics": admitted(outcome.metrics)}
         if outcome.request.known:
@@ -201,14 +201,14 @@ class ValidationCache:
         try:
             self.opened().put(_name(key), f"{json.dumps(entry)}\n".encode())
         except (OSError, ValueError) as error:
-            self._complain("a score cannot be kept", error)
+            self._complain("a score could not be stored", error)
 
     def close(self) -> None:
         """Write the entries that wait to be written."""
         folder, self._folder = self._folder, None
         if folder is not None:
             if not folder.settle(_PATIENCE_S):
-                self._complain("not all scores were kept", None)
+                self._complain("not all scores could be stored", None)
             folder.close()
 
     def _complain(self, what: str, error: Exception | None) -> None:
@@ -224,7 +224,7 @@ def _of_this_process(where: str) -> ValidationCache:
 
 
 def _as_recorded(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return hyperparameters as a journal returns them: with objects as text."""
+    """Return hyperparameters as read from a journal, with objects as text."""
     known: dict[str, Any] = json.loads(json.dumps(admitted(dict(config))))
     return known
 

@@ -16,7 +16,7 @@ __all__ = ["AttemptEvent", "Began", "Estimated", "Executor", "Failed", "Lost", "
 
 @dataclass(frozen=True)
 class Began:
-    """An attempt has its resources and is running."""
+    """An attempt has its resources and runs."""
 
     attempt_id: str
 
@@ -51,7 +51,7 @@ class Failed:
     Attributes:
         error: The traceback.
         kind: The name of the exception's class, if the function has raised one.
-        lost: Whether it has ended workers of the trial in which it ran.
+        lost: Whether it has ended the workers of the trial in which it ran.
     """
 
     attempt_id: str
@@ -148,7 +148,7 @@ class Executor:
         return 0
 
     def spare(self, keep: int) -> None:
-        """End idle evaluators, but keep so many, because others need the resources now."""
+        """End idle evaluators except ``keep`` of them, because others need the resources."""
 
     def close(self) -> None:
         """Release all resources; no further attempt will run."""

@@ -1,4 +1,4 @@
-"""Fingerprints functions: a fingerprint changes with a function's code and the values it holds.
+"""Computes fingerprints of functions, which change with their code and the values they hold.
 
 Functions and classes from a file are identified by their import path and the bytes of that file.
 So a changed helper in the same file is noticed, but not one in another file, nor changes of data,
@@ -72,7 +72,7 @@ def essence(fn: Any) -> str | None:
     """
     if not isinstance(fn, FunctionType) or fn.__module__ != "__main__" or fn.__closure__:
         return None
-    # As a text: equal parts may be one object or several, and pickles depend on that.
+    # A text, because a pickle depends on whether equal parts are the same object.
     return repr((fn.__qualname__, _essence(fn.__code__), fn.__defaults__, fn.__kwdefaults__))
 
 
@@ -98,8 +98,8 @@ class _Pickler(cloudpickle.CloudPickler):
         return super().reducer_override(obj)
 
     def _held(self, function: FunctionType) -> Any:
-        """Return the code and values of a function that another one has made, under this name."""
-        if id(function) in self._inside:  # it holds itself
+        """Return the code and values of a function that was created by another function."""
+        if id(function) in self._inside:  # it refers to itself
             return None
         self._inside.add(id(function))
         code = function.__code__
@@ -121,7 +121,7 @@ def _file_of(obj: Any) -> Path | None:
 
 
 def _is_at(obj: Any, module: str, name: str) -> bool:
-    """Return whether the import path of a function or class leads to it."""
+    """Return whether an object can be imported by its module and name."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)

@@ -57,12 +57,18 @@ logger = logging.getLogger(__name__)
 
 # Options of tasks that actors do not have.
 _OF_TASKS = ("max_retries", "max_calls")
-# Exceptions raised if training holds too much of the memory; the second is PyTorch's, for GPUs.
+# Errors that may be due to the memory that training holds; the second is PyTorch's, for GPUs.
 _MEMORY = {"MemoryError", "OutOfMemoryError"}
-# No limit but the room in the cluster.
+# The reasons for failures in which the function has not raised an exception.
+_ENDED: dict[Any, str] = {
+    OutOfMemoryError: "its process was killed for running out of memory",
+    (WorkerCrashedError, RayActorError): "its process died",
+    TaskCancelledError: "it was cancelled from outside",
+}
+# Only the room in the cluster limits the number of evaluators.
 _ANY_NUMBER = 1_000_000
-# The idle seconds after which an evaluator ends, and after which it frees its unused GPU memory.
-# The latter must not happen between two consecutive attempts.
+# The idle seconds after which an evaluator ends, and after which it frees its unused GPU memory,
+# which must not happen between two consecutive attempts.
 _IDLE_S, _RELEASE_AFTER_S = 30.0, 1.0
 
 
@@ -108,8 +114,8 @@ class RayExecutor(Executor):
     run out of memory there. If a trial has several workers, these run the attempt (``in_workers``):
     a function on rank 0, one with ``bundles`` on all of them, if their number matches.
 
-    Elsewhere, a function with ``bundles`` runs on evaluators: only a placement group that the
-    driver owns can reserve the workers' resources, and release them whatever happens.
+    Elsewhere, a function with ``bundles`` runs on evaluators, because only a placement group that
+    the driver owns can reserve the workers' resources and release them in every case.
 
     With ``evaluators``, attempts run on actors, each of which builds the function once. Actors
     start on demand. One that has died, or whose attempt has failed, is replaced: an error in its
@@ -125,7 +131,7 @@ class RayExecutor(Executor):
             ``max_calls`` is also the number of attempts after which an actor is replaced; 0 for
             never.
         evaluators: The maximum number of actors; None for tasks.
-        elsewhere: Whether to run no attempt in the process of a trial.
+        elsewhere: Whether to keep attempts out of the processes of trials.
         lookup: Returns the cache lookup for a request; None: its score is not cached.
         idle_s: The idle seconds after which an actor ends.
         monotonic: Returns the time, in seconds.
@@ -294,7 +300,7 @@ class RayExecutor(Executor):
             self._stay_out(flight, f"{event.reason}, in the process of {host.trial_id}")
         elif not (self._proven or self._bundles) and has_workers(host):
             # A library that training uses may still treat the process as one of several.
-            what = f"{event.reason}, in a worker of trial {host.trial_id}, where none had returned"
+            what = f"{event.reason}, in a worker of trial {host.trial_id}, where none had succeeded"
             self._stay_out(flight, what)
 
     def awaited(self) -> Collection[Any]:
@@ -328,10 +334,10 @@ class RayExecutor(Executor):
         self._leave(flight, failed=failed)
 
     def _leave(self, flight: _Flight, *, failed: bool = False) -> None:
-        """Free an attempt's evaluator for the next one, or end it."""
+        """Release an attempt's evaluator for the next one, or end it."""
         actor = flight.actor
         if actor is None or actor.flight is not flight:
-            return  # or the next attempt waits for the actor
+            return  # the next attempt already has the actor
         actor.flight, actor.idle_since, actor.released = None, self._monotonic(), False
         if failed or actor.calls == self._max_calls:
             self._end(actor)
@@ -352,8 +358,7 @@ class RayExecutor(Executor):
         if self.in_trials:
             self.in_trials = False
             logger.warning(
-                "The validation of %s@%s %s. From now on, validations run in processes of their "
-                "own.",
+                "The validation of %s@%s %s. From now on, validations run in separate processes.",
                 flight.attempt.request.trial_id,
                 flight.attempt.request.iteration,
                 what,
@@ -362,7 +367,7 @@ class RayExecutor(Executor):
     # What there is room for --------------------------------------------------------------------
 
     def _new(self) -> list[_Flight]:
-        """Return the attempts that may wait for resources: their processes have not started."""
+        """Return the attempts whose processes have not started, so may wait for resources."""
         flights = self._flights.values()
         return [
             one for one in flights if not (one.begun or one.host or (one.actor and one.actor.up))
@@ -372,7 +377,7 @@ class RayExecutor(Executor):
         """See :class:`Executor`."""
         if self._need:
             room = fits(ray.available_resources(), promised, self._need) - len(self._new())
-        else:  # it still needs a core
+        else:  # it needs a core nevertheless
             room = int(ray.cluster_resources().get("CPU", 1)) - len(self._flights)
         if self._most is None:
             return room
@@ -401,8 +406,8 @@ class RayExecutor(Executor):
     # Evaluators --------------------------------------------------------------------------------
 
     def _idle_actor(self) -> _Actor | None:
-        """Return an evaluator that is idle, or soon will be; None if one has to be started."""
-        for actor in list(self._actors):  # replace one that has died, before it gets an attempt
+        """Return an evaluator that is idle or soon will be; None if one must be started."""
+        for actor in list(self._actors):  # one that has died must not get an attempt
             if actor.flight is None and has_died(actor.handle):
                 self._end(actor)
         known = sorted(self._actors, key=lambda actor: actor.up, reverse=True)
@@ -412,7 +417,7 @@ class RayExecutor(Executor):
         return idle
 
     def _build(self) -> _Actor:
-        """Start one more evaluator."""
+        """Start another evaluator."""
         remote, group = self._remote, None
         if not self._placed and self._bundles:
             group = placement_group([one for one in (dict(self._own), *self._bundles) if one])
@@ -458,7 +463,7 @@ def arguments(fn: Callable[..., Any], request: Request) -> dict[str, Any]:
     """Return the keyword arguments of a validation.
 
     A function with a parameter ``resume`` gets the estimates of an earlier attempt, by the flat
-    names of the metrics; an empty dict if there are none.
+    names of the metrics, or an empty dict.
 
     Example:
         >>> def validate(checkpoint, resume): ...
@@ -472,20 +477,14 @@ def arguments(fn: Callable[..., Any], request: Request) -> dict[str, Any]:
 
 
 def explain(error: Exception) -> tuple[str, str | None]:
-    """Return the reason of a failure in one line, and the traceback, if there is one."""
+    """Return the reason for a failure in one line, and the traceback, if there is one."""
     if isinstance(error, StopIteration):
         return "ended without a result", None
-    if isinstance(error, RayTaskError):
-        cause = getattr(error, "cause", error)
-        return described(cause).reason, described(error).message
     trace = described(error).message
-    if isinstance(error, OutOfMemoryError):
-        return "its process was killed for running out of memory", trace
-    if isinstance(error, (WorkerCrashedError, RayActorError)):
-        return "its process died", trace
-    if isinstance(error, TaskCancelledError):
-        return "it was cancelled from outside", trace
-    return f"was lost: {type(error).__name__}", trace
+    if isinstance(error, RayTaskError):
+        return described(getattr(error, "cause", error)).reason, trace
+    reasons = (why for kinds, why in _ENDED.items() if isinstance(error, kinds))
+    return next(reasons, f"was lost: {type(error).__name__}"), trace
 
 
 def executor_of(config: ValidationConfig | Stage, cache: ValidationCache | None = None) -> Executor:

@@ -39,10 +39,10 @@ class TrainerValidation:
     (:attr:`bundles`) are in addition to the validation's own (``ray_remote_kwargs``), and trials
     leave room for them.
 
-    In a sweep, the workers of a waiting trial run the loop, in the trial's process group, if their
+    In a sweep, the workers of a waiting trial run the loop in the trial's process group, if their
     number matches, each has the resources, and there are no ``trainer_options``. Otherwise,
-    long-lived workers run it, in at most ``ValidationConfig(evaluators=n)`` groups. So a validation
-    starts no processes. Outside a sweep, each call starts a trainer.
+    long-lived workers run it, in at most ``ValidationConfig(evaluators=n)`` groups. Either way, a
+    validation starts no processes. Outside of a sweep, each call starts a trainer.
 
     Args:
         loop: ``loop(config) -> dict``, like ``train_loop_per_worker``, but without reports and
@@ -76,8 +76,8 @@ class TrainerValidation:
         ):
             problems.add(
                 "loop yields, but workers that exchange data cannot leave a loop early. Return the "
-                "score, or pass a function that yields as ValidationConfig(fn=...): it runs in one "
-                "process."
+                "score. A function that yields can be ValidationConfig(fn=...), which runs it in "
+                "one process."
             )
         problems.instance(
             "scaling_config",
@@ -89,8 +89,8 @@ class TrainerValidation:
             trainer_options
         ):
             problems.add(
-                f"{taken} is set for each validation. Leave it out, and pass the loop's arguments "
-                "as ValidationTaskConfig(fn_kwargs={...})."
+                f"{taken} is set for each validation. Remove it, and pass the loop's arguments as "
+                "ValidationTaskConfig(fn_kwargs={...})."
             )
         problems.raise_any()
         check_trainers()
@@ -108,7 +108,7 @@ class TrainerValidation:
 
     @property
     def fits_trials(self) -> bool:
-        """Return whether the workers of a trial can run the loop if they have the resources."""
+        """Return whether workers of a trial with enough resources can run the loop."""
         return not self._options and not getattr(self._scaling_config, "label_selector", None)
 
     def in_worker(self, config: dict[str, Any]) -> Any:

@@ -41,9 +41,9 @@ __all__ = ["Around", "Launch", "Validator"]
 
 logger = logging.getLogger(__name__)
 
-# How often to ask whether validations wait for resources.
+# The seconds between checks of whether validations wait for resources.
 _LOOK_INTERVAL_S = 0.5
-# How often to record a validation's estimates; those of that time are lost if the driver is killed.
+# The seconds between records of a validation's estimates; a kill loses the estimates since.
 _NOTE_INTERVAL_S = 1.0
 
 #: Attempts to start, and the trials in whose processes they run, by trial ID.
@@ -51,7 +51,7 @@ Launch: TypeAlias = tuple[list[Attempt], Mapping[str, Trial]]
 
 
 class Around:
-    """The parts of a sweep that its validations depend on; by default, there are none."""
+    """The parts of a sweep that its validations depend on; by default, none."""
 
     @property
     def judged_by(self) -> JudgedBy:
@@ -83,18 +83,18 @@ class Around:
 
 
 class Validator:
-    """Carry out the pool's decisions with the executor, and record them in the journal first.
+    """Carry out the pool's decisions with an executor, after recording them in the journal.
 
     Args:
         config: The user's settings for this stage.
         executor: Runs the attempts.
         clock: The clock.
         emit: Called with each event, before it is acted on.
-        around: The rest of the sweep; by default nothing, as before it begins.
+        around: The rest of the sweep; by default none, as until it begins.
         cache: Stores the scores of complete validations.
     """
 
-    #: Raises if Ray itself is gone, so that failures caused by that are not recorded.
+    #: Raises an error if Ray is gone, so that the failures that this causes are not recorded.
     check_ray: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
@@ -127,15 +127,10 @@ class Validator:
         self._sequential = config.sequential or Sequential()
         # The estimates of each attempt that has yielded any.
         self._evidence: dict[str, Evidence] = {}
-        # When to record the next estimates of each attempt.
+        # The time at which to record the next estimates of each attempt.
         self._next_note: dict[str, float] = {}
-        #: The metrics for which a warning of their size was logged.
+        # The metrics about whose size a warning was logged.
         self._too_large: set[str] = set()
-
-    @property
-    def resources(self) -> dict[str, float]:
-        """Return the logical resources of one validation, such as ``{"CPU": 1}``."""
-        return self.executor.need
 
     def wanted(self) -> Iterator[dict[str, float]]:
         """Yield the resources of each waiting validation."""
@@ -176,24 +171,13 @@ class Validator:
         """Return whether every validation has ended."""
         return self.pool.idle
 
-    @property
-    def quiet(self) -> bool:
-        """Return whether every validation has ended, apart from those that wait for spare room.
-
-        For these, no resources are kept or released.
-        """
-        return self.pool.quiet
-
     def counts(self) -> dict[str, int]:
         """Return how many validations are running, starting, queued and waiting.
 
         Of the ``starting`` ones, ``queued`` wait for resources.
         """
         return {
-            "running": self.pool.running,
-            "starting": self.pool.starting,
-            "queued": self.pool.queued,
-            "waiting": self.pool.waiting,
+            name: getattr(self.pool, name) for name in ("running", "starting", "queued", "waiting")
         }
 
     def pending(self) -> list[Request]:
@@ -280,7 +264,7 @@ class Validator:
             if isinstance(event, Lost):
                 self._lost.append(event.trial_id)
             elif not self.pool.flies(event.attempt_id):
-                continue  # nobody waits for it any more
+                continue  # its result is no longer needed
             elif isinstance(event, Began):
                 self._begin(event.attempt_id)
                 self.pool.began(event.attempt_id, now)
@@ -295,12 +279,12 @@ class Validator:
                 outcome = self.pool.failed(event.attempt_id, event.reason, event.error, now)
                 if outcome is None:
                     self._note_retry(attempt)
-                    self._tell_of_another_try(event)
+                    self._warn_of_retry(event)
             if outcome is not None:
                 self._conclude(outcome)
 
     def _begin(self, attempt_id: str) -> None:
-        """Record that an attempt runs, and what it holds."""
+        """Record that an attempt runs, and the resources that it holds."""
         attempt, hosted = self.pool.attempt(attempt_id), self.pool.is_hosted(attempt_id)
         began = AttemptBegan(
             time=self._clock.time(),
@@ -317,35 +301,37 @@ class Validator:
 
     def _take_estimate(self, event: Estimated, now: float) -> Outcome | None:
         """Record an attempt's estimates; end its validation if they suffice."""
-        value = received(event.value)
-        wrong, judged = rejected(value, {}), {}
-        attempt = self.pool.attempt(event.attempt_id)
-        evidence = self._evidence_of(attempt)
-        if wrong is None:
-            try:
-                evidence.take(value)
-            except ConfigError as error:
-                wrong = f"yielded {error}"
+        attempt, value = self.pool.attempt(event.attempt_id), received(event.value)
+        numbers: Mapping[str, str | None] = {}
+        wrong = rejected(value, {}) or self._gather(attempt, value, "yielded")
         if wrong is None:
             known = estimates_in(value)
             if known:
                 self._note(event.attempt_id, known, now)
-            if not known or not self._knows_enough(attempt.request, evidence):
+            if not known or not self._knows_enough(attempt):
                 return None
-            value, judged = evidence.score(), self.around.judged_by.numbers
+            value, numbers = self._evidence_of(attempt).score(), self.around.judged_by.numbers
         self._forget(event.attempt_id)
         self.executor.stop(attempt)
-        return self.pool.returned(event.attempt_id, value, judged, now, wrong=wrong)
+        return self.pool.returned(event.attempt_id, value, numbers, now, wrong=wrong)
+
+    def _gather(self, attempt: Attempt, value: Mapping[str, Any], how: str) -> str | None:
+        """Add estimates to those of an attempt; return what is wrong with them, if anything."""
+        try:
+            self._evidence_of(attempt).take(value)
+        except ConfigError as error:
+            return f"{how} {error}"
+        return None
 
     def _note(self, attempt_id: str, known: Mapping[str, Estimate], now: float) -> None:
-        """Record an attempt's estimates now and then, so that another attempt can resume."""
+        """Record an attempt's estimates regularly, so that another attempt can resume."""
         self.pool.estimated(attempt_id, known)
         if now >= self._next_note.setdefault(attempt_id, now + _NOTE_INTERVAL_S):
             self._next_note[attempt_id] = now + _NOTE_INTERVAL_S
             self._emit(ValidationEstimated.of(attempt_id, known, self._clock.time()))
 
     def _evidence_of(self, attempt: Attempt) -> Evidence:
-        """Return an attempt's estimates, with those that it resumed from."""
+        """Return an attempt's estimates, including those that it resumed from."""
         evidence = self._evidence.get(attempt.id)
         if evidence is None:
             evidence = self._evidence[attempt.id] = Evidence(self._sequential.confidence)
@@ -353,16 +339,16 @@ class Validator:
                 evidence.take(attempt.request.known)
         return evidence
 
-    def _knows_enough(self, request: Request, evidence: Evidence) -> bool:
+    def _knows_enough(self, attempt: Attempt) -> bool:
         """Return whether more examples would not change any decision."""
-        judged = sorted(self.around.judged_by.names)
-        return bool(judged) and all(
+        evidence, names = self._evidence_of(attempt), sorted(self.around.judged_by.names)
+        alike = partial(self.around.alike, attempt.request)
+        return bool(names) and all(
             name in evidence.sequences
             and self._sequential.is_enough(
-                evidence.examples(name),
-                partial(self.around.alike, request, name, evidence.sequences[name].interval),
+                evidence.examples(name), partial(alike, name, evidence.sequences[name].interval)
             )
-            for name in judged
+            for name in names
         )
 
     def _take_result(self, event: Returned, now: float) -> Outcome | None:
@@ -370,23 +356,20 @@ class Validator:
         attempt_id, wrong = event.attempt_id, None
         attempt, value = self.pool.attempt(attempt_id), received(event.value)
         if value is None and self._resumes:
-            # The driver was killed after the last estimate was recorded: nothing was left to do.
+            # The driver was killed after the last estimate had been recorded.
             value = attempt.request.known or None
         if event.cached:  # it is complete, and replaces earlier estimates
             self._evidence[attempt_id] = Evidence(self._sequential.confidence)
         known = estimates_in(value) if isinstance(value, Mapping) else {}
         self._warn_of_left_out(value)
         if known:
-            evidence = self._evidence_of(attempt)
-            try:
-                evidence.take(value)
-                value = evidence.score()
+            wrong = self._gather(attempt, value, "returned")
+            if wrong is None:
+                value = self._evidence_of(attempt).score()
                 self.pool.estimated(attempt_id, known)
-            except ConfigError as error:
-                wrong = f"returned {error}"
         self._forget(attempt_id)
-        judged = self.around.judged_by.numbers
-        outcome = self.pool.returned(attempt_id, value, judged, now, wrong=wrong)
+        numbers = self.around.judged_by.numbers
+        outcome = self.pool.returned(attempt_id, value, numbers, now, wrong=wrong)
         if event.key is None or outcome is None or not outcome.validated:
             return outcome
         if event.cached:
@@ -403,7 +386,7 @@ class Validator:
         if new:
             self._too_large.update(new)
             logger.warning(
-                "A validation returned more than 1 MiB for %s: the score is recorded with a text "
+                "A validation returned more than 1 MiB for %s, which is recorded as a short text "
                 "instead. Write large values to a file, and return its path.",
                 ", ".join([*map(repr, new[:3]), *(["and others"] if len(new) > 3 else [])]),
             )
@@ -412,7 +395,7 @@ class Validator:
         self._evidence.pop(attempt_id, None)
         self._next_note.pop(attempt_id, None)
 
-    def _tell_of_another_try(self, failed: Failed) -> None:
+    def _warn_of_retry(self, failed: Failed) -> None:
         key = ValidationKey.parse(failed.attempt_id.rsplit("#", 1)[0])
         place = place_of(key.trial_id, key.iteration, key.generation)
         verdict = self._retried.failed(place, failed.reason)
@@ -426,7 +409,7 @@ class Validator:
         self._emit(ValidationEnded.of(outcome))
 
     def _look(self, now: float) -> None:
-        """Check whether validations wait for resources; not at each poll, because this asks Ray."""
+        """Check, but not at each poll, whether validations wait for resources: this asks Ray."""
         if not self.pool.starting:
             self._next_look = now
         elif now >= self._next_look:
@@ -434,7 +417,7 @@ class Validator:
             self.pool.queue(self.executor.queued(), now)
 
     def _cancel(self, cancelled: list[Attempt], outcomes: list[Outcome]) -> bool:
-        """End attempts, and record how their validations ended; return whether there were any."""
+        """End attempts and record the outcomes; return whether there were any attempts."""
         ended = {outcome.request.id for outcome in outcomes}
         for attempt in cancelled:
             self._forget(attempt.id)

@@ -20,10 +20,10 @@ __all__ = ["Address", "Outages", "answers", "lost", "services", "watched"]
 logger = logging.getLogger(__name__)
 
 _INTERVAL_S, _PATIENCE_S = 2.5, 5.0
-# After a signal: how often to check, how long Ray's services may still answer, and how long the
-# main thread has to leave by itself. Stock Tune takes three seconds.
+# After a signal, in seconds: the interval between checks, how long Ray's services may still
+# answer, and how long the main thread has to leave. Tune alone takes three seconds.
 _SOON_S, _SETTLES_S, _GRACE_S = 0.1, 0.5, 2.0
-# How long recording the end may take if the main thread does not leave.
+# The seconds that recording the end may take if the main thread does not leave.
 _CLOSING_S = 1.0
 
 
@@ -67,8 +67,8 @@ class Outages:
     """Detect outages of services, and report each once.
 
     Args:
-        patience_s: The seconds without an answer after which an outage is reported. That takes at
-            least two checks.
+        patience_s: The seconds without an answer after which an outage is reported, which takes
+            at least two checks.
 
     Example:
         >>> outages = Outages(patience_s=5.0)
@@ -114,7 +114,7 @@ class Outages:
 
 @contextlib.contextmanager
 def watched(
-    how_to_go_on: Callable[[], str],
+    how_to_continue: Callable[[], str],
     *,
     close: Callable[[], None] = lambda: None,
     find: Callable[[], dict[str, Address]] = services,
@@ -126,8 +126,8 @@ def watched(
 ) -> Iterator[Callable[[], None]]:
     """Watch Ray's GCS and this node's raylet in a thread.
 
-    Ray ends a driver that has lost one of them, without an exception, so the outage has to be
-    logged before that.
+    If a driver loses one of them, Ray ends it without an exception, so the outage must be logged
+    before that.
 
     ``timeout``, Slurm and most supervisors send SIGTERM to the whole process group, which includes
     the services that ``ray.init()`` has started. A call to Ray then blocks in C++ for a minute,
@@ -141,18 +141,18 @@ def watched(
     all trials and validations then fail. A GCS that was lost without a signal may come back.
 
     Args:
-        how_to_go_on: Returns instructions for the time when Ray is up again.
+        how_to_continue: Returns instructions for continuing the sweep when Ray is up again.
         close: Records the end if this thread ends the process. Called in another thread.
         find: Returns the addresses of the services.
         look: Returns whether a service answers.
         interval_s: The seconds between checks.
         patience_s: The seconds without an answer after which an outage is logged.
-        grace_s: The seconds that the main thread has to leave by itself.
+        grace_s: The seconds that the main thread has to leave.
         leave: Ends the process with an exit code.
     """
     try:
         where = find()
-    except Exception as error:  # a sweep can run without this
+    except Exception as error:  # a sweep can run without being watched
         logger.debug("Ray's services are not watched: %s", error)
         where = {}
     if not where:
@@ -174,7 +174,7 @@ def watched(
             silent, back = outages.looked(found, time.monotonic())
             for name, seconds in silent.items():
                 if not over.is_set():
-                    logger.error("%s", _lost(name, where[name], seconds, how_to_go_on()))
+                    logger.error("%s", _lost(name, where[name], seconds, how_to_continue()))
             for name in back:
                 logger.warning("Ray's %s answers again; the sweep continues if Ray does.", name)
 
@@ -188,12 +188,12 @@ def watched(
         if over.wait(grace_s):
             if not waits_outside():
                 return
-        elif stands_in_ray():  # otherwise, it may be recording the end itself
+        elif stands_in_ray():  # otherwise, the main thread may be recording the end
             closing = threading.Thread(target=close, daemon=True)
             closing.start()
             closing.join(_CLOSING_S)
         number = signals.first or signal.SIGTERM
-        logger.error("%s", _ended(name, number, how_to_go_on()))
+        logger.error("%s", _ended(name, number, how_to_continue()))
         leave(128 + number)
 
     def waits_outside() -> bool:
@@ -229,19 +229,19 @@ def watched(
             signals.wake()
 
 
-def _ended(name: str, number: int, how_to_go_on: str) -> str:
+def _ended(name: str, number: int, how_to_continue: str) -> str:
     return (
         f"{signal.Signals(number).name} has ended Ray's {name}, too, because it was sent to the "
         "whole process group, and a call to Ray does not return. This process ends now. The "
-        f"sweep's progress is recorded; to continue it:\n{how_to_go_on}"
+        f"sweep's progress is recorded; to continue it:\n{how_to_continue}"
     )
 
 
-def _lost(name: str, address: Address, seconds: float, how_to_go_on: str) -> str:
+def _lost(name: str, address: Address, seconds: float, how_to_continue: str) -> str:
     host, port = address
     return (
         f"Ray's {name} at {host}:{port} has not answered for {seconds:.0f} s, and the sweep cannot "
         "continue without it. Unless it comes back, Ray will end this process within a minute, "
         "without a further message. The sweep's progress is recorded. When Ray is up again, "
-        f"continue it:\n{how_to_go_on}"
+        f"continue it:\n{how_to_continue}"
     )
