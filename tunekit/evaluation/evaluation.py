@@ -1,4 +1,4 @@
-"""Run a function on checkpoints, for scores that no decision waits for."""
+"""Runs a function on checkpoints, for scores that no decision waits for."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["Evaluation", "Source", "is_there"]
 
 logger = logging.getLogger(__name__)
 
-_GIVEN_UP = "was given up: the first ones had failed alike"
+_GIVEN_UP = "was given up, because the first ones had failed alike"
 
 
 class Source(Around):
-    """Supply an evaluation with checkpoints; this base class supplies a fixed set, once each.
+    """Supply checkpoints to an evaluation; this base class supplies each of a fixed set once.
 
     Args:
-        requests: The requests to validate them.
+        requests: The validation requests.
     """
 
     #: The estimates that unfinished validations have already yielded, by ID.
@@ -41,7 +41,7 @@ class Source(Around):
         self._requests = requests
 
     def wanted(self) -> Sequence[Request]:
-        """Return the requests that have to end; earlier ones may be among them."""
+        """Return the requests that must end; earlier ones may be among them."""
         return self._requests
 
     def over(self) -> bool:
@@ -63,7 +63,8 @@ class Source(Around):
 class Evaluation(Validator):
     """Run a function on the checkpoints of a source, and record the outcomes.
 
-    The evaluation is given up if the first validations fail alike: the function is broken.
+    If the first validations fail alike, the function is considered broken, and the evaluation
+    is given up.
 
     Args:
         config: The function, its resources and its limits.
@@ -123,7 +124,7 @@ class Evaluation(Validator):
             self.give_up(request, _GIVEN_UP)
 
     def succeeded(self) -> None:
-        """Record that a validation has succeeded, so that the function is no longer given up."""
+        """Record that a validation has succeeded, so the function is not considered broken."""
         self._failures.succeeded()
 
     def drop_all(self, why: str) -> None:
@@ -132,7 +133,7 @@ class Evaluation(Validator):
             self.drop(trial_id, why)
 
     def close(self) -> None:
-        """Log the failures that were only counted, and cancel what has not ended."""
+        """Log the failures that were only counted, and cancel unfinished validations."""
         for more in () if self.broken_by is not None else self._failures.rest():
             logger.warning("%sValidations have failed: %s.", self._of, more)
         super().close()
@@ -141,7 +142,7 @@ class Evaluation(Validator):
         """Handle the failure for which the function is considered broken."""
 
     def _conclude(self, outcome: Outcome) -> None:
-        """Record how a validation ended, and act on it."""
+        """Record the outcome of a validation, and act on it."""
         outcome = self._source.take(outcome)
         failed = outcome.status in (Status.FAILED, Status.TIMED_OUT)
         if failed and not is_there(outcome.request):
@@ -170,7 +171,7 @@ class Evaluation(Validator):
 
 
 def is_there(request: Request) -> bool:
-    """Return whether a checkpoint is still in the storage, as far as that can be known."""
+    """Return whether a checkpoint is still in the storage; True if the storage fails."""
     try:
         return exists(request.checkpoint.filesystem, request.checkpoint.path)
     except OSError:

@@ -1,4 +1,4 @@
-"""Validate checkpoints of a sweep with another function, and confirm its winner."""
+"""Validates checkpoints of a sweep with another function, and confirms its winner."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def validate_later(
     else:
         call.check_name("the function's own name, " if name is None else "")
     if call.called == CONFIRMED:
-        call.problems.add(f"name={CONFIRMED!r} is that of Sweep.confirm. Pass another name.")
+        call.problems.add(f"name={CONFIRMED!r} is used by Sweep.confirm. Pass another name.")
     call.check_call(given=())
     kwargs = config.task_config.fn_kwargs or {}
     call.mark = fingerprint(config.fn, sorted(kwargs.items()))
@@ -109,7 +109,7 @@ def validate_later(
     if other is not None and other.scored and not replace:
         call.problems.add(
             f"name={call.called!r} is that of {other.as_another}. Pass another name, or "
-            "replace=True (--replace) to show them no more."
+            "replace=True (--replace) to hide them."
         )
     where = config.cache if cache is None else cache
     scores = None if where is None else ValidationCache(str(where))
@@ -145,17 +145,17 @@ def confirm_winner(
     functions: Collection[str],
     own: ValidationConfig | None = None,
 ) -> None:
-    """Evaluate the best checkpoints of a sweep again; see :meth:`tunekit.Sweep.confirm`.
+    """Re-evaluate the best checkpoints of a sweep; see :meth:`tunekit.Sweep.confirm`.
 
     Args:
-        swept: The sweep, its trials ranked in the order in which candidates are taken.
+        swept: The sweep, whose trials are ranked in the order in which candidates are chosen.
         settings: The user's settings.
         metric: The metric to compare them by, as a flat name.
         mode: ``"min"`` or ``"max"``.
-        by: ``"trial"`` or ``"configuration"``: what each ranked trial represents.
+        by: ``"trial"``, or ``"configuration"`` if each ranked trial represents one.
         validated: How many checkpoints the sweep itself has validated.
         functions: The names of the sweep's own validation functions.
-        own: The sweep's own settings, if they are known; otherwise they are read, if needed.
+        own: The sweep's own settings; if None, they are read when they are needed.
     """
     fn = settings.fn
     if isinstance(fn, train.ValidationConfig):
@@ -198,7 +198,7 @@ def confirm_winner(
 
 
 class _Confirmation(Source):
-    """Supply each candidate once, for as long as needed, or one seed per round for those left.
+    """Supply each candidate once, or the remaining candidates with a new seed in each round.
 
     Args:
         requests: The requests for the candidates, the best ranked first.
@@ -239,12 +239,12 @@ class _Confirmation(Source):
         if outcome.validated and self.race.value(metrics) is None:
             there = ", ".join(map(repr, metrics))
             reason = (
-                f"returned no finite number {self._metric!r}, by which the winner is confirmed, "
-                f"but {there}. Return that metric, or rank the sweep by another one"
+                f"returned no finite number {self._metric!r}, only {there}, but the winner is "
+                "confirmed by that metric. Return it, or rank the sweep by another one"
             )
             outcome = replace(outcome, status=Status.FAILED, metrics={}, reason=reason)
         elif outcome.validated and not self._in_rounds and request.id not in self._stopped:
-            # The mean over all examples.
+            # The mean is over all examples, and so is exact.
             exact = {name: Interval(one.mean, one.mean) for name, one in request.known.items()}
             outcome = replace(outcome, metrics=spread(gathered(metrics, request.known), exact))
         self.race.take(request.id, outcome.status.value, outcome.metrics)
@@ -274,7 +274,7 @@ class _Call:
         self.mark: str | None = None
 
     def check_name(self, whose: str = "") -> None:
-        """Add the problems with the name."""
+        """Check the name, and add its problems."""
         name = self.called
         if self.problems.instance("name", name, str, "Pass 'robust', for example."):
             wrong = name_problem(name, self.swept.names)
@@ -282,7 +282,7 @@ class _Call:
                 self.problems.add(f"{whose}name={name!r} {wrong}")
 
     def check_call(self, given: Iterable[str]) -> None:
-        """Add the problems with a call of the function.
+        """Check that the function can be called, and add any problem.
 
         Args:
             given: The arguments that it gets in addition to its own.
@@ -306,10 +306,10 @@ class _Call:
         return next((one for one in self._shown[-1:] if one.fingerprint != self.mark), None)
 
     def former(self) -> tuple[Collection[str], dict[str, Metrics]]:
-        """Return the former scores of the same function and arguments.
+        """Return earlier scores of the same function and arguments.
 
         Returns:
-            The IDs of those already shown under the name, and the metrics of all, by ID.
+            The IDs of the scores that are already shown under the name, and all metrics by ID.
         """
         return () if self.other() else _scores(self._shown).keys(), _scores(self._same)
 
@@ -349,7 +349,7 @@ class _Call:
             if link is not None:
                 self.problems.add(
                     f"{link!r} in a checkpoint is a link that leads out of the experiment's "
-                    "folder: nothing there is read. Put a copy in its place, or choose other "
+                    "folder, so it is not read. Replace it with a copy, or choose other "
                     "checkpoints."
                 )
         if not kept:
@@ -361,7 +361,7 @@ class _Call:
             )
         elif gone:
             logger.warning(
-                "Left out, as they are not in the sweep's folder any more (num_to_keep): %s.",
+                "Skipped because they are no longer in the sweep's folder (num_to_keep): %s.",
                 _in_short(gone),
             )
         task = self.config.task_config
@@ -389,13 +389,13 @@ class _Call:
         events: Iterable[Event] = (),
         cache: ValidationCache | None = None,
     ) -> None:
-        """Validate in a session.
+        """Run a session.
 
         Args:
             source: The checkpoints.
-            known: The former scores of the same function and arguments.
+            known: Earlier scores of the same function and arguments.
             confirm: For a confirmation, its description in the journal.
-            events: The sweep's own events, if its estimates are of the same examples.
+            events: The sweep's own events, if its estimates used the same examples.
             cache: As for :class:`~tunekit.evaluation.session.Session`.
         """
         before = [*events, *(event for one in self._same for event in one.events)]
@@ -430,10 +430,10 @@ def _own(swept: Swept) -> ValidationConfig:
                 found = getattr(callback, "config", None)
                 if isinstance(found, ValidationConfig):
                     return found
-            why = f"{TUNER_FILE} has none: it was started with a plain ray.tune.Tuner"
+            why = f"{TUNER_FILE} has none, because the sweep was run with ray.tune.Tuner"
     problems = Problems("Sweep.confirm")
     problems.add(
-        f"fn=None means the sweep's own validation function, but {why}. Pass the function."
+        f"fn=None stands for the sweep's own validation function, but {why}. Pass the function."
     )
     raise problems.error()
 
@@ -448,8 +448,8 @@ def _wrong(which: Any, ranked: Mapping[str, Sequence[Any]]) -> Iterator[str]:
             yield f"={which} must be at least 1. Pass 1 or more, or {ALL!r}."
         elif not any(ranked.values()):
             yield (
-                f"={which} asks for the best, and no trial has a score of the metric to rank by. "
-                f"Name the metric and the mode of one that trials have, or pass {ALL!r}."
+                f"={which} means the best, but no trial has a score of the metric to rank by. "
+                f"Name a metric that trials have and its mode, or pass {ALL!r}."
             )
     elif isinstance(which, str) or not isinstance(which, Collection):
         if which != ALL:
@@ -495,7 +495,7 @@ def _chosen(
 
 
 def _in_short(checkpoints: Collection[SavedCheckpoint]) -> str:
-    """Return the number of checkpoints and the first ones, as text."""
+    """Return the number of checkpoints, and the names of the first ones, as text."""
     keys = [one.key for one in checkpoints]
     count = f"{len(keys)} checkpoint{'s' * (len(keys) != 1)}"
     return f"{count} ({_some(place_of(k.trial_id, k.iteration, k.generation) for k in keys)})"

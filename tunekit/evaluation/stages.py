@@ -1,4 +1,4 @@
-"""The further stages of a sweep: evaluations of the checkpoints that its events make due."""
+"""Runs the further stages of a sweep, which evaluate checkpoints as its events arrive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class StageEvaluation(Evaluation):
-    """Run a further stage of a sweep, driven by the sweep's events; no decision depends on it.
+    """Run a further stage of a sweep, driven by its events; no decision depends on the results.
 
     The sweep only keeps the checkpoints that a stage needs, and shows its results. The events of a
     stage are in the sweep's journal, so all events have one order, and a restore recovers the
@@ -38,7 +38,7 @@ class StageEvaluation(Evaluation):
         stage: The user's settings.
         *where: As for :class:`~tunekit.validating.validator.Validator`.
         engine: The state of the sweep.
-        trials: Its trials; others may be added.
+        trials: Its trials; more may be added.
         earlier: The validators with priority: the sweep's own, and those of earlier stages.
         **options: As for :class:`~tunekit.evaluation.evaluation.Evaluation`.
     """
@@ -52,7 +52,7 @@ class StageEvaluation(Evaluation):
         earlier: Sequence[Validator],
         **options: Any,
     ):
-        #: Its checkpoints to validate, and the results.
+        #: The checkpoints to validate, and the results.
         self.state = StageState(stage.name, stage.every, engine)
         self._sweep = _Sweep(stage, self.state, trials, earlier)
         super().__init__(stage, *where, source=self._sweep, **options)
@@ -67,22 +67,21 @@ class StageEvaluation(Evaluation):
         self._sweep.waiting = waiting
 
     def resume(self) -> None:
-        """Run the validations that earlier sessions have left, once their events are applied."""
+        """Run the validations that earlier sessions left, once their events are applied."""
         if self.state.backlog.counts[Status.VALIDATED]:
             self.succeeded()
         self.ask(again=True)
 
     def summary(self) -> dict[str, int]:
-        """Return how many validations ended in each way, run, start, or wait to be started."""
+        """Return the number of validations by outcome, and by state for those in progress."""
         ended = {status.value: self.state.backlog.counts[status] for status in Status}
         return {**ended, **self.counts()}
 
     def given_up(self, outcome: Outcome) -> None:
-        """Log that the stage is given up; the sweep continues."""
+        """Log that the stage is abandoned and the sweep continues."""
         logger.error(
-            "%sit %s. Its first %d validations have failed alike, and none has succeeded: the "
-            "stage is given up, and the sweep continues without it. Correct %s, and run `tunekit "
-            "validate` for it.%s",
+            "%sit %s. The first %d validations failed alike, and none succeeded, so the sweep "
+            "continues without this stage. Fix %s, and use it later with `tunekit validate`.%s",
             self._of,
             outcome.reason or "failed",
             HOPELESS,
@@ -92,7 +91,7 @@ class StageEvaluation(Evaluation):
 
 
 class _Sweep(Source):
-    """Supply the validations due in a stage. Trials and earlier stages have priority."""
+    """Supply the validations that are due in a stage, after trials and earlier stages."""
 
     waiting: Waiting
 
