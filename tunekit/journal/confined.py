@@ -19,16 +19,6 @@ import pyarrow.fs
 
 from tunekit.errors import UnsafeFileError
 
-__all__ = [
-    "inside",
-    "is_inside",
-    "link_out_of",
-    "linked_file",
-    "local_path",
-    "name_below",
-    "read_plain",
-]
-
 # Neither wait for the writer of a pipe, nor follow a link that has replaced the file meanwhile.
 _FLAGS = ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_BINARY")
 _READ = os.O_RDONLY | sum(getattr(os, name, 0) for name in _FLAGS)

@@ -15,8 +15,6 @@ from typing import Any
 from tunekit.core.values import PICKLED, admitted, text
 from tunekit.pickles import from_text, to_text
 
-__all__ = ["MARK", "Opaque", "exact", "legible", "read_opened", "read_shown", "resolve_opaque"]
-
 logger = logging.getLogger(__name__)
 
 _SHOWN = "__shown__"

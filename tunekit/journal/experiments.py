@@ -13,8 +13,6 @@ from tunekit._ray.storage import TUNER_FILE
 from tunekit.journal.confined import local_path
 from tunekit.journal.journal import SERIES
 
-__all__ = ["Found", "no_sweep", "sweeps_below"]
-
 # Limits for finding all sweeps below a folder: the number of folders, and of levels.
 _MOST_LISTED, _DEEPEST = 5_000, 4
 # Limits for suggesting other paths: the number of levels, and of sweeps named.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Home"]
-
 
 class Home:
     """Translate paths below an experiment's folder, which may have moved since they were recorded.

@@ -47,19 +47,6 @@ from tunekit.errors import JournalError
 from tunekit.journal.encoding import MARK, exact, legible, read_opened, read_shown
 from tunekit.journal.storage import Folder, folder_at
 
-__all__ = [
-    "LATER",
-    "SERIES",
-    "STATE",
-    "VERSION",
-    "Journal",
-    "JournalReader",
-    "Record",
-    "events_in",
-    "later_sessions",
-    "record_of",
-]
-
 logger = logging.getLogger(__name__)
 
 #: The journal's folder in the experiment's.

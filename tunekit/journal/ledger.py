@@ -22,8 +22,6 @@ from tunekit.journal.requests import name_of, requests_in
 from tunekit.journal.snapshots import SnapshotWriter
 from tunekit.journal.storage import Folder, folder_at, warn_of_kills
 
-__all__ = ["Ledger"]
-
 logger = logging.getLogger(__name__)
 
 

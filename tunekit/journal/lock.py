@@ -33,17 +33,6 @@ from tunekit.errors import AlreadyRunningError
 from tunekit.journal.confined import inside, local_path, read_plain
 from tunekit.journal.storage import replace_file
 
-__all__ = [
-    "BEAT_S",
-    "LOCK",
-    "SILENT_S",
-    "TAKE_OVER",
-    "Driver",
-    "DriverLock",
-    "LockFile",
-    "driver_of",
-]
-
 logger = logging.getLogger(__name__)
 
 #: The lock's file in the experiment's folder.

@@ -23,8 +23,6 @@ from tunekit.journal.journal import JournalReader
 from tunekit.journal.lock import driver_of
 from tunekit.journal.storage import Folder, folder_at
 
-__all__ = ["MOST_BYTES", "Request", "ask", "decoded", "in_words", "name_of", "requests_in"]
-
 _FOLDER = "requests"
 _NAME = re.compile(r"([0-9]{20}-[0-9a-f]{8})\.json")
 #: The maximum size of a request, in bytes.

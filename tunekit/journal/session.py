@@ -19,8 +19,6 @@ from tunekit.core.signatures import name_of
 from tunekit.core.values import number
 from tunekit.version import VERSION
 
-__all__ = ["about", "import_path"]
-
 _PACKAGES = ("torch", "optuna", "numpy")
 
 

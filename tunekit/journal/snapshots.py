@@ -44,14 +44,6 @@ from tunekit.journal.journal import STATE as FOLDER
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import Folder, LocalFolder
 
-__all__ = [
-    "SETTINGS",
-    "SavedState",
-    "SnapshotWriter",
-    "cannot_write",
-    "saved_state",
-]
-
 logger = logging.getLogger(__name__)
 
 #: The archive of the Tuner's settings.

@@ -36,16 +36,6 @@ import pyarrow.fs
 
 from tunekit.journal.confined import inside, local_path, name_below, read_plain
 
-__all__ = [
-    "Folder",
-    "LocalFolder",
-    "RemoteFolder",
-    "folder_at",
-    "keeps_objects",
-    "replace_file",
-    "warn_of_kills",
-]
-
 logger = logging.getLogger(__name__)
 
 # A growing object is uploaded again with each line; at this size, a new one is started.

@@ -21,23 +21,6 @@ from tunekit.core.values import number
 from tunekit.core.words import configuration_names, confirmation_in_words
 from tunekit.journal.lock import Driver
 
-__all__ = [
-    "MEANS",
-    "BestCheckpoint",
-    "OverSeeds",
-    "best_in_short",
-    "causes_of",
-    "configuration_in_short",
-    "confirmation_in_short",
-    "failures_of",
-    "front_in_short",
-    "later_scores",
-    "names_in",
-    "over_seeds",
-    "state_of",
-    "summary_of",
-]
-
 #: The statistics of a mean over seeds.
 MEANS = ("mean", "std", "low", "high")
 _FAILED = ("failed", "timed_out")

@@ -25,8 +25,6 @@ with extra("optuna"):
     )
     from optuna.trial import TrialState
 
-__all__ = ["distribution_of", "state_of", "study_of"]
-
 _EXPLOIT = ("generation", "reached", "donor_id", "donor_generation", "iteration", "score")
 
 

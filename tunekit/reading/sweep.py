@@ -80,8 +80,6 @@ if TYPE_CHECKING:
     with extra("optuna"):
         import optuna
 
-__all__ = ["Follower", "Sweep", "confirmed", "load", "newest_differs", "outline"]
-
 # The largest share of the time that may go into rereading files that are read as a whole.
 _SHARE = 0.1
 _TRIAL_ERROR = "error.txt"  # Tune writes this into the folder of a failed trial

@@ -19,14 +19,6 @@ from tunekit.core.validation import PENDING
 from tunekit.core.values import writable
 from tunekit.reading.findings import MEANS
 
-__all__ = [
-    "configurations",
-    "decisions",
-    "reports",
-    "trials",
-    "validations",
-]
-
 #: The first columns of the reports.
 LEADING = ("trial_id", "generation", "training_iteration", "iteration_runs", "reported_at")
 #: The columns of the trials.

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["EventFile"]
-
 
 class EventFile:
     """Write TensorBoard events to a new file in a folder.

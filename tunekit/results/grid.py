@@ -16,8 +16,6 @@ from tunekit.core.metrics import flatten
 from tunekit.core.values import number
 from tunekit.errors import ConfigError
 
-__all__ = ["ValidatedResults"]
-
 
 class ValidatedResults(tune.ResultGrid):
     """A ``ray.tune.ResultGrid`` whose table shows every trial's newest validated metrics.

@@ -13,8 +13,6 @@ from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
 from tunekit.core.values import as_json
 
-__all__ = ["Lineage"]
-
 
 class Lineage:
     """The exploits of a sweep, as tables.

@@ -26,8 +26,6 @@ from tunekit.core.metrics import REPORTED, flatten, merge
 from tunekit.core.values import admitted, described, number
 from tunekit.results.event_file import EventFile
 
-__all__ = ["TensorBoardLogger"]
-
 logger = logging.getLogger(__name__)
 
 # The tags for which a warning was logged.

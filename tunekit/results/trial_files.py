@@ -29,8 +29,6 @@ from tunekit.core.validation import Outcome
 from tunekit.core.values import admitted, as_json, number, writable
 from tunekit.journal.storage import replace_file
 
-__all__ = ["TrialFiles"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -34,8 +34,6 @@ from tunekit.journal.storage import Folder, folder_at
 from tunekit.validating.fingerprint import fingerprint
 from tunekit.version import VERSION
 
-__all__ = ["Lookup", "ValidationCache", "digest_of"]
-
 logger = logging.getLogger(__name__)
 
 #: Looks up a checkpoint's score, as :meth:`ValidationCache.find` does.

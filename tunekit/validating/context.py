@@ -9,8 +9,6 @@ from typing import Any
 
 from tunekit.errors import WiringError
 
-__all__ = ["ValidationContext", "get_validation_context", "telling", "told_now"]
-
 
 @dataclass(frozen=True)
 class ValidationContext:

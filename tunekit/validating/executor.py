@@ -11,8 +11,6 @@ if TYPE_CHECKING:  # each validation imports this in its own process
 
     from tunekit.core.validation import Attempt
 
-__all__ = ["AttemptEvent", "Began", "Estimated", "Executor", "Failed", "Lost", "Returned"]
-
 
 @dataclass(frozen=True)
 class Began:

@@ -21,8 +21,6 @@ from typing import Any
 
 import cloudpickle
 
-__all__ = ["essence", "fingerprint"]
-
 
 def fingerprint(*things: Any) -> str | None:
     """Return the fingerprint of functions and arguments; None if any cannot be pickled.

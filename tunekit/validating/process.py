@@ -33,21 +33,6 @@ from tunekit.validating.executor import AttemptEvent, Began, Estimated, Failed, 
 if TYPE_CHECKING:  # most validations have no cache, and each imports this in its own process
     from tunekit.validating.cache import Lookup
 
-__all__ = [
-    "Call",
-    "Evaluator",
-    "Parcel",
-    "in_task",
-    "in_trial",
-    "is_cancelled",
-    "looked_up",
-    "opened",
-    "outcome_of",
-    "plain",
-    "produced",
-    "received",
-]
-
 
 @dataclass(frozen=True)
 class Call:

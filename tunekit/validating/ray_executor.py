@@ -51,8 +51,6 @@ from tunekit.validating.fingerprint import fingerprint
 from tunekit.validating.process import Call, Evaluator, in_task, in_trial
 from tunekit.validating.trainer import in_workers
 
-__all__ = ["RayExecutor", "arguments", "executor_of", "explain"]
-
 logger = logging.getLogger(__name__)
 
 # Options of tasks that actors do not have.

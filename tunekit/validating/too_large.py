@@ -9,8 +9,6 @@ from tunekit._ray.cluster import cannot_grow
 from tunekit.core.problems import Problems
 from tunekit.core.words import amounts
 
-__all__ = ["say_what_is_too_much"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -26,8 +26,6 @@ from tunekit.validating.process import Call, looked_up, opened, outcome_of, plai
 if TYPE_CHECKING:
     from tunekit._ray.worker_group import TrialWorkerGroup
 
-__all__ = ["TrainerValidation", "in_workers"]
-
 _FOLDER = "tunekit-validation-"
 
 

@@ -37,8 +37,6 @@ from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import Began, Estimated, Executor, Failed, Lost, Returned
 from tunekit.validating.process import received
 
-__all__ = ["Around", "Launch", "Validator"]
-
 logger = logging.getLogger(__name__)
 
 # The seconds between checks of whether validations wait for resources.

@@ -15,8 +15,6 @@ from ray.exceptions import RaySystemError
 
 from tunekit._ray.interruption import Signals, end_process, stands_in_ray
 
-__all__ = ["Address", "Outages", "answers", "lost", "services", "watched"]
-
 logger = logging.getLogger(__name__)
 
 _INTERVAL_S, _PATIENCE_S = 2.5, 5.0
