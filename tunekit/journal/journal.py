@@ -427,7 +427,7 @@ class JournalReader:
         return found, at
 
     def _take(self, found: Record, at: _Position, data: bytes) -> None:
-        """Add the complete lines to what is new, and advance the position."""
+        """Add the complete lines to the record, and advance the position."""
         file, lines = f"{self._series}/{at.file}", data.split(b"\n")[:-1]  # the last may be torn
         before, self._before = self._before, [] if at.lines else lines
         for line in lines:

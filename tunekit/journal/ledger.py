@@ -94,7 +94,7 @@ class Ledger:
         return [relocated(event, self.home.path) for event in events]
 
     def begin(self, *, anew: bool, after: int, about: dict[str, Any]) -> None:
-        """Begin a session; ``anew``: of a new sweep. See :class:`Journal`."""
+        """Begin a session, of a new sweep if ``anew``; see :class:`Journal`."""
         if self._folder is not None:
             journal = Journal(self._folder, begins=anew, after=after, about=about)
             keeper = SnapshotWriter(self._folder, journal, self._clock, begins=anew)

@@ -217,7 +217,7 @@ class LocalFolder:
         """Write a file atomically: no reader sees a partial file.
 
         Raises:
-            OSError: If it cannot be written; there is no new file then.
+            OSError: If it cannot be written; an existing file stays as it is.
         """
         path = self._place(name)
         if self._abandoned:

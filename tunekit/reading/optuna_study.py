@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.parameters import CHOICE, INT, Parameter, choice, parameters_of
-from tunekit.core.problems import Problems
-from tunekit.core.timeline import Timeline, TrialSummary
+from tunekit.core.ranking import whole_trials
+from tunekit.core.timeline import TrialSummary
 from tunekit.core.validation import PENDING
+from tunekit.errors import ConfigError
 from tunekit.extras import extra
 
 with extra("optuna"):
@@ -25,35 +26,29 @@ with extra("optuna"):
     )
     from optuna.trial import TrialState
 
+if TYPE_CHECKING:
+    from tunekit.reading.sweep import Sweep
+
 _EXPLOIT = ("generation", "reached", "donor_id", "donor_generation", "iteration", "score")
 
 
 def study_of(
-    timeline: Timeline,
-    *,
-    objectives: Mapping[str, str],
-    scope: str,
-    whole: Collection[str],
-    space: Mapping[str, Mapping[str, Any]],
-    configs: Sequence[Mapping[str, Any]],
-    storage: Any,
-    study_name: str | None,
+    sweep: Sweep, objectives: Mapping[str, str], scope: str, storage: Any, study_name: str | None
 ) -> optuna.Study:
     """Create a study of a sweep's trials.
 
     Args:
-        timeline: The history of the sweep.
+        sweep: The sweep.
         objectives: The mode of each validated metric to rank by, by flat name.
         scope: The score of a trial: ``"best"``, by the first metric, or ``"last"``.
-        whole: The trials that have trained in full.
-        space: The recorded search space, as for :func:`~tunekit.core.parameters.parameters_of`.
-        configs: All hyperparameters that any trial had, likewise.
         storage: As for ``optuna.create_study``.
         study_name: Likewise.
 
     Raises:
         tunekit.errors.ConfigError: If the storage has a study of that name.
     """
+    timeline, configs = sweep.timeline, sweep.all_hyperparameters()
+    whole = whole_trials(timeline, sweep.newest_session)
     names, modes = list(objectives), list(objectives.values())
     metric, mode = names[0], modes[0]
     level = optuna.logging.get_verbosity()
@@ -65,16 +60,15 @@ def study_of(
             directions=["maximize" if mode == "max" else "minimize" for mode in modes],
         )
     except optuna.exceptions.DuplicatedStudyError:
-        problems = Problems("Sweep.to_optuna")
-        problems.add(
+        problem = (
             f"study_name={study_name!r} is in the storage already. Pass another study_name, or "
             f"delete that study first: optuna.delete_study(study_name={study_name!r}, "
             "storage=storage)."
         )
-        raise problems.error() from None
+        raise ConfigError("Sweep.to_optuna", [problem]) from None
     finally:
         optuna.logging.set_verbosity(level)
-    parameters = parameters_of(configs, space)
+    parameters = parameters_of(configs, sweep.space)
     constants = {k: v for config in configs for k, v in config.items() if k not in parameters}
     study.set_user_attr("metric", metric if len(names) == 1 else names)
     study.set_user_attr("constants", _plain(constants))

@@ -40,7 +40,6 @@ from tunekit.core.ranking import (
     front_of,
     ranking_of,
     repeats_of,
-    whole_trials,
 )
 from tunekit.core.seeds import (
     Configuration,
@@ -92,8 +91,8 @@ class Sweep:
     """A sweep as tables, as returned by :func:`tunekit.load`.
 
     Each table is a ``pandas.DataFrame``, built on first access. Times are UTC timestamps; durations
-    are in seconds, and their names end in ``_s``. Nested names are joined with ``/``, as
-    in Tune: ``config/lr``. Missing values are NaN, NaT or None.
+    are in seconds, and their names end in ``_s``. Nested names are joined by ``/``, as in Tune:
+    ``config/lr``. Missing values are NaN, NaT or None.
 
     Args:
         events: The events of the journal.
@@ -217,7 +216,7 @@ class Sweep:
         - ``trained_s``: seconds that it trained; ``waited_s``: seconds that it waited for
           scores; ``cpu_hours``, ``gpu_hours``: resources that it and its validations held;
         - ``added``, ``ended``: the times;
-        - ``config/...``: its hyperparameters, those of its newest generation.
+        - ``config/...``: its hyperparameters in its newest generation.
         """
         return tables.trials(self.timeline, self.ranking())
 
@@ -312,7 +311,7 @@ class Sweep:
     # Rankings and summaries --------------------------------------------------------------------
 
     def ranking(self) -> list[Ranked]:
-        """Return the trials ordered by their best validated score; those without one come last."""
+        """Return the trials by their best validated score; trials without a score come last."""
         return ranking_of(self.timeline, self.metric, self.mode)
 
     @property
@@ -390,7 +389,7 @@ class Sweep:
         return self.sessions[-1] if self.sessions else {}
 
     def hyperparameters(self) -> list[dict[str, Any]]:
-        """Return each trial's hyperparameters by flat name, those of its newest generation."""
+        """Return each trial's hyperparameters in its newest generation, by flat name."""
         return [flatten(self.config_of(trial_id)) for trial_id in self.timeline.trials]
 
     def best(
@@ -419,8 +418,8 @@ class Sweep:
                 seed is known.
 
         Raises:
-            tunekit.errors.ConfigError: If an argument is wrong, or if one is missing that the
-                sweep has no default for.
+            tunekit.errors.ConfigError: If an argument is wrong, or if one is missing and the
+                sweep has no default for it.
             tunekit.errors.MetricNotFoundError: If no validation has produced the metric (yet).
             OSError: If the storage fails.
 
@@ -666,8 +665,8 @@ class Sweep:
             scope: The score of a trial, as in :meth:`best`: ``"best"`` or ``"last"``.
 
         Raises:
-            tunekit.errors.ConfigError: If an argument is wrong, if one is missing that the sweep
-                has no default for, or if the storage has a study of that name.
+            tunekit.errors.ConfigError: If an argument is wrong, if one is missing and the sweep
+                has no default for it, or if the storage has a study of that name.
             tunekit.errors.MissingExtraError: If optuna is not installed.
 
         Example:
@@ -683,16 +682,8 @@ class Sweep:
         problems.raise_any()
         from tunekit.reading.optuna_study import study_of
 
-        return study_of(
-            self.timeline,
-            objectives=objectives,
-            scope=scope,
-            whole=whole_trials(self.timeline, self.newest_session),
-            space=self.space,
-            configs=self.all_hyperparameters(),
-            storage=storage,
-            study_name=study_name or os.path.basename(self.path.rstrip("/")) or None,
-        )
+        name = study_name or os.path.basename(self.path.rstrip("/")) or None
+        return study_of(self, objectives, scope, storage, name)
 
     @property
     def space(self) -> Mapping[str, Mapping[str, Any]]:

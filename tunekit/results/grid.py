@@ -29,7 +29,7 @@ class ValidatedResults(tune.ResultGrid):
 
     Args:
         results: Tune's results.
-        constraints: What scores must satisfy.
+        constraints: The constraints on scores.
         confirmation: The result of the confirmation, if there was one.
     """
 

@@ -192,7 +192,7 @@ class TensorBoardLogger(Writing):
         failed: bool = False,
         ended: bool = False,
     ) -> None:
-        """Close a trial's runs, or those of generations before a given one."""
+        """Close a trial's runs, or only those of generations earlier than ``before``."""
         runs = self._runs.get(trial, {})
         for generation in [g for g in runs if before is None or g < before]:
             runs.pop(generation).end(failed=failed, ended=ended or before is not None)
@@ -203,7 +203,7 @@ class TensorBoardLogger(Writing):
 
 @dataclass
 class _Progress:
-    """The progress of a run: the step of its last report, and its best values."""
+    """The step of a run's last report, and its best values."""
 
     step: int | None = None
     best: dict[str, float] = field(default_factory=dict)

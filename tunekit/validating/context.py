@@ -90,7 +90,7 @@ def telling(told: ValidationContext | None, *, building: bool = False) -> Iterat
     """Set the value that :func:`get_validation_context` returns inside a ``with`` block.
 
     Args:
-        told: The context; None for none.
+        told: The context, if there is one.
         building: Whether an evaluator is being built.
     """
     global _now

@@ -102,15 +102,16 @@ class _Flight:
 
 
 class RayExecutor(Executor):
-    """Run attempts as Ray's streaming generators; the first item says that the attempt has begun.
+    """Run attempts as Ray's streaming generators, whose first item shows that they have begun.
 
-    Without ``evaluators``, each attempt is a task of the driver. It is placed outside any placement
-    group (unless ``ray_remote_kwargs`` sets one), so that the driver's or a trial's cannot capture
-    it. While its trial waits, it can run in the trial's own process instead, where nothing has to
-    be started or imported; ``undisturbed`` then restores the state of the process. This is ruled
-    out by options that concern the process, and after an attempt has ended a trial's process or has
-    run out of memory there. If a trial has several workers, these run the attempt (``in_workers``):
-    a function on rank 0, one with ``bundles`` on all of them, if their number matches.
+    Without ``evaluators``, each attempt is a task of the driver. It is placed outside of any
+    placement group (unless ``ray_remote_kwargs`` sets one), so that the group of the driver or of a
+    trial cannot capture it. While its trial waits, it can run in the trial's own process instead,
+    where nothing must be started or imported; ``undisturbed`` then restores the state of the
+    process. Attempts do not run there if options concern the process, or after an attempt has ended
+    a trial's process or run out of memory there. If a trial has several workers, these run the
+    attempt (``in_workers``): a function on rank 0, one with ``bundles`` on all workers, if their
+    number matches.
 
     Elsewhere, a function with ``bundles`` runs on evaluators, because only a placement group that
     the driver owns can reserve the workers' resources and release them in every case.
@@ -122,9 +123,8 @@ class RayExecutor(Executor):
 
     Args:
         fn: ``fn(checkpoint, **kwargs) -> dict``; with ``evaluators``, also a class (or a
-            ``functools.partial`` of one) whose instances are called like that. If it has
-            ``bundles``, which each call needs in addition, the actor is placed together with them,
-            and ``placed`` is called.
+            ``functools.partial`` of one) whose instances are called like that. If each call also
+            needs ``bundles``, the actor is placed together with them, and ``placed`` is called.
         ray_remote_kwargs: Options of the task or actor; by default, each takes one CPU.
             ``max_calls`` is also the number of attempts after which an actor is replaced; 0 for
             never.
@@ -203,7 +203,7 @@ class RayExecutor(Executor):
         if self._bundles:
             self.in_trials = False
 
-    # What runs ---------------------------------------------------------------------------------
+    # Attempts ----------------------------------------------------------------------------------
 
     def start(self, attempt: Attempt, *, host: Trial | None = None) -> None:
         """See :class:`Executor`."""
@@ -362,7 +362,7 @@ class RayExecutor(Executor):
                 what,
             )
 
-    # What there is room for --------------------------------------------------------------------
+    # Capacity ----------------------------------------------------------------------------------
 
     def _new(self) -> list[_Flight]:
         """Return the attempts whose processes have not started, so may wait for resources."""

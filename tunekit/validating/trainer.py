@@ -1,4 +1,4 @@
-"""Validates in the workers of a trainer: those of a waiting trial, or others."""
+"""Runs validations in the workers of a trainer, of a waiting trial or separate ones."""
 
 from __future__ import annotations
 

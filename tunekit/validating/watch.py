@@ -176,13 +176,18 @@ def watched(
             for name in back:
                 logger.warning("Ray's %s answers again; the sweep continues if Ray does.", name)
 
+    def gone_soon() -> str | None:
+        """Return a service that goes within half a second, as after a signal."""
+        settled = time.monotonic() + _SETTLES_S
+        while (name := gone()) is None and time.monotonic() < settled:
+            time.sleep(_SOON_S)
+        return name
+
     def end_with_ray() -> None:
         """End the process if Ray has ended and the main thread blocks in it."""
-        settled = time.monotonic() + _SETTLES_S
-        while (name := gone()) is None:
-            if over.is_set() and time.monotonic() >= settled:
+        while (name := gone_soon()) is None:
+            if over.is_set():
                 return
-            time.sleep(_SOON_S)
         if over.wait(grace_s):
             if not waits_outside():
                 return
@@ -206,12 +211,7 @@ def watched(
         return False
 
     def check() -> None:
-        settled = time.monotonic() + _SETTLES_S
-        while signals.first is not None and (name := gone()) is None:
-            if time.monotonic() >= settled:
-                break
-            time.sleep(_SOON_S)
-        name = gone() if signals.first is not None else None
+        name = gone_soon() if signals.first is not None else None
         if name is None and "raylet" in where and not look(where["raylet"]):
             name = "raylet"
         if name is not None:
