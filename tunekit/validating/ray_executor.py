@@ -213,7 +213,7 @@ class RayExecutor(Executor):
         except Exception as error:  # such as an argument that cannot be pickled
             reason = described(error).reason.removeprefix("raised ")
             self._events.append(Failed(attempt.id, f"could not be started: {reason}"))
-            self._leave(flight)
+            self._land(flight)
             return
         self._flights[attempt.id] = flight
 
@@ -327,12 +327,8 @@ class RayExecutor(Executor):
                 self._land(flight)
 
     def _land(self, flight: _Flight, *, failed: bool = False) -> None:
-        """Record that an attempt has ended."""
+        """Record that an attempt has ended; release its evaluator for the next one, or end it."""
         self._flights.pop(flight.attempt.id, None)
-        self._leave(flight, failed=failed)
-
-    def _leave(self, flight: _Flight, *, failed: bool = False) -> None:
-        """Release an attempt's evaluator for the next one, or end it."""
         actor = flight.actor
         if actor is None or actor.flight is not flight:
             return  # the next attempt already has the actor
@@ -343,13 +339,9 @@ class RayExecutor(Executor):
     def _lost(self, flight: _Flight, why: str) -> Lost:
         """Record that an attempt has ended the process of its trial."""
         assert flight.host is not None
-        trial_id = flight.host.trial_id
-        self._stay_out(
-            flight,
-            f"ended the process of trial {trial_id} ({why}), which continues from its newest "
-            "checkpoint if it has not ended",
-        )
-        return Lost(trial_id)
+        process = f"ended the process of trial {flight.host.trial_id} ({why}), which continues from"
+        self._stay_out(flight, f"{process} its newest checkpoint if it has not ended")
+        return Lost(flight.host.trial_id)
 
     def _stay_out(self, flight: _Flight, what: str) -> None:
         """Run no more attempts in the processes of trials; warn once."""
