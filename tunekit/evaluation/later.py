@@ -227,7 +227,7 @@ class _Confirmation(Source):
 
     @property
     def judged_by(self) -> JudgedBy:
-        return JudgedBy(frozenset({self._metric}))  # the race takes finite numbers only
+        return JudgedBy(frozenset({self._metric}))  # the race accepts only finite numbers
 
     def alike(self, request: Request, name: str, interval: Interval) -> bool:
         if self.race.enough(request.id, interval):

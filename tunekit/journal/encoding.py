@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 _SHOWN = "__shown__"
 
-#: A mark that a line contains unless all its values are JSON.
+#: A line without this mark has only JSON values.
 MARK = f'"{_SHOWN}"'
 
 # Python does not parse integers of more than about 4,000 digits.

@@ -62,7 +62,7 @@ LATER = "validations"
 #: The version of the format, in each file's first line.
 VERSION = 1
 
-# A line without this mark has only JSON values, and is read several times as fast.
+# A line without this mark is read several times as fast.
 _MARK = MARK.encode()
 # The largest pickle of a hyperparameter that is written into a line, in bytes.
 _LARGEST = 64 * 1024

@@ -43,8 +43,8 @@ class BestCheckpoint:
         checkpoint: The checkpoint itself; None if it was deleted
             (``CheckpointConfig(num_to_keep=...)``), has not been uploaded, or is not in the
             experiment's folder.
-        violation: By how much it violates the sweep's constraints: the sum of the excesses, in
-            units of each bound. 0 if it satisfies them; otherwise no validated checkpoint does.
+        violation: Its violation of the sweep's constraints: the sum of the excesses, in units of
+            each bound. 0 if it satisfies them; otherwise no validated checkpoint does.
         configuration: The configuration that its trial is one seed of, with the mean over seeds;
             None if trials were compared one by one.
         confirmation: How it was confirmed to be the best, and the confidence; None if it is the

@@ -109,7 +109,7 @@ def study_of(
                 distributions={name: distribution_of(parameters[name]) for name in params},
                 intermediate_values={
                     one.iteration: own
-                    for one in timeline.scores(trial_id)  # of an iteration, the newest generation's
+                    for one in timeline.scores(trial_id)  # an iteration's newest generation counts
                     if len(names) == 1 and (own := one.value(metric)) is not None
                 },
                 user_attrs=_plain(attributes),

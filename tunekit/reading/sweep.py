@@ -787,10 +787,10 @@ class Sweep:
         - ``state``: ``"running"``, ``"killed"``, ``"interrupted"`` or ``"finished"``; ``"open"`` if
           it has not ended and no lock shows whether it is running or was killed;
         - ``driver``: the driver that is running the sweep, or ran it until it was killed: its
-          ``host`` and ``pid``, its start (``since``) and its last sign of life (``heard``), in
-          seconds since the epoch; None if no lock names one;
-        - ``began``, ``last``: the times of the sweep's start and of its last sign of life, in
-          seconds since the epoch;
+          ``host`` and ``pid``, its start (``since``) and its last heartbeat (``heard``), in seconds
+          since the epoch; None if no lock names one;
+        - ``began``, ``last``: the times of the sweep's first and last event, in seconds since the
+          epoch;
         - ``trials``, ``validations``: their number by status; ``stages``: the same for the
           validations of each further stage;
         - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: total seconds;

@@ -114,8 +114,8 @@ class Lineage:
         problems = Problems("Lineage.write_policy")
         if not line:
             problems.add(
-                f"trial_id={trial_id!r} was never overwritten: its weights were trained with one "
-                "configuration. Train with that."
+                f"trial_id={trial_id!r} was never overwritten, so its weights were trained with a "
+                "single configuration. Use that one."
             )
         problems.raise_any()
         # Each line names the one before it as its origin: a reader follows them from the last.

@@ -75,10 +75,10 @@ AttemptEvent = Began | Estimated | Returned | Failed | Lost
 
 
 class Executor:
-    """Run attempts alongside the sweep. No method waits for one to end.
+    """Run attempts alongside the sweep. No method waits for an attempt to end.
 
     Attributes:
-        poll_interval_s: The seconds between two polls: 100 times what one takes.
+        poll_interval_s: The seconds between polls, about 100 times as long as a poll takes.
         in_trials: Whether attempts can run in the processes of waiting trials.
     """
 
