@@ -126,7 +126,6 @@ def side(monkeypatch) -> Callable[..., Any]:
         link, _ = linked(len(yields))
         trainer: Any = SimpleNamespace(backend_config=None)
         group: Any = SimpleNamespace(_link=link, _error=None, _trainer=trainer, dismissed=False)
-        group._beside = lambda *given: TrialWorkerGroup._beside(group, *given)
         group.dismiss = lambda: setattr(group, "dismissed", True)
         group.beside = lambda alone: TrialWorkerGroup.beside(group, lambda: iter(()), alone=alone)
         group.asked = asked

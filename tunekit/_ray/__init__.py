@@ -1,15 +1,14 @@
-"""The only home of Ray's private names.
+"""The only package that uses Ray's private names.
 
-Everything else in tunekit uses Ray's public API. What it takes beyond that is gathered here,
-checked when the driver imports it (:mod:`tunekit._ray.compat`), and wrapped in small classes with
-names of our own:
+The rest of tunekit uses Ray's public API. The private names are checked when the driver imports
+this package (:mod:`tunekit._ray.compat`), and wrapped in small classes, such as:
 
-- :mod:`~tunekit._ray.controller`: what a scheduler may do with the running experiment;
-- :mod:`~tunekit._ray.checkpoints`: which checkpoints of a trial are kept;
-- :mod:`~tunekit._ray.functions`: how a function trainable saves.
+- :mod:`~tunekit._ray.controller`: the running experiment, for a scheduler;
+- :mod:`~tunekit._ray.checkpoints`: the checkpoints of a trial;
+- :mod:`~tunekit._ray.functions`: function trainables that save on demand.
 """
 
 from tunekit._ray import compat
 
-if not compat.in_worker():  # the driver has checked already, and each worker is to begin quickly
+if not compat.in_worker():  # the driver has already checked, and workers must start quickly
     compat.check()

@@ -1,17 +1,20 @@
-"""Ray's actors: whether one is gone, which one a trial has, and how it runs a generator."""
+"""The actors of trials: whether one has ended, and calls of functions in its process."""
 
 from __future__ import annotations
 
+import gc
+import sys
 from typing import Any
 
+from ray.actor import ActorHandle
 from ray.core.generated.gcs_pb2 import ActorTableData
 from ray.tune.experiment import Trial
 
-__all__ = ["actor_of", "generator_in", "has_died"]
+__all__ = ["actor_of", "ask_for_groups", "generator_in", "has_died"]
 
 
 def has_died(actor: Any) -> bool:
-    """Return whether an actor that has been called before is known to be gone."""
+    """Return whether an actor that has been called is known to have ended."""
     return bool(actor._get_local_state() == ActorTableData.DEAD)
 
 
@@ -21,15 +24,38 @@ def actor_of(trial: Trial) -> Any:
 
 
 def generator_in(actor: Any, name: str) -> Any:
-    """Return what runs a generator in a trial's process, as a task of its actor with this name.
+    """Return a function that runs a generator in a trial's process, as a task of its actor.
 
     It takes the generator function, whose first argument is the trainable, and the other arguments,
-    and returns the stream of what it yields.
+    and returns the stream of the generator's values.
 
     Args:
         actor: The trial's actor.
         name: The task's name.
     """
     call = actor.__ray_call__
-    call._is_generator = True  # it returns what the function returns, which Ray does not look at
+    call._is_generator = True  # the called function returns a generator, which Ray cannot see
     return call.options(num_returns="streaming", name=name).remote
+
+
+def ask_for_groups(trial: Trial) -> Any:
+    """Request the numbers in the parameter groups of PyTorch's optimizers in a trial's process.
+
+    Returns:
+        A reference to a list of dicts; None if the trial has no process of its own.
+    """
+    actor = actor_of(trial)
+    return actor.__ray_call__.remote(_groups) if isinstance(actor, ActorHandle) else None
+
+
+def _groups(trainable: Any) -> list[dict[str, float]]:
+    module = sys.modules.get("torch.optim")
+    if module is None:
+        return []
+    # isinstance would read an object's __class__, which a proxy may compute.
+    found = (one for one in gc.get_objects() if issubclass(type(one), module.Optimizer))
+    return [
+        {key: value for key, value in group.items() if type(value) is float}
+        for one in found
+        for group in one.param_groups
+    ]

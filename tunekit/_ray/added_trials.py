@@ -1,4 +1,4 @@
-"""Trials with given hyperparameters, next to those that the search algorithm creates."""
+"""Create trials with given hyperparameters, in addition to those of the search algorithm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["can_add", "made"]
 
 
 def can_add(search_alg: SearchAlgorithm) -> bool:
-    """Return whether trials can be added next to those of a search algorithm.
+    """Return whether trials can be added to those of a search algorithm.
 
     Example:
         >>> can_add(BasicVariantGenerator())
@@ -28,7 +28,7 @@ def can_add(search_alg: SearchAlgorithm) -> bool:
 
 
 def made(search_alg: SearchAlgorithm, trial_id: str, config: Mapping[str, Any]) -> Trial:
-    """Return a trial with given hyperparameters, created as the search algorithm creates them.
+    """Return a trial with given hyperparameters, created as the search algorithm creates trials.
 
     Args:
         search_alg: A search algorithm for which :func:`can_add` is true.

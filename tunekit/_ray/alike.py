@@ -1,6 +1,6 @@
-"""Whether Tune's schedulers decide the same wherever in an interval a score is.
+"""Determine whether Tune's schedulers decide the same for all scores in an interval.
 
-In the interval, larger is better. The scores that a scheduler has of other trials are exact.
+In the interval, larger is better. A scheduler's scores of other trials count as exact.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["asha", "hyperband", "median", "pbt"]
 
 
 def asha(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
-    """Return whether the score is on one side of the rung's cutoff, and the next trials' too."""
+    """Return whether all scores are on one side of the rung's cutoff, and of the next ones."""
     bracket = its(scheduler, "_trial_info").get(trial.trial_id)
     if bracket is None or (its(scheduler, "_stop_last_trials") and at >= its(scheduler, "_max_t")):
         return True
@@ -30,12 +30,12 @@ def asha(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
     # The cutoff for the next trials depends on the scores adjacent to this one.
     below = [score for score in recorded.values() if score < cutoff]
     above = [score for score in recorded.values() if score >= cutoff]
-    beside = [*(below and [max(below)]), *(above and [min(above)])]
-    return alike_by_value(interval, [float(cutoff), *beside])
+    adjacent = [*(below and [max(below)]), *(above and [min(above)])]
+    return alike_by_value(interval, [float(cutoff), *adjacent])
 
 
 def hyperband(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
-    """Return whether the trial survives the halving of its bracket, or not."""
+    """Return whether the trial survives the halving of its bracket in any case, or in none."""
     bracket, _band = its(scheduler, "_trial_info").get(trial, (None, None))
     live = {} if bracket is None else its(bracket, "_live_trials")
     if trial not in live:
@@ -50,7 +50,7 @@ def hyperband(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bo
 
 
 def pbt(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
-    """Return whether the trial is of the best, of the worst, or of neither."""
+    """Return whether the trial is among the best, the worst or neither for all scores."""
     states = its(scheduler, "_trial_state").items()
     others = [state for one, state in states if one is not trial and not one.is_finished()]
     missing = 0
@@ -68,14 +68,14 @@ def pbt(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
 
 
 def median(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
-    """Return whether the score is on one side of the median."""
+    """Return whether all scores are on one side of the median."""
     if at < its(scheduler, "_grace_period") or trial in its(scheduler, "_stopped_trials"):
         return True
     others = (one for one in scheduler._trials_beyond_time(at) if one is not trial)
     means = [mean for one in others if math.isfinite(mean := scheduler._running_mean(one, at))]
     if len(means) < its(scheduler, "_min_samples_required"):
         return True
-    sign = 1 if its(scheduler, "_mode") == "max" else -1  # as of the interval
+    sign = 1 if its(scheduler, "_mode") == "max" else -1  # that of the interval
     median, metric = sign * statistics.median(means), its(scheduler, "_metric")
     own = [sign * result[metric] for result in its(scheduler, "_results").get(trial, [])]
     if own and max(own) >= median:

@@ -1,4 +1,4 @@
-"""The cluster of this process: whether it can grow, and what waits there for resources."""
+"""The cluster of this process: whether it can grow, and the demand for its resources."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ __all__ = ["cannot_grow", "ending_nodes", "groups_on", "waiting_for"]
 
 
 def cannot_grow() -> bool:
-    """Return whether this process has started the cluster, by ``ray.init()``: it is one machine.
+    """Return whether this process has started the cluster by ``ray.init()``, on one machine.
 
-    A cluster that was joined may have an autoscaler, or nodes to come.
+    A cluster that was joined may have an autoscaler, or get more nodes.
     """
     node = worker._global_node
     return node is not None and bool(node.is_head())
 
 
 def ending_nodes() -> Collection[str]:
-    """Return the nodes that Ray drains: they end when nothing runs there, or at a deadline."""
+    """Return the nodes that Ray drains, which end when nothing runs there, or at a deadline."""
     return state.get_draining_nodes() if ray.is_initialized() else ()
 
 
 def groups_on(nodes: Collection[str]) -> set[str]:
-    """Return the placement groups that have a bundle on any of these nodes, by their ids."""
+    """Return the IDs of the placement groups that have a bundle on any of these nodes."""
     return {
         group
         for group, known in state.placement_group_table(None).items()
@@ -37,20 +37,19 @@ def groups_on(nodes: Collection[str]) -> set[str]:
     }
 
 
-# For how long to wait for an answer; the sweep waits meanwhile.
+# How long to wait for an answer, in seconds; the sweep waits meanwhile.
 _PATIENCE_S = 5.0
 _ALL = 1_000_000
 
 
 def waiting_for(need: Mapping[str, float]) -> int:
-    """Return how many tasks and actors that take exactly that wait for resources, in the whole
-    cluster.
+    """Return how many tasks and actors with a certain need wait for resources in the cluster.
 
-    One that has its resources does not, however long its process takes to start. Ray collects it
-    from the nodes once a second.
+    Those that have their resources do not count, however long their processes take to start. Ray
+    collects the number from the nodes once a second.
 
     Args:
-        need: What one takes, such as ``{"CPU": 1}``.
+        need: The exact resources of one, such as ``{"CPU": 1}``.
     """
     if not any(need.values()):
         return 0
@@ -64,6 +63,6 @@ def waiting_for(need: Mapping[str, float]) -> int:
             )
             for demand in demands
         ]
-    except Exception:  # it has no answer now; what is free tells, too, if not as exactly
+    except Exception:  # there is no answer; estimate it from the free resources
         return 0 if fits(ray.available_resources(), [], need) else _ALL
     return queued(waiting, need)

@@ -1,4 +1,4 @@
-"""At which reports Tune's schedulers decide, as their internal state says."""
+"""Read from the state of Tune's schedulers at which reports they decide."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def asha(scheduler: Any, trial: Trial) -> DecisionRule:
     rungs = its(bracket, "_rungs")
     times = {milestone for milestone, _ in rungs}
     served = frozenset(milestone for milestone, scores in rungs if trial.trial_id in scores)
-    # With stop_last_trials it looks at lower rungs, too, when the highest has a score of the trial.
+    # With stop_last_trials, it also uses lower rungs once the highest has a score of the trial.
     each = bool(its(scheduler, "_stop_last_trials"))
     if each:
         times.add(its(scheduler, "_max_t"))
@@ -32,7 +32,7 @@ def hyperband(scheduler: Any, trial: Trial) -> DecisionRule:
     bracket, _band = its(scheduler, "_trial_info").get(trial, (None, None))
     if bracket is None or trial not in its(bracket, "_live_trials"):
         return Never()
-    # The numbers of all halvings, as the bracket computes them, past and future. It keeps how many
+    # The times of all halvings, past and future, as the bracket computes them. It stores how many
     # are left, not how many there were.
     now, left = its(bracket, "_r"), its(bracket, "_halves")
     eta, most = its(bracket, "_eta"), its(bracket, "_max_t_attr")
@@ -45,8 +45,8 @@ def hyperband(scheduler: Any, trial: Trial) -> DecisionRule:
     for _ in range(left):
         times.append(int(min(times[-1] * eta, most)))
     if not its(bracket, "stop_last_trials"):
-        times.pop()  # after the last halving it lets trials run on
-    # What is past for the bracket is past for a trial that came late, after a failure.
+        times.pop()  # after the last halving, trials continue
+    # Past halvings of the bracket are also past for a trial that joined late, after a failure.
     passed, newest = its(bracket, "_cumul_r"), bracket._live_trials[trial]
     reached = 0 if newest is None else newest[its(scheduler, "_time_attr")]
     served = frozenset(time for time in times if time < passed or time <= reached)
@@ -60,7 +60,7 @@ def pbt(scheduler: Any, trial: Trial) -> DecisionRule:
         return Never()
     last = its(state, "last_perturbation_time")
     if its(scheduler, "_synch"):
-        # Its score is in use, and it waits for the others; the perturbation sets the time of all.
+        # Its score was used, and it waits for the others; the perturbation sets the time of all.
         trained = its(state, "last_train_time")
         if trained >= its(scheduler, "_next_perturbation_sync"):
             last = max(last, trained)

@@ -1,4 +1,4 @@
-"""What Ray does when a driver is interrupted, as far as tunekit does it otherwise."""
+"""Handle interruptions of a driver where tunekit differs from Ray."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 
 __all__ = ["Signals", "end_process", "ended_by_sigterm", "stands_in_ray", "without_advice"]
 
-# How Tune begins what it says of an interrupted sweep, with its own way to go on.
+# The start of Tune's message about an interrupted sweep, with its own advice.
 _ADVICE = "Experiment has been interrupted"
 
 
 @contextlib.contextmanager
 def without_advice() -> Iterator[None]:
-    """Keep Tune from advising ``ray.tune.Tuner.restore``, which a sweep of tunekit's refuses."""
+    """Keep Tune from advising ``ray.tune.Tuner.restore``, which tunekit's sweeps refuse."""
 
     def other(record: logging.LogRecord) -> bool:
         return not str(record.msg).startswith(_ADVICE)
@@ -36,11 +36,11 @@ def without_advice() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """End a sweep on SIGTERM as on the first Ctrl-C; a second one acts as it did before.
+    """End a sweep on SIGTERM as on the first Ctrl-C; the former handler gets a second SIGTERM.
 
-    On the main thread only, where Python handles signals, and only in the place of the default or
-    of Ray's own handler, which exits at once: one of the user's stays. Afterwards the handlers are
-    as they were, also those that Tune leaves behind.
+    This works on the main thread only, where Python handles signals. It replaces the default
+    handler, or Ray's, which exits at once, but not one of the user. Afterwards, all handlers are
+    restored, including those that Tune changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -49,7 +49,7 @@ def ended_by_sigterm() -> Iterator[None]:
 
     def end(number: int, frame: Any) -> None:
         signal.signal(signal.SIGTERM, former[signal.SIGTERM])
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of what a shell runs behind it
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in background jobs of a shell
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)  # which Tune handles
 
@@ -59,26 +59,26 @@ def ended_by_sigterm() -> Iterator[None]:
         yield
     finally:
         for number, handler in former.items():
-            if handler is not None:  # one that was not installed from Python
+            if handler is not None:  # None: it was not installed from Python
                 signal.signal(number, handler)
 
 
 class Signals:
-    """Lets a thread receive the signals that end a sweep, also while the main thread is in C++.
+    """Receive the signals that end a sweep in a thread, even while the main thread is in C++.
 
-    There Python calls no handler, but it reports each signal to a file descriptor at once.
+    Python calls no handler then, but it writes each signal to a file descriptor at once.
     """
 
     def __init__(self) -> None:
         self._here, self._there = socket.socketpair()
         self._there.setblocking(False)
         self._former = -1
-        #: The first signal that has arrived and ends the sweep; None until there is one.
+        #: The first received signal that ends the sweep; None until there is one.
         self.first: int | None = None
 
     @contextlib.contextmanager
     def received(self) -> Iterator[None]:
-        """Receive them meanwhile; without effect outside of the main thread."""
+        """Receive signals meanwhile; this has no effect outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -89,10 +89,10 @@ class Signals:
             signal.set_wakeup_fd(self._former)
 
     def wait(self, timeout_s: float) -> int | None:
-        """Return the signal that ends the sweep, as soon as there is one; None if there is none."""
+        """Wait for a signal that ends the sweep; None if there is none in time."""
         if select.select([self._here], [], [], timeout_s)[0]:
             arrived = self._here.recv(4096)
-            if self._former >= 0:  # that of an event loop in which the sweep runs
+            if self._former >= 0:  # the descriptor of an event loop in which the sweep runs
                 with contextlib.suppress(OSError):
                     os.write(self._former, arrived.replace(b"\0", b""))
             ends = [number for number in arrived if number and _ends(number)]
@@ -106,15 +106,15 @@ class Signals:
 
 
 def end_process(code: int) -> None:
-    """End this process at once, from any thread: what its main thread waits for is not there."""
+    """End this process at once, from any thread, because its main thread may never return."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # whatever it was replaced by
+        with contextlib.suppress(Exception):  # any error of a replaced stream
             stream.flush()
     os._exit(code)
 
 
 def stands_in_ray() -> bool:
-    """Return whether the main thread is in a call to Ray, and so in nothing of tunekit's.
+    """Return whether the main thread is in a call to Ray.
 
     Example:
         >>> stands_in_ray()
@@ -125,7 +125,7 @@ def stands_in_ray() -> bool:
 
 
 def _ends(number: int) -> bool:
-    """Return whether a signal ends a sweep: its handler is Python's, Ray's or tunekit's own."""
+    """Return whether a signal ends a sweep, because its handler is Python's, Ray's or tunekit's."""
     if number not in _changed():
         return False
     handler = signal.getsignal(number)
@@ -134,11 +134,12 @@ def _ends(number: int) -> bool:
 
 
 def _changed() -> list[signal.Signals]:
-    """The signals whose handlers are changed while a sweep runs, by tunekit or by Tune."""
+    """Return the signals whose handlers tunekit or Tune changes while a sweep runs."""
     numbers = [signal.SIGTERM, signal.SIGINT]
     return [*numbers, signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else numbers
 
 
 def _may_be_replaced(handler: Any) -> bool:
-    ours_to_replace = handler in (signal.SIG_DFL, None)
-    return ours_to_replace or str(getattr(handler, "__module__", "")).startswith("ray.")
+    """Return whether a handler is the default or Ray's."""
+    default = handler in (signal.SIG_DFL, None)
+    return default or str(getattr(handler, "__module__", "")).startswith("ray.")

@@ -1,15 +1,16 @@
 """A whole Tune sweep in one process: Tune's real controller over trainables that are not actors.
 
-Only what lies below the controller is replaced: actors are objects of this process, their tasks
-run when a clock says so, and resources are a number of trials that may run at once. Scheduling,
-searching, checkpointing, pausing, failing and restoring trials is Tune's own code, at thousands of
-steps a second and without a cluster.
+Only the layer below the controller is replaced: actors are objects of this process, a clock decides
+when their tasks run, and resources are a number of trials that may run at once. Tune's own code
+schedules, searches, saves, pauses, fails and restores trials, at thousands of steps per second and
+without a cluster.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import heapq
 import os
 import random
@@ -17,7 +18,8 @@ import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 from ray import tune
@@ -31,20 +33,9 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher, SearchGenerator
 
 from tunekit._ray.controller import start_in_order
+from tunekit.clock import Clock
 
 __all__ = ["LocalSweep"]
-
-
-class SteppedClock(Protocol):
-    """A clock with simulated time."""
-
-    def monotonic(self) -> float:
-        """Return the time, in seconds."""
-        ...
-
-    def sleep(self, seconds: float) -> None:
-        """Advance the time."""
-        ...
 
 
 class LocalSweep:
@@ -53,7 +44,7 @@ class LocalSweep:
     Args:
         trainable: A class trainable.
         folder: The folder of the experiment's files.
-        clock: The clock.
+        clock: A clock with simulated time, which only ``sleep`` advances.
         param_space: As for ``ray.tune.Tuner``.
         scheduler: As in ``TuneConfig``; FIFO by default.
         search_alg: As in ``TuneConfig``; random search by default.
@@ -63,14 +54,14 @@ class LocalSweep:
         stop, max_failures, checkpoint_config: As in ``RunConfig`` and its parts.
         slots: How many trials may run at once, or a function that returns the current number.
         max_concurrent: As ``max_concurrent_trials`` in ``TuneConfig``; only without ``search_alg``.
-        seconds: ``seconds(trial, method)``: how many seconds a call of an actor's method takes, or,
-            for ``"start"``, its process to start.
+        seconds: ``seconds(trial, method)`` returns the duration of a call of an actor's method, in
+            seconds; for ``"start"``, that of the start of its process.
         next_due: Returns the time of the next other event, in seconds of the clock, so that the
             clock does not skip it; None if there is none.
         seed: The seed of Tune's random choices, also part of the trials' names.
-        resume: How to continue the sweep in ``folder``; None begins one.
-        saved_every_s: How often Tune saves the sweep, in seconds of the machine's clock; by default
-            after its first step and at its end.
+        resume: How to continue the sweep in ``folder``; None for a new one.
+        saved_every_s: The interval at which Tune saves the sweep, in seconds of the machine's
+            clock; by default, only after its first step and at its end.
 
     Example:
         >>> import tempfile
@@ -107,7 +98,7 @@ class LocalSweep:
         self,
         trainable: type[tune.Trainable],
         folder: Path,
-        clock: SteppedClock,
+        clock: Clock,
         *,
         param_space: Mapping[str, Any] | None = None,
         scheduler: TrialScheduler | None = None,
@@ -143,7 +134,7 @@ class LocalSweep:
         scheduler = scheduler or FIFOScheduler()
         if search_alg is None:
             search_alg = BasicVariantGenerator(max_concurrent=max_concurrent, random_state=seed)
-            # Trials' names are drawn from the machine's clock otherwise.
+            # Otherwise, trials' names come from the machine's clock.
             search_alg._uuid_prefix = f"{seed:05x}_"
         elif isinstance(search_alg, Searcher):
             search_alg = SearchGenerator(search_alg)
@@ -172,7 +163,8 @@ class LocalSweep:
             seconds,
             next_due,
         )
-        self.controller._class_cache = _Uncached()
+        # Trainable classes themselves, not actor classes.
+        self.controller._class_cache = SimpleNamespace(get=lambda trainable_cls: trainable_cls)
         start_in_order(self.controller)
         if not self.controller.resumed:
             search_alg.add_configurations([experiment])
@@ -198,7 +190,7 @@ class LocalSweep:
         handler = signal.getsignal(signal.SIGINT)
         with _in_process():
             for _ in range(most):
-                # Tune puts the former handler back when it has seen Ctrl-C.
+                # Tune restores the former handler on Ctrl-C.
                 interrupted = signal.getsignal(signal.SIGINT) is not handler
                 if self.controller.is_finished() or interrupted:
                     self.controller.checkpoint(force=True, wait=True)
@@ -211,40 +203,37 @@ class LocalSweep:
 
 @contextlib.contextmanager
 def _in_process() -> Iterator[None]:
-    """Keep actors in this process's directory, and make the saves that Tune waits for.
+    """Keep actors in this process's directory, and carry out the saves that Tune waits for.
 
     The environment must not change at each step, because Tune's own threads read it.
     """
     with (
         mock.patch.dict(os.environ, RAY_CHDIR_TO_TRIAL_DIR="0", TUNE_PRINT_ALL_TRIAL_ERRORS=""),
-        mock.patch.object(_FutureTrainingResult, "resolve", _resolve),
+        mock.patch.object(
+            _FutureTrainingResult, "resolve", lambda future, block=True: future.future.run_now()
+        ),
     ):
         yield
 
 
 class _LocalController(TuneController):
-    """Asks once a step for a suggestion that is not available yet, as when trials run.
+    """A controller that asks for a pending suggestion once per step, as when trials run.
 
-    When no trial runs, Tune's own controller waits for it in real time.
+    When no trial runs, Tune's own controller waits for the suggestion in real time.
     """
 
     def _update_trial_queue(self, blocking: bool = False, timeout: int = 600) -> bool:
         return bool(super()._update_trial_queue(blocking=False))
 
-    @property
-    def finished_trials(self) -> bool:
-        """Return whether all trials have ended and no more will come."""
-        return bool(TuneController.is_finished(self))
-
 
 def _number(trial: Trial) -> int:
-    """The trial's number in its sweep, with which Tune begins its experiment tag."""
+    """Return the trial's number in its sweep, with which its experiment tag begins."""
     number = trial.experiment_tag.split("_")[0]
     return int(number) if number.isdigit() else 0  # a replayed trial is the only one
 
 
 class _LocalStorage(StorageContext):
-    """Stages the driver's files next to the experiment's, not in Ray's session."""
+    """Storage that stages the driver's files next to the experiment's, not in Ray's session."""
 
     def _get_session_path(self) -> str:
         return f"{self.storage_fs_path}-session"
@@ -252,17 +241,6 @@ class _LocalStorage(StorageContext):
 
 class _LocalExperiment(Experiment):
     _storage_context_cls = _LocalStorage
-
-
-class _Uncached:
-    """Returns trainable classes themselves, not actor classes."""
-
-    def get(self, trainable_cls: type) -> type:
-        return trainable_cls
-
-
-def _resolve(future: _FutureTrainingResult, block: bool = True) -> Any:
-    return future.future.run_now()
 
 
 class _Handle:
@@ -281,34 +259,33 @@ class _Task:
 
     def __init__(self, call: Callable[[], Any], on_result: Any, on_error: Any):
         self._call, self._on_result, self._on_error = call, on_result, on_error
-        self._done: list[tuple[bool, Any]] = []
         self.dropped = False
 
+    @functools.cached_property
+    def _outcome(self) -> tuple[Any, Exception | None]:
+        try:
+            return copy.deepcopy(self._call()), None
+        except Exception as error:  # a failure of the trainable
+            return None, error
+
     def run_now(self) -> Any:
-        if not self._done:
-            try:
-                self._done.append((True, copy.deepcopy(self._call())))
-            except Exception as error:  # a failure of the trainable's
-                self._done.append((False, error))
-        fine, value = self._done[0]
-        return value if fine else None
+        return self._outcome[0]
 
     def resolve(self, actor: TrackedActor) -> None:
-        self.run_now()
-        fine, value = self._done[0]
-        if fine and self._on_result:
+        value, error = self._outcome
+        if error is None and self._on_result:
             self._on_result(actor, value)
-        elif not fine and self._on_error:
-            self._on_error(actor, value)
+        elif error is not None and self._on_error:
+            self._on_error(actor, error)
 
 
 class _LocalActors:
-    """Replaces the controller's ``RayActorManager``, without actors."""
+    """A replacement of the controller's ``RayActorManager``, without actors."""
 
     def __init__(
         self,
         controller: TuneController,
-        clock: SteppedClock,
+        clock: Clock,
         slots: Callable[[], int],
         seconds: Callable[[Trial, str], float],
         next_due: Callable[[], float | None],
@@ -317,8 +294,8 @@ class _LocalActors:
         self._seconds, self._next_due = seconds, next_due
         self._waiting: list[TrackedActor] = []
         self._pending: dict[TrackedActor, tuple[type, dict[str, Any]]] = {}
-        # All take as much.
-        self._resource_request_to_pending_actors: defaultdict[Any, list[TrackedActor]]
+        # All have the same resources.
+        self._resource_request_to_pending_actors: Mapping[Any, list[TrackedActor]]
         self._resource_request_to_pending_actors = defaultdict(lambda: self._waiting)
         self._live_actors_to_ray_actors_resources: dict[TrackedActor, tuple[_Handle, None]] = {}
         self._ready: set[TrackedActor] = set()
@@ -337,12 +314,12 @@ class _LocalActors:
         while self._waiting and self.num_live_actors < self._slots():
             actor = self._waiting.pop(0)
             if self._start(actor, *self._pending.pop(actor)):
-                return True  # in a step of its own, so that the process is seen to start
+                return True  # a separate step, so that the process is seen to start
         due = self._next_due()
         if not self._events or (due is not None and due < self._events[0][0]):
             wait = (timeout or 0.1) if due is None else due - self._clock.monotonic()
-            if self._controller.finished_trials:
-                wait = min(wait, timeout or 0.1)  # the end is waited for step by step
+            if TuneController.is_finished(self._controller):  # without the validations
+                wait = min(wait, timeout or 0.1)  # the sweep waits for its end step by step
             self._clock.sleep(max(wait, 1e-6))
             return False
         at, _, event = heapq.heappop(self._events)
@@ -368,7 +345,7 @@ class _LocalActors:
 
     def _start(self, actor: TrackedActor, cls: type, kwargs: dict[str, Any]) -> bool:
         """Start an actor; return whether that takes time."""
-        # An actor has its own copies; the deep one is the controller's already.
+        # An actor has its own copies; the controller has already made the deep ones.
         handle = _Handle(cls(**{**kwargs, "storage": copy.copy(kwargs["storage"])}))
         self._live_actors_to_ray_actors_resources[actor] = (handle, None)
         trial = self._controller._actor_to_trial.get(actor)
@@ -391,7 +368,7 @@ class _LocalActors:
         self.clear_actor_task_futures(tracked_actor)
         handle, _ = self._live_actors_to_ray_actors_resources.pop(tracked_actor)
         handle.instance.stop()
-        if tracked_actor in self._ready:  # otherwise no callback is called, as by the real one
+        if tracked_actor in self._ready:  # otherwise, the real one calls no callback either
             self._at(
                 self._clock.monotonic(),
                 lambda: tracked_actor._on_stop and tracked_actor._on_stop(tracked_actor),

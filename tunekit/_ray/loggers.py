@@ -1,4 +1,4 @@
-"""Adapts Tune's own loggers."""
+"""Adapt Tune's own loggers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["LocalFirst", "Writing", "adapt"]
 
 logger = logging.getLogger(__name__)
 
-# What Tune's logger of TensorBoard sets in itself when it is made.
+# The attributes of a new TensorBoard logger of Tune.
 _NEEDED = ("_trial_result", "_trial_writer")
 
 
@@ -31,14 +31,14 @@ class Writing(TBXLoggerCallback):
     """Log to TensorBoard as Tune does, through writers that are passed in.
 
     Raises:
-        tunekit.errors.UnsupportedRayError: If this Ray's logger keeps its writers in another way.
+        tunekit.errors.UnsupportedRayError: If the logger of this Ray stores its writers otherwise.
 
     Example:
-        >>> Writing().forget("a trial that has none")
+        >>> Writing().forget("a trial without a writer")
     """
 
     def __init__(self) -> None:
-        with _no_torch(), suppress(ImportError):  # super() says that tensorboardX is missing
+        with _no_torch(), suppress(ImportError):  # super() reports that tensorboardX is missing
             import tensorboardX  # noqa: F401
         super().__init__()
         gone = [name for name in _NEEDED if not hasattr(self, name)]
@@ -59,8 +59,8 @@ class Writing(TBXLoggerCallback):
 def _no_torch() -> Iterator[None]:
     """Import without torch, unless it is already imported.
 
-    tensorboardX wants it for a type hint, and that would take the driver a second of CPU before the
-    first trial begins.
+    tensorboardX imports it for a type hint, which would cost the driver a second of CPU time before
+    the first trial begins.
     """
     if "torch" in sys.modules:
         yield
@@ -76,7 +76,7 @@ class LocalFirst(JsonLoggerCallback):
     """Log ``result.json`` as Tune does, but never replace a local file by a stored one."""
 
     def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
-        """Write a report as a line; not a part of one, if it has what JSON does not know."""
+        """Write a report as a whole line, with text for values that JSON does not support."""
         if trial not in self._trial_files:
             self.log_trial_start(trial)
         try:
@@ -87,14 +87,14 @@ class LocalFirst(JsonLoggerCallback):
         self._trial_files[trial].flush()
 
     def update_config(self, trial: Trial, config: dict[str, Any]) -> None:
-        """Write hyperparameters, with texts for values that cannot be written."""
+        """Write hyperparameters, with text for values that cannot be written."""
         try:
             super().update_config(trial, config)
         except OSError:
             raise
         except Exception as error:  # whatever its values raise
             logger.warning(
-                "The hyperparameters of trial %s are not all kept as they are in %s: %s",
+                "Some hyperparameters of trial %s are stored as text in %s: %s",
                 trial,
                 EXPR_PARAM_FILE,
                 described(error).reason,
@@ -106,12 +106,9 @@ class LocalFirst(JsonLoggerCallback):
             super()._restore_from_remote(file_name, trial)
 
 
-_log = logging.getLogger(__name__)
-
-
 _ACTOR = "_logger_actor_cls"
 
-# What follows from a logger that remains as it is.
+# The consequences of a logger that is not adapted.
 _WANDB = (
     "Weights & Biases drops a trial's validated metrics that come after its next report. The "
     "results, the journal and TensorBoard have them."
@@ -122,32 +119,32 @@ _MLFLOW = (
 )
 
 
-def adapt(logger: Any) -> None:
+def adapt(callback: Any) -> None:
     """Adapt a logger to late rows and changing hyperparameters.
 
-    - Ray's logger of Weights & Biases logs a row as that of the step ``training_iteration``.
-      Weights & Biases drops a row whose step is below the newest, and so validated metrics that
-      come after the next report. Here rows are counted, and ``training_iteration`` is the axis of
-      all charts, which may go back.
-    - Ray's logger of MLflow logs all parameters whenever a trial starts. MLflow raises an error if
-      one has changed, as in population based training, and the sweep would end. Here each is
-      logged once; rows say what it is now, as ``config/<name>``.
+    - Ray's logger for Weights & Biases logs each row at the step ``training_iteration``. Weights &
+      Biases drops a row whose step is below the newest, and so validated metrics that come after
+      the next report. Here, steps count rows, and ``training_iteration`` is the axis of all
+      charts, which may go back.
+    - Ray's logger for MLflow logs all parameters whenever a trial starts. MLflow raises an error if
+      one has changed, as in population based training, and the sweep would end. Here, each is
+      logged once; rows contain its current value, as ``config/<name>``.
 
-    If this Ray's logger lacks what that needs, it remains as it is. A warning says what follows.
+    If the logger of this Ray cannot be adapted, a warning names the consequence.
 
     Args:
-        logger: Any logger, before its ``setup``; others are left as they are.
+        callback: A logger, before its ``setup``; all other loggers are left as they are.
     """
     module: Any = sys.modules.get("ray.air.integrations.wandb")
-    if module is not None and isinstance(logger, module.WandbLoggerCallback):
-        _count_rows(logger, module)
+    if module is not None and isinstance(callback, module.WandbLoggerCallback):
+        _count_rows(callback, module)
     module = sys.modules.get("ray.air.integrations.mlflow")
-    if module is not None and isinstance(logger, module.MLflowLoggerCallback):
-        _log_parameters_once(logger)
+    if module is not None and isinstance(callback, module.MLflowLoggerCallback):
+        _log_parameters_once(callback)
 
 
-def _log_parameters_once(logger: Any) -> None:
-    util: Any = getattr(logger, "mlflow_util", None)
+def _log_parameters_once(callback: Any) -> None:
+    util: Any = getattr(callback, "mlflow_util", None)
     if not hasattr(util, "log_params"):
         gone = "mlflow_util" if util is None else "mlflow_util.log_params"
         _warn(f"ray.air.integrations.mlflow.MLflowLoggerCallback().{gone}", _MLFLOW)
@@ -163,13 +160,13 @@ def _log_parameters_once(logger: Any) -> None:
     util.log_params = log_params
 
 
-def _count_rows(logger: Any, module: Any) -> None:
-    stock, own = getattr(module, "_WandbLoggingActor", None), getattr(logger, _ACTOR, None)
+def _count_rows(callback: Any, module: Any) -> None:
+    stock, own = getattr(module, "_WandbLoggingActor", None), getattr(callback, _ACTOR, None)
     if stock is None or own is None:
         gone = "_WandbLoggingActor" if stock is None else f"WandbLoggerCallback.{_ACTOR}"
         _warn(f"ray.air.integrations.wandb.{gone}", _WANDB)
         return
-    if own is not stock:  # a user's
+    if own is not stock:  # a class of the user
         return
 
     class AnyOrder(stock):  # type: ignore[misc, valid-type]
@@ -181,19 +178,19 @@ def _count_rows(logger: Any, module: Any) -> None:
                 return
             self._wandb: Any = _Counting(wandb, TRAINING_ITERATION)
 
-    setattr(logger, _ACTOR, AnyOrder)
+    setattr(callback, _ACTOR, AnyOrder)
 
 
 def _warn(name: str, follows: str) -> None:
-    _log.warning("%s. Until then: %s", lacks([name]), follows)
+    logger.warning("%s. Until then: %s", lacks([name]), follows)
 
 
 class _Counting:
     """The ``wandb`` module with its own row counter.
 
     Args:
-        wandb: It.
-        axis: The metric over which all others are shown.
+        wandb: The module.
+        axis: The metric on the horizontal axis of all charts.
     """
 
     def __init__(self, wandb: Any, axis: str):

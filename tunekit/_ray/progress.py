@@ -1,8 +1,8 @@
-"""Adds validations to Tune's progress output in a terminal or notebook.
+"""Add validations to Tune's progress output in a terminal or notebook.
 
 Tune has two kinds of output. In a terminal, its own callback prints tables
-(``ray.tune.experimental.output``); in a notebook, and with ``RAY_AIR_NEW_OUTPUT=0``, a
-``ProgressReporter`` does, which ``RunConfig(progress_reporter=...)`` may name.
+(``ray.tune.experimental.output``). In a notebook, and with ``RAY_AIR_NEW_OUTPUT=0``, a
+``ProgressReporter`` does, which may come from ``RunConfig(progress_reporter=...)``.
 """
 
 from __future__ import annotations
@@ -46,33 +46,29 @@ class ProgressSource(Protocol):
 
     def progress(self) -> list[str]:
         """Return the status of the validations, line by line."""
-        ...
 
     @property
     def judged_by(self) -> list[str]:
         """The metrics that decisions use."""
-        ...
 
     @property
     def validated_names(self) -> Collection[str]:
         """The metrics that validation is known to produce."""
-        ...
 
     @property
     def unreported(self) -> Collection[str]:
         """The metrics for which only validated values count."""
-        ...
 
 
 # The trial table ------------------------------------------------------------------------------
 
 
 class _Shown:
-    """A trial as the table shows it: with a value in each column that is always there.
+    """A trial for the table, with a value in each fixed column.
 
     Args:
         trial: The trial.
-        values: What its last result is to say.
+        values: The values that replace those of its last result.
     """
 
     def __init__(self, trial: Any, values: dict[str, Any]):
@@ -87,12 +83,12 @@ class _Shown:
 
 
 def _own_columns(source: ProgressSource) -> list[str]:
-    """The columns that are always there, in order."""
+    """Return the fixed columns, in order."""
     return [*source.judged_by, VALIDATED_ITERATION]
 
 
 def _scored(source: ProgressSource, trials: Iterable[Any]) -> list[Any]:
-    """The trials, with validated values only in the columns that are always there."""
+    """Return the trials with only validated values in the fixed columns."""
     found = []
     for trial in trials:
         result = flatten(trial.last_result or {})
@@ -103,7 +99,7 @@ def _scored(source: ProgressSource, trials: Iterable[Any]) -> list[Any]:
 
 
 def _tabled(source: ProgressSource, trials: Iterable[Any]) -> list[Any]:
-    """The same for a table, from which Tune drops columns in which every trial has None."""
+    """Return the same for a table, from which Tune drops columns with nothing but None."""
     shown = _scored(source, trials)
     for name in _own_columns(source):
         if all(one.last_result[name] is None for one in shown):
@@ -129,7 +125,7 @@ class _TerminalReporter(TuneTerminalReporter):
     """Tune's own reporter, which also shows validations."""
 
     source: ProgressSource
-    #: What the header calls the scheduler; None for what Tune would.
+    #: The scheduler's name in the header; None for Tune's own.
     scheduler: str | None = None
 
     def experiment_started(self, *args: Any, **about: Any) -> None:
@@ -144,7 +140,7 @@ class _TerminalReporter(TuneTerminalReporter):
         return bool(self.verbosity >= self._heartbeat_threshold)
 
     def say(self, text: str) -> None:
-        """Print a line of its own."""
+        """Print a separate line."""
         self._start_block("validations")
         print(text)
 
@@ -185,15 +181,15 @@ class _ShowsValidations:
 
 
 class _CLIReporter(_ShowsValidations, CLIReporter):
-    pass
+    """Tune's reporter with ``RAY_AIR_NEW_OUTPUT=0``."""
 
 
 class _NotebookReporter(_ShowsValidations, JupyterNotebookReporter):
-    pass
+    """Tune's reporter in a notebook."""
 
 
 def _reporter(source: ProgressSource, verbose: Any) -> ProgressReporter:
-    """Return the reporter that Tune would make, with validations."""
+    """Return the reporter that Tune would create, with validations."""
     level = int(verbose)
     details = level >= Verbosity.V3_TRIAL_DETAILS.value
     if IS_NOTEBOOK:
@@ -212,11 +208,11 @@ def reported(
 ) -> Iterator[Display]:
     """Show a sweep's validations while it runs.
 
-    A reporter that the user has passed remains the one that reports.
+    A reporter that the user has passed is still used.
 
     Args:
-        run_config: The sweep's configuration; changed meanwhile.
-        source: Supplies the status to show.
+        run_config: The sweep's configuration, which is changed meanwhile.
+        source: Supplies the status of the sweep's validations.
         scheduler: The user's scheduler, if known.
     """
     given = run_config.progress_reporter
@@ -231,13 +227,13 @@ def reported(
 
 
 class Display:
-    """What shows a sweep while it runs.
+    """The output of a sweep while it runs.
 
     Args:
-        source: What to show of its validations.
-        reporter: The reporter that Tune was given; None where it prints by its own callback.
-        run_config: The sweep's, if it is known: Tune puts that callback into it.
-        scheduler: What the user's scheduler is called, if it is known.
+        source: Supplies the status of the sweep's validations.
+        reporter: Tune's reporter; None if Tune prints by its own callback.
+        run_config: The sweep's configuration, if known; Tune adds that callback to it.
+        scheduler: The name of the user's scheduler, if known.
     """
 
     def __init__(
@@ -255,14 +251,14 @@ class Display:
         self._controller: Controller | None = None
 
     def begin(self) -> None:
-        """Name the user's scheduler in Tune's header; call this before Tune prints it."""
+        """Show the user's scheduler in Tune's header; call this before Tune prints it."""
         own = self._run_config
         self._take_over([] if own is None else own.callbacks or [])
 
     def _take_over(self, callbacks: Iterable[Any]) -> None:
         for callback in callbacks:
             if isinstance(callback, TuneTerminalReporter):
-                callback.__class__ = _TerminalReporter  # Tune makes its own, and takes no other
+                callback.__class__ = _TerminalReporter  # Tune always creates its own reporter
                 callback.source, callback.scheduler = self._source, self._scheduler
                 self._terminal = callback
 
@@ -272,7 +268,7 @@ class Display:
         self._take_over(controller.callbacks)
         for callback in controller.callbacks:
             if isinstance(callback, TrialProgressCallback):
-                # It prints the metric with each report, which has none: "accuracy=-99.00".
+                # It would print the metric with each report, which lacks it: "accuracy=-99.00".
                 callback._metric = None
         reporter = self._reporter
         if isinstance(reporter, TuneReporterBase) and not isinstance(reporter, _ShowsValidations):
@@ -286,7 +282,7 @@ class Display:
         return self._reporter is not None and bool(has_verbosity(Verbosity.V1_EXPERIMENT))
 
     def refresh(self, news: str | None = None) -> bool:
-        """Show the sweep's current state if the last output is old enough, as Tune does each step.
+        """Show the sweep's current state if the last output is old enough, as Tune does per step.
 
         Args:
             news: A line to show now.
@@ -311,7 +307,7 @@ class Display:
 
 
 def _add_columns(reporter: TuneReporterBase, names: Iterable[str]) -> None:
-    """Add metrics to those of a user's reporter; metrics that it infers stay."""
+    """Add metrics to those of a user's reporter, which still infers others."""
     infers_none = reporter._metrics_override
     reporter._metric_columns = copy(reporter._metric_columns)
     for name in names:

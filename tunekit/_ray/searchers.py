@@ -1,4 +1,4 @@
-"""Adds to Tune's searchers: Optuna's own constraints, and points that run first."""
+"""Add to Tune's searchers: Optuna's own constraints, and points that run first."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def constrain(searcher: Any, trial_id: str, broken: Sequence[float]) -> bool:
     Args:
         searcher: Any searcher.
         trial_id: The trial.
-        broken: By how much it violates each constraint; 0 if it satisfies it.
+        broken: The amount by which it violates each constraint; 0 if it satisfies it.
 
     Returns:
-        Whether the searcher accepts them; otherwise it does not support constraints.
+        Whether the searcher supports constraints.
 
     Example:
         >>> from ray.tune.search.basic_variant import BasicVariantGenerator
@@ -65,7 +65,7 @@ def constrain(searcher: Any, trial_id: str, broken: Sequence[float]) -> bool:
 
 
 def domains_of(space: Mapping[str, Any]) -> tuple[dict[str, Domain], list[str]]:
-    """Return what is drawn from a search space, by flat name, and the names of its grid searches.
+    """Return the sampled domains of a search space, by flat name, and names of grid searches.
 
     Example:
         >>> from ray import tune
@@ -106,9 +106,9 @@ def parameter_of(name: str, domain: Any) -> Parameter | None:
 
 
 def fitting(domain: Any, value: Any) -> list[Any]:
-    """Return a recorded value as a domain has it, in a list that is empty if it does not have it.
+    """Return a recorded value as a value of a domain, in a list; empty if it is not one.
 
-    Whatever a function returns is in its domain, and so is any value of what has no domain.
+    All values are in the domain of a function, and in that of a constant.
 
     Example:
         >>> from ray import tune
@@ -133,13 +133,13 @@ def cannot_run_first(searcher: Any) -> str | None:
     name = f"search_alg={type(searcher).__name__}"
     if not hasattr(searcher, _POINTS):
         return (
-            f"{name} takes no points_to_evaluate. Use OptunaSearch, HyperOptSearch or another of "
-            "Tune's searchers, or leave search_alg out."
+            f"{name} does not support points_to_evaluate. Use OptunaSearch, HyperOptSearch or "
+            "another of Tune's searchers, or leave search_alg out."
         )
     if getattr(searcher, "_space", None) or getattr(searcher, "_evaluated_rewards", None):
         return (
-            f"{name} has a space or evaluated_rewards of its own, which warm_start cannot check. "
-            "Pass the space as param_space=, and leave evaluated_rewards out."
+            f"{name} has its own space or evaluated_rewards, which warm_start cannot check. Pass "
+            "the space as param_space=, and leave evaluated_rewards out."
         )
     return None
 
@@ -151,8 +151,8 @@ def run_first(
 
     Args:
         searcher: The innermost searcher.
-        points: The points by flat name, the first one first.
-        domains: What is drawn from the search space, by flat name.
+        points: The points, by flat name, in order.
+        domains: The sampled domains of the search space, by flat name.
 
     Example:
         >>> generator = BasicVariantGenerator(points_to_evaluate=[{"lr": 1}])
@@ -164,7 +164,7 @@ def run_first(
     if isinstance(searcher, BasicVariantGenerator):
         given = [unflatten_dict(point) for point in given]
     elif type(searcher).__name__ == "HyperOptSearch":
-        for point in given:  # it has the indices of those choices that are not at the top
+        for point in given:  # it takes the index of a choice that is nested
             for name in point:
                 if "/" in name and isinstance(domains[name], Categorical):
                     point[name] = domains[name].categories.index(point[name])

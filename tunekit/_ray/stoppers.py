@@ -1,4 +1,4 @@
-"""Calls Tune's stopping criteria with validated results if they read validated metrics."""
+"""Call Tune's stopping criteria with validated results if they read validated metrics."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ _WITHOUT_STATE = (types.FunctionType, types.BuiltinFunctionType)
 
 
 def reads_metrics(stopper: Stopper) -> bool:
-    """Return whether a stopper may read a metric; those that count or look at the clock do not."""
+    """Return whether a stopper may read a metric, rather than count results or measure time."""
     return any(_criterion(part).reads is not Reads.NOTHING for part in _parts(stopper))
 
 
 class ValidatedStopper(CombinedStopper):
-    """The user's stoppers; those that read validated metrics are asked with validated results.
+    """The user's stoppers; those that read validated metrics get validated results.
 
-    Tune keeps it with the experiment's state, and so what the stoppers have counted.
+    Tune saves it with the experiment's state, including the stoppers' counts.
 
     Args:
-        stopper: What Tune has made of ``RunConfig(stop=...)``.
+        stopper: Tune's stopper for ``RunConfig(stop=...)``.
     """
 
     def __init__(self, stopper: Stopper):
         super().__init__(*_parts(stopper))
         self._criteria = [_criterion(part) for part in self._stoppers]
-        # The newest place (generation, iteration) of each trial of which a result was judged.
+        # The newest generation and iteration of each trial with a validated result.
         self._newest: dict[str, tuple[int, int]] = {}
         self._told: set[str] = set()
         self._validated: Callable[[], Collection[str]] = tuple
@@ -61,21 +61,21 @@ class ValidatedStopper(CombinedStopper):
         """Connect it with the sweep.
 
         Args:
-            validated: Names of the metrics of which only validated values count.
-            fail: Called with the error of a stopper that has raised; that one is not called again.
+            validated: Returns the metrics for which only validated values count.
+            fail: Called with the error of a stopper that has raised, which is not called again.
         """
         self._validated, self._fail = validated, fail
         for each in self._criteria:
             if each.broken:
                 logger.warning(
                     "%s of RunConfig(stop=...) raised an error before the sweep was interrupted, "
-                    "and is no longer called.",
+                    "so it is no longer called.",
                     _name_of(each.ask),
                 )
 
     @property
     def by_metrics(self) -> bool:
-        """Return whether any of them may read a metric."""
+        """Return whether any stopper may read a metric."""
         return any(each.reads is not Reads.NOTHING for each in self._criteria)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
@@ -94,8 +94,8 @@ class ValidatedStopper(CombinedStopper):
 
         Args:
             trial_id: The trial.
-            result: The result; one that was shown before is passed over.
-            produced: Names of the metrics that validations have produced.
+            result: The result; one that was already passed is ignored.
+            produced: The metrics that validations have produced.
             again: Whether it was already evaluated before the sweep was interrupted.
         """
         place = (result.get(GENERATION, 0), result[ITERATION])
@@ -125,10 +125,16 @@ class ValidatedStopper(CombinedStopper):
             )
         try:
             return each.judged(trial_id, result, names, again=again)
-        except Exception as error:  # the user's
+        except Exception as error:  # an error of user code
             each.broken = True
-            wrong = _error_of(each, trial_id, result, produced, error)
-            if again or self._fail is None:  # it ended the sweep before
+            wrong = StopperError(
+                f"{_name_of(each.ask)} of RunConfig(stop=...) raised {type(error).__name__}: "
+                f"{error}, when it got the validated result of trial {trial_id} at iteration "
+                f"{result[ITERATION]}. Validation has returned {_listed(produced)}; the result has "
+                "these and what training reported. Fix the stopper for the next sweep. This one is "
+                "saved, and continues without it: tunekit.Tuner.restore(...).fit()."
+            )
+            if again or self._fail is None:  # it has already ended the sweep
                 logger.warning("%s", wrong)
             else:
                 self._fail(wrong)
@@ -136,22 +142,6 @@ class ValidatedStopper(CombinedStopper):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_validated": tuple, "_fail": None}
-
-
-def _error_of(
-    each: Criterion,
-    trial_id: str,
-    result: Mapping[str, Any],
-    produced: Collection[str],
-    error: Exception,
-) -> StopperError:
-    return StopperError(
-        f"{_name_of(each.ask)} of RunConfig(stop=...) raised {type(error).__name__}: {error}, when "
-        f"it got the validated result of trial {trial_id} at iteration {result[ITERATION]}. "
-        f"Validation has returned {_listed(produced)}; the result has these and what training "
-        "reported. Fix it for the next sweep; this one is saved, and continues without it: "
-        "tunekit.Tuner.restore(...).fit()."
-    )
 
 
 def _listed(names: Collection[str]) -> str:

@@ -1,4 +1,4 @@
-"""Files of an experiment and its trials, where they are kept and where the driver writes them."""
+"""The files of an experiment and its trials, in storage and where the driver writes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
     "trial_files",
 ]
 
-#: What Tune writes first into an experiment's folder.
+#: The first file that Tune writes into an experiment's folder.
 TUNER_FILE = "tuner.pkl"
 
 
@@ -39,13 +39,13 @@ def absolute(path: str, filesystem: pyarrow.fs.FileSystem | None = None) -> str:
 def storage_at(
     path: str, filesystem: pyarrow.fs.FileSystem | None
 ) -> tuple[pyarrow.fs.FileSystem, str]:
-    """The storage that a path or URI is in, and the path there; local ones may be relative."""
+    """Return the storage of a path or URI, and the path there; a local path may be relative."""
     found, below = get_fs_and_path(absolute(path, filesystem), filesystem)
     return found, below
 
 
 def joined(source: str, below: str) -> str:
-    """Return the path or URI of what is below a folder; a URI's query stays at its end.
+    """Return the path or URI of something below a folder; a URI's query stays at its end.
 
     Example:
         >>> joined("/results", "digits"), joined("s3://bucket/results?region=eu", "digits")
@@ -63,7 +63,7 @@ def exists(filesystem: pyarrow.fs.FileSystem, path: str) -> bool:
 
 
 def paths_in(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:
-    """The paths of what is in a folder of a storage; none if it is not there."""
+    """Return the paths in a folder of a storage; none if there is no folder."""
     selector = pyarrow.fs.FileSelector(folder, allow_not_found=True)
     return [f"{folder}/{info.base_name}" for info in filesystem.get_file_info(selector)]
 
@@ -71,7 +71,7 @@ def paths_in(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:
 def changed_at(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:
     """Return when a folder, or anything in it, was written last, in seconds since the epoch.
 
-    None if the storage does not say of any.
+    None if the storage does not record it.
     """
     selector = pyarrow.fs.FileSelector(folder, recursive=True, allow_not_found=True)
     infos = [filesystem.get_file_info(folder), *filesystem.get_file_info(selector)]
@@ -79,20 +79,15 @@ def changed_at(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:
 
 
 def trial_files(trial: Trial, *names: str) -> list[Path]:
-    """The driver's copies of files of a trial.
+    """Return the driver's copies of files of a trial.
 
-    Where there is none, as after a restore on another machine, what the storage has is fetched.
+    Missing ones are fetched from storage, for example after a restore on another machine.
     """
-    folder = Path(trial.local_path)
-    return [_fetched(trial, folder / name) for name in names]
-
-
-def _fetched(trial: Trial, local: Path) -> Path:
-    if local.exists():
-        return local
-    stored, filesystem = trial.storage.trial_fs_path, trial.storage.storage_filesystem
-    stored = f"{stored}/{local.name}"
-    if filesystem.get_file_info(stored).type == pyarrow.fs.FileType.File:
-        local.parent.mkdir(parents=True, exist_ok=True)
-        pyarrow.fs.copy_files(stored, str(local), source_filesystem=filesystem)
-    return local
+    filesystem, found = trial.storage.storage_filesystem, []
+    for name in names:
+        local, stored = Path(trial.local_path, name), f"{trial.storage.trial_fs_path}/{name}"
+        if not local.exists() and exists(filesystem, stored):
+            local.parent.mkdir(parents=True, exist_ok=True)
+            pyarrow.fs.copy_files(stored, str(local), source_filesystem=filesystem)
+        found.append(local)
+    return found

@@ -137,6 +137,13 @@ class _DistributedTrial(tune.Trainable):
     ahead = 1
     #: Whether the sweep validates checkpoints, and whether workers wait in reports with one.
     validates = stands = False
+    # The workers, and the trainer that they were started for.
+    _workers: TrialWorkerGroup | None = None
+    _group_of: DataParallelTrainer | None = None
+    _uploads: _Uploads | None = None
+    # The undecided report, and its checkpoint until that is saved.
+    _report: Report | None = None
+    _unsaved: Any = None
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
@@ -145,17 +152,14 @@ class _DistributedTrial(tune.Trainable):
     # Called by Tune ----------------------------------------------------------------------------
 
     def setup(self, config: dict[str, Any]) -> None:
-        self._workers: TrialWorkerGroup | None = None
-        self._assigned: bool = False
-        self._group_of: DataParallelTrainer | None = None
-        self._report: Report | None = None
-        self._uploads: _Uploads | None = None
-        self._unsaved: Any = None
+        self._assigned = False
+        self._begin_at, self._begin_after = self.config.get("resume_from_checkpoint"), 0
+        self._report, self._unsaved = None, None
         self._last_metrics: dict[str, Any] = {}
-        self._assign_anew()
+        self._last_result: dict[str, Any] = {}
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self._assign_anew()
+        self.setup(new_config)
         return True
 
     def restore(self, checkpoint_path: Any) -> None:
@@ -243,13 +247,6 @@ class _DistributedTrial(tune.Trainable):
             self._workers, self._assigned = None, False
             self._report, self._unsaved = None, None
             self._iteration = self._begin_after
-
-    def _assign_anew(self) -> None:
-        self._assigned = False
-        self._begin_at, self._begin_after = self.config.get("resume_from_checkpoint"), 0
-        self._report, self._unsaved = None, None
-        self._last_metrics = {}
-        self._last_result: dict[str, Any] = {}
 
     def _assign(self) -> TrialWorkerGroup:
         """Assign the trial to the living workers, or start new ones."""

@@ -66,8 +66,6 @@ _KILL_S = 30.0
 # separately. XGBoost's rendezvous, for example, serves only one loop and waits for all workers.
 _LASTING = ("ray.train.torch.config.TorchConfig", "ray.train.backend.BackendConfig")
 
-_DIED = "a worker died"
-
 
 @dataclass(frozen=True)
 class Begun:
@@ -208,38 +206,35 @@ class TrialWorkerGroup:
         in_step = False
         try:
             with self._link.polling:
-                in_step = yield from self._beside(call, alone)
+                if self._link.group is None:
+                    raise self._error or WorkersLost("a worker died")
+                workers = self._link.group.get_workers()[: 1 if alone else None]
+                name = ray.get_runtime_context().get_task_name() or "validate"
+                backend = self._trainer.backend_config
+                # The context of a thread outside the training loop sets its device, for example.
+                context = backend.train_func_context if lasts(backend) else contextlib.nullcontext
+                ranks = {
+                    generator_in(worker.actor, name)(side_task, call, alone, context): rank
+                    for rank, worker in enumerate(workers)
+                }
+                while ranks:
+                    (stream, *_), _ = ray.wait(list(ranks), num_returns=1)
+                    try:
+                        item = ray.get(next(stream))
+                    except (StopIteration, TaskCancelledError):
+                        del ranks[stream]
+                        continue
+                    except RayTaskError:
+                        raise
+                    except RayError as error:
+                        raise WorkersLost("a worker died") from error
+                    yield ranks[stream], item
+                    if isinstance(item, Raised) and len(workers) > 1:
+                        return
+                in_step = True
         finally:
             if not in_step:
                 self.dismiss()
-
-    def _beside(
-        self, call: Callable[[], Generator[Any, None, Any]], alone: bool
-    ) -> Generator[Any, None, bool]:
-        """Do so; return whether all workers are still in step."""
-        if self._link.group is None:
-            raise self._error or WorkersLost(_DIED)
-        actors = [worker.actor for worker in self._link.group.get_workers()][: 1 if alone else None]
-        name = ray.get_runtime_context().get_task_name() or "validate"
-        given = call, alone, _thread_context(self._trainer.backend_config)
-        ranks = {
-            generator_in(actor, name)(side_task, *given): rank for rank, actor in enumerate(actors)
-        }
-        while ranks:
-            (stream, *_), _ = ray.wait(list(ranks), num_returns=1)
-            try:
-                item = ray.get(next(stream))
-            except (StopIteration, TaskCancelledError):
-                del ranks[stream]
-                continue
-            except RayTaskError:
-                raise
-            except RayError as error:
-                raise WorkersLost(_DIED) from error
-            yield ranks[stream], item
-            if isinstance(item, Raised) and len(actors) > 1:
-                return False
-        return True
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:
         """Return the next event of the newest assignment; None if there is none in time."""
@@ -312,12 +307,6 @@ class TrialWorkerGroup:
             callbacks=[self._link, *callbacks],
         )
         await self._controller.run()
-
-
-def _thread_context(backend_config: Any) -> Any:
-    """Return the context that sets up a thread outside the training loop, such as its device."""
-    lasting = lasts(backend_config)
-    return backend_config.train_func_context if lasting else contextlib.nullcontext
 
 
 class _Link(ReportCallback, WorkerGroupCallback):

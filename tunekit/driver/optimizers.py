@@ -8,7 +8,7 @@ from typing import Any
 import ray
 from ray.tune.experiment import Trial
 
-from tunekit._ray.optimizers import ask_for_groups
+from tunekit._ray.actors import ask_for_groups
 from tunekit.core.events import Exploited
 from tunekit.core.lineage import Ancestry
 from tunekit.core.optimizers import left_by_donor, stale
