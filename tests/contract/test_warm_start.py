@@ -216,10 +216,10 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path):
     narrow = {**SPACE, "net": {"width": tune.choice([8, 64])}}
     assert "'net/width' was " in refusal(home, space=narrow, search_alg=OptunaSearch())
     assert "Use tune.choice" in refusal(home, space={"lr": tune.grid_search([0.1])})
-    assert "Plain takes no points" in refusal(home, search_alg=Plain())
+    assert "Plain does not support points" in refusal(home, search_alg=Plain())
     own = OptunaSearch({"lr": tune.uniform(0, 1)}, metric="accuracy", mode="max")
     goal = {"metric": None, "mode": None}
-    assert "of its own" in refusal(home, search_alg=own, tune_config=goal)
+    assert "has its own space" in refusal(home, search_alg=own, tune_config=goal)
     assert "validated 'f1', but 'accuracy'" in refusal(home, tune_config={"metric": "f1"})
     assert "Pass TuneConfig(metric" in refusal(home, tune_config=goal)
     assert "does not exist" in refusal(tmp_path / "none")

@@ -352,6 +352,6 @@ def test_what_tune_has_fetched_of_other_sessions_is_not_copied_back(tmp_path):
     tune._storage = SimpleNamespace(experiment_driver_staging_path=str(tmp_path))
     tune._session_str, tune._stopper = own, None
     tune._cached_trial_decisions, tune._queued_trial_decisions = {}, {}
-    Controller(tune).begin_anew()
+    Controller(tune).begin_session()
     left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")]
     assert sorted(left) == sorted(kept)

@@ -22,13 +22,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 
 from tunekit._ray.storage import changed_at, exists, paths_in
-from tunekit.core.events import (
-    CheckpointSaved,
-    Event,
-    Exploited,
-    TrialAdded,
-    ValidationRequested,
-)
+from tunekit.core.events import CheckpointSaved, Event, Exploited, TrialAdded, ValidationRequested
 from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.retention import Kept, left_over, rank, surplus
 from tunekit.core.values import number
@@ -209,10 +203,7 @@ class LeasingCheckpointManager(_CheckpointManager):
 
     @classmethod
     def install(
-        cls,
-        trial: Trial,
-        leased: Container[str],
-        validated_names: Callable[[], Collection[str]],
+        cls, trial: Trial, leased: Container[str], validated_names: Callable[[], Collection[str]]
     ) -> None:
         """Replace the trial's manager, keeping its state."""
         old = trial.run_metadata.checkpoint_manager

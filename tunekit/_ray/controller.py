@@ -485,7 +485,7 @@ class Controller:
             trial.update_resources(change.resources)
         self.changed(trial)
 
-    def begin_anew(self) -> None:
+    def begin_session(self) -> None:
         """Reset saved state of Tune that applies only to the former session.
 
         This is the rest of the time budget, and the end of the search that follows when it is used
@@ -842,9 +842,7 @@ class PendingTrials:
     """
 
     def __init__(
-        self,
-        trials: Iterable[Trial] = (),
-        starts: Callable[[Trial], bool] = lambda trial: False,
+        self, trials: Iterable[Trial] = (), starts: Callable[[Trial], bool] = lambda trial: False
     ):
         self._trials: OrderedDict[Trial, None] = OrderedDict.fromkeys(trials)
         self._starts = starts

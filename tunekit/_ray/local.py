@@ -157,11 +157,7 @@ class LocalSweep:
                 resume_config=resume,
             )
         self.controller._actor_manager = self._actors = _LocalActors(
-            self.controller,
-            clock,
-            slots if callable(slots) else lambda: slots,
-            seconds,
-            next_due,
+            self.controller, clock, slots if callable(slots) else lambda: slots, seconds, next_due
         )
         # Trainable classes themselves, not actor classes.
         self.controller._class_cache = SimpleNamespace(get=lambda trainable_cls: trainable_cls)

@@ -34,6 +34,7 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.utils.log import Verbosity, has_verbosity
 
 from tunekit._ray.controller import Controller
+from tunekit.core.engine import Engine
 from tunekit.core.history import VALIDATED_ITERATION
 from tunekit.core.metrics import flatten
 from tunekit.core.progress import other_metrics
@@ -42,18 +43,12 @@ __all__ = ["Display", "ProgressSource", "reported"]
 
 
 class ProgressSource(Protocol):
-    """Supplies the status of a sweep's validations."""
+    """Supply the status of a sweep's validations."""
+
+    engine: Engine  #: the state of the sweep
 
     def progress(self) -> list[str]:
         """Return the status of the validations, line by line."""
-
-    @property
-    def judged_by(self) -> list[str]:
-        """The metrics that decisions use."""
-
-    @property
-    def validated_names(self) -> Collection[str]:
-        """The metrics that validation is known to produce."""
 
     @property
     def unreported(self) -> Collection[str]:
@@ -84,7 +79,7 @@ class _Shown:
 
 def _own_columns(source: ProgressSource) -> list[str]:
     """Return the fixed columns, in order."""
-    return [*source.judged_by, VALIDATED_ITERATION]
+    return [*sorted(source.engine.required), VALIDATED_ITERATION]
 
 
 def _scored(source: ProgressSource, trials: Iterable[Any]) -> list[Any]:
@@ -114,7 +109,7 @@ def _metric_columns(source: ProgressSource, trials: Sequence[Any], most: int) ->
     common = {name: title for name, title in DEFAULT_COLUMNS.items() if name not in own}
     results = [trial.last_result for trial in trials if trial.last_result]
     shown = [*own, *common, *AUTO_RESULT_KEYS]
-    others = other_metrics(results, source.validated_names, shown, most)
+    others = other_metrics(results, source.engine.history.names.keys(), shown, most)
     return {**{name: name for name in own}, **common, **{name: name for name in others}}
 
 
@@ -163,7 +158,7 @@ class _TerminalReporter(TuneTerminalReporter):
 
 
 class _ShowsValidations:
-    """Extends Tune's reporters with the data of :class:`ProgressSource`.
+    """Extend Tune's reporters with the data of :class:`ProgressSource`.
 
     The status of validations is in the scheduler's summary, which every reporter gets.
     """

@@ -284,7 +284,7 @@ class Proxy:
 
 
 class _Instead:
-    """Wraps an object and replaces some of its attributes."""
+    """Wrap an object and replace some of its attributes."""
 
     def __init__(self, real: Any, **instead: Any):
         self.__dict__.update(instead)

@@ -85,15 +85,10 @@ _KINDS: dict[type, Kind] = {
     HyperBandScheduler: _HYPERBAND,
     HyperBandForBOHB: replace(_HYPERBAND, traits=Traits(at_times=True, clones=False)),
     PopulationBasedTraining: Kind(
-        Traits(at_times=True),
-        rule=decision_points.pbt,
-        alike=alike.pbt,
-        time_attr="_time_attr",
+        Traits(at_times=True), rule=decision_points.pbt, alike=alike.pbt, time_attr="_time_attr"
     ),
     PopulationBasedTrainingReplay: Kind(
-        Traits(at_times=True, replays=True),
-        rule=decision_points.replay,
-        alike=lambda *_: True,
+        Traits(at_times=True, replays=True), rule=decision_points.replay, alike=lambda *_: True
     ),
 }
 

@@ -309,9 +309,7 @@ def _train(train_loop: Callable[..., Any], loop_context: Any, assignment: Assign
     _begin(context, assignment)
     set_train_fn_utils(_Utils(assignment))
     loop = construct_train_func(
-        train_loop,
-        config=assignment.run_context.train_loop_config,
-        train_func_context=loop_context,
+        train_loop, config=assignment.run_context.train_loop_config, train_func_context=loop_context
     )
     try:
         with contextlib.suppress(_Leave):

@@ -1,4 +1,4 @@
-"""Carries out manual requests to a running sweep: stop, pause, continue or add a trial."""
+"""Carry out manual requests to a running sweep: stop, pause, continue or add a trial."""
 
 from __future__ import annotations
 

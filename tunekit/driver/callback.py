@@ -63,13 +63,7 @@ from tunekit.driver.failures import FailureReports
 from tunekit.driver.optimizers import Optimizers
 from tunekit.driver.requests import Requests, receive
 from tunekit.driver.restore import Restore
-from tunekit.errors import (
-    AlreadyRunningError,
-    ConfigError,
-    RestoreError,
-    TunekitError,
-    WiringError,
-)
+from tunekit.errors import AlreadyRunningError, ConfigError, RestoreError, TunekitError, WiringError
 from tunekit.evaluation.stages import StageEvaluation
 from tunekit.journal.home import Home
 from tunekit.journal.ledger import Ledger
@@ -271,12 +265,13 @@ class ValidationCallback(tune.Callback):
                 itself.
         """
         if not self._loggers:
-            self._loggers = [
-                JsonLogger(),
-                TensorBoardLogger(self._goal, lambda: self.searched or ()),
-            ]
+            self._loggers = [JsonLogger(), TensorBoardLogger(self._goal, self._searched_names)]
         self._loggers += [validated(other) for other in others]
         return list(self._loggers)
+
+    def _searched_names(self) -> Collection[str]:
+        """Return the searched hyperparameters, by flat name, as far as known."""
+        return self.searched or ()
 
     def _goal(self) -> tuple[frozenset[str], str | None]:
         """Return the metrics that the sweep uses, and the mode."""
@@ -481,7 +476,7 @@ class ValidationCallback(tune.Callback):
         if controller is None:
             return
         if controller.resumed:
-            controller.begin_anew()
+            controller.begin_session()
         controller.look_at_reports_first(receive)
         if restore.past:
             told = restore.replay(controller)
@@ -806,16 +801,6 @@ class ValidationCallback(tune.Callback):
             self._draining.awaited([one for v in self.validators for one in v.statuses()]),
         ]
         return [line for line in lines if line is not None]
-
-    @property
-    def judged_by(self) -> list[str]:
-        """Return the sweep's objectives."""
-        return sorted(self.engine.required)
-
-    @property
-    def validated_names(self) -> Collection[str]:
-        """Return the metrics that validation has produced."""
-        return self.history.names.keys()
 
     @property
     def unreported(self) -> Collection[str]:

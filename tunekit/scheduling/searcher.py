@@ -110,10 +110,7 @@ class ValidatedSearcher(Searcher):
         return innermost
 
     def attach(
-        self,
-        refresh: Callable[[], None],
-        constraints: Sequence[Constraint],
-        added: Collection[str],
+        self, refresh: Callable[[], None], constraints: Sequence[Constraint], added: Collection[str]
     ) -> None:
         """Connect it with a sweep.
 
@@ -125,9 +122,7 @@ class ValidatedSearcher(Searcher):
         self._refresh, self._constraints, self._added = refresh, constraints, added
 
     def begin_from(
-        self,
-        former: Sequence[tuple[Point, Mapping[str, Any]]],
-        constraints: Sequence[Constraint],
+        self, former: Sequence[tuple[Point, Mapping[str, Any]]], constraints: Sequence[Constraint]
     ) -> None:
         """Pass another sweep's results to your searcher before its first own suggestion.
 

@@ -125,7 +125,7 @@ class TrialActions:
             self._relieve_starvation(held)
 
     def _starting(self, trial_id: str, now: float) -> None:
-        """Record that a trial has its resources and is starting, in a slot that may be released."""
+        """Record that a trial has its resources and is starting, perhaps in a released slot."""
         if self._starts.begins(trial_id, now):
             self.waiting.given_up = max(0, self.waiting.given_up - 1)
 
