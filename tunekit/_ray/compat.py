@@ -105,10 +105,7 @@ NEEDED_BY_TRAINERS = {
     ),
     "ray.train.v2._internal.execution.failure_handling": "create_failure_policy",
     "ray.train.v2._internal.execution.scaling_policy": "create_scaling_policy",
-    "ray.train.v2._internal.execution.storage": (
-        "delete_fs_path _exists_at_fs_path _list_at_fs_path "
-        "StorageContext.make_default_checkpoint_dir_name"
-    ),
+    "ray.train.v2._internal.execution.storage": "StorageContext.make_default_checkpoint_dir_name",
     "ray.train.v2._internal.execution.train_fn_utils": "get_train_fn_utils set_train_fn_utils",
     "ray.train.v2._internal.execution.train_fn_utils:DistributedTrainFnUtils": (
         "get_checkpoint report"

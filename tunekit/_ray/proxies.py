@@ -120,7 +120,7 @@ class Proxy:
         self.judging = False
         #: Whether the scheduler was notified that it failed.
         self.failed = False
-        #: Whether Tune has passed its newest report to the scheduler before it was recorded.
+        #: Whether Tune has passed its newest report to the scheduler, but not yet to the loggers.
         self.offered = False
         #: The entry in the scheduler's internal state that this report's score fills, if any.
         self.serves: float | None = None

@@ -19,11 +19,6 @@ from typing import Any
 from ray import train, tune
 from ray.train._internal.session import _TrainingResult
 from ray.train.v2._internal.execution.context import TrainRunContext
-from ray.train.v2._internal.execution.storage import (
-    _exists_at_fs_path,
-    _list_at_fs_path,
-    delete_fs_path,
-)
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.tune.result import (
     DONE,
@@ -33,6 +28,8 @@ from ray.tune.result import (
     TRAINING_ITERATION,
 )
 
+from tunekit._ray.checkpoints import delete_checkpoint
+from tunekit._ray.storage import exists, paths_in
 from tunekit._ray.worker_group import (
     Begun,
     Ended,
@@ -167,7 +164,7 @@ class _DistributedTrial(tune.Trainable):
         if not isinstance(saved, _TrainingResult):
             saved = _TrainingResult(checkpoint=saved, metrics={})
         checkpoint = saved.checkpoint
-        if not _exists_at_fs_path(checkpoint.filesystem, checkpoint.path):
+        if not exists(checkpoint.filesystem, checkpoint.path):
             raise DistributedTrialError(
                 f"The checkpoint {checkpoint.path} that trial {self.trial_id} is to resume from "
                 "does not exist. Was it deleted, or the experiment moved?"
@@ -333,16 +330,8 @@ class _Uploads:
     def delete_rest(self) -> None:
         """Delete the checkpoints that Tune has not received."""
         try:
-            there = _list_at_fs_path(self._filesystem, self._folder)
+            there = [path.rpartition("/")[2] for path in paths_in(self._filesystem, self._folder)]
+            for name in abandoned(there, self.token, self._taken):
+                delete_checkpoint(self._filesystem, f"{self._folder}/{name}")
         except OSError as error:
             logger.warning("Surplus uploads in %s cannot be deleted: %s", self._folder, error)
-            return
-        for name in abandoned(there, self.token, self._taken):
-            path = posixpath.join(self._folder, name)
-            try:
-                delete_fs_path(self._filesystem, path)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                logger.warning("%s cannot be deleted: %s", path, error)
-                return
