@@ -171,7 +171,7 @@ def test_a_wish_that_cannot_be_met_is_an_error_in_the_function(tmp_path, wish, m
 
 
 @pytest.mark.parametrize("registers", [False, True])
-def test_without_validation_a_function_that_saves_by_itself_may_begin_session(tmp_path, registers):
+def test_without_validation_a_function_that_saves_by_itself_may_begin_anew(tmp_path, registers):
     """As in Tune; only what tunekit saves must be resumed."""
 
     def begins_anew(config):

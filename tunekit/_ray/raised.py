@@ -34,24 +34,16 @@ class LoopError(Exception):
     """An exception of a user's loop as text, which any process can read.
 
     Args:
-        kind: The name of its class.
-        message: Its message.
-        trace: Its traceback.
+        raised: The exception.
 
     Example:
-        >>> print(LoopError("ValueError", "no such class", "Traceback ..."))
+        >>> print(LoopError(Raised("ValueError", "no such class", "Traceback ...")))
         ValueError: no such class
     """
 
-    def __init__(self, kind: str, message: str, trace: str):
-        super().__init__(kind, message, trace)
-        self.tunekit_raised = Raised(kind, message, trace)
-
-    @classmethod
-    def of(cls, error: BaseException) -> LoopError:
-        """Convert an exception."""
-        raised = described(error)
-        return cls(raised.kind, raised.message, raised.trace)
+    def __init__(self, raised: Raised):
+        super().__init__(raised)
+        self.tunekit_raised = raised
 
     def __str__(self) -> str:
         return self.tunekit_raised.reason.removeprefix("raised ")
@@ -69,4 +61,4 @@ def legible_error(error: BaseException) -> BaseException:
         >>> print(legible_error(Odd(7, "no such class")))
         Odd: no such class
     """
-    return error if travels(error) else LoopError.of(error)
+    return error if travels(error) else LoopError(described(error))

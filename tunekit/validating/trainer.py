@@ -141,7 +141,7 @@ class TrainerValidation:
         call = partial(_on_each_rank, partial(_kept_loop, self._loop_ref), config, told_now())
         found = _of_all(self._workers.beside(call, alone=False))
         if isinstance(found, Raised):
-            raise LoopError(found.kind, found.message, found.trace)
+            raise LoopError(found)
         return admitted(found, opened)
 
     def _trainer(self, folder: str, **settings: Any) -> Any:
