@@ -120,7 +120,7 @@ class ByHand:
 
     def _cannot_add(self, name: str, config: Mapping[str, Any]) -> str:
         if not can_add(self.controller.search_alg):
-            return "the sweep's search algorithm, which is not Tune's, does not support additional trials"
+            return "the sweep's search algorithm, which is not Tune's, cannot add trials"
         known, required = self.controller.searched()
         problems = problems_of(config, self.space(), known=known, required=required)
         if not problems:
