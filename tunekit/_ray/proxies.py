@@ -108,6 +108,9 @@ class Proxy:
         trial: The trial; None for a trial that a saved scheduler knows, until Tune adds it.
     """
 
+    #: Tune waits for saves; a scheduler does not see them.
+    is_saving = False
+
     def __init__(self, proxies: Proxies, trial: Trial | None = None):
         self._proxies = proxies
         self.real: Trial = trial
@@ -189,10 +192,6 @@ class Proxy:
         ended = self.phase is Desired.ENDED or self.status == Trial.ERROR
         ended = ended or self._proxies.paused_by_hand(self.trial_id)
         return ended or (self.judging and self.doing is Actual.ENDED)
-
-    @property
-    def is_saving(self) -> bool:
-        return False
 
     @property
     def last_result(self) -> dict[str, Any]:

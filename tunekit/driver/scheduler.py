@@ -52,6 +52,9 @@ class ValidatedScheduler(TrialScheduler):
         >>> scheduler = ValidatedScheduler(ASHAScheduler(max_t=27, grace_period=1))
     """
 
+    #: None, because Tune must not look for the metric in reports, which may lack it.
+    metric = None
+
     def __init__(self, scheduler: TrialScheduler):
         problems = Problems("ValidatedScheduler")
         if isinstance(scheduler, ValidatedScheduler):
@@ -110,11 +113,6 @@ class ValidatedScheduler(TrialScheduler):
         return callbacks[0]
 
     # Before the sweep --------------------------------------------------------------------------
-
-    @property
-    def metric(self) -> None:
-        """Return None: Tune must not look for the metric in reports, which may lack it."""
-        return None
 
     @property
     def supports_buffered_results(self) -> bool:

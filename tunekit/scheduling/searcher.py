@@ -47,6 +47,10 @@ class ValidatedSearcher(Searcher):
         >>> searcher = ValidatedSearcher(OptunaSearch(metric="accuracy", mode="max"))
     """
 
+    #: None, because Tune must not look for the metric in reports, which may lack it.
+    metric = None
+    mode = None
+
     def __init__(self, searcher: Searcher):
         problems = Problems("ValidatedSearcher")
         if isinstance(searcher, ValidatedSearcher):
@@ -79,16 +83,6 @@ class ValidatedSearcher(Searcher):
         while found is not None and not isinstance(found, cls):
             found = getattr(found, "searcher", None)
         return found
-
-    @property
-    def metric(self) -> None:
-        """Return None: Tune must not look for the metric in reports, which may lack it."""
-        return None
-
-    @property
-    def mode(self) -> None:
-        """Return None, as for the metric."""
-        return None
 
     @property
     def objectives(self) -> dict[str, str | None]:
