@@ -294,7 +294,7 @@ def test_a_sweep_whose_last_trials_are_paused_waits_and_says_so(tmp_path, caplog
         "`tunekit continue` or `tunekit stop`."
     ]
     assert shown[0] == "paused by hand" and "It is paused by hand" in shown[1]
-    assert "pause by hand: taken up" in shown[1]
+    assert "pause by hand: accepted" in shown[1]
     assert ran.lengths() == {0: 6, 1: 6, 2: 6}
 
 

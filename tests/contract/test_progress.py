@@ -334,7 +334,7 @@ def test_validations_without_resources_are_spoken_of(tmp_path):
         if ran.trials[0].is_finished():
             break
     spoken = [line for line in seen if line.startswith("No validation runs")]
-    assert spoken[0] == "No validation runs: none has got its resources for 10 s"
+    assert spoken[0] == "No validation is running: none has had resources for 10 s"
     assert seen[spoken[0]] == 11
 
 

@@ -136,7 +136,7 @@ def test_a_checkpoint_that_is_gone_is_an_outcome_with_a_reason(tmp_path):
         e for e in read(tmp_path / "sweep") if e["event"] == "ended" and e["id"] == pending["id"]
     ]
     assert event["status"] == "failed"
-    assert "not in the storage any more" in event["reason"] and str(gone) in event["reason"]
+    assert "no longer in the storage" in event["reason"] and str(gone) in event["reason"]
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
     # The trial went on from the checkpoint before it, and ran the iteration again.
     assert complete(ran)

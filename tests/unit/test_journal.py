@@ -30,7 +30,7 @@ from tunekit.core.events import (
     ValidationRequested,
     Waited,
 )
-from tunekit.core.validation import Attempt, Outcome, Request, Status
+from tunekit.core.validation import Outcome, Request, Status
 from tunekit.errors import JournalError
 from tunekit.journal import session
 from tunekit.journal.encoding import Opaque, resolve_opaque
@@ -83,7 +83,7 @@ def test_a_life_can_be_read_back(tmp_path):
     journal = journal_in(tmp_path)
     journal.append(CheckpointSaved.of(REQUEST, 0.5, checkpoint=WHERE, used=True))
     journal.append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
-    journal.append(AttemptStarted.of(Attempt(REQUEST, 1), 2.0))
+    journal.append(AttemptStarted(time=2.0, id=REQUEST.id, attempt=1))
     failed = Outcome(REQUEST, Status.FAILED, reason="raised X", error="trace\nback", attempts=1)
     journal.append(ValidationEnded.of(failed, 3.0))
     journal.append(ScoreDelivered.of(REQUEST, 4.0, decision="STOP"))
@@ -105,14 +105,14 @@ def test_a_torn_last_line_is_left_out_and_the_next_session_goes_on(tmp_path):
     with (tmp_path / "journal/000001.jsonl").open("a") as file:
         file.write('{"n": 2, "event": "ended", "ti')
     assert [event["event"] for event in read(tmp_path)] == ["requested"]
-    journal_in(tmp_path, begins=False).append(AttemptStarted.of(Attempt(REQUEST, 1), 2.0))
+    journal_in(tmp_path, begins=False).append(AttemptStarted(time=2.0, id=REQUEST.id, attempt=1))
     assert [(e["n"], e["event"]) for e in read(tmp_path)] == [(2, "requested"), (4, "started")]
 
 
 def test_a_new_sweep_in_the_same_folder_begins_anew(tmp_path):
     journal_in(tmp_path).append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
     second = journal_in(tmp_path)
-    second.append(AttemptStarted.of(Attempt(REQUEST, 1), 2.0))
+    second.append(AttemptStarted(time=2.0, id=REQUEST.id, attempt=1))
     assert [event["event"] for event in read(tmp_path)] == ["started"]
     assert second.last == 4
 
@@ -122,7 +122,7 @@ def test_a_session_may_have_several_files(tmp_path):
     journal = Journal(folder)
     journal.append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
     folder.close()  # as when it cannot go on with one
-    journal.append(AttemptStarted.of(Attempt(REQUEST, 1), 2.0))
+    journal.append(AttemptStarted(time=2.0, id=REQUEST.id, attempt=1))
     assert folder.names("journal") == ["000001.jsonl", "000002.jsonl"]
     assert [(e["n"], e["event"]) for e in read(tmp_path)] == [(2, "requested"), (3, "started")]
 
@@ -130,7 +130,7 @@ def test_a_session_may_have_several_files(tmp_path):
 def test_numbers_go_on_after_lines_that_were_lost(tmp_path):
     journal_in(tmp_path).append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
     journal = journal_in(tmp_path, begins=False, after=40)  # as of which a saved state was
-    journal.append(AttemptStarted.of(Attempt(REQUEST, 1), 2.0))
+    journal.append(AttemptStarted(time=2.0, id=REQUEST.id, attempt=1))
     assert [event["n"] for event in read(tmp_path)] == [2, 42]
 
 

@@ -1,4 +1,4 @@
-"""The validations of one stage: owed, requested and ended."""
+"""The validations of one stage: to be requested, pending and ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Backlog:
     """The validations that the scheduler decides by, or those of a further stage.
 
     Args:
-        leases: Keeps each checkpoint, from when its validation is owed until :meth:`let_go`.
+        leases: Keeps each checkpoint, from :meth:`owe` to :meth:`let_go`.
 
     Example:
         >>> backlog = Backlog(leases := Leases())
@@ -34,9 +34,9 @@ class Backlog:
         self.unfinished: dict[str, Request] = {}
         # The names of both, by trial.
         self._of_trial: dict[str, dict[str, None]] = {}
-        #: How many validations ended in each way.
+        #: The number of ended validations by status.
         self.counts: Counter[Status] = Counter()
-        #: Seconds that validations ran, added up.
+        #: The total time that validations ran, in seconds.
         self.ran_s = 0.0
 
     def owe(self, request: Request) -> None:
@@ -46,7 +46,7 @@ class Backlog:
         self._leases.take(for_validation(request.id), request.path, request.trial_id)
 
     def request(self, name: str) -> Request | None:
-        """Record that a validation is requested; return the request, None if it was not owed."""
+        """Record that a validation is requested; return the request, None if it is unknown."""
         request = self.owed.pop(name, None)
         if request is not None:
             self.unfinished[name] = request
@@ -80,7 +80,7 @@ class Backlog:
         self._leases.release(for_validation(request.id))
 
     def pending(self, trial_id: str) -> list[Request]:
-        """Return a trial's requests that are owed or unfinished."""
+        """Return a trial's requests that have not ended, including those still to be made."""
         names = self._of_trial.get(trial_id, ())
         return [self.owed.get(name) or self.unfinished[name] for name in names]
 
@@ -90,7 +90,7 @@ class Backlog:
         for key in known ^ (self.owed.keys() | self.unfinished.keys()):
             yield f"{key} is {'not ' if key in known else ''}pending, and its trial differs"
         for key in self.owed.keys() & self.unfinished.keys():
-            yield f"{key} is requested, and owed a request"
+            yield f"{key} is both requested and still to be requested"
         for key, request in (self.owed | self.unfinished).items():
             if self._leases.held(for_validation(key)) != request.path:
                 yield f"the checkpoint of {key} may be deleted, though it is needed"

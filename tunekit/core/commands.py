@@ -2,7 +2,7 @@
 
 :meth:`tunekit.core.engine.Engine.handle` returns them in the order in which
 ``tunekit.driver.callback`` carries them out. They are data: tests compare them, and a restore drops
-those that were carried out already.
+those that were already carried out.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Cancel:
 
 @dataclass(frozen=True)
 class CarryOut:
-    """Do what was asked for by hand."""
+    """Carry out a manual request."""
 
     asked: Asked
 
@@ -115,7 +115,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Deliver:
-    """Deliver a trial's due score, or its end, to the scheduler and the searcher."""
+    """Deliver a trial's next score, or its end, to the scheduler and the searcher."""
 
     trial_id: str
 

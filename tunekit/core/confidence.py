@@ -260,9 +260,8 @@ def _least(mean: float, n: int, variance: float | None, alpha: float) -> float:
         for slope, weight in slopes:
             growth = n * (slope * distance - deviation * _psi(slope, m))
             wealth += (1 - share) / 2 * weight * math.exp(min(growth, 700.0))
-        # As it is at most 1 on both sides of its minimum, it is left out there: the remaining
-        # wealth
-        # falls from the mean on.
+        # It is at most 1 on both sides of its minimum, and is left out there, so that the remaining
+        # wealth falls from the mean on.
         mixture = _mixture(m, mean, n)
         if mixture > 0:
             wealth += share * math.exp(min(mixture, 700.0))

@@ -196,7 +196,7 @@ class Race:
             known = flatten(metrics)
             low, high, n = (_number(known, f"{self._metric}_{end}") for end in ("low", "high", "n"))
             if low is None and n is None:
-                low = high = value  # a function that says nothing of examples is exact
+                low = high = value  # without a number of examples, a value is exact
             found = (value, low, high, None if n is None else int(n))
         self.candidates[name] = Candidate(*ValidationKey.parse(name)[:3], *found)
 
@@ -252,7 +252,7 @@ class Race:
         return found
 
     def _ends(self, name: str) -> tuple[float, float]:
-        """Return the worst and the best value that a candidate can have; large is better."""
+        """Return the worst and the best value that a candidate can have, larger is better."""
         one = self.candidates[name]
         low, high = EVERYTHING if one.low is None or one.high is None else (one.low, one.high)
         worst, best = sorted((self._sign * low, self._sign * high))

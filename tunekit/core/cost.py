@@ -71,7 +71,8 @@ class Cost:
     def __init__(self) -> None:
         self._last = 0.0
         self._slots: dict[str, _Slot] = defaultdict(_Slot)
-        # The attempts that run elsewhere: their trial, since when that is counted, what they hold.
+        # The attempts that run elsewhere: the trial, the time up to which they are accounted for,
+        # and their resources.
         self._running: dict[str, tuple[str, float, _Amounts]] = {}
         # By trial: seconds times amount.
         self._held: dict[str, dict[tuple[str, str], float]] = {}

@@ -103,14 +103,14 @@ class Delivery:
         # Deliveries that broke the rules, in words.
         self._broken: list[str] = []
 
-    # What happens ------------------------------------------------------------------------------
+    # Events ------------------------------------------------------------------------------------
 
     def offered(
         self, trial_id: str, iteration: int, generation: int = 0, *, offered: bool = True
     ) -> None:
         """Record whether Tune showed the scheduler the report of an iteration.
 
-        It does not show a report that ends the trial by itself (``done``, or a stopping criterion).
+        It does not show a report that ends the trial (``done``, or a stopping criterion).
         As in Tune, the score of such a report is delivered only with the completion, even if an
         earlier run of the iteration did not end the trial.
         """
@@ -167,7 +167,7 @@ class Delivery:
         line.over = True
 
     def delivered(self, trial_id: str, place: tuple[int, int], *, counts: bool = True) -> None:
-        """Record that a score was delivered, or cannot be decided by, if not ``counts``."""
+        """Record that a score was delivered; without ``counts``, that it cannot be decided by."""
         line, (generation, iteration) = self._line(trial_id), place
         if generation != line.generation:
             return
@@ -210,7 +210,7 @@ class Delivery:
                 passed_over.append(scored)
         return passed_over
 
-    # What follows ------------------------------------------------------------------------------
+    # Queries -----------------------------------------------------------------------------------
 
     def waits(self, trial_id: str) -> bool:
         """Return whether a validation of the trial has not ended or not been delivered."""

@@ -84,7 +84,7 @@ class TrialRecord:
         serves: What that report's score would serve in its scheduler's internal state.
         used: Whether the scheduler will use that score, or it is the trial's last.
         saved: The generation, iteration and run of its newest checkpoint.
-        clone: The checkpoint that it was overwritten with, until it saves one of its own.
+        clone: The checkpoint that it was overwritten with, until it saves another.
         failed: Whether it has failed and has not restarted.
         unlogged: Outcomes that loggers get only after older ones, in order.
         ended: The requests that have ended and whose scores are not delivered.
@@ -110,7 +110,7 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class Hears:
-    """Allow the scheduler to get results of a trial, which it takes to be running or ended.
+    """Allow the scheduler to get results of a trial, which it considers running or ended.
 
     Attributes:
         trial_id: The trial.
@@ -195,7 +195,7 @@ class Engine:
         self.ancestry = Ancestry()
         #: The scores to deliver to the scheduler.
         self.delivery = Delivery(counts=self._can_be_judged, merged=self.merged)
-        #: The requests by hand that were answered, and the trials that were added so.
+        #: The manual requests that were answered, and the trials that were added by them.
         self.answered: set[str] = set()
         self.added: set[str] = set()
         #: The trials that the scheduler stopped early, in order.
@@ -209,15 +209,14 @@ class Engine:
         self.postponed: list[Outcome] = []
         # The trials with something to deliver, once existing scores can be decided by.
         self._undelivered: dict[str, None] = {}
-        # The trials with events since the last cleanup of what is never delivered. Cleaning up
-        # needs to
-        # know which metrics are validation's.
+        # The trials with events since the last cleanup of what is never delivered, which depends
+        # on which metrics are validation's.
         self._unsettled: dict[str, None] = {}
-        # The requests that an earlier session has left to be made.
+        # The requests that an earlier session did not get to make.
         self._from_before: frozenset[str] = frozenset()
         # The commands that follow from the event that is being applied.
         self._commands: list[Command] = []
-        #: Seconds that trials waited for scores, added up.
+        #: The total time that trials waited for scores, in seconds.
         self.waited_s = 0.0
         #: The least and the greatest score so far, by each metric that the sweep uses.
         self.extremes: dict[str, tuple[float, float]] = {}
@@ -230,7 +229,7 @@ class Engine:
         """Return the state of a trial."""
         return self.trials.setdefault(trial_id, TrialRecord())
 
-    # What happens ------------------------------------------------------------------------------
+    # Events ------------------------------------------------------------------------------------
 
     def handle(self, event: Input) -> list[Command]:
         """Apply an event and return the commands that follow, in order."""
@@ -487,7 +486,7 @@ class Engine:
         self._commands.append(CarryOut(event))
 
     def _let_go_of(self, trial_id: str) -> None:
-        """Forget what was asked of a trial: it has ended, or its scheduler has stopped it."""
+        """Forget the manual requests for a trial that has ended or was stopped by its scheduler."""
         record = self.record(trial_id)
         record.paused = record.stopped = False
 
@@ -499,7 +498,7 @@ class Engine:
                 self.rejected[event.trial_id] = None
                 self._commands.append(Cancel(event.trial_id))
 
-    # What follows ------------------------------------------------------------------------------
+    # Queries -----------------------------------------------------------------------------------
 
     @property
     def required(self) -> frozenset[str]:
@@ -507,7 +506,7 @@ class Engine:
         return self.judged_by.names
 
     def state_by_hand(self, trial_id: str) -> State:
-        """Return what a trial is to someone who wants to stop, pause or continue it."""
+        """Return the state of a trial, as far as manual requests depend on it."""
         record = self.record(trial_id)
         if record.stopped or self.delivery.completed(trial_id) or self.delivery.closed(trial_id):
             return State.ENDED
@@ -535,8 +534,8 @@ class Engine:
 
         Args:
             trial_id: The trial.
-            before: The iteration below which they count; a trial that goes back runs later ones
-            again.
+            before: Only scores of iterations below this one count, because a trial that goes back
+                runs the others again.
         """
         pending = self.delivery.pending(trial_id)
         return [one.serves for one in pending if one.serves is not None and one.iteration < before]
@@ -576,7 +575,7 @@ class Engine:
             yield from (one for one in self.trials if self.delivery.due(one) is not None)
 
     def broken(self) -> Iterator[str]:
-        """Yield broken invariants, in words; nothing as long as the rules hold.
+        """Yield a description of each broken invariant.
 
         Tests check after every event, and so do sweeps with ``TUNEKIT_CHECK=1``: it takes time that
         grows with the sweep.

@@ -11,21 +11,21 @@ of the type, ``time`` is in seconds since the epoch.
 ``started``    an attempt was handed to Ray
 ``began``      it got its resources, and runs
 ``retrying``   it failed, and the validation is tried again
-``estimated``  it has yielded what it knows so far
+``estimated``  it has yielded estimates
 ``ended``      the validation ended for good
 ``delivered``  the scheduler got the validated result, and decided
 ``decided``    the scheduler stopped a trial on another trial's result
 ``reminded``   the scheduler got an earlier result again, and decided
 ``chosen``     the scheduler resumes a trial that it had paused
 ``completed``  a trial ended
-``finished``   the scheduler and the searcher were told of that end, after its last score
+``finished``   the scheduler and the searcher were notified of that end, after its last score
 ``took``       a trial got its resources
-``released``   it gave them back: it paused or ended
+``released``   it released them, because it paused or ended
 ``waited``     a trial waited for a score
 ``failed``     a trial failed; Tune may restart it
 ``retried``    the trial restarts
 ``errored``    it failed for good
-``asked``      somebody has asked to stop, pause, continue or add a trial, by hand
+``asked``      a user has asked to stop, pause, continue or add a trial, by hand
 ``expired``    the time budget is used up
 ``exploited``  a trial is overwritten with a checkpoint
 ``snapshot``   the state of the whole sweep as of this line is in a file
@@ -47,7 +47,7 @@ import msgspec
 
 from tunekit.core.estimates import Estimate
 from tunekit.core.history import place_in
-from tunekit.core.validation import Attempt, Outcome, Request, Status
+from tunekit.core.validation import Outcome, Request, Status
 
 __all__ = [
     "MOST",
@@ -99,6 +99,9 @@ _Time = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 # Seconds that passed: negative if a clock was put back.
 _Seconds = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=2.0**63)]
+
+#: The fields that :class:`ValidationEnded` shares with :class:`~tunekit.core.validation.Outcome`.
+OF_OUTCOME = ("metrics", "reason", "error", "attempts", "waited_s", "ran_s", "cached")
 
 _Kind = TypeVar("_Kind", bound="OfCheckpoint")
 
@@ -200,16 +203,9 @@ class OfCheckpoint(OfTrial, frozen=True, kw_only=True):
     @classmethod
     def of(cls: type[_Kind], request: Request, time: float = 0.0, **more: Any) -> _Kind:
         """Make the event of a request from the request's fields that it has, and ``more``."""
-        said = {
-            "id": request.id,
-            "generation": request.generation,
-            "iteration": request.iteration,
-            "run": request.run,
-            "checkpoint": request.path,
-            "kwargs": request.kwargs,
-            "timeout_s": request.timeout_s,
-        }
-        own = {name: value for name, value in said.items() if name in cls.__struct_fields__}
+        names = ("id", "generation", "iteration", "run", "kwargs", "timeout_s")
+        known = {"checkpoint": request.path, **{name: getattr(request, name) for name in names}}
+        own = {name: value for name, value in known.items() if name in cls.__struct_fields__}
         return cls(**{"time": time, "trial_id": request.trial_id, **own, **more})
 
 
@@ -307,17 +303,17 @@ class EndDelivered(OfTrial, frozen=True, kw_only=True, tag="finished"):
 
 
 class SlotTaken(OfTrial, frozen=True, kw_only=True, tag="took"):
-    """A trial got its ``resources``, in all places together."""
+    """A trial got its ``resources``, in total over all its processes."""
 
     resources: Mapping[str, _Amount] = {}
 
 
 class SlotReleased(OfTrial, frozen=True, kw_only=True, tag="released"):
-    """A trial gave its resources back: it paused or ended."""
+    """A trial released its resources, because it paused or ended."""
 
 
 class Waited(OfTrial, frozen=True, kw_only=True, tag="waited"):
-    """A trial has waited ``seconds`` for a score, until now."""
+    """A trial has waited for a score for the last ``seconds``."""
 
     seconds: _Seconds
 
@@ -392,11 +388,6 @@ class AttemptStarted(OfValidation, frozen=True, kw_only=True, tag="started"):
 
     attempt: _Count
 
-    @classmethod
-    def of(cls, attempt: Attempt, time: float) -> AttemptStarted:
-        """Make the event of an attempt."""
-        return cls(time=time, id=attempt.request.id, attempt=attempt.number)
-
 
 class AttemptBegan(OfValidation, frozen=True, kw_only=True, tag="began"):
     """An attempt got its resources, and runs.
@@ -457,32 +448,15 @@ class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
     @classmethod
     def of(cls, outcome: Outcome, time: float = 0.0) -> ValidationEnded:
         """Make the event of an outcome."""
-        return cls(
-            time=time,
-            id=outcome.request.id,
-            status=outcome.status.value,
-            metrics=outcome.metrics,
-            reason=outcome.reason,
-            error=outcome.error,
-            attempts=outcome.attempts,
-            waited_s=round(outcome.waited_s, 4),
-            ran_s=round(outcome.ran_s, 4),
-            cached=outcome.cached,
-        )
+        known = {name: getattr(outcome, name) for name in OF_OUTCOME}
+        spent = {name: round(known[name], 4) for name in ("waited_s", "ran_s")}
+        status = outcome.status.value
+        return cls(**{"time": time, "id": outcome.request.id, "status": status, **known, **spent})
 
     def outcome(self, request: Request) -> Outcome:
         """Return the outcome, given its request."""
-        return Outcome(
-            request=request,
-            status=Status(self.status),
-            metrics=self.metrics,
-            reason=self.reason,
-            error=self.error,
-            attempts=self.attempts,
-            waited_s=self.waited_s,
-            ran_s=self.ran_s,
-            cached=self.cached,
-        )
+        known = {name: getattr(self, name) for name in OF_OUTCOME}
+        return Outcome(request, Status(self.status), **known)
 
 
 # What the scheduler decides --------------------------------------------------------------------
@@ -521,14 +495,14 @@ class Chosen(OfTrial, frozen=True, kw_only=True, tag="chosen"):
 
 
 class Asked(Happened, frozen=True, kw_only=True, tag="asked"):
-    """Somebody has asked for something by hand.
+    """A user has made a request by hand.
 
     Attributes:
         request: The name of the request, which is carried out once.
         action: ``"stop"``, ``"pause"``, ``"continue"`` or ``"add"``.
         trial_id: The trial, also of one that is added.
         config: The hyperparameters of a trial that is added.
-        refused: Why nothing is done; empty if it is.
+        refused: Why the request is refused; empty if it is accepted.
     """
 
     request: str
@@ -609,11 +583,11 @@ def never(event: NoReturn) -> NoReturn:
         AssertionError: Always.
 
     Example:
-        >>> never("no event")
+        >>> never("other")
         Traceback (most recent call last):
-        AssertionError: 'no event' is no event
+        AssertionError: 'other' is not an event
     """
-    raise AssertionError(f"{event!r} is no event")
+    raise AssertionError(f"{event!r} is not an event")
 
 
 def event_of(line: Any) -> Event:

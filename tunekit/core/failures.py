@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["HOPELESS", "FailureNotice", "Failures", "gone", "kind_of", "place_of", "was_gone"]
 
-#: The number of similar failures, without a success, after which there is no hope.
+#: The number of similar failures, without a success, after which a sweep is hopeless.
 HOPELESS = 3
 
 # The most failures of a kind that are named in a message.
@@ -53,14 +53,13 @@ def place_of(trial_id: str, iteration: int, generation: int = 0) -> str:
 
 
 def gone(path: str) -> str:
-    """Return the reason of a validation whose checkpoint is missing, which the function cannot
-    help.
+    """Return the failure reason of a validation whose checkpoint is missing.
 
     Example:
         >>> was_gone(gone("/sweep/a/checkpoint_000003")), was_gone("raised ValueError: no")
         (True, False)
     """
-    return f"{_GONE} {path} is not in the storage any more"
+    return f"{_GONE} {path} is no longer in the storage"
 
 
 def was_gone(reason: str) -> bool:
@@ -111,7 +110,7 @@ class Failures:
     Counts are logged at the 10th, 100th, 1000th failure of a kind, and at the end.
 
     Args:
-        gives_up: Whether the first :data:`HOPELESS` failures, if similar, leave no hope.
+        gives_up: Whether a sweep is hopeless if its first :data:`HOPELESS` failures are similar.
 
     Example:
         >>> failures = Failures(gives_up=True)
@@ -129,7 +128,7 @@ class Failures:
         self._kinds: dict[str, _Kind] = {}
 
     def succeeded(self) -> None:
-        """Record that a validation succeeded: from now on, there is hope."""
+        """Record that a validation succeeded, so that the sweep is not hopeless."""
         self._gives_up = False
 
     def failed(self, place: str, reason: str) -> FailureNotice:
@@ -153,5 +152,5 @@ class Failures:
         return FailureNotice(False, kind.tell() if told else None, hopeless)
 
     def rest(self) -> list[str]:
-        """Return the messages, at the end, about failures that were only counted."""
+        """Return the final messages about failures that were only counted."""
         return [kind.tell() for kind in self._kinds.values() if kind.untold]

@@ -123,24 +123,26 @@ class Halving:
     Args:
         brackets: The times of each bracket's rungs.
         max_t: The time at which a trial ends.
-        reduction_factor: One in so many trials continues.
+        reduction_factor: One in this many trials continues.
         stops: Whether a trial that is not among the best at a rung ends there instead of waiting.
 
     Example:
-        >>> books = Halving([(1, 3)], max_t=9, reduction_factor=3)
+        >>> halving = Halving([(1, 3)], max_t=9, reduction_factor=3)
         >>> for name, score in [("a", 0.1), ("b", 0.7), ("c", 0.4)]:
-        ...     books.add(name)
-        ...     print(books.reported(name, 1, (score,)), list(books.promotable()))
+        ...     halving.add(name)
+        ...     print(halving.reported(name, 1, (score,)), list(halving.promotable()))
         RungAction.WAIT []
         RungAction.WAIT []
         RungAction.WAIT ['b']
-        >>> books.promote("b")
-        >>> list(books.promotable()), books.reported("b", 2, (0.8,)), books.reported("b", 3, (0.9,))
-        ([], <RungAction.GO_ON: 'go on'>, <RungAction.WAIT: 'wait'>)
-        >>> books = Halving([(1, 3)], max_t=9, reduction_factor=3, stops=True)
+        >>> halving.promote("b")
+        >>> list(halving.promotable())
+        []
+        >>> halving.reported("b", 2, (0.8,)), halving.reported("b", 3, (0.9,))
+        (<RungAction.GO_ON: 'go on'>, <RungAction.WAIT: 'wait'>)
+        >>> halving = Halving([(1, 3)], max_t=9, reduction_factor=3, stops=True)
         >>> for name, score in [("a", (0.1, 5)), ("b", (0.7, 1)), ("c", (0.4, 3)), ("d", (0.3, 1))]:
-        ...     books.add(name)
-        ...     print(books.reported(name, 1, score))
+        ...     halving.add(name)
+        ...     print(halving.reported(name, 1, score))
         RungAction.GO_ON
         RungAction.GO_ON
         RungAction.END
@@ -165,7 +167,7 @@ class Halving:
         self._level: dict[str, int] = {}
         # The trials that wait at the last rung that they have reached.
         self._waiting: set[str] = set()
-        # The latest time of a trial that ended by itself, or at ``max_t``.
+        # The latest time of a trial that ended without being stopped.
         self._farthest = -math.inf
         # The trials that may be promoted, until something changes.
         self._promotable: list[str] | None = None
@@ -176,10 +178,10 @@ class Halving:
         """Assign a trial to a bracket; one that restarts after a failure keeps its own.
 
         Example:
-            >>> books = Halving([(1, 3), (3,)], max_t=9, reduction_factor=3)
+            >>> halving = Halving([(1, 3), (3,)], max_t=9, reduction_factor=3)
             >>> for name in "abcd":
-            ...     books.add(name)
-            >>> [books.rule(name).times for name in "abcd"]
+            ...     halving.add(name)
+            >>> [halving.rule(name).times for name in "abcd"]
             [(1, 3, 9), (3, 9), (1, 3, 9), (1, 3, 9)]
         """
         if trial_id in self._bracket:
@@ -227,11 +229,11 @@ class Halving:
         """Record a failure. If the trial restarts, it must reach its rung again.
 
         Example:
-            >>> books = Halving([(1,)], max_t=9, reduction_factor=3)
-            >>> books.add("a")
+            >>> halving = Halving([(1,)], max_t=9, reduction_factor=3)
+            >>> halving.add("a")
             >>> for time in (1, 2):
-            ...     verdict = books.reported("a", time, (0.5,))
-            ...     books.failed("a")
+            ...     verdict = halving.reported("a", time, (0.5,))
+            ...     halving.failed("a")
             ...     print(verdict)
             RungAction.WAIT
             RungAction.WAIT
@@ -249,8 +251,7 @@ class Halving:
 
         Args:
             trial_id: The trial.
-            time: The time that it has reached, if it ended by itself; None if it was ended while it
-                waited.
+            time: The time that it has reached; None if it was ended while it waited.
         """
         self.promote(trial_id)
         self._bracket.pop(trial_id, None)
@@ -289,14 +290,14 @@ class Halving:
         """Return whether no ended trial went further than the rung where this one waits.
 
         Example:
-            >>> books = Halving([(1, 3)], max_t=9, reduction_factor=3)
+            >>> halving = Halving([(1, 3)], max_t=9, reduction_factor=3)
             >>> for name, time in [("a", 3), ("b", 2)]:
-            ...     books.add(name)
-            ...     _ = books.reported(name, time, (0.5,))
-            >>> books.is_ahead("a")
+            ...     halving.add(name)
+            ...     _ = halving.reported(name, time, (0.5,))
+            >>> halving.is_ahead("a")
             True
-            >>> books.ended("b", time=9)
-            >>> books.is_ahead("a")
+            >>> halving.ended("b", time=9)
+            >>> halving.is_ahead("a")
             False
         """
         return self._farthest <= self._rung_of(trial_id).time
@@ -305,10 +306,10 @@ class Halving:
         """Return the rule for which scores of a trial the scheduler will use.
 
         Example:
-            >>> books = Halving([(1, 3)], max_t=9, reduction_factor=3)
-            >>> books.add("a")
-            >>> verdict = books.reported("a", 1, (0.5,))
-            >>> [time for time in range(1, 10) if books.rule("a").serves(time, coming=[]) == time]
+            >>> halving = Halving([(1, 3)], max_t=9, reduction_factor=3)
+            >>> halving.add("a")
+            >>> verdict = halving.reported("a", 1, (0.5,))
+            >>> [time for time in range(1, 10) if halving.rule("a").serves(time, coming=[]) == time]
             [3, 9]
         """
         if trial_id not in self._bracket:
@@ -326,12 +327,12 @@ class Halving:
             interval: The interval of its score, larger is better.
 
         Example:
-            >>> books = Halving([(1, 3)], max_t=9, reduction_factor=2)
+            >>> halving = Halving([(1, 3)], max_t=9, reduction_factor=2)
             >>> for name, score in [("a", 0.1), ("b", 0.7), ("c", 0.4), ("d", 0.5)]:
-            ...     books.add(name)
-            ...     verdict = books.reported(name, 1, (score,))
-            >>> books.add("e")
-            >>> [books.decides_alike("e", 1, Interval(low, 0.6)) for low in (0.45, 0.55)]
+            ...     halving.add(name)
+            ...     verdict = halving.reported(name, 1, (score,))
+            >>> halving.add("e")
+            >>> [halving.decides_alike("e", 1, Interval(low, 0.6)) for low in (0.45, 0.55)]
             [False, True]
         """
         if trial_id not in self._bracket or time >= self._max_t:

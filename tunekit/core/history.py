@@ -38,7 +38,7 @@ class History:
     A score belongs to the run of the iteration that saved its checkpoint. When a trial returns to
     an older checkpoint and repeats an iteration, the row is the newest run's, and a score of an
     older run is no longer shown in it. A trial that is overwritten with other weights starts a new
-    generation, whose iterations have rows of their own.
+    generation, whose iterations have separate rows.
 
     Example:
         >>> from tunekit.core.validation import Outcome, Request, Status
@@ -64,7 +64,7 @@ class History:
         self._staged: dict[str, dict[tuple[int, int], Mapping[str, Any]]] = {}
         #: Flat names of all metrics that further stages have produced, in order of appearance.
         self.staged_names: dict[str, None] = {}
-        # The requests that have not ended, and those that had not when the first score arrived.
+        # The requests that are pending, and those that were pending when the first score arrived.
         self._pending: set[str] = set()
         self._may_tell: set[str] = set()
 

@@ -147,11 +147,11 @@ class LaterSession:
 
     @property
     def as_another(self) -> str:
-        """Return what its scores are to another function, in words."""
+        """Return why its scores cannot be compared with those of another function."""
         when = datetime.fromtimestamp(self.began, timezone.utc)
         return (
             f"scores of {self.function}, of {when:%Y-%m-%d %H:%M} UTC, which was another function, "
-            "or had other code or arguments then: they cannot be compared with what is to come"
+            "or had other code or arguments then, so they cannot be compared with new scores"
         )
 
     @property

@@ -86,11 +86,14 @@ class _Confirm(TypedDict):
     confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
 
-class _Head(TypedDict, total=False):
+class _Begin(TypedDict):
     n: Annotated[int, msgspec.Meta(ge=1, le=MOST)]
     begins: bool
     after: _Count
     follows: str
+
+
+class _Head(_Begin, total=False):
     time: _Time
     tunekit: str
     ray: str
@@ -137,9 +140,6 @@ def check_head(head: Mapping[str, Any]) -> None:
     json.dumps(head, ensure_ascii=False).encode()  # raises if it has lone surrogates
     for text in head.get("validation", {}).get("constraints", ()):
         Constraint(text)  # raises if it is malformed
-    for name in ("n", "begins", "after", "follows"):
-        if name not in head:
-            raise ValueError(f"{name!r} is missing")
     if head["after"] >= head["n"]:
         raise ValueError("it follows a line that comes later")
 

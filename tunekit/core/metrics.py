@@ -90,10 +90,18 @@ def hide(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
         {'eval': {'n': 1}, 'reported': {'eval/accuracy': 0.99}}
     """
     hidden, rest = _parted(row, names)
-    if hidden:
-        own = rest.get(REPORTED, {})
-        rest[REPORTED] = {**(own if isinstance(own, Mapping) else {REPORTED: own}), **hidden}
-    return rest
+    return set_aside(rest, hidden) if hidden else rest
+
+
+def set_aside(row: Mapping[str, Any], moved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a row with metrics added to ``row["reported"]``.
+
+    Example:
+        >>> set_aside({"loss": 0.1, "reported": 3}, {"accuracy": 0.99})
+        {'loss': 0.1, 'reported': {'reported': 3, 'accuracy': 0.99}}
+    """
+    own = row.get(REPORTED, {})
+    return {**row, REPORTED: {**(own if isinstance(own, Mapping) else {REPORTED: own}), **moved}}
 
 
 def without(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:

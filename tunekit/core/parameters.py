@@ -119,7 +119,7 @@ def parameters_of(
     """Return the parameters that were searched, by flat name.
 
     These are the hyperparameters of the recorded space, and those that differ between trials.
-    Without a recorded space, a single trial has all of its own.
+    Without a recorded space, all hyperparameters of a single trial count.
 
     Args:
         configs: The hyperparameters of trials, by flat name; for overwritten trials, those of

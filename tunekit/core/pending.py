@@ -86,7 +86,7 @@ def waits_for_each(on_pending: str, *, short: bool, undecided: bool) -> bool:
     """Return whether trials wait for each score, not only for those that decide.
 
     Args:
-        on_pending: As for :func:`waits_for`; likewise the others.
+        on_pending: This and the others are as for :func:`waits_for`.
 
     Example:
         >>> waits_for_each("wait", short=False, undecided=False)

@@ -87,7 +87,7 @@ class Durations:
         >>> known.runs.append(2.5)
         >>> known.are_short()
         False
-        >>> known.starts.append(600.0)  # it waited for resources, which is no start
+        >>> known.starts.append(600.0)  # it waited for resources
         >>> known.are_short()
         False
         >>> known.less_than_a_start(1), known.less_than_a_start(5)
@@ -167,14 +167,14 @@ class Durations:
 class Pool:
     """The validations of a sweep, from request to outcome.
 
-    It starts nothing and waits for nothing: its owner passes in events and the time, and carries
-    out what it returns. Times are seconds on any clock that is never set back.
+    It does not start validations or wait for them: its owner passes in events and the time, and
+    carries out what it returns. Times are seconds on any clock that is never set back.
 
     Rules:
         - At most ``max_in_flight`` attempts are in flight across the whole sweep. Without that
-        limit,
-          as many as free resources allow, and at least one, even if it has to wait for resources.
-        - A validation that the scheduler will decide by precedes those that it will not look at.
+          limit, as many as free resources allow, and at least one, even if it has to wait for
+          resources.
+        - Validations that the scheduler will decide by precede the others.
         - Trials take turns. The trial with the fewest attempts in flight is next; among equals, the
           one served longest ago. Within a trial, the oldest iteration is next.
         - The time limit counts from when an attempt begins to run, not from when it begins to wait
@@ -243,14 +243,14 @@ class Pool:
         return sum(flight.queued for flight in self._in_flight.values())
 
     def starved_s(self, now: float) -> float:
-        """Return the seconds for which all started attempts have waited for resources, else 0.
+        """Return the seconds for which all started attempts have waited for resources.
 
-        An attempt that runs, or whose process starts, which may take long, has its resources.
+        It is 0 if an attempt runs or its process is starting, because that has its resources.
         """
         return 0.0 if self._starved_since is None else now - self._starved_since
 
     def relieved(self, now: float) -> None:
-        """Restart :meth:`starved_s`, as resources were released for them."""
+        """Restart :meth:`starved_s`, because resources were released for them."""
         if self._starved_since is not None:
             self._starved_since = now
 
@@ -303,7 +303,7 @@ class Pool:
         for waiting in (*required, *self._optional.values()):
             yield Pending(waiting.request, PendingStatus.WAITING, now - waiting.since)
 
-    # What happens ------------------------------------------------------------------------------
+    # Events ------------------------------------------------------------------------------------
 
     def submit(self, request: Request, now: float) -> list[Outcome]:
         """Add a request; return the outcomes of requests that end because of it.
@@ -412,25 +412,18 @@ class Pool:
 
     def _promising(self, best: Callable[[str], float | None]) -> list[_Waiting]:
         """Return the waiting optional validations, the most promising first."""
-        scores = {
-            one.request.trial_id: best(one.request.trial_id) for one in self._optional.values()
-        }
+        scores = {one: best(one) for one in {w.request.trial_id for w in self._optional.values()}}
 
         def order(waiting: _Waiting) -> tuple[bool, float, str, int]:
-            score = scores[waiting.request.trial_id]
-            return (
-                score is None,
-                -(score or 0.0),
-                waiting.request.trial_id,
-                -waiting.request.iteration,
-            )
+            trial_id, score = waiting.request.trial_id, scores[waiting.request.trial_id]
+            return score is None, -(score or 0.0), trial_id, -waiting.request.iteration
 
         return sorted(self._optional.values(), key=order)
 
     def wait_s(self, trial_id: str, now: float) -> float | None:
         """Return the least time, in seconds, that a trial still waits for scores that decide.
 
-        It is None if it waits for none, or if the duration of validations is unknown.
+        It is None if the trial waits for none, or if the duration of validations is unknown.
 
         Example:
             >>> pool = Pool()
@@ -504,8 +497,8 @@ class Pool:
     def start_last(self, trial_id: str) -> list[Attempt]:
         """Return the attempts to start now in the process of their trial, which is ending.
 
-        They are all waiting ones of the trial, if they take less in total than a process start
-        elsewhere: there they end first, and delay other trials no longer.
+        These are all waiting attempts of the trial, if they take less time in total than starting a
+        process elsewhere: then they end sooner, and do not delay other trials for longer.
         """
         trial = self._trials.get(trial_id, _Trial())
         count = len(trial.waiting)
@@ -524,8 +517,7 @@ class Pool:
                 :attr:`needs_capacity`.
             now: The time.
             waits: Whether to start nothing until resources are free. Otherwise, one attempt is
-            always
-                started, and waits for them.
+                always started, and waits for them.
             all_count: Whether a score has to wait for older ones of its trial, which then come
                 first.
         """
@@ -598,7 +590,7 @@ class Pool:
     ) -> Outcome | None:
         """End an attempt whose function returned ``value``; return None if it is not needed.
 
-        ``wrong``: what the function did that it must not do; a retry would do it again.
+        ``wrong`` describes a mistake of the function that a retry would repeat.
         """
         flight = self._land(attempt_id, now)
         if flight is None:

@@ -109,7 +109,7 @@ def waiting_trials(waiting: int, left: int) -> str | None:
 
 
 def paused_by_hand(trial_ids: Sequence[str]) -> str | None:
-    """Return which trials are paused by hand, as a line for the user; None if none is.
+    """Return which trials are paused by hand, in words; None if there are none.
 
     Example:
         >>> paused_by_hand(["a", "b"]), paused_by_hand([])
@@ -121,16 +121,16 @@ def paused_by_hand(trial_ids: Sequence[str]) -> str | None:
 
 
 def starved(seconds: float) -> str | None:
-    """Return for how long no validation has got resources, in words; None if that is short.
+    """Return for how long no validation has had resources, in words; None if not for long.
 
     Example:
         >>> starved(45)
-        'No validation runs: none has got its resources for 45 s'
+        'No validation is running: none has had resources for 45 s'
         >>> starved(5)
     """
     if seconds < _STARVED_S:
         return None
-    return f"No validation runs: none has got its resources for {duration(seconds)}"
+    return f"No validation is running: none has had resources for {duration(seconds)}"
 
 
 def awaited(pending: Collection[Pending], waited_s: float) -> str:
@@ -185,7 +185,7 @@ def other_metrics(
     shown: Collection[str],
     most: int = 4,
 ) -> list[str]:
-    """Return the metrics to show in addition to those that have columns of their own.
+    """Return the metrics to show in addition to those that already have columns.
 
     Only numbers are shown: first metrics of validation, then reported ones. What Tune and tunekit
     add is left out, except ``generation`` if a trial was overwritten.

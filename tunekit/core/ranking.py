@@ -70,7 +70,7 @@ def ranking_of(timeline: Timeline, metric: str | None, mode: str | None) -> list
     Args:
         timeline: The sweep's timeline.
         metric: The validated metric to rank by, by flat name; None: trials are not ranked.
-        mode: ``"min"`` or ``"max"``; None likewise.
+        mode: ``"min"`` or ``"max"``; None: trials are not ranked.
 
     Example:
         >>> from tunekit.core.events import TrialAdded

@@ -74,7 +74,7 @@ def next_action(
         gives_way: Whether it releases its resources meanwhile.
         validates: Whether a validation runs in its process: it does nothing until that has ended.
         leaves: Whether its node is about to end: it pauses, and resumes elsewhere.
-        paused: Whether it is paused by hand: it does not train on, whatever its scheduler says.
+        paused: Whether it is paused by hand: it does not continue, whatever its scheduler decides.
         stopped: Whether it was stopped by hand.
 
     Example:

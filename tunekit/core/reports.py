@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tunekit.core.history import GENERATION, ITERATION, RUNS, VALIDATED_ITERATION
-from tunekit.core.metrics import REPORTED, distinct, hide, leaves
+from tunekit.core.metrics import REPORTED, distinct, hide, leaves, set_aside
 from tunekit.core.values import admitted, number
 
 __all__ = ["own_names", "received"]
@@ -17,10 +17,6 @@ _OURS = (GENERATION, RUNS, VALIDATED_ITERATION)
 
 def _is_number(value: Any) -> bool:
     return number(value) is not None
-
-
-def _is_count(value: Any) -> bool:
-    return value is None or number(value) is not None
 
 
 def _is_flag(value: Any) -> bool:
@@ -37,7 +33,7 @@ _TUNES: dict[str, Callable[[Any], bool]] = {
     "time_this_iter_s": _is_number,
     "time_total_s": _is_number,
     "timestamp": _is_number,
-    "timesteps_total": _is_count,
+    "timesteps_total": lambda value: value is None or _is_number(value),
 }
 
 
@@ -92,8 +88,8 @@ def own_names(report: Mapping[str, Any], validated: Collection[str]) -> Mapping[
     ours = [name for name in _OURS if name in report]
     if ours:
         report = _moved(report, ours)
-    if REPORTED in report and not isinstance(report[REPORTED], Mapping):
-        report = {**report, REPORTED: {REPORTED: report[REPORTED]}}
+    if not isinstance(report.get(REPORTED, {}), Mapping):
+        report = set_aside(report, {})
     if validated and not _has_none(report, validated):
         report = hide(report, validated)
     return report
@@ -108,7 +104,4 @@ def _has_none(report: Mapping[str, Any], validated: Collection[str]) -> bool:
 def _moved(report: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Return a copy with some keys and their values moved into ``report["reported"]``."""
     moved = {name: report[name] for name in names}
-    rest = {name: value for name, value in report.items() if name not in moved}
-    own = rest.get(REPORTED, {})
-    rest[REPORTED] = {**(own if isinstance(own, Mapping) else {REPORTED: own}), **moved}
-    return rest
+    return set_aside({name: v for name, v in report.items() if name not in moved}, moved)

@@ -1,8 +1,8 @@
 """Detect training functions that do not resume from their checkpoint.
 
-A class is handed its checkpoint; a function has to ask for it. One that does not starts from
-scratch, and its reports continue the trial's rows: they mix two runs, and a trial that is paused
-repeatedly never ends. :class:`Resumption` detects this when it happens.
+A class receives its checkpoint, but a function has to ask for it. A function that does not ask
+starts from scratch, while its reports continue the trial's rows. The rows then mix two runs, and a
+trial that is paused repeatedly never ends. :class:`Resumption` detects this when it happens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Resumption:
 
     Example:
         >>> resumption = Resumption()
-        >>> resumption.reported()  # it was not resumed, and owes nothing
+        >>> resumption.reported()  # it was not resumed
         True
         >>> resumption.resumed()
         >>> resumption.asked()

@@ -2,11 +2,11 @@
 
 A checkpoint that is needed has a lease in ``Engine.leases``, in the name of a holder:
 
-- :func:`for_validation`: ``core/backlog.py`` takes it as soon as a validation is owed. The engine
-  releases it once the score is delivered or never will be; a further stage, at its end.
+- :func:`for_validation`: ``core/backlog.py`` takes it before the validation is requested. The
+  engine releases it once the score is delivered or never will be; a further stage, at its end.
 - :func:`for_clone`: ``scheduling/user_scheduler.py`` takes it when a trial is to be overwritten
   with the checkpoint, and releases it if that is called off; the engine takes it when the trial is
-  overwritten, and releases it once the trial has saved a checkpoint of its own.
+  overwritten, and releases it once the trial has saved another checkpoint.
 - :func:`for_scored`, :func:`for_offered`: ``scheduling/user_scheduler.py`` takes it when the
   scheduler gets its score, or looks at it, as it may clone it, and releases it when the scheduler
   gets a newer one, or the trial has ended.
@@ -42,12 +42,12 @@ Holder: TypeAlias = tuple[str, ...]
 
 
 def for_validation(request_id: str) -> Holder:
-    """Return the holder for a validation, from when it is owed until its score is not needed."""
+    """Return the holder for a validation, until its score is not needed."""
     return ("validation", request_id)
 
 
 def for_clone(trial_id: str, generation: int) -> Holder:
-    """Return the holder for the start of a trial's generation, until it saves its own."""
+    """Return the holder for the start of a trial's generation, until the trial saves again."""
     return ("clone", trial_id, str(generation))
 
 
@@ -147,7 +147,7 @@ class Leases:
             holder: Who needs it.
             path: The checkpoint.
             trial_id: The trial that saved it; None if unknown. The first lease of a checkpoint
-                knows it: it is for a validation of its own trial.
+                knows it, because that is for a validation.
         """
         if trial_id is not None:
             self._owners.setdefault(path, trial_id)

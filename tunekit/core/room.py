@@ -73,10 +73,10 @@ def at_once(cluster: Mapping[str, float], trial: Mapping[str, float]) -> int | N
 def slots(
     cluster: Mapping[str, float], trial: Mapping[str, float], validation: Mapping[str, float]
 ) -> tuple[int, int] | None:
-    """Return how many trials fit on the cluster at once, and how many validations besides.
+    """Return how many trials fit on the cluster at once, and how many validations next to them.
 
-    If no validation fits besides, one runs in place of a trial. None if trials need no resources,
-    or validations need more than a trial releases.
+    If no validation fits next to them, one runs in place of a trial. None if trials need no
+    resources, or validations need more than a trial releases.
 
     Args:
         cluster: The cluster's resources, by name.

@@ -245,7 +245,7 @@ def _configuration(group: Sequence[Repeat], seed: str, mode: str | None) -> Conf
     counted = sorted(finished or scored, key=lambda pair: _order(pair[1], mode))
     by_seed: dict[Any, list[float]] = {}
     for one, value in counted:
-        # A trial without a seed counts as a seed of its own.
+        # A trial without a seed counts as a separate seed.
         known = seed in one.hyperparameters
         name = _key(one.hyperparameters[seed]) if known else ("trial", one.trial_id)
         by_seed.setdefault(name, []).append(value)

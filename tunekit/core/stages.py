@@ -1,9 +1,9 @@
 """Further stages of validation: which checkpoints they get, and their outcomes.
 
 Schedulers decide by the sweep's own validations. A further stage validates the same checkpoints by
-another function: some of them, or those that turn out to matter. It follows the sweep's events, and
-records its own in the sweep's journal: requests, and how these ended. The engine never made those
-requests, and ignores them.
+another function: some of them, or those that turn out to matter. It follows the sweep's events and
+records its requests and their outcomes in the sweep's journal. The engine ignores these, because it
+has not made the requests.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class _Saved:
 class StageState:
     """Follow the events of a sweep, and derive the requests of a stage from them.
 
-    Like the engine, it is restored by applying the same events. So a request that was not recorded
-    when the driver was killed is owed again.
+    Like the engine, it is restored by applying the same events. So it makes a request again that
+    was not recorded when the driver was killed.
 
     Args:
         name: The name of the stage.
         every: Which checkpoints it validates. A number n: every n-th of a trial, counted from its
-                first. ``"promoted"``: those by whose scores the scheduler let their trials
+            first. ``"promoted"``: those by whose scores the scheduler let their trials
                 continue, and the last ones of trials that were not stopped early. ``"last"``: the
                 last one of each trial.
         engine: The sweep's engine, which gets each event first.
@@ -78,7 +78,7 @@ class StageState:
     def __init__(self, name: str, every: int | str, engine: Engine):
         self.name, self._every, self._engine = name, every, engine
         self._trials: dict[str, _Saved] = {}
-        # The names of all requests that were ever owed.
+        # The names of all requests so far.
         self._known: set[str] = set()
         #: Its validations.
         self.backlog = Backlog(engine.leases)
@@ -99,7 +99,7 @@ class StageState:
         return []
 
     def _due(self, event: OfTrial) -> Request | None:
-        """Return the request that an event makes due, if any."""
+        """Return the request that follows from an event, if any."""
         trial = self._trials.setdefault(event.trial_id, _Saved())
         rejected = event.trial_id in self._engine.rejected
         promoted = last = None
@@ -128,7 +128,7 @@ class StageState:
         return {"promoted": promoted, "last": last}.get(str(self._every))
 
     def _owe(self, request: Request | None) -> None:
-        """Owe a request, each only once."""
+        """Add a request to be made, each only once."""
         if request is not None and request.id not in self._known:
             self._known.add(request.id)
             self.backlog.owe(request)

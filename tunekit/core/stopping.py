@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -32,7 +32,7 @@ class Awaited(BaseException):
 
 @dataclass
 class Missed:
-    """The names that were looked up in a report in vain.
+    """The names that were looked up in a report but not found.
 
     Attributes:
         names: The names.
@@ -75,7 +75,7 @@ class ReportView(dict[str, Any]):
     ):
         super().__init__(report if prefix else without(report, validated))
         self._validated, self._prefix = validated, prefix
-        #: The names that were looked up in vain.
+        #: The names that were looked up but not found.
         self.missed = missed or Missed()
 
     def _look(self, key: Any) -> bool:
@@ -324,7 +324,7 @@ def nested(result: Mapping[str, Any]) -> dict[str, Any]:
     """
     both = dict(result)
     for name, value in result.items():
-        *path, leaf = _path(name)
+        *path, leaf = name.split("/")
         level = both
         for key in path:
             below = level.setdefault(key, {})
@@ -334,10 +334,6 @@ def nested(result: Mapping[str, Any]) -> dict[str, Any]:
         else:
             level[leaf] = value
     return both
-
-
-def _path(name: Any) -> Iterator[Any]:
-    yield from name.split("/") if isinstance(name, str) else (name,)
 
 
 class Criteria:

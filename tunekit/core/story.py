@@ -128,8 +128,8 @@ def _lines(
 ) -> list[tuple[float, str]]:
     """Return the events of a trial as ``(time, text)``."""
     lines: list[tuple[float, str]] = []
-    # The place of the last line, as long as it has only a report and what was saved there; and the
-    # first iteration on it, as long as it has only reports.
+    # The place of the last line, while it has only a report and what was saved there; and the
+    # first iteration on it, while it has only reports.
     at: tuple[int, int] | None = None
     first: int | None = None
     for event in events:
@@ -174,7 +174,7 @@ def _text(event: Event, trial_id: str, judged: Sequence[str]) -> str | None:
         case ValidationRequested() | OfValidation():
             place, stage = event.key.place, event.key.stage
         case Asked():
-            how = f"refused, {event.refused}" if event.refused else "taken up"
+            how = f"refused, {event.refused}" if event.refused else "accepted"
         case ScoreDelivered() | Reminded():
             place = event.generation, event.iteration
         case Exploited():
@@ -209,8 +209,8 @@ def _now(
 ) -> list[str]:
     """Return the current state of a trial, as far as the journal shows it.
 
-    The journal does not record whether a trial that does not wait for every score was held
-    meanwhile, nor who has which resources.
+    The journal does not record whether a trial that does not wait for every score was held in the
+    meantime, nor which trial has which resources.
     """
     known = session.get("validation", {})
     engine = Engine(known.get("when", 1))
@@ -263,7 +263,7 @@ def _now(
 
 
 def _unstarted(trial: TrialSummary, timeline: Timeline, session: Mapping[str, Any]) -> str:
-    """Return that a trial waits to be started, and the recorded reasons."""
+    """Return a sentence about a trial that waits to be started, with the recorded reasons."""
     started = sum(one.status == "running" for one in timeline.trials.values())
     what = f"It waits to be started (trials that have started and not ended: {started}"
     if trial.resources:

@@ -12,6 +12,7 @@ from typing import Any
 from tunekit.core.constraints import Constraint, violation
 from tunekit.core.cost import Cost
 from tunekit.core.events import (
+    OF_OUTCOME,
     Asked,
     AttemptBegan,
     AttemptStarted,
@@ -161,14 +162,14 @@ class TrialSummary:
         resources: The resources that it takes from the cluster.
         status: ``"pending"``, ``"running"``, ``"terminated"`` or ``"error"``.
         generation: The number of times it was overwritten.
-        iteration: The training iteration that it has reported last.
+        iteration: The last training iteration that it has reported.
         stopped: Whether its scheduler ended it, or it was stopped by hand.
-        by_hand: ``"paused"`` or ``"stopped"`` if it is, by hand; otherwise empty.
-        failures: How often it has failed.
-        added: When it was added, in seconds since the epoch.
-        ended: When it ended, likewise; None if it has not.
-        trained_s: How long it trained.
-        waited_s: How long it waited for scores.
+        by_hand: ``"paused"`` or ``"stopped"`` if that was requested by hand; otherwise empty.
+        failures: The number of its failures.
+        added: The time of its addition, in seconds since the epoch.
+        ended: The time of its end, in seconds since the epoch; None if it has not ended.
+        trained_s: The seconds that it trained.
+        waited_s: The seconds that it waited for scores.
     """
 
     trial_id: str
@@ -188,7 +189,7 @@ class TrialSummary:
 
     @property
     def shown_status(self) -> str:
-        """Return its status: ``"stopped"`` if its scheduler ended it, or what was asked."""
+        """Return its status for display, which shows who has stopped or paused it."""
         if self.by_hand:
             return f"{self.by_hand} by hand"
         return "stopped" if self.stopped else self.status
@@ -199,7 +200,7 @@ class Timeline:
 
     Args:
         events: The journal's lines, in order.
-        metric: The validated metric, by flat name, that the sweep ranks by, if it is a single one.
+        metric: The validated metric, by flat name, that the sweep ranks by, if there is only one.
         sessions: The first line of each session.
         constraints: The constraints on scores.
         later: The rows of later validations, as in :attr:`of_all_stages`, with their ``function``;
@@ -237,7 +238,7 @@ class Timeline:
         self.of_all_stages: list[dict[str, Any]] = []
         #: A row for each checkpoint and name of later validations.
         self.later = later
-        #: What it cost.
+        #: The cost of the sweep.
         self.cost = Cost()
         #: The exploits.
         self.ancestry = Ancestry()
@@ -252,8 +253,8 @@ class Timeline:
         self.last: float | None = None
         #: The periods without a driver: between one session and the next.
         self.breaks: list[tuple[float, float]] = []
-        #: How the last session ended: ``"finished"``, ``"interrupted"``, or None if that is not
-        #: recorded: the driver runs, or was killed.
+        #: How the last session ended: ``"finished"`` or ``"interrupted"``; None if the driver is
+        #: running or was killed.
         self.end: str | None = None
         # The time and the report of each place, by trial; the newest last.
         self._reports: dict[str, dict[tuple[int, int], tuple[float, Mapping[str, Any]]]] = {}
@@ -263,7 +264,7 @@ class Timeline:
         self._paths: dict[Place, str] = {}
         # The trials that the scheduler has stopped but that have not ended yet.
         self._stopping: set[str] = set()
-        # The score by which the scheduler has decided last, by trial.
+        # The place of the score behind the scheduler's last decision, by trial.
         self._heard: dict[str, tuple[int, int]] = {}
         self._values: dict[Place, float | None] = {}
         # When trials trained and waited, by trial; and when each iteration ended.
@@ -304,7 +305,7 @@ class Timeline:
         vars(other).update(constraints=constraints, _found={})
         return other
 
-    # What there was ----------------------------------------------------------------------------
+    # Reading -----------------------------------------------------------------------------------
 
     @property
     def names(self) -> list[str]:
@@ -322,7 +323,7 @@ class Timeline:
 
     @property
     def iterations(self) -> int:
-        """Return the number of trained iterations; one that was repeated counts again."""
+        """Return the number of trained iterations; a repeated one counts each time."""
         return len(self._trained)
 
     def iterations_by(self, time: float) -> int:
@@ -372,7 +373,7 @@ class Timeline:
         return _number(flatten(newest).get(time_attr))
 
     def score(self, trial_id: str, metric: str | None, mode: str | None) -> ScoredCheckpoint | None:
-        """Return a trial's best checkpoint by a metric; the first of equally good ones.
+        """Return a trial's best checkpoint by a metric, the earliest if several are equally good.
 
         Args:
             trial_id: The trial.
@@ -512,17 +513,9 @@ class Timeline:
     def _take_request(self, event: ValidationRequested) -> None:
         if event.id in self._by_id:  # it was already pending when the driver was killed
             return
-        row: dict[str, Any] = {
-            **VALIDATION,
-            "id": event.id,
-            "trial_id": event.trial_id,
-            "generation": event.generation,
-            "iteration": event.iteration,
-            "run": event.run,
-            "stage": event.stage,
-            "requested": event.time,
-            "checkpoint": event.checkpoint,
-        }
+        names = ("id", "trial_id", "generation", "iteration", "run", "stage", "checkpoint")
+        known = {name: getattr(event, name) for name in names}
+        row: dict[str, Any] = {**VALIDATION, **known, "requested": event.time}
         self._by_id[event.id] = row
         self._paths[event.trial_id, event.generation, event.iteration] = event.checkpoint
         self.of_all_stages.append(row)
@@ -535,7 +528,7 @@ class Timeline:
         return row if row.get("status") in PENDING else {}
 
     def _restored(self, session: Mapping[str, Any]) -> None:
-        """Start another session: processes of the one before no longer run."""
+        """Start another session; the processes of the previous one no longer run."""
         self.end = None
         self.cost.close()
         begins = _number(session.get("time"))
@@ -559,13 +552,7 @@ class Timeline:
             ended=now,
             lag_s=now - self._reported_at(trial_id, (generation, iteration), row["requested"]),
             lag_iterations=max(0, reached - iteration),
-            metrics=event.metrics,
-            attempts=event.attempts,
-            cached=event.cached,
-            waited_s=event.waited_s,
-            ran_s=event.ran_s,
-            reason=event.reason,
-            error=event.error,
+            **{name: getattr(event, name) for name in OF_OUTCOME},
         )
         outcome = event.outcome(
             Request(trial_id, iteration, row["run"], generation, stage=row["stage"])

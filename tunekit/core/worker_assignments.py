@@ -22,9 +22,8 @@ def may_return(decided: int, ahead: int, clear: int | None = None) -> int:
     Args:
         decided: The number of reports after which the trial's fate is known.
         ahead: How many more a worker may return from before that.
-        clear: The newest report without a checkpoint, if workers wait in reports that have one:
-        they
-            may be asked to validate it.
+        clear: The newest report without a checkpoint, if workers wait in reports with one, because
+            they may be asked to validate it.
 
     Example:
         >>> may_return(decided=3, ahead=0)  # it waits in its fourth report
@@ -73,7 +72,7 @@ class WorkerInbox:
     def allowed(self, number: int, upto: int) -> None:
         """Record that a worker may return from its first ``upto`` reports of an assignment.
 
-        This comes too late after the next assignment: some worker may have left already.
+        It has no effect after the next assignment, because a worker may already have left.
         """
         if number == self.newest:
             self._upto[number] = max(self._upto[number], upto)

@@ -155,7 +155,8 @@ class Validator:
     def _launch(self, attempts: Iterable[Attempt], hosts: Mapping[str, Trial]) -> None:
         """Start attempts, in the processes of their hosts if there are any."""
         for attempt in attempts:
-            self._emit(AttemptStarted.of(attempt, self._clock.time()))
+            name, now = attempt.request.id, self._clock.time()
+            self._emit(AttemptStarted(time=now, id=name, attempt=attempt.number))
             self.executor.start(attempt, host=hosts.get(attempt.request.trial_id))
 
     # Requests -----------------------------------------------------------------------------------

@@ -388,5 +388,5 @@ def test_a_restored_sweep_notifies_of_nothing_that_a_former_session_may_have_not
 
 
 def test_what_is_no_event_is_refused():
-    with pytest.raises(AssertionError, match="is no event"):
+    with pytest.raises(AssertionError, match="is not an event"):
         after("no event")
