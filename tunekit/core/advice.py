@@ -8,15 +8,6 @@ from typing import Any
 
 from tunekit.core.metric_names import chosen, listed, meant
 
-__all__ = [
-    "NO_CHECKPOINT",
-    "drives_a_trainer",
-    "how_to_resume",
-    "no_room",
-    "no_trial_has_saved",
-    "unknown_metric",
-]
-
 #: The key under which ``ray.tune.integration.ray_train.TuneReportCallback`` reports the path of a
 #: checkpoint that a trainer's workers have saved; Tune does not get the checkpoint itself.
 CHECKPOINT_PATH = "checkpoint_path"

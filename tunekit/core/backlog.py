@@ -10,8 +10,6 @@ from tunekit.core.events import ValidationEnded, ValidationEstimated
 from tunekit.core.retention import Leases, for_validation
 from tunekit.core.validation import Outcome, Request, Status
 
-__all__ = ["Backlog"]
-
 
 class Backlog:
     """The validations that the scheduler decides by, or those of a further stage.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-__all__ = ["ACTIONS", "State", "refusal"]
-
 
 class State(Enum):
     """The state of a trial, as far as manual requests depend on it."""

@@ -15,21 +15,6 @@ from tunekit.core.delivery import Scored
 from tunekit.core.events import Asked
 from tunekit.core.validation import Outcome, Request
 
-__all__ = [
-    "Ask",
-    "Cancel",
-    "CarryOut",
-    "Command",
-    "Deliver",
-    "Fold",
-    "NoteFailure",
-    "Notify",
-    "PassOver",
-    "Show",
-    "Told",
-    "Validate",
-]
-
 
 @dataclass(frozen=True)
 class Ask:

@@ -50,8 +50,6 @@ from typing import NamedTuple
 from tunekit.core.estimates import Estimate
 from tunekit.core.problems import Problems
 
-__all__ = ["EVERYTHING", "LEAST_UNBOUNDED", "ConfidenceSequence", "Interval"]
-
 #: The number of values that a variance alone needs before it gives an interval.
 LEAST_UNBOUNDED = 100
 

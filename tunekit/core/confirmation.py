@@ -44,20 +44,6 @@ from tunekit.core.metrics import flatten
 from tunekit.core.timeline import ScoredCheckpoint, Timeline, better
 from tunekit.core.values import number
 
-__all__ = [
-    "CONFIRMED",
-    "Candidate",
-    "Confirmed",
-    "Race",
-    "confirmation_in",
-    "confirmation_that_counts",
-    "confirmed_by",
-    "interval_over_rounds",
-    "is_outdated",
-    "rows_per_checkpoint",
-    "winning_score",
-]
-
 #: The prefix of the names of confirmed metrics.
 CONFIRMED = "confirmed"
 

@@ -18,8 +18,6 @@ from tunekit.core.confidence import Interval
 from tunekit.core.values import number
 from tunekit.errors import ConfigError
 
-__all__ = ["Constraint", "penalized", "standing_for", "violation"]
-
 _TERM = re.compile(r"\s*(?P<metric>.+?)\s*(?P<sign><=|>=)\s*(?P<bound>\S+)\s*")
 # Worse than any expected score. The sum of a hundred million such values is still finite, as
 # schedulers that compute means and percentiles require.

@@ -16,8 +16,6 @@ from tunekit.core.events import (
     Waited,
 )
 
-__all__ = ["KINDS", "RESOURCES", "Cost", "cost_in_words", "hours_in_words"]
-
 #: The uses of resources.
 KINDS = ("training", "validation", "waiting")
 #: The resources that are counted.

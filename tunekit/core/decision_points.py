@@ -15,8 +15,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Always", "DecisionRule", "Interval", "Never", "Rungs"]
-
 
 class DecisionRule(Protocol):
     """When a scheduler uses a score of one trial, given its current internal state."""

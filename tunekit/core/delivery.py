@@ -17,8 +17,6 @@ from typing import Any
 from tunekit.core.metrics import merge
 from tunekit.core.validation import Outcome, Request
 
-__all__ = ["Completion", "Delivery", "Scored"]
-
 
 @dataclass(frozen=True)
 class Scored:

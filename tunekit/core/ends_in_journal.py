@@ -19,8 +19,6 @@ from tunekit.core.events import (
     TrialRetried,
 )
 
-__all__ = ["cut_short", "has_begun", "trials_ended_unrecorded"]
-
 
 def trials_ended_unrecorded(events: Iterable[Event]) -> set[str]:
     """Return the trials that saved at their last report: nothing more will come from them.

@@ -69,8 +69,6 @@ from tunekit.core.retention import Leases, for_clone, for_validation
 from tunekit.core.validation import Outcome, Request, Selection, Status
 from tunekit.core.values import number
 
-__all__ = ["Engine", "Hears", "Input", "JudgedBy", "TrialRecord"]
-
 _STOP = "STOP"
 _SHOULD_CHECKPOINT, _DONE = "should_checkpoint", "done"
 

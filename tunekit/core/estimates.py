@@ -9,8 +9,6 @@ from typing import Any
 from tunekit.core.problems import Problems, shown
 from tunekit.core.values import admitted, number, singled
 
-__all__ = ["Estimate"]
-
 # Rounding of sums in single precision, as a share of the metric's range.
 _ROUNDING = 1e-6
 

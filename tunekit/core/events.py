@@ -49,47 +49,6 @@ from tunekit.core.estimates import Estimate
 from tunekit.core.history import place_in
 from tunekit.core.validation import Outcome, Request, Status
 
-__all__ = [
-    "MOST",
-    "Asked",
-    "AttemptBegan",
-    "AttemptFailed",
-    "AttemptStarted",
-    "BudgetExpired",
-    "CheckpointSaved",
-    "Chosen",
-    "Decided",
-    "EndDelivered",
-    "Event",
-    "Exploited",
-    "Happened",
-    "OfCheckpoint",
-    "OfTrial",
-    "OfValidation",
-    "Reminded",
-    "Reported",
-    "ScoreDelivered",
-    "SessionClosed",
-    "SlotReleased",
-    "SlotTaken",
-    "SnapshotTaken",
-    "TrialAdded",
-    "TrialEnded",
-    "TrialErrored",
-    "TrialFailed",
-    "TrialRetried",
-    "ValidationEnded",
-    "ValidationEstimated",
-    "ValidationKey",
-    "ValidationRequested",
-    "Waited",
-    "event_of",
-    "never",
-    "relocated",
-    "trial_of",
-]
-
-
 #: The largest line number, iteration and so on: the largest count that a float can represent.
 MOST = 2**53
 

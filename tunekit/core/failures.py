@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-__all__ = ["HOPELESS", "FailureNotice", "Failures", "gone", "kind_of", "place_of", "was_gone"]
-
 #: The number of similar failures, without a success, after which a sweep is hopeless.
 HOPELESS = 3
 

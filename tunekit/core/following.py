@@ -28,19 +28,6 @@ from tunekit.core.retention import Kept, surplus
 from tunekit.core.validation import Request
 from tunekit.core.values import number
 
-__all__ = [
-    "KINDS",
-    "Files",
-    "Followed",
-    "Kind",
-    "Seen",
-    "kind_of",
-    "mark_of",
-    "step_in",
-    "trainer_metrics",
-    "wrong_choices",
-]
-
 # When a checkpoint was completed, in its report: Tune's own key, in seconds since the epoch.
 _COMPLETED = "timestamp"
 

@@ -10,8 +10,6 @@ from itertools import pairwise
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-__all__ = ["asks_itself", "saves_only_when_asked", "unseeded_split"]
-
 # Keywords of calls, and any names, by which a function reports a checkpoint, or asks to be saved.
 _ASKING_KEYWORDS = frozenset({"checkpoint", "validation"})
 _ASKING_NAMES = frozenset({"should_checkpoint", "tunekit_validation"})

@@ -21,8 +21,6 @@ from tunekit.core.decision_points import DecisionRule, Never, Rungs
 from tunekit.core.pareto import Point, ranked, worse
 from tunekit.core.sequential import alike_by_rank
 
-__all__ = ["Halving", "RungAction", "milestones", "next_bracket"]
-
 
 class RungAction(enum.Enum):
     """What a trial does after a result."""

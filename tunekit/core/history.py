@@ -9,8 +9,6 @@ from typing import Any
 from tunekit.core.metrics import flatten, hide, leaves, merge, without
 from tunekit.core.validation import Outcome
 
-__all__ = ["GENERATION", "ITERATION", "RUNS", "VALIDATED_ITERATION", "History"]
-
 #: The key, in a report, of the number of times its trial had been overwritten with other weights.
 GENERATION = "generation"
 

@@ -19,17 +19,6 @@ from tunekit.core.metric_names import FILLED_IN, listed
 from tunekit.core.timeline import Timeline
 from tunekit.core.validation import RESERVED
 
-__all__ = [
-    "ALL",
-    "LaterSession",
-    "SavedCheckpoint",
-    "began_of",
-    "in_force",
-    "name_problem",
-    "rows_of",
-    "saved_in",
-]
-
 #: Selects all checkpoints that are kept.
 ALL = "all"
 

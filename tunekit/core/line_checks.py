@@ -28,8 +28,6 @@ from tunekit.core.history import GENERATION, ITERATION
 from tunekit.core.validation import Status
 from tunekit.core.values import NESTED, is_too_deep
 
-__all__ = ["MOST", "check", "check_head"]
-
 _STATUSES = frozenset(status.value for status in Status)
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]

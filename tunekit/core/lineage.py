@@ -7,8 +7,6 @@ from typing import Any
 
 from tunekit.core.events import Exploited
 
-__all__ = ["Ancestry"]
-
 
 class Ancestry:
     """The exploits of a sweep.

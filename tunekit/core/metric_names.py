@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["FILLED_IN", "chosen", "listed", "meant"]
-
 #: The names that Tune and tunekit add to every report.
 FILLED_IN = frozenset(
     {

@@ -12,8 +12,6 @@ from typing import Any
 
 from tunekit.core.values import named
 
-__all__ = ["REPORTED", "distinct", "flatten", "hide", "leaves", "merge", "plain", "without"]
-
 #: Where a row keeps a training metric whose name a validation also produces.
 REPORTED = "reported"
 

@@ -8,8 +8,6 @@ from typing import Any
 from tunekit.core.metrics import flatten
 from tunekit.core.values import number
 
-__all__ = ["left_by_donor", "stale"]
-
 # Names of hyperparameters that PyTorch's optimizers name differently.
 _ALIASES = {"learning_rate": "lr", "wd": "weight_decay"}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Pace"]
-
 
 class Pace:
     """Space work by its duration.

@@ -16,8 +16,6 @@ from typing import Any
 from tunekit.core.values import text
 from tunekit.core.words import setting
 
-__all__ = ["CHOICE", "FLOAT", "INT", "Parameter", "choice", "parameters_of", "problems_of"]
-
 FLOAT, INT, CHOICE = "float", "int", "choice"
 
 # Values within this ratio of largest to smallest are on a linear scale.

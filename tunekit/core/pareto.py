@@ -17,8 +17,6 @@ import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
-__all__ = ["Point", "dominates", "front", "hypervolume", "ranked", "worse"]
-
 #: The values of the objectives, larger is better.
 Point: TypeAlias = tuple[float, ...]
 

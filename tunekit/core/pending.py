@@ -10,18 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-__all__ = [
-    "ON_PENDING",
-    "Waits",
-    "Way",
-    "pays_for_a_start",
-    "stands_still",
-    "waits_for",
-    "waits_for_each",
-    "when_starved",
-    "while_it_waits",
-]
-
 #: The values of ``ValidationConfig(on_pending=...)``.
 ON_PENDING = ("auto", "wait", "continue")
 

@@ -20,8 +20,6 @@ from tunekit.core.validation import (
     rejected,
 )
 
-__all__ = ["Durations", "Pool"]
-
 # Why a validation of a stopped trial is skipped.
 _REJECTED = "the scheduler has stopped its trial"
 # Why a validation that no decision depends on is skipped.

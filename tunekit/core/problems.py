@@ -8,8 +8,6 @@ from typing import Any
 
 from tunekit.errors import ConfigError
 
-__all__ = ["Problems", "shown"]
-
 # The most characters of a value in a message.
 _MOST = 60
 

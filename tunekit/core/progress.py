@@ -11,16 +11,6 @@ from tunekit.core.metrics import leaves
 from tunekit.core.validation import RESERVED, Pending, PendingStatus
 from tunekit.core.words import duration
 
-__all__ = [
-    "News",
-    "awaited",
-    "counted",
-    "other_metrics",
-    "paused_by_hand",
-    "starved",
-    "waiting_trials",
-]
-
 _COUNTED = ("validated", "running", "starting", "waiting", "failed", "timed_out", "skipped")
 # The most validations that are named in a message.
 _MOST_NAMED = 3

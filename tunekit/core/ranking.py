@@ -22,17 +22,6 @@ from tunekit.core.values import number
 from tunekit.core.words import short_names
 from tunekit.errors import MetricNotFoundError
 
-__all__ = [
-    "Ranked",
-    "best_scored",
-    "checked_goal",
-    "front_of",
-    "growth_of",
-    "ranking_of",
-    "repeats_of",
-    "whole_trials",
-]
-
 
 @dataclass(frozen=True)
 class Ranked:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["Action", "Actual", "Desired", "next_action"]
-
 
 class Desired(Enum):
     """The phase of a trial for its scheduler."""

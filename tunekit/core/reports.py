@@ -9,8 +9,6 @@ from tunekit.core.history import GENERATION, ITERATION, RUNS, VALIDATED_ITERATIO
 from tunekit.core.metrics import REPORTED, distinct, hide, leaves, set_aside
 from tunekit.core.values import admitted, number
 
-__all__ = ["own_names", "received"]
-
 # The names that tunekit adds to a row.
 _OURS = (GENERATION, RUNS, VALIDATED_ITERATION)
 

@@ -7,8 +7,6 @@ trial that is paused repeatedly never ends. :class:`Resumption` detects this whe
 
 from __future__ import annotations
 
-__all__ = ["HOW_TO_RESUME", "Resumption", "begins_anew"]
-
 #: How a function continues from its checkpoint.
 HOW_TO_RESUME = """\
     checkpoint = tune.get_checkpoint()

@@ -24,19 +24,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = [
-    "Holder",
-    "Kept",
-    "Leases",
-    "for_clone",
-    "for_offered",
-    "for_scored",
-    "for_validation",
-    "left_over",
-    "rank",
-    "surplus",
-]
-
 #: Who needs a checkpoint: a purpose and a name.
 Holder: TypeAlias = tuple[str, ...]
 

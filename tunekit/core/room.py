@@ -6,17 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = [
-    "Shares",
-    "at_once",
-    "fits",
-    "fits_in",
-    "queued",
-    "shares",
-    "slots",
-    "total",
-]
-
 # The smallest share that Ray assigns.
 _FINEST = 1e-4
 # Demands may have other resources that were not requested: those of a placement group.

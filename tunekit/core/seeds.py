@@ -29,25 +29,6 @@ from tunekit.core.metric_names import listed, meant
 from tunekit.core.problems import Problems, shown
 from tunekit.core.timeline import TrialSummary
 
-__all__ = [
-    "CONFIDENCE",
-    "REPEAT_INDEX",
-    "Comparison",
-    "Configuration",
-    "Ending",
-    "MeanEstimate",
-    "Repeat",
-    "check_known",
-    "check_seed",
-    "checked_seed",
-    "compare",
-    "configurations_of",
-    "ending_of",
-    "estimate_of",
-    "space_lacks",
-    "without_seed",
-]
-
 #: The confidence of intervals and verdicts.
 CONFIDENCE = 0.95
 

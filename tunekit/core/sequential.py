@@ -11,16 +11,6 @@ from tunekit.core.estimates import Estimate
 from tunekit.core.metrics import leaves
 from tunekit.core.problems import Problems
 
-__all__ = [
-    "Evidence",
-    "Sequential",
-    "alike_by_rank",
-    "alike_by_value",
-    "estimates_in",
-    "gathered",
-    "spread",
-]
-
 
 @dataclass(frozen=True)
 class Sequential:

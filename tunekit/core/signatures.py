@@ -11,20 +11,6 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-__all__ = [
-    "ValidationFunction",
-    "call_of",
-    "is_built",
-    "is_generator",
-    "kind_of",
-    "name_of",
-    "never_takes",
-    "signature_of",
-    "still_lacks",
-    "takes_resume",
-    "takes_seed",
-]
-
 #: A function that validates a checkpoint: it returns a dict of metrics, or yields estimates.
 ValidationFunction = Callable[..., Mapping[str, Any] | Iterator[Mapping[str, Any]]]
 

@@ -28,8 +28,6 @@ from tunekit.core.events import (
 )
 from tunekit.core.validation import Request
 
-__all__ = ["EVERY", "StageState"]
-
 #: The values of ``Stage(every=...)``, apart from numbers.
 EVERY = ("promoted", "last")
 

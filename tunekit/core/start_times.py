@@ -5,8 +5,6 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
-__all__ = ["USUAL_S", "StartTimes"]
-
 #: The seconds for a process to start, until one was measured: those to import PyTorch.
 USUAL_S = 2.0
 

@@ -20,8 +20,6 @@ from tunekit.core.metrics import flatten, without
 from tunekit.core.sequential import alike_by_value
 from tunekit.core.values import number
 
-__all__ = ["Awaited", "Criteria", "Criterion", "Missed", "Reads", "ReportView", "nested"]
-
 # The most combinations of comparisons for which a criterion is tried.
 _MOST_WAYS = 64
 

@@ -40,8 +40,6 @@ from tunekit.core.values import number
 from tunekit.core.words import amounts, duration, place_in_words, printable, setting
 from tunekit.core.words import number as digits
 
-__all__ = ["story"]
-
 # The text of each event; other events have none.
 _SAYS: Mapping[type[Event], str] = {
     TrialAdded: "added",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-__all__ = ["quantile", "two_sided"]
-
 # The continued fraction needs some multiple of sqrt(df) terms; this is enough for any df.
 _MOST_TERMS = 100_000
 _PRECISION = 1e-15

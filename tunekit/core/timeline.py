@@ -41,15 +41,6 @@ from tunekit.core.metrics import flatten, merge
 from tunekit.core.validation import PENDING, Outcome, PendingStatus, Request, Status
 from tunekit.core.values import number as _number
 
-__all__ = [
-    "VALIDATION",
-    "ScoredCheckpoint",
-    "Span",
-    "Timeline",
-    "TrialSummary",
-    "better",
-]
-
 #: The row of a validation about which nothing is known.
 VALIDATION: Mapping[str, Any] = {
     **dict.fromkeys(("id", "trial_id", "generation", "iteration", "run", "stage")),

@@ -12,19 +12,6 @@ from tunekit.core.estimates import Estimate
 from tunekit.core.metrics import leaves
 from tunekit.core.values import number, text
 
-__all__ = [
-    "PENDING",
-    "RESERVED",
-    "Attempt",
-    "Outcome",
-    "Pending",
-    "PendingStatus",
-    "Request",
-    "Selection",
-    "Status",
-    "rejected",
-]
-
 
 class Selection:
     """Select the checkpoints to validate, unless a checkpoint's report decides that.

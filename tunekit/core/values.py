@@ -21,26 +21,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "NESTED",
-    "PICKLED",
-    "LeftOut",
-    "Raised",
-    "admitted",
-    "as_json",
-    "bounded",
-    "described",
-    "is_array",
-    "is_too_deep",
-    "named",
-    "number",
-    "safely",
-    "same",
-    "singled",
-    "text",
-    "writable",
-]
-
 #: A key that no user value has; readers of a journal unpickle its value.
 PICKLED = "__pickled__"
 

@@ -11,8 +11,6 @@ from tunekit.core.ranking import front_of, ranking_of, repeats_of
 from tunekit.core.seeds import configurations_of
 from tunekit.core.timeline import ScoredCheckpoint, Timeline
 
-__all__ = ["Point", "WarmStart", "distinct", "how_many", "ranked", "unsearched", "value_at"]
-
 #: Hyperparameters by flat name; values that are dicts are not flattened.
 Point = Mapping[str, Any]
 

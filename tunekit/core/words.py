@@ -9,21 +9,6 @@ from typing import Any
 from tunekit.core.confirmation import Confirmed
 from tunekit.core.seeds import Comparison, MeanEstimate
 
-__all__ = [
-    "amounts",
-    "comparison_in_words",
-    "configuration_names",
-    "confirmation_in_words",
-    "differing",
-    "duration",
-    "mean_in_words",
-    "number",
-    "place_in_words",
-    "printable",
-    "setting",
-    "short_names",
-]
-
 # The most hyperparameters in a configuration's name.
 _MOST_NAMED = 4
 

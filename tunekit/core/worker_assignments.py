@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import Enum
 
-__all__ = ["WorkerAction", "WorkerInbox", "abandoned", "may_return"]
-
 
 def may_return(decided: int, ahead: int, clear: int | None = None) -> int:
     """Return the number of the last report that a worker may return from.
