@@ -307,7 +307,7 @@ def test_a_score_without_the_metric_is_no_score(home):
         ({"confidence": 2}, "confidence=2 must be"),
         ({"max_rounds": 0}, "max_rounds=0 must be"),
         ({"fn": 7}, "fn=7 is not callable"),
-        ({"fn": None}, "means the sweep's own validation function, but there is no tuner.pkl"),
+        ({"fn": None}, "stands for the sweep's own validation function, but there is no tuner.pkl"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(home, executors, options, message):
@@ -323,7 +323,7 @@ def test_all_mistakes_are_told_at_once():
 
 
 def test_the_name_of_confirmations_is_theirs(home):
-    with pytest.raises(tunekit.errors.ConfigError, match=r"is that of Sweep\.confirm"):
+    with pytest.raises(tunekit.errors.ConfigError, match=r"is used by Sweep\.confirm"):
         tunekit.load(home).validate(plain, 2, name="confirmed")
 
 
