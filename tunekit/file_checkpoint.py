@@ -10,8 +10,6 @@ from contextlib import contextmanager
 import pyarrow.fs
 from ray import tune
 
-__all__ = ["FileCheckpoint", "checkpoint_at"]
-
 
 class FileCheckpoint(tune.Checkpoint):
     """A checkpoint that is a single file; as a directory, it has this file.

@@ -16,8 +16,6 @@ from tunekit.core.validation import Outcome, Request, Status
 from tunekit.stage import Stage
 from tunekit.validating.validator import Around, Validator
 
-__all__ = ["Evaluation", "Source", "is_there"]
-
 logger = logging.getLogger(__name__)
 
 _GIVEN_UP = "was given up, because the first ones had failed alike"

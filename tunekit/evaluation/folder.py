@@ -27,8 +27,6 @@ from tunekit.journal.confined import is_inside, local_path
 from tunekit.journal.journal import LATER, SERIES
 from tunekit.journal.storage import keeps_objects
 
-__all__ = ["DOUBT_S", "KEPT", "REST_S", "Complete", "Entry", "WatchedFolder"]
-
 logger = logging.getLogger(__name__)
 
 #: The subfolder of the journal's folder for checkpoints protected until they are evaluated.

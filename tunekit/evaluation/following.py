@@ -52,8 +52,6 @@ from tunekit.validating.executor import Executor
 from tunekit.validating.fingerprint import fingerprint
 from tunekit.validating.validator import Launch
 
-__all__ = ["follow"]
-
 logger = logging.getLogger(__name__)
 
 # Seconds between two looks into a local folder, and between two that list it even if its own time

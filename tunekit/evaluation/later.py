@@ -49,8 +49,6 @@ from tunekit.journal.storage import Folder, folder_at
 from tunekit.validating.cache import ValidationCache
 from tunekit.validating.fingerprint import essence, fingerprint
 
-__all__ = ["Swept", "confirm_winner", "validate_later"]
-
 logger = logging.getLogger(__name__)
 
 _MOST_NAMED = 5

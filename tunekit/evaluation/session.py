@@ -46,8 +46,6 @@ from tunekit.validating.ray_executor import executor_of
 from tunekit.validating.too_large import say_what_is_too_much
 from tunekit.validating.watch import watched
 
-__all__ = ["Session"]
-
 logger = logging.getLogger(__name__)
 
 # How long to wait for an event, and how often to log the progress.

@@ -22,8 +22,6 @@ from tunekit.stage import Stage
 from tunekit.validating.executor import Executor
 from tunekit.validating.validator import Launch, Validator
 
-__all__ = ["StageEvaluation"]
-
 logger = logging.getLogger(__name__)
 
 
