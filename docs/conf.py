@@ -28,15 +28,15 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_search_scorer = str(Path(__file__).with_name("_static") / "search.js")  # not relative to this
 
-# What is to be typed can be copied, without its prompts; what was printed need not be.
+# Only input has copy buttons, which leave out the prompts.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 copybutton_selector = ":is(.highlight-python, .highlight-console, .highlight-default) pre"
 
-# Headings can be linked to as on a page of a repository: restoring.md#a-time-budget.
+# Allow links to headings as in a repository: restoring.md#a-time-budget.
 myst_heading_anchors = 3
 
-# The order of the members of a class is that of its source: what is asked first comes first.
+# The members of a class are in the order of its source, most important first.
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
@@ -45,15 +45,15 @@ autodoc_inherit_docstrings = False
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
-# Every name that a docstring or a signature refers to must be there (`-n -W`), but for those that
-# are documented elsewhere: the build asks no other site.
+# Every name in a docstring or a signature must exist (`-n -W`), except names that are documented
+# elsewhere, because the build does not access other sites.
 nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(ray|pandas|pyarrow|optuna)\..*"),
     (r"py:.*", r"(collections\.abc|msgspec|pathlib|typing)\..*"),
     (r"py:class", r"[\d.]+"),  # the bounds of a number, in its type
     (r"py:class", r"(tune|train)\.(TuneConfig|ValidationConfig)"),
-    # Interfaces that only a signature names.
+    # Interfaces that appear only in signatures.
     (
         r"py:class",
         r"tunekit\.(_ray\.local\.SteppedClock|journal\.storage\.Folder|journal\.lock\.Driver)",
@@ -65,18 +65,18 @@ nitpick_ignore_regex = [
 
 
 def _keep_colons(app, what, name, obj, options, lines):
-    """Let the first line of an attribute have a colon: napoleon takes what is before for a type.
+    """Allow a colon in the first line of an attribute, where napoleon expects a type before it.
 
-    An empty comment becomes the first line.
+    Inserts an empty comment as the first line.
     """
     if what in ("attribute", "data", "property"):
         lines[:0] = ["..", ""]
 
 
 def _list_pages(app, docname, source):
-    """Put the pages of a folder below its README in the sidebar, in the order that it names them.
+    """List the pages of the decisions below their README in the sidebar, in the README's order.
 
-    In the README itself, a toctree would be text where a repository shows it.
+    A toctree in the README itself would be shown as text in a repository.
     """
     if docname == "decisions/README":
         pages = dict.fromkeys(re.findall(r"\]\(([\w-]+)\.md\)", source[0]))
@@ -84,6 +84,6 @@ def _list_pages(app, docname, source):
 
 
 def setup(app):
-    """Called by Sphinx."""
+    """Connect the functions above; Sphinx calls this."""
     app.connect("autodoc-process-docstring", _keep_colons, priority=400)  # before napoleon's 500
     app.connect("source-read", _list_pages)

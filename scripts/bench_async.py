@@ -3,16 +3,15 @@
     python scripts/bench_async.py
     python scripts/bench_async.py --asha function resettable class --train-s 2
 
-Every variant runs the same trials: so many iterations that each sleep, a checkpoint at each. The
-variants alternate; times are from the first report to the last (training) or to the end of the
-sweep (total), so that starting processes does not count. A validation sleeps, too, on CPUs of its
-own.
+Every variant runs the same trials, whose iterations only sleep and save a checkpoint each. The
+variants alternate. Times are measured from the first report to the last (training) or to the end of
+the sweep (total), so starting processes does not count. A validation sleeps, too, on separate CPUs.
 
-With ``--asha``, trials are stopped early by their scores: inline at the rungs of ASHA, and with
-tunekit's defaults. A trial takes a CPU and a GPU, a validation a CPU; there are two CPUs more
-than GPUs. The whole sweep counts, processes and their imports included. What trains is a
-``function``, a ``resettable`` class, whose process can go over to other trials, or a ``class``. All
-ways decide alike, in whatever order the scores come, so that all train as much.
+With ``--asha``, trials are stopped early by their scores, with inline validation at the rungs of
+ASHA or with tunekit's defaults. A trial takes a CPU and a GPU, and a validation a CPU; there are
+two more CPUs than GPUs. The time of the whole sweep counts, including processes and their imports.
+Trials are a ``function``, a ``resettable`` class, whose process can be reused, or a ``class``. All
+variants make the same decisions in whatever order the scores arrive, so all train equally long.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ SLOTS = 4
 
 
 class Sleeper(tune.Trainable):
-    """Sleeps for an iteration; with ``inline_s``, for its validation, too."""
+    """Sleep for an iteration and, with ``inline_s``, for its validation."""
 
     def setup(self, config):
         self.settings = config
@@ -55,7 +54,7 @@ def validate(checkpoint, *, seconds: float) -> dict[str, float]:
 
 
 def run(options, validation_s: float, variant: str) -> tuple[float, float]:
-    """Seconds of training, and of the whole sweep."""
+    """Return the seconds of training, and of the whole sweep."""
     span = Span()
     inline_s = validation_s if variant == "inline" else 0.0
     settings = {
@@ -81,7 +80,7 @@ def run(options, validation_s: float, variant: str) -> tuple[float, float]:
             max_in_flight=SLOTS,
         )
     (tunekit if variant == "async" else tune).Tuner(Sleeper, **settings).fit()
-    # The first report comes after one iteration: take that in.
+    # The first report comes after one iteration, which counts as training, too.
     first_s = options.train_s + inline_s
     return span.seconds + first_s, time.perf_counter() - span.first + first_s
 
@@ -90,12 +89,12 @@ RUNGS, EXTRA = (1, 3, 9), 2
 
 
 def score(limit: float, iteration: int) -> float:
-    """Return the score of the trial that comes to ``limit`` in the end."""
+    """Return the score of a trial that finally reaches ``limit``."""
     return limit * (1 - 0.5**iteration)
 
 
 class Curve(Sleeper):
-    """Reports the validation score of a made-up curve, at rungs, if it validates inline."""
+    """Follows a synthetic curve; if it validates inline, reports the score at rungs."""
 
     score = 0.0
 
@@ -111,7 +110,7 @@ class Curve(Sleeper):
 
 
 class Resettable(Curve):
-    """The same, in a process that goes over from one trial to the next."""
+    """The same class, in a process that the next trial reuses."""
 
     def reset_config(self, new_config):
         self.settings, self.score = new_config, 0.0
@@ -119,7 +118,7 @@ class Resettable(Curve):
 
 
 def curve(config):
-    """Train the same as a function."""
+    """Train in the same way as a function."""
     began, checkpoint, value = 0, tune.get_checkpoint(), 0.0
     if checkpoint is not None:
         began = saved_in(checkpoint)["iteration"]
@@ -150,8 +149,8 @@ KINDS = {"function": curve, "resettable": Resettable, "class": Curve}
 
 
 def under_asha(options, kind: str, validation_s: float, ours: bool) -> float:
-    """Seconds of a sweep under ASHA."""
-    # In whatever order they arrive, each one that comes to 0.5 is stopped at its first rung.
+    """Return the seconds of a sweep under ASHA."""
+    # In any order of arrival, each trial that reaches 0.5 is stopped at its first rung.
     limits = [*[1.0] * SLOTS, *[0.5, 0.5, 0.5, 1.0] * 3, 0.5, 0.5]
     settings = {
         "param_space": {

@@ -2,11 +2,11 @@
 
     python scripts/bench_distributed.py [--parts validations reports exploits sweep]
 
-- validations: seconds from the request of a validation to its score, beyond what the function
-  itself takes: stock Ray Train outside of Tune (inside it hangs), and tunekit;
+- validations: seconds from the request of a validation to its score, minus the time of the
+  function itself, for tunekit and for stock Ray Train outside Tune (inside Tune, it hangs);
 - reports: seconds from ``ray.train.report`` in the worker to the scheduler;
-- exploits: seconds of a pause and resume, of an exploit, and from a trial's end to the next one's
-  first report, with new and with reused workers;
+- exploits: seconds of a pause and resume, of an exploit, and from a trial's end to the first
+  report of the next trial, with new and with reused workers;
 - sweep: the time of a sweep of short trials, with new and with reused workers.
 """
 
@@ -36,7 +36,7 @@ PARTS = ["validations", "reports", "exploits", "sweep"]
 
 
 def loop(config):
-    """Reports a checkpoint each time; with ``wait``, until it is validated, as Ray Train can."""
+    """Report checkpoints; with ``wait``, wait for their validations, as Ray Train can."""
     steps = 0
     checkpoint = train.get_checkpoint()
     if checkpoint:
@@ -62,13 +62,13 @@ def loop(config):
 
 
 def validate(checkpoint) -> dict[str, float]:
-    """In a task."""
+    """Validate in a task."""
     time.sleep(OWN_S)
     return {"accuracy": 0.5}
 
 
 class Evaluator:
-    """In a process that lives on."""
+    """Validates in a long-lived process."""
 
     def __call__(self, checkpoint) -> dict[str, float]:
         return validate(checkpoint)
@@ -80,7 +80,7 @@ validate_by_workers = tunekit.distributed.TrainerValidation(
 
 
 def validate_by_mapping(checkpoint) -> dict[str, float]:
-    """By an actor of Ray Data."""
+    """Validate in an actor of Ray Data."""
 
     class Predictor:
         def __call__(self, batch):
@@ -124,7 +124,7 @@ def fit(folder, trainable, *, callbacks=(), stop=None, **settings):
 
 
 def validations(count):
-    """Median seconds beyond the function's own, by kind: stock and tunekit."""
+    """Print the median overhead in seconds for each kind, in stock Ray Train and in tunekit."""
     print(f"\nSeconds per validation beyond the function's own {OWN_S} s")
     print(f"{'':14}{'stock':>8}{'tunekit':>9}{'ratio':>8}")
     for name, how in KINDS.items():
@@ -154,7 +154,7 @@ def validations(count):
 
 
 class Clock(tune.Callback):
-    """When each trial's reports came, and which generation they were of."""
+    """Records when each trial's reports arrived, and their generation."""
 
     def __init__(self):
         self.reports, self.ends, self.latencies = [], [], []
@@ -177,13 +177,13 @@ def reports(count):
         late = sorted(clock.latencies)
         print(
             f"  every {sleep_s} s: median {statistics.median(late):.3f}, "
-            f"nine of ten within {late[int(0.9 * len(late))]:.3f}",
+            f"90th percentile {late[int(0.9 * len(late))]:.3f}",
             flush=True,
         )
 
 
 class Pauses(FIFOScheduler):
-    """Pauses each trial at every third report."""
+    """A scheduler that pauses each trial at every third report."""
 
     def on_trial_result(self, tune_controller, trial, result):
         return self.PAUSE if result["training_iteration"] % 3 == 0 else self.CONTINUE
@@ -194,7 +194,7 @@ class Pauses(FIFOScheduler):
 
 
 def gaps(clock, where):
-    """Seconds between two reports of a trial where ``where(former, later)``."""
+    """Return the seconds between two reports of a trial for which ``where(former, later)``."""
     last, found = {}, []
     for at, trial_id, result in clock.reports:
         if trial_id in last and where(last[trial_id][1], result):
@@ -204,8 +204,8 @@ def gaps(clock, where):
 
 
 def exploits():
-    print("\nSeconds to the next report (goals, warm: 2)")
-    print(f"{'':22}{'cold':>8}{'warm':>8}{'ratio':>8}")
+    print("\nSeconds to the next report (goal with reused workers: 2)")
+    print(f"{'workers':22}{'new':>8}{'reused':>8}{'ratio':>8}")
     rows = {"pause and resume": [], "exploit": [], "next trial": []}
     for warm in (False, True):
         config = tunekit.ValidationConfig(
@@ -271,7 +271,7 @@ def exploits():
 
 
 def sweep(trials):
-    print(f"\nSeconds of a sweep of {trials} trials of two workers and two reports, one at a time")
+    print(f"\nSeconds of a sweep of {trials} trials of two workers and two reports, one by one")
     took = []
     for warm in (False, True):
         with tempfile.TemporaryDirectory() as folder:
@@ -284,7 +284,7 @@ def sweep(trials):
             )
             took.append(time.time() - began)
     cold, warm = took
-    print(f"  cold {cold:.1f}, warm {warm:.1f}, ratio {cold / warm:.1f} (goal: 3)", flush=True)
+    print(f"  new {cold:.1f}, reused {warm:.1f}, ratio {cold / warm:.1f} (goal: 3)", flush=True)
 
 
 def main():

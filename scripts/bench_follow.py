@@ -1,11 +1,12 @@
-"""A trainer and a follower in two processes: what is scored, how soon, and what a look costs.
+"""Measure how a follower in another process scores a trainer's checkpoints, and its load.
 
     PYTHONPATH=. python scripts/bench_follow.py [--part kills table look s3] [--checkpoints 10000]
 
-kills: the follower is killed twenty times at random while a trainer saves; each checkpoint has to
-have one score. It also says how long after a checkpoint is complete its evaluation starts. table:
-trainers that are slow, are killed half-way, or delete old checkpoints while evaluation is behind.
-look, s3: the time, memory and requests of a look into a folder with many checkpoints.
+- kills: the follower is killed twenty times at random while a trainer saves; each checkpoint must
+  get exactly one score. The delay from a complete checkpoint to its evaluation is also printed.
+- table: trainers that are slow, are killed while saving, or delete old checkpoints while evaluation
+  is behind.
+- look, s3: the time, memory and requests of listing a folder with many checkpoints.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _config(seconds):
 quick, slow = _config(0.05), _config(3.0)
 """
 
-# A trainer: steps, seconds between them, between two files, checkpoints to keep, when to die.
+# A trainer: steps, seconds between steps and between files, checkpoints to keep, when to die.
 _TRAINER = """
 import json, os, shutil, sys, time
 root, steps, apart, slow, limit, dies = sys.argv[1], *map(float, sys.argv[2:])
@@ -152,8 +153,8 @@ def kills(count: int = 20, steps: int = 60, apart: float = 2.0) -> None:
         late = sorted(row["metrics/began"] - at[row["iteration"]] for _, row in rows.iterrows())
         p90 = late[math.ceil(0.9 * len(late)) - 1]
         print(
-            f"from complete to its evaluation: median {late[len(late) // 2]:.2f} s, "
-            f"p90 {p90:.2f} s, most {late[-1]:.2f} s, of {len(late)}"
+            f"from complete checkpoint to evaluation: median {late[len(late) // 2]:.2f} s, "
+            f"p90 {p90:.2f} s, maximum {late[-1]:.2f} s, of {len(late)}"
         )
 
 
@@ -220,7 +221,7 @@ class Counting:
 
 
 def looks(filesystem: pyarrow.fs.FileSystem, path: str, count: int, proxy: Any = None) -> None:
-    """Measure looks into a folder of so many checkpoints, that are new, and that are known."""
+    """Measure listing a folder of ``count`` checkpoints, new ones and known ones."""
     state = Followed()
     watched = WatchedFolder(filesystem, path)
     source = _Watched(watched, state, tunekit.ValidationConfig(lambda checkpoint: {"a": 1}))

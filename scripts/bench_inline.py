@@ -1,20 +1,21 @@
-"""Compare whole programs that validate inline with the same ones that use tunekit.
+"""Compare complete programs that validate inline with the same programs using tunekit.
 
-    python scripts/bench_inline.py                       # those whose packages are installed
+    python scripts/bench_inline.py                       # all whose packages are installed
     python scripts/bench_inline.py --names pytorch pytorch-fifo --repeats 5
 
-The programs are those of docs/frameworks; four more of the PyTorch one: without a scheduler, under
-population based training, where both need the one logical GPU that there is, and where stock Tune
-reuses its actors, too; the README's example on one and on four logical CPUs; the demonstration,
-against validating inline at each epoch, and at those at which ASHA decides; and population based
-training of its digits. Each run is a process of its own, with a Ray of its own, from its start to
-its end: imports, Ray, training, validation. With tunekit, all settings are the defaults.
+These are the programs of docs/frameworks; four variants of the PyTorch program: without a
+scheduler, under population based training, with training and validation sharing a single logical
+GPU, and with reused actors in stock Tune, too; the README's example on one and on four logical
+CPUs; the demonstration, compared with inline validation at each epoch and at the epochs where ASHA
+decides; and population based training on its digits. Each run is a separate process with its own
+Ray, measured from its start to its end: imports, Ray, training, validation. With tunekit, all
+settings have their defaults.
 
-Printed are the medians of the seconds, their ratio, and the ratios of each pair; the same of the
-CPU seconds, which other programs on the machine disturb less, of the iterations trained, which
-differ because ASHA decides by which trial comes first, and of a population's exploits; and the
-geometric mean of the ratios of the seconds. `start-up` is not a sweep to compare: it prints the
-time to the first report, against stock Tune.
+The script prints the medians of the seconds, their ratio, and the ratio of each pair. It prints the
+same for the CPU seconds, which other programs on the machine disturb less; for the iterations
+trained, which differ because ASHA's decisions depend on which trial comes first; and for a
+population's exploits. Last is the geometric mean of the ratios of the seconds. `start-up` does not
+compare sweeps: it prints the time to the first report, compared with stock Tune.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ PBT = (
     'hyperparam_mutations={"lr": tune.loguniform(1e-4, 1e-1)})'
 )
 GPU = "import ray; ray.init(num_gpus=1)\n"
-# Prints the seconds to the first report: from fit(), and from the beginning.
+# Prints the seconds to the first report, from fit() and from the program's start.
 START = """
 import time
 began = time.monotonic()
@@ -66,7 +67,7 @@ VALIDATION = "\n    validation_config=module.ValidationConfig(fn=lambda checkpoi
 
 
 README = examples.ROOT / "README.md"
-# What makes the README's example validate in its training loop, at each iteration.
+# These replacements make the README's example validate in its training loop, at each iteration.
 REPORT = '        tune.report({"loss": (1 - weights["w"]) ** 2})\n'
 INLINE = [
     ("import tunekit\n", "import pathlib, tempfile\n"),
@@ -146,7 +147,7 @@ def changed(program: Path, kind: str) -> str:
 
 
 def readme(cpus: int) -> tuple[str, str]:
-    """Return the README's example on so many logical CPUs, inline and as it is."""
+    """Return the README's example on ``cpus`` logical CPUs, inline and unchanged."""
     (ours,) = re.findall(r"```python\n(import json\n.*?)```", README.read_text(), re.S)
     ours = f"import ray\n\nray.init(num_cpus={cpus})\n{ours}"
     inline = ours
@@ -158,7 +159,7 @@ def readme(cpus: int) -> tuple[str, str]:
 
 
 def programs(folder: Path) -> dict[str, tuple[Path, Path]]:
-    """Return each program by its name, inline and with tunekit, as far as they can run here."""
+    """Return all programs that can run here by their names, inline and with tunekit."""
     found: dict[str, tuple[Path, Path]] = {}
     for example in examples.EXAMPLES:
         if lacking := example.lacks():
@@ -192,7 +193,7 @@ def programs(folder: Path) -> dict[str, tuple[Path, Path]]:
 
 
 class Cpu:
-    """Counts the CPU seconds of this process's children and theirs, while they live (Linux)."""
+    """Counts the CPU seconds of all descendants of this process while they live (Linux)."""
 
     def __init__(self) -> None:
         self._ended = threading.Event()
@@ -223,7 +224,7 @@ class Cpu:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds, without what a process used in its last quarter of a second."""
+        """Return the CPU seconds, without the last quarter of a second of each process."""
         return sum(self._used.values())
 
 
@@ -236,7 +237,7 @@ def measured(program: Path) -> tuple[float, float, float, float]:
 
 
 def iterations(printed: str) -> float:
-    """Return how many iterations all trials trained; 0 if the program ends without a table.
+    """Return the number of iterations of all trials; 0 if the program ends without a table.
 
     Example:
         >>> iterations("  config/lr  training_iteration\\n        0.1                   9\\n")
@@ -250,7 +251,7 @@ def iterations(printed: str) -> float:
 
 
 def started(program: Path) -> tuple[float, float]:
-    """Run START; return the seconds to the first report, from the Tuner and from the beginning."""
+    """Run START; return the seconds to the first report, from fit() and from its own start."""
     out, _ = examples.printed(program)
     tuner, whole = out.splitlines()[-1].split()
     return float(tuner), float(whole)
@@ -268,7 +269,7 @@ def main() -> None:
     asked = harness.arguments(__doc__, names=[""], repeats=3)
     ratios = []
     with tempfile.TemporaryDirectory() as folder:
-        print(f"{'program':36} {'inline':>7} {'tunekit':>8} {'ratio':>6}  of each pair")
+        print(f"{'program':36} {'inline':>7} {'tunekit':>8} {'ratio':>6}  ratio of each pair")
         for name, both in programs(Path(folder)).items():
             if any(asked.names) and name not in asked.names:
                 continue

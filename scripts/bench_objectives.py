@@ -2,16 +2,18 @@
 
     python scripts/bench_objectives.py               # 30 orders: some 4 minutes
 
-54 configurations, accuracy against latency: larger networks are better and slower. The curves are
-made here, another table for each order. Six slots, an iteration of 0.4 s, a validation as long,
-rungs at 1, 3 and 9 of 27 iterations; all in virtual time, each with its own decision code. *Front*
-is the mean over the time of the slowest system of the share of the box between the worst and the
-best values that the front so far dominates; *at the end*, its last value. Differences are to Syne
-Tune's MOASHA, paired by order, with an interval that holds 95 % of the time.
+The objectives of the 54 configurations are accuracy and latency: larger networks are better and
+slower. The curves are synthetic, with another table for each order. There are six slots, iterations
+and validations of 0.4 s each, and rungs at 1, 3 and 9 of 27 iterations. Everything runs in virtual
+time, with each system's own decision code. *front* is the share of the box between the worst and
+the best values that the current front dominates, averaged over the time of the slowest system; *at
+the end* is its last value. Differences are relative to Syne Tune's MOASHA, paired by order, with a
+95 % interval.
 
-Syne Tune (0.16) takes the places of an order for ranks, so that whether a trial continues depends
-on another trial's number. *mended* is its code with the ranks of that order; then, with objectives
-in units of the front's extent, both decide alike on the same arrivals, which is counted last.
+Syne Tune (0.16) uses positions in an order as ranks, so whether a trial continues depends on
+another trial's number. *fixed* is its code with the ranks of that order. With objectives in units
+of the front's extent, it makes the same decisions on the same arrivals as tunekit; their share is
+printed last.
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ from tunekit.schedulers import MOASHA
 
 RUNGS = (1, 3, 9)
 METRICS = {"accuracy": "max", "latency_ms": "min"}
-#: When a score was known, and its values, the larger the better.
+#: When a score was known, and its values (larger is better).
 Scored = tuple[float, tuple[float, float]]
 
 
 def table(seed: int) -> pd.DataFrame:
-    """The curves of ``bench_peers``, and a latency that grows with what a network can reach."""
+    """Return the curves of ``bench_peers``, with a latency that grows with the final accuracy."""
     rows = accuracies(seed)
     rng = np.random.default_rng(1000 + seed)
     best = rows.groupby("trial").accuracy.max().to_numpy()
@@ -86,7 +88,7 @@ def of_syne_tune(ranks: bool) -> Callable[[pd.DataFrame], list[Scored]]:
 
 
 def bracket(ranks: bool) -> Callable[[int, int, tuple[float, float]], bool]:
-    """Return what says whether a trial stops at a rung, by Syne Tune's code."""
+    """Return a function that decides with Syne Tune's code whether a trial stops at a rung."""
     from syne_tune.optimizer.schedulers.asha import Bracket
     from syne_tune.optimizer.schedulers.multiobjective import multiobjective_priority as priorities
     from syne_tune.optimizer.schedulers.multiobjective import non_dominated_priority as sorting
@@ -113,7 +115,7 @@ def bracket(ranks: bool) -> Callable[[int, int, tuple[float, float]], bool]:
 
 
 def by_turns(points: dict, stops: Callable) -> Iterator[Scored]:
-    """Run trials in virtual time, as many as there are slots; each validates inline at rungs."""
+    """Run trials in virtual time, one in each slot; each validates inline at rungs."""
     events = [(_until(1), trial, 1) for trial in range(SLOTS)]
     new = iter(range(SLOTS, CONFIGURATIONS))
     heapq.heapify(events)
@@ -137,11 +139,11 @@ SYNE = "Syne Tune MOASHA"
 
 
 def systems() -> dict[str, Callable[[pd.DataFrame], list[Scored]]]:
-    """What is compared, by name; the first is what the others are compared with."""
+    """Return the systems by name; the first is the reference."""
     inline, auto = {"inline": "decisions"}, validating("auto", "auto")
     return {
         SYNE: of_syne_tune(ranks=False),
-        "  mended": of_syne_tune(ranks=True),
+        "  fixed": of_syne_tune(ranks=True),
         "MOASHA, inline": simulated(lambda: asha(MOASHA, metrics=METRICS), **inline),
         "MOASHA, tunekit's default": simulated(lambda: asha(MOASHA, metrics=METRICS), **auto),
         "MOASHA that promotes": simulated(
@@ -152,11 +154,11 @@ def systems() -> dict[str, Callable[[pd.DataFrame], list[Scored]]]:
     }
 
 
-# What they found -------------------------------------------------------------------------------
+# Results ---------------------------------------------------------------------------------------
 
 
 def shares(scored: Iterable[Scored], worst: tuple, best: tuple) -> list[Scored]:
-    """Return when the front grew, and which share of the box it then dominated."""
+    """Return when the front grew, and the share of the box that it then dominated."""
     front, found = [], [(0.0, 0.0)]
     for now, point in sorted(scored):
         unit = tuple((v - a) / (b - a) for v, a, b in zip(point, worst, best, strict=True))
@@ -181,7 +183,7 @@ def with_interval(values: list[float]) -> str:
 
 
 def alike(orders: int) -> str:
-    """Return on how many of the same arrivals both decide the same."""
+    """Return on how many of the same arrivals both make the same decision, as text."""
     same = count = 0
     for seed in range(orders):
         points = points_of(table(seed))

@@ -2,12 +2,12 @@
 
     PYTHONPATH=. python scripts/bench_page.py [--trials 1000] [--iterations 100] [--against 100]
 
-Two reports are written, of a large sweep and of a small one, and opened in turns, in one Chromium.
-All times are the browser's own (``performance.now``): from the beginning of the navigation until
-the page has run its scripts, has drawn what is in view and answers; from a click on a column's
-head until the browser has drawn the new order; from moving the mouse over the curves until the
-trial is highlighted and drawn. It prints medians and the largest, and how much slower the large
-one is. Twenty trials are pointed at: both sweeps need as many.
+The script writes reports of a large and of a small sweep, and opens them alternately in one
+Chromium. All times are measured in the browser (``performance.now``): from the start of the
+navigation until the page has run its scripts, has drawn the visible part and responds; from a click
+on a column's heading until the browser has drawn the new order; from moving the mouse over the
+curves until the highlighted trial is drawn. It prints medians and maxima, and how much slower the
+large report is. The mouse points at twenty trials, so both sweeps need at least that many.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tunekit.reading.sweep import Sweep
 
 _BEGAN = 1.7e9
 
-# When the page answers: drawn, and a frame later nothing else is going on.
+# When the page responds: it is drawn, and idle a frame later.
 _OPENED = """(async () => {
   await window.drawing;
   await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
   return performance.now();
 })()"""
 
-# From an action to the frame that shows what it has led to.
+# From an action to the frame that shows its result.
 _SHOWN = """
   const shown = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
   const took = async (act) => {
@@ -78,7 +78,7 @@ _HOVERED = f"""(async () => {{{_SHOWN}
 
 
 def events(trials: int, iterations: int) -> Iterator[Event]:
-    """Yield the events of a sweep whose every checkpoint was validated."""
+    """Yield the events of a sweep in which every checkpoint was validated."""
     draw = random.Random(0)
     names = [f"a1b2c_{n:05d}" for n in range(trials)]
     for trial_id in names:
@@ -92,7 +92,7 @@ def events(trials: int, iterations: int) -> Iterator[Event]:
 
 
 def written(trials: int, iterations: int, file: Path) -> Path:
-    """Write the report of such a sweep."""
+    """Write the report of a sweep of this size."""
     began = time.perf_counter()
     sweep = Sweep(list(events(trials, iterations)), metric="accuracy", mode="max")
     read = time.perf_counter()
@@ -106,7 +106,7 @@ def written(trials: int, iterations: int, file: Path) -> Path:
 
 
 def measured(tab: Tab, page: Path) -> dict[str, list[float]]:
-    """Return what a reader waits for, in milliseconds."""
+    """Return the times that a reader waits, in milliseconds."""
     tab.open(page)
     return {
         "open": [tab.run(_OPENED)],
@@ -117,7 +117,7 @@ def measured(tab: Tab, page: Path) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    """Write both, open both in turns, and print the times."""
+    """Write both reports, open them alternately, and print the times."""
     given = arguments(__doc__, trials=1000, iterations=100, against=100, rounds=5)
     with tempfile.TemporaryDirectory() as folder, Chromium() as browser:
         pages = {

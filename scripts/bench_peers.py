@@ -3,14 +3,16 @@
     python scripts/bench_peers.py                    # in virtual time: some 5 minutes
     python scripts/bench_peers.py --orders 30
 
-54 configurations, ASHA (max_t=27, reduction_factor=3) or what is nearest to it, an iteration of
-0.4 s, a validation of so many times that. The curves are made here: noisy, crossing, another table
-for each order. Each system's own decision code runs, in virtual time: Tune's controller and tunekit
-by ``tunekit.lab.simulate``, Optuna's pruners by ask and tell, Syne Tune's scheduler likewise (if
-it can be imported). Six slots for everyone, which training and validation share.
+Each sweep has 54 configurations under ASHA (max_t=27, reduction_factor=3) or the most similar
+scheduler. An iteration takes 0.4 s, and a validation a multiple of that. The curves are synthetic:
+noisy and crossing, with another table for each order. Each system's own decision code runs in
+virtual time: Tune's controller and tunekit in ``tunekit.lab.simulate``, Optuna's pruners and Syne
+Tune's scheduler (if it can be imported) by ask and tell. All have six slots, which training and
+validation share.
 
-Times are ratios to stock Ray that validates at ASHA's rungs, on six slots: of the mean time of the
-sweeps. *found*: the share of sweeps whose best score is within 0.01 of the best of all curves.
+Times are ratios of the mean time of the sweeps to that of stock Ray with validation at ASHA's rungs
+on six slots. *found* is the share of sweeps whose best score is within 0.01 of the best of all
+curves.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ NEAR = 0.01
 
 
 def table(seed: int) -> pd.DataFrame:
-    """Noisy curves that cross: the configurations differ in where they end, and how fast."""
+    """Return noisy curves that cross: configurations differ in their final score and speed."""
     rng = np.random.default_rng(seed)
     best = 0.35 + 0.6 * rng.beta(5, 2, CONFIGURATIONS)
     speed = np.exp(rng.normal(0.6, 0.7, CONFIGURATIONS))
@@ -58,7 +60,7 @@ def table(seed: int) -> pd.DataFrame:
 
 @dataclass
 class Ran:
-    """What came of a sweep."""
+    """The results of a sweep."""
 
     seconds: float
     regret: float
@@ -111,13 +113,13 @@ def simulated(
 
 
 def by_turns(curves: pd.DataFrame, ratio: float, rungs: tuple[int, ...], trials: Iterator) -> Ran:
-    """Run trials in virtual time, as many as there are slots; each says at a rung if it stops.
+    """Run trials in virtual time, one in each slot; at rungs, each may stop.
 
     Args:
         curves: The curves.
-        ratio: How long a validation takes, in iterations.
-        rungs: Where trials are validated.
-        trials: Yields for each trial ``reported(iteration, score) -> bool``, whether it stops.
+        ratio: The length of a validation, in iterations.
+        rungs: The iterations at which trials are validated.
+        trials: Yields for each trial ``reported(iteration, score) -> bool``: whether it stops.
     """
     scores = {trial: list(rows.accuracy) for trial, rows in curves.groupby("trial", sort=False)}
     best = max(max(one) for one in scores.values())
@@ -222,7 +224,7 @@ def has_syne_tune() -> bool:
 
 
 def systems() -> dict[str, Callable[[pd.DataFrame, float], Ran]]:
-    """What is compared, by name; the first is what the others are compared with."""
+    """Return the systems by name; the first is the reference."""
     auto, every = validating("auto", "auto"), validating(1, "auto")
     decisions = validating("decisions", "auto")
     two = {"validators": 2, "reuse": True}
@@ -267,7 +269,7 @@ def systems() -> dict[str, Callable[[pd.DataFrame, float], Ran]]:
 def virtual(ratios: list[float], orders: int) -> None:
     tables = [table(seed) for seed in range(orders)]
     for ratio in ratios:
-        print(f"\nA validation takes {ratio:g} times an iteration ({orders} orders)")
+        print(f"\nA validation takes {ratio:g} iterations ({orders} orders)")
         print(f"{'':38}{'time':>6}{'after STOP':>12}{'regret':>8}{'found':>7}")
         reference = None
         for name, run in systems().items():

@@ -1,15 +1,15 @@
 """Count the examples that a sweep evaluates if validations stop once estimates suffice.
 
-    python scripts/bench_sequential.py                 # some 10 minutes
+    python scripts/bench_sequential.py                 # about 10 minutes
     python scripts/bench_sequential.py --orders 20
     python scripts/bench_sequential.py --real          # with real processes that sleep
 
-54 small networks are trained here for 27 epochs each (40 s), and every epoch is evaluated on 10,000
-examples: whether each of them was right is the table that the sweeps read. ASHA (max_t=27,
-reduction_factor=3) runs in virtual time, on tunekit's own code; each validation yields an estimate
-after 100 examples, and whenever it has a fifth more. A second ASHA gets, at each decision, the
-accuracies on all examples instead: *different* is the share of decisions that it would have made
-otherwise. *fewer* is how many times fewer examples were evaluated than in full validations.
+The script trains 54 small networks for 27 epochs each (40 s), and evaluates every epoch on 10,000
+examples. The sweeps read a table of which answers were right. ASHA (max_t=27, reduction_factor=3)
+runs in virtual time, on tunekit's own code. Each validation yields an estimate after 100 examples,
+and whenever the number has grown by a fifth. At each decision, a second ASHA receives the
+accuracies on all examples instead; *different* is the share of decisions that it would have made
+differently. *fewer* is the ratio of the examples in full validations to those evaluated.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ CONFIGURATIONS, MAX_T, ETA, SLOTS = 54, 27, 3, 6
 EXAMPLES, FIRST, GROWTH = 10_000, 100, 1.2
 
 
-# What is evaluated -----------------------------------------------------------------------------
+# The networks ----------------------------------------------------------------------------------
 
 
 def table() -> np.ndarray:
-    """Return, for each network, epoch and example, whether it was right."""
+    """Return whether the answer was right, for each network, epoch and example."""
     torch.set_num_threads(1)
     rng = np.random.default_rng(11)
     classes, clusters, telling, noise = 12, 3, 16, 24
@@ -84,7 +84,7 @@ def table() -> np.ndarray:
 
 
 def sizes() -> list[int]:
-    """Return after how many examples a validation yields."""
+    """Return the numbers of examples after which a validation yields."""
     found = [FIRST]
     while found[-1] < EXAMPLES:
         more = int(np.ceil(found[-1] * GROWTH / FIRST)) * FIRST
@@ -93,7 +93,7 @@ def sizes() -> list[int]:
 
 
 class Curve(tune.Trainable):
-    """Trains nothing: the table has what it would be."""
+    """Trains nothing, because the table has all results."""
 
     def step(self) -> dict[str, Any]:
         return {"loss": 1 / (self.training_iteration + 1)}
@@ -112,7 +112,7 @@ class Curve(tune.Trainable):
 
 @dataclass
 class Ran:
-    """What came of a sweep."""
+    """The results of a sweep."""
 
     seconds: float
     examples: int
@@ -136,7 +136,7 @@ def asha() -> ASHAScheduler:
 def swept(
     right: np.ndarray, seed: int, when: int | str, sequential: tunekit.Sequential | None
 ) -> Ran:
-    """Run one sweep; ``sequential`` None evaluates every checkpoint in full."""
+    """Run one sweep; if ``sequential`` is None, evaluate every checkpoint in full."""
     rng = np.random.default_rng(seed)
     order, networks = rng.permutation(EXAMPLES), rng.permutation(CONFIGURATIONS)
     counted = {"examples": 0, "in_full": 0, "decisions": 0, "different": 0}
@@ -210,7 +210,7 @@ def swept(
 
 
 def careful(least: int) -> tunekit.Sequential:
-    """Return settings with which about one in a hundred decisions differs."""
+    """Return settings with which about 1 % of the decisions differ."""
     return tunekit.Sequential(confidence=0.7, min_examples=least, best_in_full=False)
 
 
@@ -239,7 +239,7 @@ _PER_EXAMPLE_S, _EPOCH_S = 0.0002, 0.4
 
 
 class Sleeper(Curve):
-    """Takes its time to train."""
+    """Sleeps instead of training."""
 
     def step(self) -> dict[str, Any]:
         time.sleep(_EPOCH_S)
@@ -299,7 +299,7 @@ def real(right: np.ndarray, slots: int) -> None:
             took = time.monotonic() - started
             first = first or took
             assert not grid.errors
-            print(f"{name:30}{took:7.1f} s{took / first:7.2f} of in full", flush=True)
+            print(f"{name:30}{took:7.1f} s{took / first:7.2f} of the time in full", flush=True)
 
 
 def main() -> None:

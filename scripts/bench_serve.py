@@ -2,8 +2,8 @@
 
     PYTHONPATH=. python scripts/bench_serve.py [--trials 200] [--validations 20000] [--live 60]
 
-A journal of so many trials and validations is written at once, but for the last ones: these follow,
-several a second, while the page's stream is read. The latency is from the line in the journal to
+The script first writes most of a journal. It then reads the page's stream while the remaining
+validations are added, several per second. The latency is the time from the line in the journal to
 the ranking in the stream. Server, writer and reader are three processes on this machine.
 """
 
@@ -32,12 +32,12 @@ from harness import arguments, trial, validated
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
 
-# How many trials report in a second of the live part; each score is another process's.
+# The number of reports per second in the live part.
 _EACH_S = 0.2
 
 
 class Writer:
-    """A sweep that is written without having been run."""
+    """Writes the journal of a sweep that was never run."""
 
     def __init__(self, home: Path, trials: int):
         about = {"time": time.time(), "judged": ["accuracy"], "mode": "max"}
@@ -48,7 +48,7 @@ class Writer:
             self._journal.append(trial(trial_id, self._draw, time.time()))
 
     def score(self, trial_id: str, value: float | None = None) -> None:
-        """Let a trial report, and validate its checkpoint."""
+        """Record a trial's report and the validation of its checkpoint."""
         iteration = self.reached[trial_id] = self.reached[trial_id] + 1
         if value is None:
             value = 1 - math.exp(-iteration / 50) + self._draw.random() / 50
@@ -56,7 +56,7 @@ class Writer:
             self._journal.append(event)
 
     def fill(self, validations: int) -> None:
-        """Write so many at once."""
+        """Write the first ``validations`` scores."""
         trials = list(self.reached)
         for n in range(validations):
             self.score(trials[n % len(trials)])
@@ -65,17 +65,17 @@ class Writer:
         self._journal.close()
 
 
-#: What the server that is measured asks for.
+#: The token of the measured server.
 TOKEN = secrets.token_urlsafe(32)
 
 
 def cookie(port: int) -> dict[str, str]:
-    """Return what a browser sends that has brought the token."""
+    """Return the cookie of a browser that has sent the token."""
     return {"Cookie": f"tunekit-{port}={TOKEN}"}
 
 
 def listen(port: int, page: str, seen: dict[str, float], over: threading.Event) -> None:
-    """Ask for what is new, as a browser does; note when each score is in it, by its text."""
+    """Read the stream as a browser does; record when each score, as text, appears in it."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     headers, version = {"Accept-Encoding": "gzip"} | cookie(port), ""
 
@@ -98,13 +98,13 @@ def listen(port: int, page: str, seen: dict[str, float], over: threading.Event) 
 
 
 def cpu_s(pid: int) -> float:
-    """Return how many seconds of CPU a process has used (Linux)."""
+    """Return the CPU seconds that a process has used (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_mb(pid: int) -> float:
-    """Return how much memory a process holds, in MB (Linux)."""
+    """Return the memory of a process, in MB (Linux)."""
     resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return resident * os.sysconf("SC_PAGE_SIZE") / 1e6
 
@@ -131,7 +131,7 @@ def served(home: Path) -> Iterator[tuple[int, int, str]]:
 
 
 def measure(home: Path, writer: Writer, live: int) -> dict[str, float]:
-    """Serve the sweep, and write so many more scores."""
+    """Serve the sweep, write further scores, and return the measurements."""
     with served(home) as (pid, port, page):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         began = time.perf_counter()

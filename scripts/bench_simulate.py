@@ -1,13 +1,13 @@
 """Compare real sweeps on a small machine with simulations of the same sweeps.
 
-    python scripts/bench_simulate.py                     # some 15 minutes
+    python scripts/bench_simulate.py                     # about 15 minutes
     python scripts/bench_simulate.py --names pytorch long
 
-Two programs of docs/frameworks, and one whose iterations (0.5 s) and validations (1 s) sleep after
-they have imported torch, with several settings; under ASHA unless the name says otherwise. Each is
-a process of its own, with a Ray of one or two CPUs. ``tunekit.lab.simulate`` gets what it has
-recorded, and its scheduler. Printed are both times, from the beginning of the sweep to its end, and
-their ratio. Other work on the machine is in the record, but scatters the ratios.
+These are two programs of docs/frameworks, and one whose iterations (0.5 s) and validations (1 s)
+import torch and then sleep, with several settings; under ASHA unless the name says otherwise. Each
+runs in a separate process, with its own Ray of one or two CPUs. ``tunekit.lab.simulate`` receives
+its record and its scheduler. The script prints both times, from the beginning of the sweep to its
+end, and their ratio. Other work on the machine is part of the record, but it scatters the ratios.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SCHEDULERS = {"fifo": None, "hyperband": HyperBandScheduler(max_t=MAX_T)}
 
 
 class Compared(tunekit.Tuner):
-    """A tuner that simulates the sweep after it."""
+    """A Tuner that simulates its sweep after running it."""
 
     def __init__(self, *args: Any, tune_config: tune.TuneConfig, **more: Any):
         self._asked = copy.deepcopy(tune_config)
@@ -86,7 +86,7 @@ def validate(checkpoint):
 
 
 def run(name: str, cpus: int) -> None:
-    """Run a program, on a Ray of so many CPUs, and simulate it."""
+    """Run a program on a Ray with ``cpus`` CPUs, and simulate it."""
     ray.init(num_cpus=cpus, include_dashboard=False)
     if name not in SETTINGS:
         tunekit.Tuner = Compared
@@ -104,7 +104,7 @@ def run(name: str, cpus: int) -> None:
 
 
 def compared(name: str, cpus: int) -> tuple[float, float]:
-    """Return the seconds of a sweep, and of its simulation."""
+    """Return the seconds of a sweep and of its simulation."""
     command = [sys.executable, __file__, "--run", name, "--cpus", str(cpus)]
     with tempfile.TemporaryDirectory(prefix="tk-", ignore_cleanup_errors=True) as folder:
         environ = dict(os.environ) | {"HOME": folder, "RAY_TMPDIR": folder, "RAY_ADDRESS": "local"}

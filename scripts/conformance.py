@@ -1,16 +1,16 @@
-"""Ray Tune's own tests, with ``tunekit.Tuner`` in place of ``ray.tune.Tuner``.
+"""Run Ray Tune's own tests with ``tunekit.Tuner`` in place of ``ray.tune.Tuner``.
 
     python scripts/conformance.py                        # tests of the installed Ray's Git tag
-    python scripts/conformance.py --source ~/src/ray     # those of a tree that is there already
-    python scripts/conformance.py --only test_tuner.py   # some files (--help has the rest)
+    python scripts/conformance.py --source ~/src/ray     # tests of an existing tree
+    python scripts/conformance.py --only test_tuner.py   # some files (for more, see --help)
 
-A Tuner without a ``validation_config`` is meant to be Ray's in every respect. Ray's wheel has no
-tests, so they are laid beside the installed package, in a folder of links, and run there twice:
-with Ray's Tuner and with tunekit's (``conformance_plugin.py``). What ends differently is run once
-more, both ways, since some of these tests depend on time. Exits with 1 if a difference is left that
+Without a ``validation_config``, tunekit's Tuner should behave exactly like Ray's. Ray's wheel
+contains no tests, so they are placed next to links to the installed package, and run there twice:
+with Ray's Tuner and with tunekit's (``conformance_plugin.py``). Tests that end differently are run
+again in both ways, because some depend on time. The exit status is 1 if a difference remains that
 is not in ``KNOWN``; ``--write`` puts the sums and the differences into docs/versions.md.
 
-Needs what Ray's tests need: pytest, boto3, moto[server] and ray[rllib].
+This needs the packages that Ray's tests need: pytest, boto3, moto[server] and ray[rllib].
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ PAGE = ROOT / "docs/versions.md"
 REPOSITORY = "https://github.com/ray-project/ray"
 TESTS = ("tune/tests", "air/tests", "train/tests", "tests")
 BOTH = ("stock", "tunekit")
-#: In place of a test's name, where a file could not be imported or pytest did not begin.
+#: Stands for a test's name if a file could not be imported or pytest did not start.
 ALL = "(all)"
-#: Ray's test files, below python/ray, that start a Tuner or call ``tune.run``, if need be in a
-#: process of their own. (Those of callbacks and of the API of checkpoints work below a Tuner.)
+#: Ray's test files, below python/ray, that start a Tuner or call ``tune.run``, possibly in a
+#: separate process. (Tests of callbacks and of the checkpoint API work below the level of a Tuner.)
 FILES = (
     "tune/tests/test_tuner.py",
     "tune/tests/test_tuner_restore.py",
@@ -73,12 +73,12 @@ FILES = (
     "train/tests/test_tune.py",
 )
 SAVES = (
-    "With tunekit, `checkpoint_frequency` and `checkpoint_at_end` ask a function to save "
+    "With tunekit, `checkpoint_frequency` and `checkpoint_at_end` also work for functions "
     "(`tunekit.checkpoint_with`)."
 )
-#: Differences that are meant, by test, with the reason.
+#: The reasons for intended differences, by test.
 KNOWN: dict[str, str] = {
-    "test_tuner_can_restore": "`can_restore` is False until a trial has begun: nothing is lost.",
+    "test_tuner_can_restore": "`can_restore` is False until a trial has begun; nothing is lost.",
     "test_tuner_fn_trainable_invalid_checkpoint_config": SAVES,
     "FunctionApiTest::testCheckpointError": SAVES,
 }
@@ -86,7 +86,7 @@ KNOWN: dict[str, str] = {
 
 @dataclass
 class Compared:
-    """How the tests of a file ended, by test, for ``stock`` and ``tunekit``."""
+    """The outcomes of the tests in a file, by test, for ``stock`` and ``tunekit``."""
 
     file: str
     ended: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class Compared:
 
 
 def fetched(version: str, scratch: Path) -> Path:
-    """Ray's tests at the tag of a version, and little else of its repository."""
+    """Clone Ray's tests at the tag of a version, and little else; return the folder."""
     tree = scratch / "ray"
     clone = ["git", "clone", "--quiet", "--depth", "1", "--filter=blob:none", "--sparse"]
     subprocess.run([*clone, "--branch", f"ray-{version}", REPOSITORY, tree], check=True)
@@ -110,7 +110,7 @@ def fetched(version: str, scratch: Path) -> Path:
 
 
 def revision(tree: Path) -> str:
-    """The tree's commit, with its day; empty if it is not a clone."""
+    """Return the tree's commit with its date; empty if the tree is not a clone."""
     command = ["git", "-C", tree, "log", "-1", "--format=%H of %as"]
     if not (tree / ".git").exists():
         return ""
@@ -118,7 +118,7 @@ def revision(tree: Path) -> str:
 
 
 def overlaid(package: Path, tree: Path, overlay: Path) -> Path:
-    """A folder for PYTHONPATH: the installed Ray, as links, with its tests as copies beside it."""
+    """Return a folder for PYTHONPATH: links to the installed Ray, and copies of its tests."""
     ray = overlay / "ray"
     for folder in (ray, ray / "tune", ray / "air", ray / "train"):
         folder.mkdir(parents=True)
@@ -135,7 +135,7 @@ def overlaid(package: Path, tree: Path, overlay: Path) -> Path:
 
 
 def environment_of(file: str, tree: Path) -> dict[str, str]:
-    """What Ray's build sets for a test, such as which generation of Ray Train it is for."""
+    """Return the environment that Ray's build sets for a test, such as the version of Ray Train."""
     build = tree / "python/ray" / Path(file).parents[1] / "BUILD.bazel"
     if not build.exists():
         return {}
@@ -146,7 +146,7 @@ def environment_of(file: str, tree: Path) -> dict[str, str]:
 
 @dataclass
 class Runner:
-    """Runs a file of tests in a process of its own, apart from any other Ray."""
+    """Runs a test file in a separate process, isolated from other Ray instances."""
 
     python: str
     overlay: Path
@@ -155,13 +155,15 @@ class Runner:
     limit_s: float
 
     def run(self, file: str, kind: str, tests: Iterable[str] = ()) -> dict[str, str]:
-        """How its tests ended, or those of the given names; ``hung`` is what was not over when the
-        time was."""
+        """Return the outcomes of its tests, or of the named ones.
+
+        A test that had not ended at the time limit is ``hung``.
+        """
         home = Path(tempfile.mkdtemp(prefix="h", dir=self.scratch))
         log = home / "outcomes"
         path = os.pathsep.join(map(str, (self.overlay, ROOT)))
         own = {"PYTHONPATH": path, "HOME": str(home), "RAY_TMPDIR": str(self.scratch)}
-        own |= {"RAY_TRAIN_V2_ENABLED": "1"}  # whatever a test's build sets: tunekit needs it
+        own |= {"RAY_TRAIN_V2_ENABLED": "1"}  # tunekit needs it, whatever the test's build sets
         own |= {"CONFORMANCE_TUNER": kind, "CONFORMANCE_LOG": str(log), "RAY_ADDRESS": "local"}
         quiet = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
         names = [str(self.overlay / "ray" / file)]
@@ -194,11 +196,11 @@ class Runner:
             file_of_all.write(told)
         shutil.rmtree(home, ignore_errors=True)
         found = {name.partition("::")[2] or ALL: outcome for name, outcome in noted.items()}
-        return found or {ALL: "error"}  # pytest has not begun
+        return found or {ALL: "error"}  # pytest did not start
 
 
 def ended(process: subprocess.Popen[bytes], patience_s: float = 30) -> None:
-    """Ask a process to end, so that its Ray ends, too; insist if it does not."""
+    """Terminate a process, so that its Ray ends, too; kill it if it does not end."""
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(patience_s)
@@ -236,7 +238,7 @@ def table(results: list[Compared]) -> list[str]:
 
 
 def differences(results: list[Compared]) -> tuple[list[str], int]:
-    """A line for every difference, and how many of them have no reason."""
+    """Return a line for each difference, and the number of differences without a reason."""
     lines, unknown = [], 0
     for one in results:
         for test in one.differ():
@@ -248,7 +250,7 @@ def differences(results: list[Compared]) -> tuple[list[str], int]:
 
 
 def written(page: str, lines: list[str]) -> str:
-    """The page with another table between its marks."""
+    """Return the page with a new table between its marks."""
     begin, end = "<!-- begin: conformance.py -->\n", "<!-- end: conformance.py -->"
     before, _, rest = page.partition(begin)
     _, _, after = rest.partition(end)
@@ -266,9 +268,9 @@ def main() -> int:
     parser.add_argument(
         "--keep",
         type=Path,
-        help="a folder for outcomes and output; files that it has are not run again",
+        help="a folder for outcomes and output; files with an outcome there are not run again",
     )
-    parser.add_argument("--write", action="store_true", help=f"the sums into {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=f"write the sums into {PAGE.name}")
     arguments = parser.parse_args()
     asked = "import ray; print(ray.__version__, ray.__path__[0])"
     version, package = subprocess.run(
@@ -303,7 +305,7 @@ def main() -> int:
         sums = [*rows[:2], rows[-1]]
         PAGE.write_text(written(PAGE.read_text(), [*about, *sums, *lines]))
     if not all(one.count("tunekit", "passed") for one in results):
-        print("Of some files no test has passed, which says nothing: see their output (--keep).")
+        print("In some files no test passed, which is inconclusive: see their output (--keep).")
     return 1 if unknown or not any(one.count("tunekit", "passed") for one in results) else 0
 
 

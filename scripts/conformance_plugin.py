@@ -1,11 +1,11 @@
 """Run Ray Tune's own tests with ``tunekit.Tuner`` (a pytest plugin of ``conformance.py``).
 
-``CONFORMANCE_TUNER`` says which Tuner the tests get: ``stock`` or ``tunekit``. In both cases
-``tune.run`` goes through it, with the settings laid out as a Tuner takes them, so that what was
-written for the one entrance tests the other, too. ``CONFORMANCE_LOG`` names the file that gets a
-line of JSON for every test that begins and ends; it is there even if the process is killed.
+``CONFORMANCE_TUNER`` selects the Tuner for the tests: ``stock`` or ``tunekit``. In both cases,
+``tune.run`` passes its settings to that Tuner, so tests written for ``tune.run`` test the Tuner,
+too. ``CONFORMANCE_LOG`` names a file, which receives a line of JSON when a test begins and ends, so
+it is complete even if the process is killed.
 
-Imported by a script that a test runs in a process of its own, it does the same there.
+A script that a test runs in a separate process imports this module, with the same effect there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ray._common import test_utils
 from ray.tune.experiment import Experiment
 
 STOCK_TUNER, STOCK_RUN = ray.tune.Tuner, ray.tune.run
-#: What ``tune.run`` takes apart from a Tuner's settings goes to it as it is.
+#: The settings of a Tuner; other arguments of ``tune.run`` are passed on to it unchanged.
 TUNE_CONFIG = {field.name for field in fields(tune.TuneConfig)}
 RUN_CONFIG = {field.name for field in fields(tune.RunConfig)}
 DEFAULTS = {
@@ -38,7 +38,7 @@ DEFAULTS = {
 
 
 def through(tuner: type[tune.Tuner]) -> Callable[..., Any]:
-    """``ray.tune.run``, by way of a Tuner."""
+    """Return a function like ``ray.tune.run`` that uses a Tuner."""
 
     @functools.wraps(STOCK_RUN)
     def run(run_or_experiment: Any, **given: Any) -> Any:
@@ -82,7 +82,7 @@ tune.Tuner, tune.run = TUNER, RUN
 
 
 def without_dashboard(start: Callable[..., Any]) -> Callable[..., Any]:
-    """``ray.init`` as a test calls it, but for what takes half of the time that Ray starts in."""
+    """Call ``ray.init`` without the dashboard, which takes half of the time to start Ray."""
 
     @functools.wraps(start)
     def init(*given: Any, **settings: Any) -> Any:
@@ -95,7 +95,7 @@ ray.init = without_dashboard(ray.init)
 
 
 def with_tuner(run_script: Callable[..., Any]) -> Callable[..., Any]:
-    """What runs a script in a process of its own, which gets the Tuner, too."""
+    """Return a function that runs a script in a separate process, with the same Tuner."""
 
     @functools.wraps(run_script)
     def run(script: str, *given: Any, **settings: Any) -> Any:
@@ -112,7 +112,7 @@ REPLACED = {
 
 
 def put_into(module: ModuleType) -> None:
-    """Replace what a test module has imported by name."""
+    """Replace objects that a test module has imported by name."""
     for name, value in list(vars(module).items()):
         if inspect.isroutine(value) or inspect.isclass(value):
             setattr(module, name, REPLACED.get(value, value))

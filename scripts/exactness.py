@@ -2,11 +2,11 @@
 
     python scripts/exactness.py
 
-Trials have weights that are a version, a number, and the score of a version is known. Scores come
-0 to 10 iterations late. Stock Tune's scheduler gets, with each report, the newest score that is
-there; tunekit's gets each score with the report that it belongs to. Counted is how often a clone
-has other weights than those that were ranked, and how many scores in ASHA's rungs are of another
-iteration than the rung's. Tune's own controller runs both, in this process, without Ray.
+The weights of a trial are a version number, and the score of each version is known. Scores arrive 0
+to 10 iterations late. With each report, stock Tune's scheduler receives the newest available score;
+tunekit's scheduler receives each score with the report that it belongs to. The script counts clones
+whose weights are not those that were ranked, and scores in ASHA's rungs that come from another
+iteration than the rung's. Tune's own controller runs both in this process, without Ray.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ LENGTH = 30
 
 
 def lag(*what):
-    """How many iterations late the score of a report is, at random."""
+    """Return a random delay for the score of a report, in iterations."""
     return random.Random(str(what)).randint(0, MOST_LAG)
 
 
 class Late:
-    """Puts the newest score that is there into each report, as a callback would do it."""
+    """Adds the newest available score to each report, as a callback would do."""
 
     def on_trial_result(self, controller, trial, result):
-        """Tell the scheduler, unless there is no score yet."""
+        """Pass the result to the scheduler, unless there is no score yet."""
         now, past = result["training_iteration"], self.__dict__.setdefault("past", {})
         reports = past.setdefault(trial.trial_id, {})
         reports[now] = result["version"]
@@ -55,7 +55,7 @@ class Late:
 
 
 class StockPBT(Late, PopulationBasedTraining):
-    """Notes, for each exploit, the version that was ranked and the one that is cloned."""
+    """Records the ranked and the cloned version for each exploit."""
 
     def _exploit(self, controller, trial, donor):
         cloned = version_at(self._trial_state[donor].last_checkpoint.path)
@@ -65,11 +65,11 @@ class StockPBT(Late, PopulationBasedTraining):
 
 
 class StockASHA(Late, ASHAScheduler):
-    """Fed late."""
+    """ASHA with late scores."""
 
 
 def pbt(kind=PopulationBasedTraining):
-    """A population that looks at itself every other iteration."""
+    """Return a PBT scheduler that exploits every other iteration."""
     return kind(
         time_attr="training_iteration",
         metric="accuracy",
@@ -82,12 +82,12 @@ def pbt(kind=PopulationBasedTraining):
 
 
 def asha(kind=ASHAScheduler):
-    """Rungs at 1, 3, 9 and 27."""
+    """Return an ASHA scheduler with rungs at 1, 3, 9 and 27."""
     return kind(metric="accuracy", mode="max", max_t=27, grace_period=1, reduction_factor=3)
 
 
 def sweep(scheduler, folder, seed, *, validated, trials):
-    """Run one; return it with what its trials reported, and its validations."""
+    """Run one sweep; return it with the reports of its trials, and its validations."""
     random.seed(seed)
     np.random.seed(seed)
     clock, versions, callbacks, validation = FakeClock(), Versions(), [], None
@@ -119,7 +119,7 @@ def sweep(scheduler, folder, seed, *, validated, trials):
 
 
 def clones(folder, seeds):
-    """(exploits, exact ones) of stock PBT and of tunekit's."""
+    """Return (exploits, exact exploits) of stock PBT and of tunekit's."""
     stock, ours = [0, 0], [0, 0]
     for seed in range(seeds):
         scheduler = pbt(StockPBT)
@@ -137,7 +137,7 @@ def clones(folder, seeds):
 
 
 def rungs(folder, seeds):
-    """By rung: (scores, those of the rung's own iteration), of stock ASHA and of tunekit's."""
+    """Return (scores, scores of the rung's own iteration) by rung, of stock and tunekit's ASHA."""
     counts = []
     for validated in (False, True):
         count: dict[int, list[int]] = {}
@@ -161,7 +161,7 @@ def rungs(folder, seeds):
 
 
 def main(argv=None):
-    """Run all and print the counts."""
+    """Run all sweeps and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5, help="number of sweeps of each kind (5)")
     seeds = parser.parse_args(argv).seeds
@@ -176,8 +176,8 @@ def main(argv=None):
     for who, (all_of_them, exact) in (("stock Tune", stock), ("tunekit", ours)):
         other = all_of_them - exact
         share = other / all_of_them if all_of_them else 0.0
-        print(f"  {who:10}  {all_of_them:4} exploits, {other:4} of other weights ({share:.0%})")
-    print("ASHA's rungs, scores of another iteration than the rung's:")
+        print(f"  {who:10}  {all_of_them:4} exploits, {other:4} with other weights ({share:.0%})")
+    print("ASHA, scores from another iteration than the rung's:")
     for who, count in zip(("stock Tune", "tunekit"), filled, strict=True):
         shown = ", ".join(f"{m}: {n - own} of {n}" for m, (n, own) in count.items())
         print(f"  {who:10}  {shown}")

@@ -1,12 +1,12 @@
-"""The examples of docs/frameworks: runs them, and writes into docs/migrating.md what changes.
+"""Run the examples of docs/frameworks, or write their differences into docs/migrating.md.
 
-    scripts/examples                      # each, inline and with tunekit, from the wheel
-    scripts/examples xgboost lightgbm     # these
-    python scripts/examples.py xgboost    # with this Python; left out if it lacks a package
-    python scripts/examples.py --write    # the page: the lines that change, example by example
+    scripts/examples                      # all, inline and with tunekit, from the wheel
+    scripts/examples xgboost lightgbm     # only these
+    python scripts/examples.py xgboost    # with this Python; skipped if it lacks a package
+    python scripts/examples.py --write    # write the changed lines of each example into the page
 
 An example is a folder with two programs: ``inline.py``, which validates in its training loop under
-stock Ray Tune, and ``with_tunekit.py``. Both end with a table of their trials, the best one first.
+stock Ray Tune, and ``with_tunekit.py``. Both print a table of their trials at the end, best first.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ LIMIT_S = 300
 
 @dataclass(frozen=True)
 class Example:
-    """Two programs for the same sweep; the page shows how they differ, unless another pair does."""
+    """Two programs for the same sweep; the page shows their diff if ``shown``."""
 
     name: str
     shown: bool = True
 
     @property
     def programs(self) -> tuple[Path, Path]:
-        """The one that validates inline, and the one that uses tunekit."""
+        """The program that validates inline, and the program that uses tunekit."""
         return FOLDER / self.name / "inline.py", FOLDER / self.name / "with_tunekit.py"
 
     def diff(self) -> list[str]:
-        """Return the lines that change, each with its neighbours; ``...`` stands for the rest."""
+        """Return the changed lines with their neighbours; ``...`` stands for the rest."""
         inline, with_tunekit = (path.read_text().splitlines() for path in self.programs)
         marked = list(difflib.unified_diff(inline, with_tunekit, n=1, lineterm=""))[2:]
         return ["..." if line.startswith("@@") else line.rstrip() for line in marked][1:]
 
     def lacks(self) -> list[str]:
-        """Return the packages that the programs import and this Python has not."""
+        """Return the packages that the programs import and this Python lacks."""
         trees = [ast.parse(path.read_text()) for path in self.programs]
         nodes = [node for tree in trees for node in ast.walk(tree)]
         names = {
@@ -61,7 +61,7 @@ class Example:
         return sorted(package for package in packages if find_spec(package) is None)
 
     def text(self) -> str:
-        """Return what the page shows of the programs."""
+        """Return the text about the programs for the page."""
         diff = self.diff()
         added, removed = (
             sum(line[0] == sign for line in diff if line[1:].strip()) for sign in "+-"
@@ -96,29 +96,29 @@ def written(page: str, name: str, text: str) -> str:
 
 
 def rewritten(page: str) -> str:
-    """Return the page with what is so of all examples now."""
+    """Return the page with the current texts of all examples."""
     for example in EXAMPLES:
         page = written(page, example.name, example.text())
     return page
 
 
 def ranking(printed: str) -> str:
-    """Return the table that a program ends with."""
+    """Return the table that a program prints last."""
     lines = printed.rstrip().splitlines()
     heads = [number for number, line in enumerate(lines) if line.lstrip().startswith("config/")]
     return "\n".join(lines[heads[-1] :]) if heads else ""
 
 
 def printed(program: Path) -> tuple[str, float]:
-    """Run a program on a Ray of its own, with this Python; return what it prints, and the seconds.
+    """Run a program with this Python and a new Ray; return its output and the seconds.
 
     Raises:
-        RuntimeError: It failed.
+        RuntimeError: If it failed.
     """
     with tempfile.TemporaryDirectory(prefix="tk-", ignore_cleanup_errors=True) as folder:
         environ = dict(os.environ) | {"HOME": folder, "RAY_TMPDIR": folder, "RAY_ADDRESS": "local"}
         environ["RAY_TRAIN_V2_ENABLED"] = "1"
-        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or tunekit alone would be compiled each time
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or only tunekit would be compiled each time
         if find_spec("tunekit") is None:
             environ["PYTHONPATH"] = str(ROOT)
         began = time.monotonic()
@@ -137,19 +137,19 @@ def printed(program: Path) -> tuple[str, float]:
 
 
 def run(program: Path) -> tuple[str, float]:
-    """Run a program as :func:`printed` does; return the table that it ends with, and the seconds.
+    """Run a program as :func:`printed` does; return the table that it prints last, and the seconds.
 
     Raises:
-        RuntimeError: It failed, or has ended without a table.
+        RuntimeError: If it failed or ended without a table.
     """
     out, seconds = printed(program)
     if not (table := ranking(out)):
-        raise RuntimeError(f"{program.name} has ended without a table\n{out}"[-5000:])
+        raise RuntimeError(f"{program.name} ended without a table\n{out}"[-5000:])
     return table, seconds
 
 
 def run_all(examples: list[Example]) -> bool:
-    """Run examples, print which passed; returns whether none failed."""
+    """Run examples and print which passed; return whether none failed."""
     told = []
     for example in examples:
         lacking = example.lacks()
@@ -171,7 +171,7 @@ def run_all(examples: list[Example]) -> bool:
 
 
 def in_wheel(names: list[str]) -> int:
-    """Run examples in an empty environment: the wheel, with the extra `trainers`."""
+    """Run examples in an empty environment, with the wheel and its extra `trainers`."""
     from test_wheel import built
 
     with tempfile.TemporaryDirectory(prefix="tk-", ignore_cleanup_errors=True) as folder:
@@ -196,8 +196,8 @@ def in_wheel(names: list[str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="the examples; by default, all")
-    parser.add_argument("--wheel", action="store_true", help="in an empty environment")
-    parser.add_argument("--write", action="store_true", help="write the page, and run nothing")
+    parser.add_argument("--wheel", action="store_true", help="run in an empty environment")
+    parser.add_argument("--write", action="store_true", help="only write the page")
     asked = parser.parse_args()
     unknown = set(asked.names) - {example.name for example in EXAMPLES}
     if unknown:

@@ -1,14 +1,14 @@
-"""Kill or end each process of a sweep except its driver, and check how the sweep ends.
+"""Kill or terminate each process of a sweep except its driver, and check how the sweep ends.
 
     python scripts/faults.py                    # all cases
-    python scripts/faults.py trial evaluator    # those whose names contain one of these words
+    python scripts/faults.py trial evaluator    # cases whose names contain one of these words
 
-Each case is a sweep of three trials, with a Ray cluster of its own, and one fault. The table shows
-what the driver ended with, and how many seconds after the fault; how many of the nine scores there
-are; how many trials and validations were retried; and what was left: child processes, actors and
-placement groups when the sweep had ended and its driver still lived, and processes when it did not.
+Each case is a sweep of three trials with one fault, on its own Ray cluster. The table shows the
+driver's exit code, and the seconds from the fault to its end; the number of scores, of nine; the
+numbers of retried trials and validations; and what was left: child processes, actors and placement
+groups after the end of the sweep while its driver still ran, and processes after the driver's end.
 A sweep whose driver ends is restored. The exit status is 0 if each sweep ends with all scores, each
-delivered once, and leaves nothing.
+delivered once, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ FOLDER = "TUNEKIT_FAULTS"
 
 @dataclass(frozen=True)
 class Case:
-    """One sweep, and what is done to it.
+    """One sweep and its fault.
 
     Attributes:
-        name: What the table calls it.
-        victim: The role of the process that gets a signal; None: nobody does.
+        name: Its name in the table.
+        victim: The role of the process that receives a signal; None: there is no signal.
         number: The signal.
-        after: The role whose processes have to note something first; by default, the victim's.
-        at: How often they have to.
-        trials: What a trial is: ``function``, ``class`` or ``trainer``.
+        after: The role whose processes must note something first; by default, the victim's.
+        at: The number of these notes.
+        trials: The kind of trial: ``function``, ``class`` or ``trainer``.
         validation: Where validations run: ``task``, ``evaluators`` or ``trainer``.
-        first: What the first validation (``hang-...``, ``eat``) or trial (``eat-trial``) does.
-        nodes: How many nodes the cluster has.
-        ends: Whether the driver ends with the fault, and the sweep has to be restored.
-        children: How many processes are left, because nobody can know of them.
-        silent: Whether Ray ends the driver at once, before it can say how to go on.
+        first: The fault in the first validation (``hang-...``, ``eat``) or trial (``eat-trial``).
+        nodes: The number of nodes in the cluster.
+        ends: Whether the driver ends with the fault, so that the sweep must be restored.
+        children: The number of processes that are left, because tunekit cannot know of them.
+        silent: Whether Ray ends the driver before it can print how to continue.
     """
 
     name: str
@@ -110,7 +110,7 @@ def cases() -> Iterator[Case]:
             "validation",
             at=1,
             first=f"hang-{child}",
-            children=child == "session",  # which leaves the process group that Ray ends
+            children=child == "session",  # which leaves the process group that Ray terminates
         )
         yield Case(f"validation with {child} hangs", None, first=f"hang-{child}")
     evaluators = {"validation": "evaluators", "first": "hang-subprocess"}
@@ -123,11 +123,11 @@ def cases() -> Iterator[Case]:
     yield Case("driver killed", "driver", after="validation", ends=True)
 
 
-# What processes note down ------------------------------------------------------------------------
+# Notes of processes ------------------------------------------------------------------------------
 
 
 def begun(process: int) -> str | None:
-    """Return when a process began, by the machine's clock; None if it does not run."""
+    """Return when a process began, by the machine's clock; None if it is not running."""
     with contextlib.suppress(OSError):
         told = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         return None if told[0] in "ZX" else told[19]
@@ -135,14 +135,14 @@ def begun(process: int) -> str | None:
 
 
 def note(role: str, process: int | None = None) -> None:
-    """Note that a process, by default this one, plays a role in the sweep."""
+    """Note that a process, by default this one, has a role in the sweep."""
     process = process or os.getpid()
     with Path(os.environ[FOLDER], "notes").open("a") as file:
         file.write(f"{role} {process} {begun(process)}\n")
 
 
 def noted(folder: Path, *roles: str, alive: bool = True) -> list[int]:
-    """Return the processes that play these roles, or any; one is there for each of its notes."""
+    """Return the processes with these roles, or with any; each is listed once for each note."""
     try:
         lines = [line.split() for line in (folder / "notes").read_text().splitlines()]
     except FileNotFoundError:
@@ -155,7 +155,7 @@ def noted(folder: Path, *roles: str, alive: bool = True) -> list[int]:
 
 
 def is_first(what: str) -> bool:
-    """Return whether nobody has asked this before."""
+    """Return whether this is the first call with this name."""
     try:
         Path(os.environ[FOLDER], what).touch(exist_ok=False)
     except FileExistsError:
@@ -164,7 +164,7 @@ def is_first(what: str) -> bool:
 
 
 def misbehave(how: str) -> None:
-    """Take more and more memory, or start a child and perhaps hang."""
+    """Use more and more memory, or start a child process and possibly hang."""
     if how.startswith("eat"):
         eaten = []
         while True:
@@ -201,7 +201,7 @@ def trained(weights: float, config: dict[str, Any], role: str = "trial") -> floa
 
 
 def steps(weights: float, config: dict[str, Any]) -> int:
-    """Return how many steps have led to some weights."""
+    """Return the number of steps that led to these weights."""
     known, count = 0.0, 0
     while known < weights:
         known, count = known + config["lr"] * (1 - known), count + 1
@@ -271,7 +271,7 @@ def validation_loop(config: dict[str, Any]) -> dict[str, float]:
 
 
 class Notes(tune.Callback):
-    """Notes which processes are trials."""
+    """Notes the processes of trials."""
 
     def on_trial_result(self, *_: Any, result: dict[str, Any], **__: Any) -> None:
         note("actor", result["pid"])
@@ -354,7 +354,7 @@ def start_ray(case: Case) -> None:
 
 
 def alive(folder: Path) -> list[list[str]]:
-    """Return which children, actors and placement groups there are."""
+    """Return the current child processes, actors and placement groups."""
     actors = ray._private.state.actors(actor_state_name="ALIVE").values()
     groups = placement_group_table().values()
     return [
@@ -365,7 +365,7 @@ def alive(folder: Path) -> list[list[str]]:
 
 
 def drive(case: Case, folder: Path) -> None:
-    """Run the sweep of a case, or go on with it; note what is left when it has ended."""
+    """Run or continue the sweep of a case; note what is left when it has ended."""
     os.environ[FOLDER] = str(folder)
     forked_workers.use()
     start_ray(case)
@@ -391,7 +391,7 @@ def drive(case: Case, folder: Path) -> None:
 
 
 def strike(case: Case, folder: Path, driver: subprocess.Popen[bytes]) -> None:
-    """Wait until it is time, and send the signal."""
+    """Wait for the moment of the fault, and send the signal."""
     ends = time.monotonic() + LIMIT_S
     while len(noted(folder, case.after or str(case.victim), alive=False)) < case.at:
         if driver.poll() is not None or time.monotonic() > ends:
@@ -403,7 +403,7 @@ def strike(case: Case, folder: Path, driver: subprocess.Popen[bytes]) -> None:
 
 
 def lives(case: Case, folder: Path, *, fault: bool = False) -> tuple[int, float]:
-    """Run a driver; return what it ended with, and the seconds since the fault."""
+    """Run a driver; return its exit code, and the seconds from the fault to its end."""
     with (folder / "driver.log").open("ab") as log:
         driver = subprocess.Popen(
             [sys.executable, str(THIS), "--drive", str(folder), case.name],
@@ -425,7 +425,7 @@ def lives(case: Case, folder: Path, *, fault: bool = False) -> tuple[int, float]
 
 
 def left_over(folder: Path) -> int:
-    """Return how many processes are there, some time after the driver's end."""
+    """Return the number of processes that remain some time after the driver's end."""
     ends = time.monotonic() + GRACE_S
     while (left := set(noted(folder))) and time.monotonic() < ends:
         time.sleep(0.2)
@@ -435,7 +435,7 @@ def left_over(folder: Path) -> int:
 
 
 def ran(case: Case, folder: Path) -> tuple[list[Any], list[str]]:
-    """Run a case; return its row of the table, and what is not as it should be."""
+    """Run a case; return its row of the table, and the deviations from the expected results."""
     wrong = []
     status, seconds = lives(case, folder, fault=True)
     after = left_over(folder)
@@ -480,7 +480,7 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.drive:
         case = next(case for case in cases() if case.name == " ".join(asked.words))
-        # By its name, as Ray's workers import it.
+        # Use the module by its name, because Ray's workers import it.
         importlib.import_module(THIS.stem).drive(case, asked.drive)
         return 0
     shape = "{:36} {:>20} {:>9} {:>8} {:>9} {:>7} {:>7} {:>10}"

@@ -1,13 +1,13 @@
-"""Compare MOASHA, ASHA by accuracy, and random search: accuracy and size on handwritten digits.
+"""Compare MOASHA, ASHA by accuracy, and random search by accuracy and size of networks.
 
     .venv/bin/python scripts/front_digits.py              # two seeds of a minute each: six minutes
 
-Networks of one hidden layer with 1 to 256 units, in real processes, each way for the same time, and
-all drawn from the same configurations. An iteration is ten epochs, of some 20 ms each. The front is
-that of the accuracy on validation images and the number of weights (in powers of two, the fewer the
-better). Printed is the share of the box between nothing (accuracy 0.1, the largest network) and
-everything (accuracy 1, the smallest one) that it dominates at the end and over time, and the
-iterations trained.
+Networks of one hidden layer with 1 to 256 units learn handwritten digits in real processes, for the
+same time and with the same configurations in each of the three ways. An iteration is ten epochs of
+about 20 ms each. The objectives are the accuracy on validation images and the number of weights (on
+a logarithmic scale, fewer is better). The script prints the share of the box between the worst
+(accuracy 0.1, the largest network) and the best values (accuracy 1, the smallest network) that the
+front dominates, at the end and averaged over time, and the number of iterations.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def weights_of(model: nn.Module) -> int:
     return sum(one.numel() for one in model.parameters())
 
 
-#: Accuracy and size that are worst and best.
+#: The worst and the best accuracy and size.
 WORST = (0.1, -math.log2(weights_of(build(256))))
 BEST = (1.0, -math.log2(weights_of(build(1))))
 
@@ -90,7 +90,7 @@ WAYS = {
 
 
 def sweep(way: str, seed: int, seconds: float) -> tuple[float, float, int]:
-    """Return the share at the end and over time, and how many iterations were trained."""
+    """Return the share at the end and over time, and the number of iterations."""
     results = tunekit.Tuner(
         train,
         param_space=SPACE,

@@ -31,7 +31,7 @@ Way, Measured = TypeVar("Way"), TypeVar("Measured")
 
 
 def arguments(doc: str, **defaults: Any) -> argparse.Namespace:
-    """Parse an option for each default, of its type; of a list, as many as are given."""
+    """Parse an option for each default, with its type; for a list, any number of values."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     for name, default in defaults.items():
         how: dict[str, Any] = {"type": type(default)}
@@ -52,7 +52,7 @@ def quiet() -> None:
 
 
 def start_ray(num_cpus: int, **more: Any) -> None:
-    """Start a Ray of so many logical CPUs, and no more than it has to say."""
+    """Start Ray with ``num_cpus`` logical CPUs, and with little output."""
     quiet()
     ray.init(
         num_cpus=num_cpus,
@@ -66,7 +66,7 @@ def start_ray(num_cpus: int, **more: Any) -> None:
 def in_turn(
     ways: Iterable[Way], measure: Callable[[Way], Measured], repeats: int
 ) -> dict[Way, list[Measured]]:
-    """Measure each way so often: in each round all of them, and each is the first one in turn."""
+    """Measure all ways in each round, and begin each round with another one."""
     order = list(ways)
     found: dict[Way, list[Measured]] = {way: [] for way in order}
     for n in range(repeats):
@@ -82,7 +82,7 @@ def median(measured: Iterable[float]) -> float:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print rows below their heads: numbers with three digits that tell, all as they come."""
+    """Print rows below their headings: numbers with three significant digits, text unchanged."""
     widths = [max(9, len(head)) + 2 for head in heads]
     print("".join(f"{head:>{width}}" for head, width in zip(heads, widths, strict=True)))
     for row in rows:
@@ -92,14 +92,14 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def memory() -> int:
-    """Return how many bytes of memory this process has now (Linux)."""
+    """Return the current memory of this process, in bytes (Linux)."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def trial(trial_id: str, draw: random.Random, time: float) -> TrialAdded:
-    """Return the event of a trial's beginning, of a sweep that is written without being run."""
+    """Return the event that begins a trial, for a sweep that is written without being run."""
     config = {
         "lr": 10 ** draw.uniform(-4, -1),
         "width": draw.choice([8, 16, 32]),
@@ -110,7 +110,7 @@ def trial(trial_id: str, draw: random.Random, time: float) -> TrialAdded:
 
 
 def validated(trial_id: str, iteration: int, accuracy: float, time: float) -> list[Event]:
-    """Return the events of a report whose checkpoint is validated at once."""
+    """Return the events of a report whose checkpoint is validated immediately."""
     own, checkpoint = f"{trial_id}:0:{iteration}:1", f"train_{trial_id}/checkpoint_{iteration:06d}"
     report = {"training_iteration": iteration, "generation": 0, "loss": 1 / iteration}
     report["time_this_iter_s"] = 1.0
@@ -127,7 +127,7 @@ def validated(trial_id: str, iteration: int, accuracy: float, time: float) -> li
 
 
 class Span(tune.Callback):
-    """Notes when the first and the last report came, and how many."""
+    """Records the times of the first and the last report, and the number of reports."""
 
     first = last = 0.0
     count = 0

@@ -1,12 +1,12 @@
-"""Kill the driver of a sweep with SIGKILL, restore it, and compare, again and again.
+"""Repeatedly kill the driver of a sweep with SIGKILL, restore the sweep, and compare the results.
 
-Three sweeps on a Ray cluster that outlives them: FIFO with ``on_pending="continue"``, ASHA one
-trial after the other and synchronous PBT with ``"wait"``. Each must come to the
-same scores, decisions and exploits as the same sweep undisturbed.
+Three sweeps run on a Ray cluster that outlives them: FIFO with ``on_pending="continue"``, and ASHA
+with one trial at a time and synchronous PBT, both with ``"wait"``. Each must produce the same
+scores, decisions and exploits as the same sweep without kills.
 
-A driver is killed at a random moment, or at a write: a session is watched for the files that it
-writes in place more than once, and later sessions die in one of these writes, with half of its
-bytes written. Only kills of sessions that are restores themselves count. This needs a C compiler.
+A driver is killed at a random moment, or at a write. For the latter, one session records the files
+that it writes in place more than once, and later sessions die in one of these writes, with half of
+its bytes written. Only kills of restored sessions count. This needs a C compiler.
 
     python scripts/kills.py --at random --kills 30
     python scripts/kills.py --at writes --kills 36 --sweeps pbt-wait
@@ -43,8 +43,8 @@ from tunekit.journal.journal import events_in
 
 SWEEPS = ("fifo-continue", "asha-wait", "pbt-wait")
 
-# Loaded before the C library: of the KILLS_NTH write to a file that KILLS_FILE matches, half is
-# written, and the process is killed.
+# Loaded before the C library: it writes half of the KILLS_NTH write to a file that KILLS_FILE
+# matches, and kills the process.
 TORN = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -82,7 +82,7 @@ ssize_t write(int fd, const void *data, size_t size) {
 
 
 class Slow(tune.Trainable):
-    """Its weights are a number that comes the nearer to 1 the longer it is trained."""
+    """A trainable whose weights are a number that training moves towards 1."""
 
     def setup(self, config: dict[str, Any]) -> None:
         self.weights = 0.0
@@ -110,7 +110,7 @@ def validate(checkpoint: tune.Checkpoint) -> dict[str, float]:
 
 
 def lower(config: dict[str, Any]) -> dict[str, Any]:
-    """Instead of what PBT draws: nothing is left to chance."""
+    """Replace PBT's random mutations, so that sweeps are deterministic."""
     return {**config, "lr": config["line"]}
 
 
@@ -150,7 +150,7 @@ def tuner(name: str, folder: str) -> tunekit.Tuner:
 
 
 def live(name: str, folder: str, address: str, aim: tuple[str, int] | None) -> None:
-    """One life of a driver; ``aim``: it dies in that write to a file of that kind."""
+    """Run a driver until it ends or, with ``aim``, dies in that write to a file of that kind."""
     os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "0.3"
     with Path(folder, "driver.log").open("a") as log:
         sys.stdout = sys.stderr = log
@@ -163,14 +163,14 @@ def live(name: str, folder: str, address: str, aim: tuple[str, int] | None) -> N
         if tunekit.Tuner.can_restore(path):
             sweep = tunekit.Tuner.restore(path, Slow)
         else:
-            shutil.rmtree(path, ignore_errors=True)  # nothing had begun
+            shutil.rmtree(path, ignore_errors=True)  # nothing had started
             sweep = tuner(name, folder)
         results = sweep.fit()
         Path(folder, "done").write_text(str(len(results)))
 
 
 def kind_of(path: Path) -> str:
-    """What a file is called in every sweep and session: a pattern."""
+    """Return a pattern for a file's name in every sweep and session."""
     return "/".join(
         "Slow_*" if part.startswith("Slow_") else re.sub(r"\d[\d_-]*", "*", part)
         for part in path.parts
@@ -178,12 +178,12 @@ def kind_of(path: Path) -> str:
 
 
 class Sessions:
-    """The sessions of one sweep after the other, and what they died of.
+    """The sessions of consecutive sweeps, and how they died.
 
     Attributes:
-        kills: How many were killed that were restores, by what they died of.
-        rewritten: How often, at most, a session has written a file in place again, by kind.
-        lives: How many sessions there were.
+        kills: The number of restored sessions that were killed, by cause.
+        rewritten: The most times that a session has rewritten a file in place, by kind of file.
+        lives: The number of sessions.
     """
 
     def __init__(self, name: str, address: str, draw: random.Random):
@@ -192,7 +192,7 @@ class Sessions:
         self.rewritten: Counter[str] = Counter()
         self.lives = 0
         self._missed: Counter[str] = Counter()
-        self._length = 0.0  # of an undisturbed sweep
+        self._length = 0.0  # of a sweep without kills
         self._context = multiprocessing.get_context("forkserver")
 
     def undisturbed(self, folder: Path) -> None:
@@ -205,7 +205,7 @@ class Sessions:
             raise RuntimeError(f"{self.name} does not end: see {folder / 'driver.log'}")
 
     def disturbed(self, folder: Path, kills: int, at: str) -> None:
-        """Run a sweep to its end, killed up to so often."""
+        """Run a sweep to its end, killing its sessions at most ``kills`` times."""
         folder.mkdir(parents=True)
         kills += self.kills.total()
         failed = 0
@@ -214,7 +214,7 @@ class Sessions:
             aim = None
             patience = 300.0
             if self.kills.total() < kills:
-                if not restored:  # it is to leave something to restore
+                if not restored:  # it must leave something to restore
                     patience = self._draw.uniform(0, self._length / 4)
                 elif at == "random":
                     patience = self._draw.uniform(0.5, self._length)
@@ -235,7 +235,7 @@ class Sessions:
         return path.is_dir() and any(isinstance(e, SnapshotTaken) for e in events_in(path))
 
     def _aim(self) -> tuple[str, int]:
-        """The kind of file that was hit or missed least, and one of its writes."""
+        """Return the kind of file that was tried least often, and one of its writes."""
         tried = {kind: self.kills[kind] + self._missed[kind] for kind in self.rewritten}
         kind = self._draw.choice([k for k, n in tried.items() if n == min(tried.values())])
         return kind, 1 if self._missed[kind] else self._draw.randint(1, self.rewritten[kind])
@@ -248,7 +248,7 @@ class Sessions:
         *,
         watch: bool = False,
     ) -> str | None:
-        """Run a session, and return what it was killed by; None if it was not."""
+        """Run a session, and return the cause if it was killed; otherwise None."""
         (folder / "hit").unlink(missing_ok=True)
         self.lives += 1
         process = self._context.Process(
@@ -290,7 +290,7 @@ class Sessions:
 
 
 def came_to(folder: Path, name: str) -> JournalSummary:
-    """What a sweep came to, with its trials by number."""
+    """The results of a sweep, with its trials by number."""
     events = events_in(folder / name)
     lives = check_journal(events)
     trials = [event.trial_id for event in events if isinstance(event, TrialAdded)]
@@ -320,13 +320,13 @@ def came_to(folder: Path, name: str) -> JournalSummary:
 
 
 def best_of(lives: JournalSummary) -> set[str]:
-    """The best trial; those, where clones are equally good."""
+    """Return the best trial, or several if clones are equally good."""
     best = max(score["accuracy"] for score in lives.scores.values())
     return {place.split(":")[0] for place, s in lives.scores.items() if s["accuracy"] == best}
 
 
 def differs(name: str, lives: JournalSummary, expected: JournalSummary) -> list[str]:
-    """In what a sweep has come to something else."""
+    """Return the results in which a sweep differs."""
     pairs = {
         "scores": (lives.scores, expected.scores),
         "exploits": (lives.exploits, expected.exploits),
@@ -334,9 +334,9 @@ def differs(name: str, lives: JournalSummary, expected: JournalSummary) -> list[
     }
     if name == "asha-wait":
         pairs["decisions"] = (lives.decisions, expected.decisions)
-    elif name == "fifo-continue":  # the trials train side by side
+    elif name == "fifo-continue":  # the trials train concurrently
         pairs["decisions"] = (sorted(lives.decisions), sorted(expected.decisions))
-    else:  # the last of a population to be validated lets it go on, whichever that is
+    else:  # whichever trial of a population is validated last lets the population continue
         pairs["decided"] = ({p for p, _ in lives.decisions}, {p for p, _ in expected.decisions})
     return [what for what, (one, other) in pairs.items() if one != other]
 
@@ -372,25 +372,25 @@ def main() -> int:
                 sweeps += 1
                 for what in differs(name, lives, expected):
                     wrong += 1
-                    print(f"{name}: other {what} in {folder}")
+                    print(f"{name}: different {what} in {folder}")
             print(
                 f"{name}: {sessions.kills.total()} kills of restored sessions, {sweeps} sweeps in "
                 f"{sessions.lives} sessions, {len(expected.scores)} scores and "
-                f"{len(expected.exploits)} exploits undisturbed; {running} validations ran at a "
-                f"kill and were run again; {time.monotonic() - began:.0f} s"
+                f"{len(expected.exploits)} exploits without kills; {running} validations were "
+                f"running at a kill and ran again; {time.monotonic() - began:.0f} s"
             )
             print(f"    killed at: {dict(sessions.kills)}")
-            print(f"    written in place again: {dict(sessions.rewritten)}", flush=True)
+            print(f"    rewritten in place: {dict(sessions.rewritten)}", flush=True)
     finally:
         ray.shutdown()
-    print("nothing lost, nothing twice, nothing else" if not wrong else f"{wrong} differences")
+    print("no differences" if not wrong else f"{wrong} differences")
     if not wrong:
         shutil.rmtree(scratch)
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    # Drivers and workers import this file by its name, and the tunekit that this process does.
+    # Drivers and workers import this file by its name, and the same tunekit as this process.
     known = [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, known))
     import kills

@@ -2,21 +2,21 @@
 
     .venv/bin/python scripts/pbt_digits.py
 
-Both train the same first configurations from the same weights, half of the population at a time,
-and are ranked by validation accuracy. The learning rate is sampled over four decades.
+Both methods train the same initial configurations from the same weights, half of the population at
+a time, and are ranked by validation accuracy. The learning rate is sampled over four decades.
 
-The budget is counted in epochs, those included that were trained and then overwritten. A population
-that is not synchronous trains somewhat more or less than its trials' length says, so it runs first,
-and random search then trains as many epochs, rounded up to whole epochs of each trial. Trials are
-held until their scores are there (on_pending="wait"): were they to train on meanwhile, what they
-trained would count, and would be lost when they are overwritten. A seed fixes the first
-configurations, the weights, the batches and the draws of the mutations; which trial is compared
-when is a matter of timing, so population based training comes out slightly different each time.
+The budget is the number of epochs, including epochs that were later overwritten. A population that
+is not synchronous trains slightly more or less than the length of its trials, so it runs first;
+random search then trains as many epochs, rounded up to whole epochs of each trial. Trials wait for
+their scores (on_pending="wait"): otherwise, the epochs trained in the meantime would count, but be
+lost when the trial is overwritten. A seed fixes the initial configurations, the weights, the
+batches and the draws of the mutations. The order in which trials are compared depends on timing, so
+the results of population based training vary slightly.
 
-Accuracy is that of images as they are and moved by a pixel in each of eight directions: 5400 views
-of 600 images that no network has learned from. (Accuracy on images as they are soon says the same
-of most networks.) The accuracy on the test images is that of the same checkpoint, the last of the
-trial whose last validated accuracy is the best; nothing is chosen by it.
+Accuracy is measured on 600 validation images and their copies, shifted by a pixel in eight
+directions: 5,400 views. (On the unshifted images alone, most networks soon have the same accuracy.)
+The test accuracy is that of the same checkpoint, the last of the trial with the best last
+validation accuracy; it does not influence any choice.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from tunekit.demo import perceptron
 
 
 class Outcome(NamedTuple):
-    """What came of a sweep."""
+    """The results of a sweep."""
 
     validated: float  # accuracy of the best trial's last checkpoint
     test: float  # of the same checkpoint
     exploits: int
-    epochs: int  # trained, by all trials together
+    epochs: int  # trained by all trials together
     seconds: float
     first_losses: list[float]  # of each trial's first epoch
     best: tune.Result
@@ -54,12 +54,12 @@ class Outcome(NamedTuple):
 def sweep(
     *, exploits: bool, seed: int, population: int = 8, epochs: int = 48, interval: int = 4
 ) -> Outcome:
-    """Train a population, half of it at a time; without exploits it is random search.
+    """Train a population, half of it at a time; without exploits, it is random search.
 
-    Needs a running Ray with more than ``population / 2 + 1`` CPUs, logical ones.
+    Needs a running Ray with more than ``population / 2 + 1`` logical CPUs.
     """
     # One CPU remains for validation, and is too little for a trial. (A limit on concurrent trials
-    # would limit those that exist, paused ones included: the population, to half of it.)
+    # would count paused trials, too, and so cut the population to half.)
     cpus = (ray.cluster_resources()["CPU"] - 1) / (population // 2)
     scheduler = FIFOScheduler()
     if exploits:
@@ -67,9 +67,9 @@ def sweep(
             time_attr="training_iteration",
             perturbation_interval=interval,
             hyperparam_mutations=perceptron.SPACE,
-            perturbation_factors=(0.5, 2.0),  # 0.8 and 1.2 get nowhere in four decades
+            perturbation_factors=(0.5, 2.0),  # 0.8 and 1.2 are too small for four decades
         )
-    random.seed(seed)  # PopulationBasedTraining mutates by these
+    random.seed(seed)  # PopulationBasedTraining uses both generators
     np.random.seed(seed)
     tuner = tunekit.Tuner(
         tune.with_resources(perceptron.Perceptron, {"cpu": cpus}),
@@ -80,7 +80,7 @@ def sweep(
             num_samples=population,
             scheduler=scheduler,
             search_alg=BasicVariantGenerator(random_state=seed),
-            reuse_actors=True,  # a clone, and a trial that resumes, need no new process
+            reuse_actors=True,  # clones and resumed trials need no new process
         ),
         run_config=tune.RunConfig(
             storage_path=tempfile.mkdtemp(prefix="tunekit-pbt-"),
@@ -108,7 +108,7 @@ def sweep(
 
 
 def compare(seed: int, *, population: int, epochs: int, interval: int = 4) -> dict[str, Outcome]:
-    """Population based training, and random search with no fewer epochs."""
+    """Run population based training, then random search with at least as many epochs."""
     pbt = sweep(exploits=True, seed=seed, population=population, epochs=epochs, interval=interval)
     epochs = math.ceil(pbt.epochs / population)
     found = sweep(
@@ -118,7 +118,7 @@ def compare(seed: int, *, population: int, epochs: int, interval: int = 4) -> di
 
 
 def table(runs: dict[int, dict[str, Outcome]]) -> str:
-    """The outcomes, seed by seed, and their medians."""
+    """Return a table of the outcomes for each seed, and their medians."""
     lines = [
         "seed  search  validated    test  exploits  epochs  seconds",
         *(
@@ -138,7 +138,7 @@ def table(runs: dict[int, dict[str, Outcome]]) -> str:
     verdict = "better than" if ahead > 0 else "not better than"
     lines.append(
         f"In the median of {len(runs)} seeds, PBT is {verdict} random search: "
-        f"{100 * ahead:+.2f} points of validated accuracy."
+        f"{100 * ahead:+.2f} points of validation accuracy."
     )
     return "\n".join(lines)
 

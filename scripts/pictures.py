@@ -2,8 +2,8 @@
 
     PYTHONPATH=. python scripts/pictures.py
 
-Runs the demo, serves it, and takes its page, light and dark, while trials are running; and the
-report, when they have ended. Needs Chromium, fonts, and a few minutes.
+Runs and serves the demo. Takes its page in light and dark mode while trials are running, and its
+report after they have ended. This needs Chromium, fonts and a few minutes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tests.chromium import Chromium
 
 ROOT = Path(__file__).resolve().parents[1]
 TUNEKIT = (sys.executable, "-m", "tunekit")
-#: The page is taken when so many of the trials have ended.
+#: The number of ended trials at which the page is taken.
 TRIALS, ENDED = 12, 5
 WIDTH, HEIGHT = 1160, 1500
 _LIMIT_S = 900
-#: The first chart is drawn, and as new as the ranking: it follows that by some seconds.
+#: Whether the first chart is drawn and up to date: it follows the ranking by some seconds.
 _DRAWN = """
     [...document.querySelectorAll("#chart-validated svg.marks text")].some(label =>
         label.textContent === `1. ${document.querySelector("#trials button.trial").textContent}`)
@@ -32,25 +32,25 @@ _DRAWN = """
 
 
 def is_in_the_middle(sweep: Path) -> bool:
-    """Tell whether enough trials have ended, and another one is running."""
+    """Return whether enough trials have ended and another one is running."""
     asked = [*TUNEKIT, "status", str(sweep), "--json"]
     told = subprocess.run(asked, capture_output=True, text=True)
     if told.returncode:
-        return False  # it has not begun
+        return False  # it has not started
     trials = json.loads(told.stdout)["trials"]
     running = trials.get("running", 0)
     return running > 0 and sum(trials.values()) - running - trials.get("pending", 0) >= ENDED
 
 
 def take(address: str, pictures: dict[str, str]) -> None:
-    """Write files below docs/, each with the page in a scheme of colours."""
+    """Write files below docs/, each with the page in one color scheme."""
     with Chromium() as browser:
         for name, scheme in pictures.items():
             tab = browser.tab(WIDTH, HEIGHT)
             tab.prefer(scheme)
             tab.send("Page.navigate", url=address)  # the server redirects to the page
             tab.until("!!document.querySelector('#chart-validated')")
-            tab.box("#chart-validated")  # scrolls there: charts are drawn in view
+            tab.box("#chart-validated")  # scrolls there: charts are drawn when they come into view
             tab.until(_DRAWN, timeout_s=60)
             tab.run("scrollTo(0, 0)")
             time.sleep(2)  # until the window has been painted
@@ -68,7 +68,7 @@ def main() -> None:
             until = time.monotonic() + _LIMIT_S
             while not is_in_the_middle(sweep):
                 if demo.poll() is not None or time.monotonic() > until:
-                    sys.exit("The demo has not come far enough.")
+                    sys.exit("The demo did not get far enough.")
                 time.sleep(2)
             server = subprocess.Popen(
                 [*TUNEKIT, "serve", str(sweep)], stdout=subprocess.PIPE, text=True
@@ -81,7 +81,7 @@ def main() -> None:
                 server.send_signal(signal.SIGINT)
                 server.wait(30)
             if demo.wait(_LIMIT_S):
-                sys.exit("The demo has failed.")
+                sys.exit("The demo failed.")
             report = Path(folder) / "report.html"
             subprocess.run([*TUNEKIT, "report", str(sweep), "--output", str(report)], check=True)
             take(report.as_uri(), {"report.png": "light"})

@@ -2,10 +2,10 @@
 
     scripts/test-wheel
 
-Builds the sdist and the wheel from the files in Git or about to be added, and compares them. Then
-it installs the wheel without constraints, so with the newest Ray that it allows, and runs in
-another folder: the example, the commands on its sweep, and commands that need an extra, which must
-report that. Needs only Python, and cleans up.
+Builds the sdist and the wheel from the files that are in Git or about to be added, and compares
+them. Then installs the wheel without constraints, that is, with the newest Ray that it allows. In
+another folder, it runs the example, the commands on its sweep, and commands that need an extra,
+which must report that. It needs only Python, and cleans up.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Files that are of use in a checkout only.
+#: Files that are only useful in a checkout.
 CHECKOUT_ONLY = re.compile(r"\.(gitignore|pre-commit-config\.yaml|ci/.*|github/.*)")
-#: What tools make in a checkout.
+#: Folders that tools create in a checkout.
 MADE = re.compile(
     r"/(\.git|\.venv|\.\w+_cache|\.hypothesis|__pycache__|build|dist|_build|[^/]+\.egg-info)/"
 )
-#: A plain install takes 0.6 GB, most of it Ray and pyarrow.
+#: A plain installation takes 0.6 GB, mostly Ray and pyarrow.
 MOST_MB = 1000
 
 
@@ -41,8 +41,10 @@ def say(text: str) -> None:
 def run(
     *command: str | Path, expected: int = 0, cwd: Path, environ: dict[str, str], limit_s: int = 300
 ) -> str:
-    """What a command prints, and then what it says on stderr, where Ray has lines of processes that
-    may come at any time; anything but the expected exit code ends this."""
+    """Run a command; return its output, then its stderr, where Ray may write at any time.
+
+    Any other than the expected exit code ends the test.
+    """
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
@@ -53,10 +55,10 @@ def run(
     )
     told = done.stdout + done.stderr
     if done.returncode != expected:
-        # Where packages come from is nobody's business but this machine's.
+        # Do not print where this machine gets its packages from.
         shown = re.sub(r"\w+://\S+", "(a URL)", told)
         name = " ".join(str(part) for part in command)
-        sys.exit(f"{shown}\n{name}\nended with {done.returncode}, not with {expected}.")
+        sys.exit(f"{shown}\n{name}\nended with {done.returncode} instead of {expected}.")
     return told
 
 
@@ -66,7 +68,7 @@ def check(right: bool, text: str) -> None:
 
 
 def files_of(root: Path) -> set[str]:
-    """The files that are tracked, or would be; without Git, those that nothing has made."""
+    """Return the files that are or would be tracked; without Git, those that no tool generated."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root,
@@ -87,21 +89,21 @@ def copied(names: Iterable[str], source: Path, target: Path) -> None:
 
 
 def megabytes(folder: Path) -> int:
-    """What a folder takes on the disk."""
+    """Return the disk space that a folder takes, in MB."""
     taken = sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
     return round(taken / 1e6)
 
 
 def example(readme: str) -> tuple[str, str]:
-    """The README's first example, and what it says that it prints."""
+    """Return the README's first example, and the output that the README shows for it."""
     found = re.search(r"^```python\n(.*?)^```.*?^```text\n(.*?)^```", readme, re.M | re.S)
-    check(found is not None, "the README has no example that is followed by what it prints.")
+    check(found is not None, "the README has no example followed by its output.")
     assert found is not None
     return found[1], found[2]
 
 
 def built(scratch: Path, environ: dict[str, str]) -> Path:
-    """Build the sdist, and the wheel from it; returns the wheel. Both have to be complete."""
+    """Build the sdist and a wheel from it, check that both are complete, and return the wheel."""
     files = files_of(ROOT)
     tree = scratch / "tree"
     copied(files, ROOT, tree)
@@ -124,7 +126,7 @@ def built(scratch: Path, environ: dict[str, str]) -> Path:
         for archive in (zipfile.ZipFile(wheel), zipfile.ZipFile(other))
     ]
     differ = {n for n in contents[0].keys() | contents[1].keys() if _differs(n, *contents)}
-    check(not differ, f"the sdist's wheel and the tree's have other {sorted(differ)}")
+    check(not differ, f"the wheels of the sdist and of the tree differ in {sorted(differ)}")
     package = {name for name in files if name.startswith("tunekit/")}
     has = {name for name in contents[0] if ".dist-info/" not in name}
     check(has == package, f"the wheel has other files than tunekit/: {sorted(has ^ package)}")
@@ -137,12 +139,12 @@ def _differs(name: str, one: dict[str, bytes], other: dict[str, bytes]) -> bool:
 
 
 def used(python: Path, scratch: Path, environ: dict[str, str]) -> None:
-    """Run the README's example, and the commands on the sweep that it leaves."""
+    """Run the README's example, and the commands on its sweep."""
     tunekit = python.parent / "tunekit"
     home, elsewhere = scratch / "home", scratch / "elsewhere"
     home.mkdir()
     elsewhere.mkdir()
-    # Sweeps go below the home folder; Ray's own files, beside it.
+    # Sweeps are saved below the home folder; Ray's own files go elsewhere.
     apart = environ | {"HOME": str(home), "RAY_TMPDIR": str(scratch)}
     where = {"cwd": elsewhere, "environ": apart}
     code, printed = example((ROOT / "README.md").read_text())
@@ -171,7 +173,7 @@ def used(python: Path, scratch: Path, environ: dict[str, str]) -> None:
     run(python, "-m", "pip", "install", follow, cwd=elsewhere, environ=environ)
     run(tunekit, "report", folder, "--output", "report.html", **where)
     check("lr" in (elsewhere / "report.html").read_text(), "the report has no lr")
-    say("with the advice taken, tunekit report writes one")
+    say("after following the advice, tunekit report writes a report")
 
 
 def main() -> None:
@@ -195,7 +197,7 @@ def main() -> None:
         check(taken < MOST_MB, f"a plain install takes more than {MOST_MB} MB")
         used(python, scratch, environ)
         say(f"with the report's extra it takes {megabytes(scratch / 'plain') - empty} MB")
-    say(f"test-wheel: all is well, in {time.monotonic() - began:.0f} s")
+    say(f"test-wheel: passed in {time.monotonic() - began:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
 """Test tunekit with many versions of Python, Ray and the other dependencies.
 
     python scripts/versions.py                           # all cells: hours
-    python scripts/versions.py 3.10-2.56.0-oldest        # one, or several
+    python scripts/versions.py 3.10-2.56.0-oldest        # one or several cells
     python scripts/versions.py --list                    # their names
-    python scripts/versions.py --keep /tmp/cells CELL    # its environment stays there, for the next
+    python scripts/versions.py --keep /tmp/cells CELL    # keep its environment for the next run
 
-Each cell is an environment of its own: tunekit's requirements with that Ray, and either the newest
-of everything else or the lower bounds in setup.cfg. What is run there is ``SELECTED``: the rules
-without Ray, a file for each of the things that are taken from Ray's inside, and sweeps on a real
-Ray, one of them distributed. ``--write`` puts the outcomes, with the day, into docs/versions.md,
-where cells that were not run keep what they had.
+Each cell is a separate environment: tunekit's requirements with the cell's Ray, and the newest
+versions of everything else or the lower bounds in setup.cfg. It runs the tests in ``SELECTED``:
+tests of the rules without Ray, a file for each part that uses Ray's internals, and sweeps on a real
+Ray, one of them distributed. ``--write`` puts the outcomes with the date into docs/versions.md,
+where cells that were not run keep their outcomes.
 
-Needs the interpreters as python3.10 and so on, and pip with an index.
+This needs interpreters named python3.10 and so on, and pip with an index.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ SETUP = configparser.ConfigParser(inline_comment_prefixes=("#",))
 SETUP.read(ROOT / "setup.cfg")
 
 PYTHONS = re.findall(r"Python :: (3\.\d+)", SETUP["metadata"]["classifiers"])
-#: The last patch of each release from the oldest that tunekit takes, which is there as its first.
+#: The last patch of each release; of the oldest release that tunekit supports, the first.
 RAYS = ("2.56.0", "2.57.1", "2.58.1", "2.59.0", "2.60.0")
 #: Extras whose packages the selected tests import.
 EXTRAS = ("optuna", "tensorboard", "pb2", "torch")
 TOOLS = ("pytest", "hypothesis")
-#: What packages as old as the lower bounds were built for, without saying so.
+#: Upper bounds that packages as old as the lower bounds need, but do not declare.
 OLDEST_ALSO = ("numpy<2",)
 SELECTED = (
     "tests/unit/core",
@@ -61,13 +61,13 @@ SELECTED = (
     "tests/integration/test_interruption.py",
     "tests/integration/test_distributed.py::test_asha_over_trainers_ranks_by_validated_accuracy",
 )
-#: Files of these that need an extra, which ``--without`` can leave out.
+#: The selected files that need an extra, which ``--without`` can leave out.
 NEEDS = {"tests/integration/test_distributed.py": "torch"}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """An environment: which Python, which Ray, and which of everything else."""
+    """An environment: versions of Python and Ray, and the newest or oldest of all else."""
 
     python: str
     ray: str
@@ -79,7 +79,7 @@ class Cell:
 
 
 def cells() -> list[Cell]:
-    """The oldest of everything is for the oldest Python: newer ones have no packages as old."""
+    """Return all cells; only the oldest Python has packages as old as the lower bounds."""
     oldest = [Cell(PYTHONS[0], ray, "oldest") for ray in RAYS]
     return oldest + [Cell(python, ray, "newest") for python in PYTHONS for ray in RAYS]
 
@@ -89,7 +89,7 @@ def lines_of(section: str, key: str) -> list[str]:
 
 
 def requirements(cell: Cell, ray: str = "", without: Collection[str] = ()) -> list[str]:
-    """What is installed, as pip takes it; with another requirement for Ray, if there is one."""
+    """Return the requirements for pip, with another requirement for Ray if there is one."""
     wanted = lines_of("options", "install_requires")
     for extra in EXTRAS:
         if extra not in without:
@@ -103,14 +103,14 @@ def requirements(cell: Cell, ray: str = "", without: Collection[str] = ()) -> li
 def tested(
     cell: Cell, scratch: Path, env: Path, limit_s: float, ray: str, without: Collection[str]
 ) -> tuple[str, str]:
-    """Make the environment and run the tests: the outcome, and what was printed.
+    """Create the environment and run the tests; return the outcome and the output.
 
     Args:
-        cell: Which versions.
-        scratch: Gets what Ray writes; a short path, since Ray makes sockets below it.
-        env: The environment, which may be there already.
-        limit_s: For each step.
-        ray: A requirement in place of the cell's Ray; or empty.
+        cell: The versions.
+        scratch: The folder for Ray's files; a short path, because Ray creates sockets below it.
+        env: The environment, which may already exist.
+        limit_s: The time limit of each step in seconds.
+        ray: A requirement that replaces the cell's Ray; or empty.
         without: Extras to leave out, with the tests that need them.
     """
     selected = [name for name in SELECTED if NEEDS.get(name.partition("::")[0]) not in without]
@@ -150,7 +150,7 @@ def heading() -> list[str]:
 
 
 def read(page: str) -> dict[str, str]:
-    """What a page's table says of each cell."""
+    """Return the outcome of each cell in a page's table."""
     found = {}
     for python, others, row in re.findall(r"^\| (3\.\d+) \| (\w+) \| (.*) \|$", page, re.M):
         for ray, outcome in zip(RAYS, row.split(" | "), strict=True):
@@ -168,7 +168,7 @@ def table(outcomes: dict[str, str]) -> str:
 
 
 def written(page: str, outcomes: dict[str, str]) -> str:
-    """The page with these outcomes in its table, in place of those cells' former ones."""
+    """Return the page with these outcomes in its table instead of the earlier ones."""
     rows = re.compile(r"(^\| Python \|.*?\n)(?=\n|\Z)", re.M | re.S)
     return rows.sub(lambda _: table(read(page) | outcomes), page, count=1)
 
@@ -188,7 +188,7 @@ def main() -> int:
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in known]
     if unknown:
-        parser.error(f"there is no {', '.join(unknown)}; --list prints what there is")
+        parser.error(f"no such cell: {', '.join(unknown)}; --list prints all names")
     if arguments.list:
         print("\n".join(known))
         return 0

@@ -1,7 +1,7 @@
-/* What Sphinx's search lacks here. Sphinx puts this into language_data.js (html_search_scorer),
+/* Extensions of Sphinx's search. Sphinx puts this into language_data.js (html_search_scorer),
    which is loaded after searchtools.js. */
 
-// What a page explains comes before what it records.
+// Pages that explain rank above pages that record decisions or changes.
 const LESS = [
   [/^(decisions\/|changelog$)/, 0.4],
   [/^(how-it-works|contributing|index)$/, 0.6],
@@ -13,8 +13,8 @@ const weight = (page, kind) =>
 
 Scorer.score = ([page, , , , score, , kind]) => score * weight(page, kind);
 
-// Sphinx finds a section if what is looked for is at least half of its title. Here, any words of
-// the title will do.
+// Sphinx finds a section only if the query is at least half of its title. Here, any words of the
+// title are enough.
 const SECTION = 8; // between a word in the text (5) and a title (15)
 
 const performSearch = Search._performSearch;

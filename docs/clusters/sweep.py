@@ -1,10 +1,10 @@
-"""A sweep on a cluster: trials on any node, validations on nodes that are there for them.
+"""A sweep on a cluster: trials run on any node, validations on dedicated nodes.
 
-    python sweep.py STORAGE        # a folder that all nodes have, or s3://bucket/path
+    python sweep.py STORAGE        # a folder that all nodes can reach, or s3://bucket/path
 
-Run again with the same storage, it continues. It ends with 0 when the sweep has ended, and with 75
-if it was interrupted and wants to be run again (Slurm's time limit, Ctrl-C). If the head is lost,
-Ray ends it, with another status: run it again, too.
+To continue the sweep, run the program again with the same storage. The exit code is 0 when the
+sweep has ended, and 75 if it was interrupted (Slurm's time limit, Ctrl-C) and should be run again.
+If the head is lost, Ray ends the program with another code; run it again, too.
 """
 
 import json
@@ -17,7 +17,7 @@ from ray.tune.schedulers import HyperBandScheduler
 import tunekit
 
 STORAGE, NAME = sys.argv[1], "digits"
-#: What an iteration and a validation take here; yours take what they take.
+#: The length of an iteration and of a validation in this example.
 SECONDS = 0.5
 
 
@@ -41,10 +41,10 @@ def validate(checkpoint):
 
 validation_config = tunekit.ValidationConfig(
     fn=validate,
-    # Nodes for validations offer no CPUs, so that no trial takes their place.
+    # Nodes for validations offer no CPUs, so that trials cannot use them.
     ray_remote_kwargs={"num_cpus": 0, "resources": {"validation": 1}},
-    max_in_flight=2,  # handed to Ray whether there is room or not: an autoscaler sees them
-    max_retries=5,  # a validation whose node is lost starts again, on another one
+    max_in_flight=2,  # submitted even without free resources, so that an autoscaler sees them
+    max_retries=5,  # a validation whose node is lost starts again on another node
 )
 path = f"{STORAGE}/{NAME}"
 if tunekit.Tuner.can_restore(path):

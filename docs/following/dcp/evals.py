@@ -1,4 +1,4 @@
-"""The accuracy of a model whose shards two processes have saved, in one process."""
+"""Evaluate a model in one process that was saved in shards by two processes."""
 
 import torch
 import torch.distributed.checkpoint as dcp

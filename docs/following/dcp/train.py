@@ -1,4 +1,4 @@
-"""A model that is sharded over two processes: torchrun --nproc-per-node 2 train.py FOLDER."""
+"""Train a model sharded over two processes: torchrun --nproc-per-node 2 train.py FOLDER."""
 
 import sys
 from pathlib import Path

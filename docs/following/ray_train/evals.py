@@ -1,4 +1,4 @@
-"""The accuracy of the model in a checkpoint."""
+"""Evaluate the model in a checkpoint."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A run of Ray Train, whose checkpoints are in FOLDER: python train.py FOLDER."""
+"""Train with Ray Train, with checkpoints in FOLDER: python train.py FOLDER."""
 
 import sys
 import tempfile

@@ -1,9 +1,9 @@
-"""The share of answers, generated greedily, that are right from end to end."""
+"""Evaluate the share of greedily generated answers that are completely right."""
 
 import torch
 import transformers
 
-DIGITS, TURN = 4, 10  # the prompt: 3 1 4 1 TURN; what follows: 1 4 1 3
+DIGITS, TURN = 4, 10  # a prompt: 3 1 4 1 TURN; its answer: 1 4 1 3
 
 
 def prompts_and_answers(seed, count):

@@ -1,4 +1,4 @@
-"""A causal language model that learns to reverse a row of digits, with Hugging Face's Trainer."""
+"""Train a causal language model to reverse a row of digits, with Hugging Face's Trainer."""
 
 import sys
 
@@ -12,7 +12,7 @@ model = transformers.GPT2LMHeadModel(
     )
 )
 prompts, answers = prompts_and_answers(seed=1, count=4_000)
-labels = torch.cat([torch.full_like(prompts, -100), answers], 1)  # the loss is of answers only
+labels = torch.cat([torch.full_like(prompts, -100), answers], 1)  # the loss only covers answers
 rows = torch.cat([prompts, answers], 1)
 trainer = transformers.Trainer(
     model,

@@ -1,4 +1,4 @@
-"""A model that is sharded over the workers of a TorchTrainer, each of which saves its shards."""
+"""A model sharded over the workers of a TorchTrainer, each of which saves its shards."""
 
 import tempfile
 
@@ -54,7 +54,7 @@ def train_loop(config):
         epoch += 1
         metrics = {"loss": loss.item(), "accuracy": accuracy_of(model)}
         weights, moments = get_state_dict(model, optimizer)
-        with tempfile.TemporaryDirectory() as folder:  # each worker's own; Ray puts them together
+        with tempfile.TemporaryDirectory() as folder:  # a folder for each worker; Ray merges them
             state = {"model": weights, "optimizer": moments, "epoch": epoch}
             dcp.save(state, checkpoint_id=folder)
             train.report(metrics, checkpoint=train.Checkpoint.from_directory(folder))
@@ -69,7 +69,7 @@ def train_sharded(config):
     ).fit()
 
 
-ray.init(num_cpus=4)  # room for both trials: the workers of one that was stopped keep their CPUs
+ray.init(num_cpus=4)  # for both trials: the workers of a stopped trial keep their CPUs
 tuner = tune.Tuner(
     train_sharded,
     param_space={"lr": tune.grid_search([0.0003, 0.003]), "width": 64},

@@ -1,4 +1,4 @@
-"""A model that is sharded over the workers of a TorchTrainer, each of which saves its shards."""
+"""A model sharded over the workers of a TorchTrainer, each of which saves its shards."""
 
 import tempfile
 
@@ -51,7 +51,7 @@ def train_loop(config):
         epoch += 1
         metrics = {"loss": loss.item()}
         weights, moments = get_state_dict(model, optimizer)
-        with tempfile.TemporaryDirectory() as folder:  # each worker's own; Ray puts them together
+        with tempfile.TemporaryDirectory() as folder:  # a folder for each worker; Ray merges them
             state = {"model": weights, "optimizer": moments, "epoch": epoch}
             dcp.save(state, checkpoint_id=folder)
             train.report(metrics, checkpoint=train.Checkpoint.from_directory(folder))

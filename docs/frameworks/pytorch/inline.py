@@ -1,4 +1,4 @@
-"""A network in plain PyTorch, trained by a function."""
+"""A plain PyTorch network, trained by a function."""
 
 import tempfile
 

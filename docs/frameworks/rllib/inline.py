@@ -1,4 +1,4 @@
-"""PPO of RLlib, which is a class trainable: it learns to balance a pole."""
+"""RLlib's PPO, a class trainable, learns to balance a pole."""
 
 from ray import tune
 from ray.rllib.algorithms.ppo import PPO, PPOConfig

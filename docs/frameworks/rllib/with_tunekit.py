@@ -1,4 +1,4 @@
-"""PPO of RLlib, which is a class trainable: it learns to balance a pole."""
+"""RLlib's PPO, a class trainable, learns to balance a pole."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ algorithm = (
 
 
 def validate(checkpoint, episodes=20):
-    """The mean return of rollouts, in which the policy takes its most likely action."""
+    """Return the mean return of rollouts with the most likely actions of the policy."""
     policy_at = "learner_group/learner/rl_module/default_policy"
     with checkpoint.as_directory() as folder:
         policy = RLModule.from_checkpoint(Path(folder, policy_at))

@@ -1,4 +1,4 @@
-"""A network in plain PyTorch, trained by a class."""
+"""A plain PyTorch network, trained by a class."""
 
 import torch
 from ray import tune

@@ -1,4 +1,4 @@
-"""A causal language model and Hugging Face's Trainer: it learns to reverse a row of digits."""
+"""A causal language model that learns to reverse a row of digits with Hugging Face's Trainer."""
 
 import tempfile
 
@@ -9,7 +9,7 @@ from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 
-DIGITS, TURN = 4, 10  # the prompt: 3 1 4 1 TURN; what follows: 1 4 1 3
+DIGITS, TURN = 4, 10  # a prompt: 3 1 4 1 TURN; its answer: 1 4 1 3
 
 
 def prompts_and_answers(seed, count):
@@ -19,7 +19,7 @@ def prompts_and_answers(seed, count):
 
 
 def accuracy_of(model):
-    """The share of answers, generated greedily, that are right from end to end."""
+    """Return the share of greedily generated answers that are completely right."""
     prompts, answers = prompts_and_answers(seed=2, count=1_000)
     model.eval()
     rows = model.generate(
@@ -46,7 +46,7 @@ def train(config):
         )
     )
     prompts, answers = prompts_and_answers(seed=1, count=4_000)
-    labels = torch.cat([torch.full_like(prompts, -100), answers], 1)  # the loss is of answers only
+    labels = torch.cat([torch.full_like(prompts, -100), answers], 1)  # the loss only covers answers
     rows = torch.cat([prompts, answers], 1)
     trainer = transformers.Trainer(
         model,
