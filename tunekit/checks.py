@@ -199,7 +199,7 @@ def _check_picklable(name: str, value: Any, problems: Problems) -> None:
 
 def _check_remote_kwargs(kwargs: Mapping[str, Any], problems: Problems, *, actor: bool) -> None:
     kwargs = dict(kwargs)
-    if actor:  # Ray checks a task's
+    if actor:  # for tasks, Ray checks it
         problems.integer("ray_remote_kwargs['max_calls']", kwargs.pop("max_calls", 0), least=0)
     if "retry_exceptions" in kwargs:
         problems.add(

@@ -52,8 +52,8 @@ def report(
             checkpoint, the trial calls the function that :func:`checkpoint_with` registered.
         validation: None leaves it to the sweep's ``ValidationConfig(when=...)``; False does not
             validate this checkpoint; True validates it; a ``ray.train.ValidationTaskConfig``
-            validates it with its own keyword arguments in addition to the sweep's or instead of
-            them, and with its ``timeout_s`` (seconds) if it has one. With True or a config and no
+            validates it with its keyword arguments, which override the sweep's one by one, and
+            with its ``timeout_s`` (seconds) if it has one. With True or a config and no
             ``checkpoint``, one is saved.
 
     Raises:

@@ -204,7 +204,7 @@ def status(
             return
         try:
             time.sleep(watch)
-        except KeyboardInterrupt:  # the way to leave
+        except KeyboardInterrupt:  # Ctrl-C ends --watch
             return
 
 

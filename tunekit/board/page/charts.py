@@ -359,7 +359,7 @@ def exploits_chart(
 #: The number of trials that a chart shows, the best first.
 MOST_CURVES, MOST_BARS = 100, 40
 
-#: The maximum of points in a curve, and in all curves that are not in colour.
+#: The maximum number of points in a curve, and in all curves that are not in colour.
 MOST_POINTS, OTHER_POINTS = 200, 5_000
 
 Charts = dict[str, Spec]

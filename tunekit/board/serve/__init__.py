@@ -2,7 +2,7 @@
 
 from tunekit.extras import extra
 
-with extra("serve"):  # first: this extra brings the other's packages, too
+with extra("serve"):  # first, because it includes the extra report
     import starlette as starlette
     import uvicorn as uvicorn
 

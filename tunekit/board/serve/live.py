@@ -19,7 +19,7 @@ from tunekit.reading.sweep import Follower
 
 __all__ = ["LiveSweep"]
 
-# The minimum of seconds between two reads of a journal, however many browsers show its page.
+# The minimum number of seconds between two reads of a journal, however many browsers show its page.
 _INTERVAL_S = 0.5
 # The shares of the time that may go into the page's text, and into each of its charts.
 _TEXT = "text"
