@@ -795,7 +795,7 @@ class _Final(Trial):
 
 
 def fail_for_good(trial: Trial) -> None:
-    """End a trial with a failure that every retry would repeat.
+    """Do not retry a trial after a failure that every retry would repeat.
 
     ``FailureConfig(max_failures=...)`` is for other failures; -1 would retry forever.
     """

@@ -113,7 +113,7 @@ class _Session(_TrainSession):
 
     @classmethod
     def watch(cls, session: Any, resumption: Resumption) -> None:
-        """Convert a session of Ray."""
+        """Make an existing session of Ray detect this."""
         checkpoint = session.__dict__.pop("loaded_checkpoint", None)
         session.__class__ = cls
         session.resumption, session.loaded_checkpoint = resumption, checkpoint
@@ -276,7 +276,7 @@ def _pickled(function: Any) -> bytes | None:
 
 
 def can_be_reset(trainable: Any) -> bool:
-    """Return whether a trainable's actors can be reused: a class must override ``reset_config``.
+    """Return whether a trainable's actors can be reused, because it overrides ``reset_config``.
 
     Example:
         >>> class Net(Trainable):

@@ -55,7 +55,7 @@ class Version:
         return self.trial_id, self.generation, self.iteration, self.checkpoint.path
 
     def restorable(self, **instead: Any) -> _TrainingResult:
-        """Return it as Tune restores a trial from it, with some metrics replaced."""
+        """Return the result that Tune restores a trial from, with some metrics replaced."""
         return _TrainingResult(checkpoint=self.checkpoint, metrics={**self.report, **instead})
 
 

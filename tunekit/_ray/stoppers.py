@@ -33,7 +33,7 @@ _WITHOUT_STATE = (types.FunctionType, types.BuiltinFunctionType)
 
 
 def reads_metrics(stopper: Stopper) -> bool:
-    """Return whether a stopper may read a metric, rather than count results or measure time."""
+    """Return whether a stopper may read a metric; those that only count or measure time do not."""
     return any(_criterion(part).reads is not Reads.NOTHING for part in _parts(stopper))
 
 

@@ -141,7 +141,7 @@ class Requests:
 
         Args:
             request: The validation.
-            again: Whether an earlier session recorded it: the checkpoint may be gone.
+            again: Whether an earlier session recorded it, so that the checkpoint may be gone.
         """
         filesystem = self.trials[request.trial_id].storage.storage_filesystem
         if again and not exists(filesystem, request.path):

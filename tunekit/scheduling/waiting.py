@@ -261,7 +261,7 @@ class Waiting(Around):
         return pays_for_a_start(wait_s, self.starts.typical_s)
 
     def _hand_over(self) -> bool:
-        """Return whether trials usually hand over their resources."""
+        """Return whether trials usually hand over their resources to other trials."""
         controller = self.controller
         resumed = next(filter(controller.can_resume, self.trials.values()), None)
         if controller.reuses_actors and resumed is None:
@@ -333,7 +333,7 @@ class Waiting(Around):
 
     @property
     def contend(self) -> bool:
-        """Return whether trials take resources that validations need, too."""
+        """Return whether trials and validations compete for resources."""
         trial = self._first
         if trial is None:
             return False
