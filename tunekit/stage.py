@@ -85,9 +85,7 @@ class Stage(Limits):
                 "letter or '_'. Pass a word such as 'full'."
             )
         elif name in RESERVED:
-            problems.add(
-                f"name={shown(name)} is a name that Tune or tunekit uses itself. Pass another."
-            )
+            problems.add(f"name={shown(name)} is a name reserved by Tune or tunekit. Pass another.")
         if isinstance(every, str):
             problems.choice("every", every, EVERY)
         else:

@@ -104,8 +104,8 @@ def warm_start_from(
         kept = [one for one in trials if at is not None and exists(at, one[1].checkpoint)]
         if not kept:
             problems.add(
-                "the best checkpoints of the former sweep, from which a population starts, are "
-                "gone. Use another scheduler, or leave warm_start out."
+                "the best checkpoints of the former sweep, from which a population starts, no "
+                "longer exist. Use another scheduler, or leave warm_start out."
             )
     many, repeat = tune_config.num_samples, _repeat(tune_config.search_alg)
     most = how_many(many, len(sweep.timeline.trials), repeat)
@@ -113,7 +113,7 @@ def warm_start_from(
         most = many if many > 0 else len(kept)
     places = distinct((former.values(*one) for one in kept), seeds)[:most]
     first = [former.point(*kept[place]) for place in places]
-    # BOHB is notified of a trial's results while the trial runs.
+    # BOHB receives a trial's results while the trial runs.
     plays = not (own is seeds or hasattr(searcher, "on_pause"))
     ids = [trial_id for trial_id, _ in trials] if plays else []
     told = list(former.results(ids, config.constraints))
@@ -149,8 +149,8 @@ def _sweep_of(given: Any, problems: Problems) -> Sweep | None:
         return None
     if sweep.driver is not None and sweep.driver.alive:
         problems.add(
-            f"warm_start={sweep.path!r} is being run on {sweep.driver.host}: its best may change, "
-            "and checkpoints be deleted. Wait for its end, or stop it."
+            f"warm_start={sweep.path!r} is being run on {sweep.driver.host}: its best trial may "
+            "change, and its checkpoints may be deleted. Wait until it has ended, or stop it."
         )
     return sweep
 

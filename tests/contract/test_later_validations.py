@@ -259,7 +259,7 @@ def test_what_takes_too_long_is_given_up(home, monkeypatch, executors):
     [
         ({"name": "accuracy"}, "is taken: the sweep itself has 'accuracy'"),
         ({"name": "loss"}, "is taken: the sweep itself has 'loss'"),
-        ({"name": "config"}, "that Tune or tunekit use themselves"),
+        ({"name": "config"}, "reserved by Tune or tunekit"),
         ({"name": "a/"}, "cannot begin a metric's name"),
         ({"name": 7}, "is of type int"),
         ({"checkpoints": 0}, "must be at least 1"),

@@ -233,7 +233,7 @@ def test_a_sweep_that_has_not_ended_has_no_intervals(tmp_path):
                 scored = table
     assert begun is not None and set(begun.seeds) == {0} and begun["mean"].isna().all()
     assert scored.low.isna().all() and set(scored.complete) == {0}
-    assert "whether that is chance cannot be said" in text_of(render(loaded))
+    assert "whether that is due to chance is unknown" in text_of(render(loaded))
     ran.sweep.run(most=50_000)
     check_table(tunekit.load(ran.home).configurations())
 
@@ -378,7 +378,7 @@ def test_a_clear_difference_is_said_to_be_one(tmp_path):
 
 def test_the_report_does_not_say_what_stopped_seeds_do_not(tmp_path):
     text = text_of(render(asha(tmp_path)))
-    assert "whether that is chance cannot be said, because not all of their trials are" in text
+    assert "whether that is due to chance is unknown, because not all of their trials are" in text
 
 
 def test_a_seed_that_is_named_wrong_in_the_sweep_costs_no_report(tmp_path):

@@ -296,7 +296,7 @@ def test_a_population_needs_its_checkpoints(tmp_path):
     home = former(tmp_path / "former", scheduler=pbt())
     for folder in home.glob("*/checkpoint_*"):
         shutil.rmtree(folder)
-    assert "are gone" in refusal(home, scheduler=pbt())
+    assert "no longer exist" in refusal(home, scheduler=pbt())
 
 
 # Kills ------------------------------------------------------------------------------------------

@@ -301,9 +301,7 @@ def test_a_training_metric_may_have_a_name_of_ours(name, value):
 
 @pytest.mark.parametrize("name", ["reported/acc", "config/lr", "done", "generation"])
 def test_a_validation_may_not_return_what_tune_fills_in(name):
-    assert rejected({name: 1.0}, {}) == (
-        f"returned {name!r}, a name that Tune or tunekit use themselves"
-    )
+    assert rejected({name: 1.0}, {}) == (f"returned {name!r}, a name reserved by Tune or tunekit")
 
 
 def test_reading_a_value_in_words_touches_no_file(tmp_path):

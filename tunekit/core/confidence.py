@@ -147,8 +147,8 @@ class ConfidenceSequence:
 
         Raises:
             ConfigError: If the number of examples does not grow, the bounds change, the variance is
-                missing in some estimates only, or mean or variance are impossible given the
-                estimate before. The sequence is then unchanged.
+                missing in some estimates only, or the mean or the variance is impossible given the
+                previous estimate. The sequence is then unchanged.
         """
         if self.newest is not None:
             _check(self.newest, estimate)

@@ -1,4 +1,4 @@
-"""The confirmation of a sweep's winner: which candidates to evaluate, when to stop, the result.
+"""The confirmation of a sweep's winner: candidates, when to stop, and the result.
 
 The best checkpoints of a sweep were each ranked by one score, and the best of many noisy scores is
 biased upward. So the top candidates are evaluated again, and compared by intervals, until one
@@ -193,7 +193,7 @@ class Race:
     def enough(self, key: str, interval: Interval) -> bool:
         """Return whether a validation that has yielded an estimate may end.
 
-        It may if its candidate is eliminated, or all others are. In rounds, each runs to its end.
+        It may if its candidate is eliminated, or all others are. In rounds, none ends early.
 
         Args:
             key: The name of the validation.
@@ -238,7 +238,7 @@ class Race:
         return found
 
     def _ends(self, name: str) -> tuple[float, float]:
-        """Return the worst and the best value that a candidate can have, larger is better."""
+        """Return the worst and the best value that a candidate can have (larger is better)."""
         one = self.candidates[name]
         low, high = EVERYTHING if one.low is None or one.high is None else (one.low, one.high)
         worst, best = sorted((self._sign * low, self._sign * high))
@@ -451,8 +451,5 @@ def winning_score(confirmed: Confirmed, timeline: Timeline) -> ScoredCheckpoint 
     winner = confirmed.winner
     if winner.trial_id not in timeline.trials:
         return None
-    for scored in timeline.scores(winner.trial_id):
-        known = scored.value(confirmed.metric)
-        if scored.place == winner.place and known is not None:
-            return scored
-    return None
+    scores = (one for one in timeline.scores(winner.trial_id) if one.place == winner.place)
+    return next((one for one in scores if one.value(confirmed.metric) is not None), None)

@@ -103,23 +103,19 @@ class Cost:
 
     def close(self) -> None:
         """End a session: nothing has been held since its last event."""
-        self._pass_all(self._last)
+        self._pass_all()
         self._running.clear()
         for slot in self._slots.values():
             slot.held = False
             slot.hosted.clear()
 
-    def hours(
-        self, trial_id: str | None = None, now: float | None = None
-    ) -> dict[str, dict[str, float]]:
-        """Return the hours of CPU and GPU, by what they were used for.
+    def hours(self, trial_id: str | None = None) -> dict[str, dict[str, float]]:
+        """Return the hours of CPU and GPU until the last event, by use.
 
         Args:
             trial_id: The trial, with its validations; None: all.
-            now: The time up to which held resources count, in seconds since the epoch; None: the
-                last event's.
         """
-        self._pass_all(self._last if now is None else now)
+        self._pass_all()
         found: dict[tuple[str, str], float] = defaultdict(float)
         for one in list(self._slots) if trial_id is None else [trial_id]:
             for key, seconds in self._held.get(one, {}).items():
@@ -129,11 +125,11 @@ class Cost:
                     found["training", name] += (end - begin) * held.get(name, 0.0)
         return {name: {kind: found[kind, name] / 3600 for kind in KINDS} for name in RESOURCES}
 
-    def _pass_all(self, now: float) -> None:
+    def _pass_all(self) -> None:
         for attempt in self._running:
-            self._count_running(attempt, now)
+            self._count_running(attempt, self._last)
         for trial_id in self._slots:
-            self._pass(trial_id, now)
+            self._pass(trial_id, self._last)
 
     def _pass(self, trial_id: str, now: float) -> _Slot:
         """Account for a slot's time until now."""

@@ -2,7 +2,7 @@
 
 :meth:`Engine.handle` takes an event that is in the journal and returns the commands that follow. A
 restored sweep passes the journal's events through :meth:`Engine.apply`, which restores the engine's
-state, and then calls :meth:`Engine.reconcile` for what is still to be done. Only events are saved.
+state, and then calls :meth:`Engine.reconcile` for the commands that remain. Only events are saved.
 """
 
 from __future__ import annotations
@@ -32,12 +32,7 @@ from tunekit.core.constraints import Constraint, standing_for
 from tunekit.core.delivery import Delivery
 from tunekit.core.events import (
     Asked,
-    AttemptBegan,
-    AttemptFailed,
-    AttemptStarted,
-    BudgetExpired,
     CheckpointSaved,
-    Chosen,
     Decided,
     EndDelivered,
     Event,
@@ -46,10 +41,6 @@ from tunekit.core.events import (
     Reminded,
     Reported,
     ScoreDelivered,
-    SessionClosed,
-    SlotReleased,
-    SlotTaken,
-    SnapshotTaken,
     TrialAdded,
     TrialEnded,
     TrialErrored,
@@ -60,7 +51,6 @@ from tunekit.core.events import (
     ValidationKey,
     ValidationRequested,
     Waited,
-    never,
 )
 from tunekit.core.history import ITERATION, History
 from tunekit.core.lineage import Ancestry
@@ -80,7 +70,7 @@ class TrialRecord:
     Attributes:
         report: Its last report, with its hyperparameters.
         serves: What that report's score would serve in its scheduler's internal state.
-        used: Whether the scheduler will use that score, or it is the trial's last.
+        used: Whether the scheduler will use that score, or whether it is the trial's last.
         saved: The generation, iteration and run of its newest checkpoint.
         clone: The checkpoint that it was overwritten with, until it saves another.
         failed: Whether it has failed and has not restarted.
@@ -307,18 +297,10 @@ class Engine:
                 self.record(event.trial_id)
             case ValidationEstimated():
                 self.backlog.estimate(event)
-            case AttemptStarted() | AttemptBegan() | AttemptFailed() | BudgetExpired():
-                pass
-            case SlotTaken() | SlotReleased():
-                pass
-            case Chosen() | SnapshotTaken() | SessionClosed():
-                pass
             case Hears():
                 self._undelivered[event.trial_id] = None
             case JudgedBy():
                 self.judged_by, self.delivery.all_count = event, event.all_count
-            case _:
-                never(event)
 
     def _settle(self, trial_id: str) -> None:
         """Release what is no longer needed, as far as that is known."""
@@ -516,7 +498,7 @@ class Engine:
         return [trial_id for trial_id, record in self.trials.items() if record.paused]
 
     def best(self, trial_id: str) -> float | None:
-        """Return a trial's best score so far, larger is better; None if it has none."""
+        """Return a trial's best score so far (larger is better); None if it has none."""
         extremes = self.record(trial_id).extremes
         for name in (one for one in self.judged_by.objectives if one in extremes):
             least, most = extremes[name]

@@ -41,7 +41,7 @@ A checkpoint is named by its path below the experiment's folder, which may be mo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -228,14 +228,14 @@ class Reported(OfTrial, frozen=True, kw_only=True, tag="reported"):
 
 
 class CheckpointSaved(OfCheckpoint, frozen=True, kw_only=True, tag="saved"):
-    """A trial saved a checkpoint at the iteration that it reported last.
+    """A trial saved a checkpoint at its last reported iteration.
 
     Attributes:
         run: The number of times the trial has run the iteration.
         checkpoint: The checkpoint's path.
         report: The report that is stored with it, if that is not the trial's last.
         wish: Whether the report requested a validation; None if it left that open.
-        used: Whether the scheduler will use the score, or it is the trial's last checkpoint.
+        used: Whether the scheduler will use the score, or it belongs to the last checkpoint.
         optional: Whether it is validated only if no trial is delayed by that.
         kwargs: The report's keyword arguments for the validation.
         timeout_s: The report's time limit for the validation, in seconds, if any.
@@ -294,7 +294,7 @@ class Exploited(OfTrial, frozen=True, kw_only=True, tag="exploited"):
 
     Attributes:
         generation: The trial's new generation: 1 after the first exploit.
-        reached: The iteration that the trial had reported last.
+        reached: The trial's last reported iteration.
         donor_id: The trial that saved the checkpoint; the same one for a replayed schedule.
         donor_generation: The donor's generation at that time.
         iteration: The training iteration of the checkpoint, from which the trial continues.
@@ -533,20 +533,6 @@ def relocated(event: Event, where: Callable[[str], str]) -> Event:
     if isinstance(event, (CheckpointSaved, ValidationRequested, Exploited)):
         return msgspec.structs.replace(event, checkpoint=where(event.checkpoint))
     return event
-
-
-def never(event: NoReturn) -> NoReturn:
-    """Raise: a ``match`` over events must have a case for each, which the type checker verifies.
-
-    Raises:
-        AssertionError: Always.
-
-    Example:
-        >>> never("other")
-        Traceback (most recent call last):
-        AssertionError: 'other' is not an event
-    """
-    raise AssertionError(f"{event!r} is not an event")
 
 
 def event_of(line: Any) -> Event:

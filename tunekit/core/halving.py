@@ -197,7 +197,7 @@ class Halving:
         Args:
             trial_id: The trial.
             time: How long it has trained.
-            score: Its value of each objective, larger is better.
+            score: Its value of each objective (larger is better).
         """
         if trial_id not in self._bracket:
             return RungAction.GO_ON
@@ -322,7 +322,7 @@ class Halving:
         Args:
             trial_id: The trial.
             time: The time of the rung.
-            interval: The interval of its score, larger is better.
+            interval: The interval of its score (larger is better).
 
         Example:
             >>> halving = Halving([(1, 3)], max_t=9, reduction_factor=2)

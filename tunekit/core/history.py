@@ -86,9 +86,9 @@ class History:
     def undecided(self, judged: Collection[str]) -> set[str]:
         """Return the metrics that may still turn out to be validation's.
 
-        A name that any validation has produced is validation's. A name that is missing from the
-        first validations (all that were pending when the first score arrived) is training's, unless
-        a later one produces it.
+        A name that any validation has produced belongs to validation. A name that is missing from
+        the first validations (all that were pending when the first score arrived) belongs to
+        training, unless a later one produces it.
 
         Args:
             judged: The metrics that the sweep uses.

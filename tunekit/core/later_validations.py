@@ -17,7 +17,6 @@ from typing import Any
 from tunekit.core.events import CheckpointSaved, Event, ValidationKey, ValidationRequested
 from tunekit.core.metric_names import FILLED_IN, listed
 from tunekit.core.timeline import Timeline
-from tunekit.core.validation import RESERVED
 
 #: Selects all checkpoints that are kept.
 ALL = "all"
@@ -77,7 +76,7 @@ def name_problem(name: str, taken: Collection[str]) -> str | None:
         >>> name_problem("eval", ["loss", "eval/accuracy"])
         "is taken: the sweep itself has 'eval/accuracy'. Pass another name."
         >>> name_problem("config", [])
-        'is a name that Tune or tunekit use themselves. Pass another name.'
+        'is a name reserved by Tune or tunekit. Pass another name.'
     """
     parts = name.split("/")
     if not all(part and part == part.strip() and part.isprintable() for part in parts):
@@ -85,8 +84,8 @@ def name_problem(name: str, taken: Collection[str]) -> str | None:
             "cannot begin a metric's name: it must not be empty or start or end with a space. "
             "Pass a name such as 'robust'; the metrics are then 'robust/accuracy' and so on."
         )
-    if parts[0] in RESERVED | FILLED_IN:
-        return "is a name that Tune or tunekit use themselves. Pass another name."
+    if parts[0] in FILLED_IN:
+        return "is a name reserved by Tune or tunekit. Pass another name."
     same = [
         one
         for one in taken

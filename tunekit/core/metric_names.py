@@ -5,37 +5,28 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from tunekit.core.validation import RESERVED
+
 #: The names that Tune and tunekit add to every report.
-FILLED_IN = frozenset(
-    {
-        "checkpoint_dir_name",
-        "date",
-        "done",
-        "episodes_this_iter",
-        "episodes_total",
-        "experiment_id",
-        "experiment_tag",
-        "generation",
-        "hostname",
-        "iteration_runs",
-        "iterations_since_restore",
-        "node_ip",
-        "pid",
-        "reported_at",
-        "should_checkpoint",
-        "time_since_restore",
-        "time_this_iter_s",
-        "time_total_s",
-        "timestamp",
-        "timesteps_since_restore",
-        "timesteps_this_iter",
-        "timesteps_total",
-        "trainable_name",
-        "training_iteration",
-        "trial_id",
-        "validated_iteration",
-    }
-)
+FILLED_IN = RESERVED | {
+    "checkpoint_dir_name",
+    "date",
+    "episodes_this_iter",
+    "episodes_total",
+    "experiment_id",
+    "experiment_tag",
+    "hostname",
+    "iterations_since_restore",
+    "node_ip",
+    "pid",
+    "reported_at",
+    "time_since_restore",
+    "time_this_iter_s",
+    "timesteps_since_restore",
+    "timesteps_this_iter",
+    "timesteps_total",
+    "trainable_name",
+}
 
 
 def chosen(names: Iterable[str]) -> list[str]:
@@ -45,11 +36,7 @@ def chosen(names: Iterable[str]) -> list[str]:
         >>> chosen(["pid", "loss", "config/lr", "training_iteration", "config", "eval/acc"])
         ['eval/acc', 'loss']
     """
-    return sorted(
-        name
-        for name in names
-        if name not in FILLED_IN and name != "config" and not name.startswith("config/")
-    )
+    return sorted(n for n in names if n not in FILLED_IN and not n.startswith("config/"))
 
 
 def meant(wanted: str, names: Iterable[str]) -> str | None:

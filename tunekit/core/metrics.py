@@ -78,8 +78,8 @@ def _laid_over(report: Mapping[str, Any], validated: Mapping[str, Any]) -> dict[
 def hide(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Return a copy of a row with the metrics called ``names`` moved to ``row["reported"]``.
 
-    A sweep's validations own the names of their metrics: a value that training reported under such
-    a name is another quantity, and must not be in the validated column. It is kept elsewhere.
+    A sweep's validations own the names of their metrics. A value that training reported under one
+    of these names is another quantity, and must not appear in the validated column.
 
     Example:
         >>> hide({"accuracy": 0.99, "loss": 0.1}, {"accuracy"})

@@ -46,9 +46,8 @@ def left_by_donor(
             continue
         last = name.rsplit("/", 1)[-1]
         key = _ALIASES.get(last, last)
-        if {group.get(f"initial_{key}", group[key]) for group in groups if key in group} == {
-            donors
-        }:
+        used = {group.get(f"initial_{key}", group[key]) for group in groups if key in group}
+        if used == {donors}:
             found[name] = (mine, donors)
     return found
 

@@ -58,7 +58,7 @@ class Parameter:
         return f"{setting(self.low)} to {setting(self.high)}{' (log)' * self.log}"
 
     def fitting(self, value: Any) -> list[Any]:
-        """Return a recorded value as it is in the search space, in a list; empty if it is not.
+        """Return a list of a recorded value as the search space has it; empty if it does not fit.
 
         Example:
             >>> lr, n = Parameter("lr", FLOAT, 1e-4, 0.1), Parameter("n", INT, 1, 4)

@@ -1,6 +1,6 @@
 """Several objectives at once: the Pareto front, an order of points, the dominated volume.
 
-A point has a value for each objective, larger is better. One dominates another if it is at least
+A point has a value for each objective (larger is better). One dominates another if it is at least
 as good in each objective, and better in one. The points that no other dominates are the front.
 
 The order is that of multi-objective successive halving (Schmucker et al., 2021,
@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
-#: The values of the objectives, larger is better.
+#: The values of the objectives (larger is better).
 Point: TypeAlias = tuple[float, ...]
 
 

@@ -43,7 +43,7 @@ def waits_for(
     """Return for which scores a trial waits.
 
     With ``"auto"``, it waits for scores that decide if the validation or another trial uses its
-    resources meanwhile: then waiting costs nothing.
+    resources meanwhile, because waiting then costs nothing.
 
     Args:
         on_pending: As for :class:`tunekit.ValidationConfig`.
@@ -153,9 +153,9 @@ def while_it_waits(
 ) -> Way:
     """Return what a waiting trial does while no validation runs in its process.
 
-    With ``"auto"``, it continues training while nothing could use its resources: that costs
-    nothing, even if the pending score turns out to be a STOP. This is decided again after each
-    iteration, so it makes room as soon as something can use it. It waits nevertheless if the
+    With ``"auto"``, it continues training while nothing could use its resources, because that costs
+    nothing, even if the pending score leads to a STOP. This is decided again after each iteration,
+    so it makes room as soon as something can use its resources. It waits nevertheless if the
     scheduler compares all trials at the same time, or will not decide by a later report of the
     trial. If no score decides anything, it waits only for a validation in its own process.
 

@@ -140,9 +140,8 @@ class Durations:
 
     def rounds_in(self, seconds: float) -> int:
         """Return the expected number of consecutive validations in a number of seconds."""
-        if not self.runs:
-            return 0
-        return int((seconds - self.start_s) / max(statistics.median(self.runs), 1e-9))
+        known = self.typical_s
+        return 0 if known is None else int((seconds - self.start_s) / max(known, 1e-9))
 
     def ends_in(self, seconds: float, since_s: float) -> bool:
         """Return whether a validation is expected to end within a number of seconds.
@@ -151,9 +150,7 @@ class Durations:
             seconds: From now on.
             since_s: The seconds since its process was started; it may import only when it runs.
         """
-        if not self.runs:
-            return False
-        return self.start_s + statistics.median(self.runs) - since_s <= seconds
+        return bool(self.runs) and self.start_s + (self.typical_s or 0.0) - since_s <= seconds
 
     @property
     def start_s(self) -> float:
@@ -184,7 +181,7 @@ class Pool:
           score first, within a trial the newest. One slot is reserved for scores that decide. None
           is started while a process start takes longer than a twentieth of the sweep so far. When
           all trials have ended, those of the three best trials remain, at most two per slot, if
-          they hardly delay the end of the sweep; the others end.
+          they hardly delay the end of the sweep; the others are skipped.
 
     Args:
         max_in_flight: The most attempts in flight at once; None: as many as resources allow.
@@ -350,7 +347,7 @@ class Pool:
 
         Args:
             room: The number of slots that no trial could use.
-            best: ``best(trial_id)`` returns a trial's best score, larger is better; None if it has
+            best: ``best(trial_id)`` returns a trial's best score (larger is better); None if it has
                 none.
             now: The time.
         """

@@ -210,7 +210,7 @@ def growth_of(timeline: Timeline, objectives: Mapping[str, str]) -> list[tuple[f
 
 
 def _point_of(scored: ScoredCheckpoint, objectives: Mapping[str, str]) -> Point | None:
-    """Return the values of the objectives, larger is better; None if one is missing."""
+    """Return the values of the objectives (larger is better); None if one is missing."""
     standings = [scored.standing(name, mode) for name, mode in objectives.items()]
     known = tuple(-one[1] for one in standings if one is not None)
     return known if len(known) == len(objectives) else None

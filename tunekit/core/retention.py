@@ -3,13 +3,13 @@
 A checkpoint that is needed has a lease in ``Engine.leases``, in the name of a holder:
 
 - :func:`for_validation`: ``core/backlog.py`` takes it before the validation is requested. The
-  engine releases it once the score is delivered or never will be; a further stage, at its end.
+  engine releases it once the score is delivered or never will be; a further stage, when it ends.
 - :func:`for_clone`: ``scheduling/user_scheduler.py`` takes it when a trial is to be overwritten
   with the checkpoint, and releases it if that is called off; the engine takes it when the trial is
   overwritten, and releases it once the trial has saved another checkpoint.
 - :func:`for_scored`, :func:`for_offered`: ``scheduling/user_scheduler.py`` takes it when the
-  scheduler gets its score, or looks at it, as it may clone it, and releases it when the scheduler
-  gets a newer one, or the trial has ended.
+  scheduler gets its score or looks at it, because the scheduler may clone it. It is released when
+  the scheduler gets a newer score, or the trial has ended.
 
 Checkpoints are deleted in two places of ``_ray/checkpoints.py``. At the end of each step, the
 driver prunes the trials of :meth:`Leases.take_touched`: it deletes the checkpoints that are
@@ -39,12 +39,12 @@ def for_clone(trial_id: str, generation: int) -> Holder:
 
 
 def for_scored(trial_id: str) -> Holder:
-    """Return the holder for the checkpoint whose score the scheduler received last."""
+    """Return the holder for the checkpoint whose score the scheduler last received."""
     return ("scored", trial_id)
 
 
 def for_offered(trial_id: str) -> Holder:
-    """Return the holder for a trial's checkpoint that the scheduler has looked at last."""
+    """Return the holder for a trial's checkpoint that the scheduler last looked at."""
     return ("offered", trial_id)
 
 
@@ -54,7 +54,7 @@ class Kept:
 
     Attributes:
         order: Its position among the trial's checkpoints in the order of saving.
-        score: Its score, larger is better; None if it has none (or NaN).
+        score: Its score (larger is better); None if it has none (or NaN).
         leased: Whether a validation or a clone still needs it.
     """
 

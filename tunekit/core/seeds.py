@@ -1,7 +1,7 @@
 """Configurations: trials that differ only in their seeds, ranked together.
 
-A configuration is ranked by the mean over its seeds. Which trials are part of that mean follows
-from how they ended (:class:`Ending`):
+A configuration is ranked by the mean over its seeds. How a trial ended decides whether it is part
+of that mean (:class:`Ending`):
 
 - a **complete** one counts;
 - one that was **stopped** early counts with the score that it had reached. Leaving it out would let

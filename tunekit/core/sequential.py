@@ -98,7 +98,7 @@ def alike_by_rank(
     """Return whether a decision by rank is the same for all values in an interval.
 
     Args:
-        interval: The interval of the score; larger is better.
+        interval: The interval of the score (larger is better).
         others: The scores that it is compared with.
         ranks: The numbers of scores below it at which the decision changes.
         missing: The number of further scores, still unknown, that it will be compared with.

@@ -12,9 +12,9 @@ USUAL_S = 2.0
 class StartTimes:
     """Measure how long trials take to start, and to train an iteration, from the newest ones.
 
-    A start is the time from getting resources to the first report, less an iteration: the process,
-    imports and data, and the state of a resumed trial. Until an iteration was measured, it is
-    included. Times are seconds on any clock that is never set back.
+    A start is the time from getting resources to the first report, less one iteration. It includes
+    starting the process, imports, loading data, and restoring a resumed trial. Until an iteration
+    has been measured, it is included, too. Times are seconds on any clock that is never set back.
 
     Example:
         >>> starts = StartTimes()

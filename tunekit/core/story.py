@@ -9,13 +9,9 @@ from typing import Any
 from tunekit.core.engine import Engine, JudgedBy
 from tunekit.core.events import (
     Asked,
-    AttemptBegan,
     AttemptStarted,
     BudgetExpired,
     CheckpointSaved,
-    Chosen,
-    Decided,
-    EndDelivered,
     Event,
     Exploited,
     OfTrial,
@@ -24,14 +20,8 @@ from tunekit.core.events import (
     Reported,
     ScoreDelivered,
     SessionClosed,
-    TrialAdded,
-    TrialEnded,
-    TrialErrored,
-    TrialFailed,
-    TrialRetried,
     ValidationEnded,
     ValidationRequested,
-    Waited,
 )
 from tunekit.core.metrics import flatten
 from tunekit.core.timeline import Timeline, TrialSummary
@@ -40,29 +30,29 @@ from tunekit.core.values import number
 from tunekit.core.words import amounts, duration, place_in_words, printable, setting
 from tunekit.core.words import number as digits
 
-# The text of each event; other events have none.
-_SAYS: Mapping[type[Event], str] = {
-    TrialAdded: "added",
-    Reported: "{at} reported",
-    CheckpointSaved: "checkpoint saved",
-    ValidationRequested: "validation{stage} requested",
-    AttemptStarted: "validation of {at}{stage} retried (attempt {event.attempt})",
-    AttemptBegan: "validation of {at}{stage} runs",
-    ValidationEnded: "validation of {at}{stage} {how}",
-    ScoreDelivered: "score of {at} delivered: {event.decision}",
-    Reminded: "score of {at} delivered again: {event.decision}",
-    Decided: "decided by another trial's score: {event.decision}",
-    Asked: "{event.action} by hand: {how}",
-    Chosen: "resumed by its scheduler",
-    Exploited: "overwritten with {event.donor_id}'s {at}: generation {event.generation} begins",
-    Waited: "has waited {event.seconds:.1f} s for scores",
-    TrialFailed: "failed",
-    TrialRetried: "started again",
-    TrialErrored: "failed for good",
-    TrialEnded: "ended",
-    EndDelivered: "its end was delivered to its scheduler",
-    BudgetExpired: "the time budget is used up",
-    SessionClosed: "the sweep was interrupted",
+# The text of each event, by the name of its type in the journal; other events have none.
+_TEXTS: Mapping[str, str] = {
+    "added": "added",
+    "reported": "{at} reported",
+    "saved": "checkpoint saved",
+    "requested": "validation{stage} requested",
+    "started": "validation of {at}{stage} retried (attempt {event.attempt})",
+    "began": "validation of {at}{stage} runs",
+    "ended": "validation of {at}{stage} {how}",
+    "delivered": "score of {at} delivered: {event.decision}",
+    "reminded": "score of {at} delivered again: {event.decision}",
+    "decided": "decided by another trial's score: {event.decision}",
+    "asked": "{event.action} by hand: {how}",
+    "chosen": "resumed by its scheduler",
+    "exploited": "overwritten with {event.donor_id}'s {at}: generation {event.generation} begins",
+    "waited": "has waited {event.seconds:.1f} s for scores",
+    "failed": "failed",
+    "retried": "started again",
+    "errored": "failed for good",
+    "completed": "ended",
+    "finished": "its end was delivered to its scheduler",
+    "expired": "the time budget is used up",
+    "closed": "the sweep was interrupted",
 }
 
 
@@ -163,7 +153,8 @@ def _text(event: Event, trial_id: str, judged: Sequence[str]) -> str | None:
     ends = isinstance(event, BudgetExpired) and trial_id in event.trial_ids
     if not (own or ends or (isinstance(event, SessionClosed) and not event.finished)):
         return None
-    if type(event) not in _SAYS or (isinstance(event, AttemptStarted) and event.attempt == 1):
+    form = _TEXTS.get(str(event.__struct_config__.tag))
+    if form is None or (isinstance(event, AttemptStarted) and event.attempt == 1):
         return None
     place, stage, how = (0, 0), "", ""
     match event:
@@ -185,9 +176,7 @@ def _text(event: Event, trial_id: str, judged: Sequence[str]) -> str | None:
             took = "cached" if event.cached else f"ran {_short(event.ran_s)}"
             how = f"ended: {', '.join(scores) or 'validated'} ({took})"
     in_stage = f" in stage {stage}" if stage else ""
-    return _SAYS[type(event)].format(
-        event=event, at=place_in_words(*place), stage=in_stage, how=how
-    )
+    return form.format(event=event, at=place_in_words(*place), stage=in_stage, how=how)
 
 
 def _short(seconds: float) -> str:

@@ -48,7 +48,7 @@ class Selection:
             trial_id: The trial that saved it.
             iteration: The iteration at which it was saved.
             wish: The report's request: True or False decides, None leaves it to ``when``.
-            used: Whether the scheduler will use its score, or it is the trial's last.
+            used: Whether the scheduler will use its score, or whether it is the trial's last.
         """
         if wish is not None:
             return wish
@@ -109,7 +109,7 @@ class Request:
         timeout_s: The time limit in seconds, from the start of running; None for no limit.
         config: The hyperparameters that the checkpoint was trained with, those of its generation;
             they must not be changed.
-        used: Whether the scheduler decides by the score, or it is the trial's last.
+        used: Whether the scheduler decides by the score, or whether it is the trial's last.
         serves: What the score serves in the scheduler's internal state; None if nothing.
         optional: Whether it runs only if no trial is delayed by that: no decision depends on it.
         known: The estimates of an earlier attempt, by the flat names of the metrics.
@@ -261,7 +261,7 @@ def rejected(returned: object, judged: Mapping[str, str | None]) -> str | None:
         return "returned an empty dict, without any metric"
     taken = sorted(name for name in returned if name.split("/")[0] in RESERVED)
     if taken:
-        return f"returned {taken[0]!r}, a name that Tune or tunekit use themselves"
+        return f"returned {taken[0]!r}, a name reserved by Tune or tunekit"
     for name, value in leaves(returned):
         if name not in judged:
             continue

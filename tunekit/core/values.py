@@ -64,8 +64,8 @@ _FAILED = object()
 # Texts and numbers ------------------------------------------------------------------------------
 
 
-def text(value: Any, longest: int = LONGEST) -> str:
-    """Return any value as text.
+def text(value: Any) -> str:
+    """Return any value as text, of at most :data:`LONGEST` characters.
 
     Example:
         >>> text({1, 2}), text("a\\ud800b"), text(10**5000)
@@ -76,14 +76,14 @@ def text(value: Any, longest: int = LONGEST) -> str:
         >>> text(Odd())
         '<an Odd that cannot be shown>'
     """
-    shown = safely(_represented, value, longest)
+    shown = safely(_represented, value)
     if shown is None:
         return _unshowable(value)
-    return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."
+    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 3]}..."
 
 
-def _represented(value: Any, longest: int) -> str:
-    return writable(repr(value[: longest + 1] if isinstance(value, (str, bytes)) else value))
+def _represented(value: Any) -> str:
+    return writable(repr(value[: LONGEST + 1] if isinstance(value, (str, bytes)) else value))
 
 
 def _unshowable(value: Any) -> str:

@@ -20,8 +20,8 @@ _UNSEEN, _JOINERS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"}), "\u200c\u200d"
 def printable(data: Any) -> Any:
     """Return data with all its texts made safe for a terminal: each stays within its line.
 
-    Control characters that others have put into a sweep, such as an escape sequence in a trial's
-    name, are shown as escapes in Python are.
+    Control characters in a sweep, such as an escape sequence in a trial's name, are shown as Python
+    escapes.
 
     Args:
         data: Texts, in dicts, lists and tuples of any depth; anything else is returned unchanged.
@@ -181,9 +181,7 @@ def confirmation_in_words(found: Confirmed) -> str:
         >>> confirmation_in_words(Confirmed(*known, a, False, 0.0, (a, b), (a, b)))
         'trial a at iteration 3 leads, and the two can hardly be told apart: a and b'
     """
-    winner = f"trial {found.winner.trial_id} at iteration {found.winner.iteration}"
-    if found.winner.generation:
-        winner += f" of generation {found.winner.generation}"
+    winner = f"trial {found.winner.trial_id} at {place_in_words(*found.winner.place)}"
     count = sum(one.mean is not None for one in found.candidates)
     left = [one.trial_id for one in found.contenders]
     if not found.certain:
@@ -209,11 +207,11 @@ def comparison_in_words(comparison: Comparison) -> str:
         >>> print(comparison_in_words(Comparison(0.1, p=1e-9)))
         0.1000 behind: the seeds tell the two apart (Welch's t-test, p < 0.001)
         >>> print(comparison_in_words(Comparison(0.1, reason="both have one seed")))
-        0.1000 behind; whether that is chance cannot be said, because both have one seed
+        0.1000 behind; whether that is due to chance is unknown, because both have one seed
     """
     behind = "as good" if comparison.margin == 0 else f"{number(comparison.margin)} behind"
     if comparison.p is None:
-        return f"{behind}; whether that is chance cannot be said, because {comparison.reason}"
+        return f"{behind}; whether that is due to chance is unknown, because {comparison.reason}"
     p = "p < 0.001" if comparison.p < 0.001 else f"p = {comparison.p:.2g}"
     told = "the seeds tell the two apart"
     if not comparison.apart:

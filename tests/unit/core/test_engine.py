@@ -385,8 +385,3 @@ def test_a_restored_sweep_notifies_of_nothing_that_a_former_session_may_have_not
     state = after(*events, loss)
     state.reconcile()
     assert notified(state.handle(ended(2))) == [2]
-
-
-def test_what_is_no_event_is_refused():
-    with pytest.raises(AssertionError, match="is not an event"):
-        after("no event")

@@ -8,7 +8,6 @@ from tunekit.core.pending import (
     ON_PENDING,
     Waits,
     Way,
-    pays_for_a_start,
     stands_still,
     waits_for,
     when_starved,
@@ -106,13 +105,3 @@ def test_a_trial_that_keeps_validations_from_starting_pauses_unless_it_could_not
         Way.TRAIN,
     ]
     assert {when_starved(waits, resumes=True) for waits in Waits} == {Way.RELEASE}
-
-
-@pytest.mark.parametrize(
-    ("wait_s", "start_s", "pays"),
-    [(3.1, 3.0, True), (3.0, 3.0, False), (None, 3.0, False), (3.0, None, False)],
-)
-def test_a_place_is_given_up_for_a_wait_that_is_known_to_be_longer_than_a_start(
-    wait_s, start_s, pays
-):
-    assert pays_for_a_start(wait_s, start_s) is pays

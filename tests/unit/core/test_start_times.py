@@ -3,18 +3,6 @@ from __future__ import annotations
 from tunekit.core.start_times import StartTimes
 
 
-def test_a_start_is_what_comes_before_the_first_report_without_an_iteration():
-    starts = StartTimes()
-    assert starts.typical_s is None
-    starts.begins("a", 0.0)
-    starts.begins("a", 4.0)  # seen again: it began before
-    starts.reported("a", 5.0)
-    assert starts.typical_s == 5.0
-    starts.trains("a", 20.0)  # it stood still meanwhile
-    starts.reported("a", 22.0)
-    assert starts.typical_s == 3.0
-
-
 def test_what_a_trial_left_undone_is_not_measured():
     starts = StartTimes()
     starts.begins("a", 0.0)
