@@ -16,8 +16,6 @@ from tunekit.core.sequential import Sequential
 from tunekit.core.signatures import call_of, is_built, kind_of, never_takes, signature_of
 from tunekit.picklable import LARGE, culprit_in, pickled_size
 
-__all__ = ["AMOUNTS", "WHERE", "Limits", "check_constraints", "check_validation", "check_where"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "FakeClock", "SystemClock"]
-
 
 class Clock(Protocol):
     """Read the time and wait, in seconds."""

@@ -15,9 +15,6 @@ from tunekit._ray.scheduler_kinds import innermost, traits_of
 from tunekit.core.problems import Problems
 from tunekit.core.seeds import space_lacks
 
-__all__ = ["check_space", "wrong_together"]
-
-
 # They fit a model to scores, including the numbers that stand for infeasible ones.
 _FIT_VALUES = ("AxSearch", "BayesOptSearch", "HEBOSearch", "PB2")
 

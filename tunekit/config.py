@@ -24,8 +24,6 @@ from tunekit.core.signatures import (
 from tunekit.errors import ConfigError
 from tunekit.stage import Stage, check_stages
 
-__all__ = ["ValidationConfig", "check_config", "check_confirm"]
-
 
 class ValidationConfig(Limits, train.ValidationConfig):
     """Configure the validations of a sweep: a ``ray.train.ValidationConfig`` with more settings.

@@ -11,8 +11,6 @@ from tunekit.core.confirmation import CONFIRMED
 from tunekit.core.problems import Problems, shown
 from tunekit.core.signatures import ValidationFunction, kind_of
 
-__all__ = ["Confirm"]
-
 
 @dataclass(frozen=True)
 class Confirm:

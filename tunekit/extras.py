@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from tunekit.errors import MissingExtraError
 from tunekit.version import DISTRIBUTION
 
-__all__ = ["extra"]
-
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:

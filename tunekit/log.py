@@ -12,8 +12,6 @@ from contextlib import contextmanager
 
 from tunekit.core.words import printable
 
-__all__ = ["shown"]
-
 _log = logging.getLogger("tunekit")
 
 

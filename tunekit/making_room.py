@@ -15,8 +15,6 @@ from tunekit.core.words import amounts
 from tunekit.driver.callback import ValidationCallback
 from tunekit.validating.too_large import say_what_is_too_much
 
-__all__ = ["leave_room"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from ray import cloudpickle
 
-__all__ = ["LARGE", "culprit_in", "pickled_size"]
-
 #: Bytes above which Ray itself warns of a remote function (``FUNCTION_SIZE_WARN_THRESHOLD``).
 LARGE = 10**7
 

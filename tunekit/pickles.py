@@ -13,8 +13,6 @@ import ray
 
 from tunekit.core.values import is_array, text
 
-__all__ = ["from_text", "is_whole", "pack", "portable", "to_text", "travels"]
-
 
 class _WithoutReferences(cloudpickle.CloudPickler):
     """Refuses references to objects of a Ray cluster, which are invalid in any other."""

@@ -15,8 +15,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-__all__ = ["ProcessState", "release_gpu_memory", "undisturbed"]
-
 
 def release_gpu_memory() -> None:
     """Return unused CUDA memory of this process to the device.

@@ -15,8 +15,6 @@ from tunekit.core.signatures import ValidationFunction
 from tunekit.core.stages import EVERY
 from tunekit.core.validation import RESERVED
 
-__all__ = ["Stage", "check_stages"]
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _STAGE = "Pass tunekit.Stage('full', fn=validate_in_full)."
 

@@ -19,15 +19,6 @@ from tunekit._ray.functions import (
 from tunekit.core.problems import Problems
 from tunekit.errors import ConfigError, WiringError
 
-__all__ = [
-    "VALIDATION_KEY",
-    "ValidationOverride",
-    "checkpoint_with",
-    "override_of",
-    "report",
-    "state_of",
-]
-
 #: The key in a result that says whether, and how, to validate the checkpoint of that result:
 #: True, False, or a ``ray.train.ValidationTaskConfig``. A class trainable returns it from
 #: ``step()``; a function passes ``validation=`` to :func:`report` instead. It is removed from the

@@ -93,8 +93,6 @@ from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.validating.watch import watched
 from tunekit.warm_start import begin_from, warm_start_from
 
-__all__ = ["Tuner", "checkpointable"]
-
 logger = logging.getLogger(__name__)
 
 

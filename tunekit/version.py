@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from importlib import metadata
 
-__all__ = ["DISTRIBUTION", "VERSION", "of_another_project"]
-
 VERSION = "0.1.0"
 
 #: The package's name for pip: on PyPI, ``tunekit`` is another project.

@@ -36,8 +36,6 @@ from tunekit.errors import TunekitError
 from tunekit.reading.sweep import Sweep, load
 from tunekit.scheduling.searcher import ValidatedSearcher
 
-__all__ = ["begin_from", "warm_start_from"]
-
 
 def warm_start_from(
     given: Any,

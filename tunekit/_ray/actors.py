@@ -10,8 +10,6 @@ from ray.actor import ActorHandle
 from ray.core.generated.gcs_pb2 import ActorTableData
 from ray.tune.experiment import Trial
 
-__all__ = ["actor_of", "ask_for_groups", "generator_in", "has_died"]
-
 
 def has_died(actor: Any) -> bool:
     """Return whether an actor that has been called is known to have ended."""

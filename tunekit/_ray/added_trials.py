@@ -14,8 +14,6 @@ from ray.tune.search.variant_generator import format_vars
 from tunekit._ray.compat import its
 from tunekit._ray.searchers import fitting
 
-__all__ = ["can_add", "made"]
-
 
 def can_add(search_alg: SearchAlgorithm) -> bool:
     """Return whether trials can be added to those of a search algorithm.

@@ -15,8 +15,6 @@ from tunekit._ray.compat import its
 from tunekit.core.confidence import Interval
 from tunekit.core.sequential import alike_by_rank, alike_by_value
 
-__all__ = ["asha", "hyperband", "median", "pbt"]
-
 
 def asha(scheduler: Any, trial: Trial, at: float, interval: Interval) -> bool:
     """Return whether all scores are on one side of the rung's cutoff, and of the next ones."""

@@ -27,18 +27,6 @@ from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.retention import Kept, left_over, rank, surplus
 from tunekit.core.values import number
 
-__all__ = [
-    "LeasingCheckpointManager",
-    "forget_missing",
-    "latest_checkpoint",
-    "remove_left_over",
-    "saved_results",
-    "set_checkpoint_config",
-    "skip_existing",
-    "start_from",
-    "take_saved",
-]
-
 logger = logging.getLogger(__name__)
 
 

@@ -11,8 +11,6 @@ from ray._private.worker import global_worker
 
 from tunekit.core.room import fits, queued
 
-__all__ = ["cannot_grow", "ending_nodes", "groups_on", "waiting_for"]
-
 
 def cannot_grow() -> bool:
     """Return whether this process has started the cluster by ``ray.init()``, on one machine.

@@ -14,8 +14,6 @@ from ray._private.worker import global_worker
 
 from tunekit.errors import UnsupportedRayError
 
-__all__ = ["OLDEST", "TESTED", "check", "check_trainers", "in_worker", "its", "lacks", "missing"]
-
 logger = logging.getLogger(__name__)
 
 #: The oldest version that has everything tunekit needs: it passes the live result to callbacks, and

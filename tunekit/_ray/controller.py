@@ -37,17 +37,6 @@ from tunekit.core.room import total
 from tunekit.core.start_times import USUAL_S
 from tunekit.errors import NotResumedError, StopperError
 
-__all__ = [
-    "SEARCH_FILES",
-    "STATE_FILES",
-    "Controller",
-    "PendingTrials",
-    "fail_alone",
-    "fail_for_good",
-    "has_starting_actor",
-    "start_in_order",
-]
-
 logger = logging.getLogger(__name__)
 
 # Spot nodes end at least 30 s after the notice.

@@ -9,8 +9,6 @@ from ray.tune.experiment import Trial
 from tunekit._ray.compat import its
 from tunekit.core.decision_points import DecisionRule, Interval, Never, Rungs
 
-__all__ = ["asha", "hyperband", "pbt", "replay"]
-
 
 def asha(scheduler: Any, trial: Trial) -> DecisionRule:
     """Return the rungs of the trial's bracket."""

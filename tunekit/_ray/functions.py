@@ -31,23 +31,6 @@ from tunekit.core.resumption import Resumption, begins_anew
 from tunekit.errors import NotResumedError
 from tunekit.process_state import ProcessState
 
-__all__ = [
-    "HAS_ASKED",
-    "NoSession",
-    "SaveError",
-    "can_be_reset",
-    "can_be_resumed",
-    "checkpointable_class",
-    "current_saver",
-    "function_of",
-    "in_trial",
-    "is_checkpointable_function",
-    "leave_resuming_to_tune",
-    "let_tell_of_resuming",
-    "register_saver",
-    "saved_dict",
-]
-
 logger = logging.getLogger(__name__)
 
 _SAVER = "tunekit_saver"

@@ -13,8 +13,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["Signals", "end_process", "ended_by_sigterm", "stands_in_ray", "without_advice"]
-
 # The start of Tune's message about an interrupted sweep, with its own advice.
 _ADVICE = "Experiment has been interrupted"
 

@@ -35,8 +35,6 @@ from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher, Se
 from tunekit._ray.controller import start_in_order
 from tunekit.clock import Clock
 
-__all__ = ["LocalSweep"]
-
 
 class LocalSweep:
     """Run a sweep as ``ray.tune.Tuner.fit`` does, in this process and on a fake clock.

@@ -19,8 +19,6 @@ from tunekit._ray.compat import lacks
 from tunekit.core.metrics import flatten
 from tunekit.core.values import as_json, described
 
-__all__ = ["LocalFirst", "Writing", "adapt"]
-
 logger = logging.getLogger(__name__)
 
 # The attributes of a new TensorBoard logger of Tune.

@@ -39,8 +39,6 @@ from tunekit.core.history import VALIDATED_ITERATION
 from tunekit.core.metrics import flatten
 from tunekit.core.progress import other_metrics
 
-__all__ = ["Display", "ProgressSource", "reported"]
-
 
 class ProgressSource(Protocol):
     """Supply the status of a sweep's validations."""

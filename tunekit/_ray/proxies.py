@@ -21,8 +21,6 @@ from ray.tune.experiment import Trial
 
 from tunekit.core.reconcile import Actual, Desired
 
-__all__ = ["Change", "Proxies", "Proxy", "ProxyController", "Version"]
-
 # The attributes of a proxy that are saved for a restore.
 _SAVED = ("phase", "change", "version", "failed")
 

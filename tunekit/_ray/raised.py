@@ -8,8 +8,6 @@ from tunekit._ray.compat import in_worker
 from tunekit.core.values import Raised, described
 from tunekit.pickles import travels
 
-__all__ = ["LoopError", "ends_the_process", "legible_error"]
-
 
 def ends_the_process(error: BaseException) -> bool:
     """Return whether an exception means that this process or task is being ended.

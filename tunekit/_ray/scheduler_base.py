@@ -18,8 +18,6 @@ from tunekit._ray.proxies import ProxyController
 from tunekit.core.confidence import Interval
 from tunekit.core.decision_points import DecisionRule
 
-__all__ = ["SchedulerBase", "Traits", "nothing_under_way", "start_one_by_one"]
-
 
 @dataclass(frozen=True)
 class Traits:

@@ -28,18 +28,6 @@ from tunekit.core.confidence import Interval
 from tunekit.core.decision_points import Always, DecisionRule, Never
 from tunekit.core.values import number
 
-__all__ = [
-    "decides_alike",
-    "exhausts",
-    "innermost",
-    "mode_of",
-    "objectives_of",
-    "rule_for",
-    "rungs_of",
-    "time_attr_of",
-    "traits_of",
-]
-
 
 @dataclass(frozen=True)
 class Kind:

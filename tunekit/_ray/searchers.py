@@ -22,16 +22,6 @@ from ray.tune.utils.util import unflatten_dict
 from tunekit._ray.compat import its
 from tunekit.core.parameters import CHOICE, FLOAT, INT, Parameter
 
-__all__ = [
-    "CONSTRAINTS",
-    "cannot_run_first",
-    "constrain",
-    "domains_of",
-    "fitting",
-    "parameter_of",
-    "run_first",
-]
-
 # The attribute of Tune's searchers with the points that they suggest first.
 _POINTS = "_points_to_evaluate"
 #: The attribute of an Optuna trial with the violation of each constraint; 0 if it is satisfied.

@@ -23,8 +23,6 @@ from tunekit.core.history import GENERATION, ITERATION
 from tunekit.core.stopping import Criterion, Reads
 from tunekit.errors import StopperError
 
-__all__ = ["ValidatedStopper", "reads_metrics"]
-
 logger = logging.getLogger(__name__)
 
 _READ_NOTHING = (MaximumIterationStopper, NoopStopper, TimeoutStopper)

@@ -9,17 +9,6 @@ import pyarrow.fs
 from ray.train._internal.storage import get_fs_and_path
 from ray.tune.experiment import Trial
 
-__all__ = [
-    "TUNER_FILE",
-    "absolute",
-    "changed_at",
-    "exists",
-    "joined",
-    "paths_in",
-    "storage_at",
-    "trial_files",
-]
-
 #: The first file that Tune writes into an experiment's folder.
 TUNER_FILE = "tuner.pkl"
 

@@ -43,8 +43,6 @@ from tunekit.core.resumption import begins_anew
 from tunekit.core.worker_assignments import abandoned
 from tunekit.errors import DistributedTrialError, NotResumedError
 
-__all__ = ["distributed_class", "trainer_of"]
-
 logger = logging.getLogger(__name__)
 
 # Seconds that workers have to reach a report, in which they switch trials; then they are ended.

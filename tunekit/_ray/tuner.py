@@ -22,26 +22,6 @@ from ray.tune.tune import _Config
 from tunekit._ray.searchers import parameter_of
 from tunekit.core.metrics import flatten
 
-__all__ = [
-    "Settings",
-    "callbacks_in",
-    "described_space",
-    "ended_soon",
-    "goal_of",
-    "has_workers",
-    "innermost_searcher",
-    "is_distributed",
-    "is_remote",
-    "is_trainer",
-    "location_of",
-    "repeat_index",
-    "settings_of",
-    "space_of",
-    "stand",
-    "trial_bundles",
-    "type_and_settings",
-]
-
 
 @dataclass
 class Settings:

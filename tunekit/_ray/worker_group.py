@@ -43,17 +43,6 @@ from tunekit.core.resumption import Resumption
 from tunekit.core.values import Raised
 from tunekit.core.worker_assignments import may_return
 
-__all__ = [
-    "Begun",
-    "Ended",
-    "Event",
-    "Finished",
-    "Report",
-    "TrialWorkerGroup",
-    "WorkersLost",
-    "lasts",
-]
-
 logger = logging.getLogger(__name__)
 
 # Ray's default is 2 s. A poll is one call to each worker's idle actor.

@@ -43,8 +43,6 @@ from tunekit._ray.raised import legible_error
 from tunekit.core.worker_assignments import WorkerAction, WorkerInbox
 from tunekit.process_state import ProcessState, release_gpu_memory
 
-__all__ = ["TAG", "Assignment", "TrialWorker", "allow", "assign", "serve", "side_task"]
-
 #: The key in a report's metrics of the number of its assignment, its own number in that, and
 #: whether the loop has asked for its checkpoint.
 TAG = "tunekit_assignment"

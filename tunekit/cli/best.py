@@ -28,8 +28,6 @@ from tunekit.reading.findings import (
 )
 from tunekit.reading.sweep import Sweep, newest_differs
 
-__all__ = ["best_as_data", "best_as_text", "front_as_text"]
-
 # The maximum number of seeds in the text; the data has all of them.
 _MOST = 20
 _ENDINGS = {

@@ -47,8 +47,6 @@ from tunekit.reading.sweep import Sweep, load
 from tunekit.tuner import Tuner
 from tunekit.version import VERSION
 
-__all__ = ["main"]
-
 
 class _Failed(click.ClickException):
     """An error that is shown by its message, without a traceback.

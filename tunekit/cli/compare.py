@@ -12,8 +12,6 @@ from tunekit.core.cost import hours_in_words
 from tunekit.core.words import duration, number, printable, setting
 from tunekit.lab.comparison import SweepComparison, records
 
-__all__ = ["comparison_as_data", "comparison_as_text"]
-
 _SHOWN = ["sweep", "state", "best", "low", "high", "best_trial", "trials", "iterations"]
 _SHOWN += ["validations", "driven_s", "cpu_hours", "gpu_hours"]
 

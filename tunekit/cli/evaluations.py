@@ -13,8 +13,6 @@ from tunekit.core.words import number, place_in_words, printable
 from tunekit.reading.findings import later_scores, names_in
 from tunekit.reading.sweep import Sweep
 
-__all__ = ["scores_as_data", "scores_as_text"]
-
 _MOST_ROWS = 20
 
 

@@ -9,8 +9,6 @@ from collections.abc import Collection, Sequence
 
 from tunekit.core.words import printable
 
-__all__ = ["WIDTH", "cut", "grid", "terminal_width", "width_of_output"]
-
 #: The width of tables if the output has none: in a pipe or a file.
 WIDTH = 100
 

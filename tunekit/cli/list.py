@@ -16,8 +16,6 @@ from tunekit.errors import ConfigError
 from tunekit.journal.experiments import sweeps_below
 from tunekit.reading.sweep import outline
 
-__all__ = ["RESULTS", "listing", "listing_as_text", "newest_or_given"]
-
 #: Where Tune keeps results without ``RunConfig(storage_path=...)``.
 RESULTS = "~/ray_results"
 

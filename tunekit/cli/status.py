@@ -31,8 +31,6 @@ from tunekit.core.words import (
 from tunekit.reading.findings import MEANS, causes_of, failures_of
 from tunekit.reading.sweep import Sweep
 
-__all__ = ["status_of", "text_of"]
-
 _LABEL = 13
 # How many checkpoints to list whose validations failed for the same reason.
 _MOST_PLACES = 5

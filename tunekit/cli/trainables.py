@@ -15,8 +15,6 @@ from ray import cloudpickle
 
 from tunekit.errors import ConfigError
 
-__all__ = ["importable_here", "lasting", "trainable_at"]
-
 
 def trainable_at(where: str, option: str = "--trainable") -> Any:
     """Return the object at ``module:name`` or ``file.py:name``.

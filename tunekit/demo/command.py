@@ -12,8 +12,6 @@ import click
 
 from tunekit.core.pending import ON_PENDING
 
-__all__ = ["demo"]
-
 
 @click.command(
     short_help="Run a small sweep over handwritten digits.",

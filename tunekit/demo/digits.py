@@ -25,22 +25,6 @@ with extra("demo"):
     from sklearn.model_selection import train_test_split
     from torch import Tensor, nn
 
-__all__ = [
-    "EPOCHS",
-    "EXAMPLES",
-    "SPACE",
-    "Training",
-    "accuracy_of",
-    "build",
-    "scores_of",
-    "shifts",
-    "split",
-    "start_ray",
-    "train_digits",
-    "tune_config",
-    "validate",
-    "validate_in_batches",
-]
 
 #: The search space.
 SPACE = {

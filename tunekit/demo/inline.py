@@ -20,8 +20,6 @@ from ray import tune
 
 from tunekit.demo import digits
 
-__all__ = ["Spent", "compared", "run", "run_alone"]
-
 #: When to validate: after each epoch, or only after those at which ASHA decides.
 AT = {"epochs": range(1, digits.EPOCHS + 1), "rungs": (1, 3, 9, 27)}
 

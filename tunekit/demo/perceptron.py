@@ -19,7 +19,6 @@ with extra("demo"):
     import torch
     from torch import Tensor, nn
 
-__all__ = ["SPACE", "Perceptron", "accuracy_of", "augmented", "build", "validate"]
 
 #: The search space, which population based training mutates.
 SPACE = {

@@ -25,8 +25,6 @@ from tunekit.journal.ledger import Ledger
 from tunekit.journal.requests import decoded
 from tunekit.scheduling.trial_actions import TrialActions
 
-__all__ = ["ByHand"]
-
 logger = logging.getLogger(__name__)
 
 # Requests are read once a second, less often if reading takes more than this share of the time.

@@ -85,8 +85,6 @@ from tunekit.validating.executor import Executor
 from tunekit.validating.ray_executor import executor_of
 from tunekit.validating.validator import Validator
 
-__all__ = ["ValidationCallback"]
-
 logger = logging.getLogger(__name__)
 
 #: The environment variable that turns on the checks of invariants after each event.

@@ -19,8 +19,6 @@ from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.scheduling.stopping import StoppingCriteria
 from tunekit.scheduling.user_scheduler import UserScheduler
 
-__all__ = ["Deliveries"]
-
 
 @dataclass(eq=False)
 class Deliveries:

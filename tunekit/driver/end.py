@@ -21,8 +21,6 @@ from tunekit.errors import TunekitError
 from tunekit.results.trial_files import TrialFiles
 from tunekit.validating.validator import Validator
 
-__all__ = ["Draining", "SweepEnd"]
-
 logger = logging.getLogger(__name__)
 
 # At the end of a sweep: seconds until the first message, between messages, and between refreshes.

@@ -21,8 +21,6 @@ from tunekit.core.validation import Outcome, Status
 from tunekit.errors import MetricNotFoundError, TunekitError, ValidationFailedError
 from tunekit.policies import CheckpointPolicy
 
-__all__ = ["FailureReports"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -13,8 +13,6 @@ from tunekit.core.events import Exploited
 from tunekit.core.lineage import Ancestry
 from tunekit.core.optimizers import left_by_donor, stale
 
-__all__ = ["Optimizers"]
-
 logger = logging.getLogger(__name__)
 
 # The number of trials to check; if these are correct, the others are assumed to be.

@@ -27,8 +27,6 @@ from tunekit.scheduling.waiting import Waiting
 from tunekit.training import VALIDATION_KEY, ValidationOverride, override_of
 from tunekit.validating.validator import Validator
 
-__all__ = ["Requests", "receive"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -64,8 +64,6 @@ from tunekit.scheduling.state import SchedulerState
 from tunekit.scheduling.user_scheduler import UserScheduler
 from tunekit.scheduling.waiting import Waiting
 
-__all__ = ["Restore", "SweepDriver"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -17,8 +17,6 @@ from tunekit.driver.callback import ValidationCallback
 from tunekit.errors import WiringError
 from tunekit.scheduling.state import SchedulerState
 
-__all__ = ["ValidatedScheduler", "unwrapped"]
-
 
 def unwrapped(scheduler: Any) -> Any:
     """Return the scheduler inside a :class:`ValidatedScheduler`; any other is returned as is."""

@@ -28,8 +28,6 @@ from tunekit.core.words import setting
 from tunekit.errors import MetricNotFoundError
 from tunekit.reading.sweep import Sweep, load
 
-__all__ = ["SweepComparison", "compare", "distinct_names", "records"]
-
 #: The number of points at which sweeps are compared.
 POINTS = 4
 

@@ -10,8 +10,6 @@ import pandas as pd
 from tunekit.core.problems import Problems
 from tunekit.core.values import number
 
-__all__ = ["TRIAL", "Curves"]
-
 #: The column with the trial of a row.
 TRIAL = "trial"
 _ITERATION = "training_iteration"

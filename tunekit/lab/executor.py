@@ -15,8 +15,6 @@ from tunekit.core.validation import Attempt
 from tunekit.validating.executor import AttemptEvent, Began, Executor, Returned
 from tunekit.validating.ray_executor import executor_of
 
-__all__ = ["Room", "VirtualExecutor"]
-
 # Seconds without work after which an evaluator releases its resources.
 _IDLE_S = 30.0
 _NO_LIMIT = 1_000_000

@@ -18,8 +18,6 @@ from tunekit.core.values import number
 from tunekit.reading.sweep import Sweep
 from tunekit.validating.ray_executor import executor_of
 
-__all__ = ["Measured", "not_called"]
-
 # A validation that has its resources but takes longer to begin has started a process.
 _AT_ONCE_S = 0.3
 _SINCE_RESTORE = "iterations_since_restore"

@@ -29,8 +29,6 @@ from tunekit.lab.curves import Curves
 from tunekit.lab.executor import Room, VirtualExecutor
 from tunekit.policies import CheckpointPolicy
 
-__all__ = ["Decision", "Machine", "Score"]
-
 _CURVE = "curve"
 _MACHINE = "machine"
 

@@ -28,8 +28,6 @@ from tunekit.policies import CheckpointPolicy, EveryIterations
 from tunekit.reading.sweep import Sweep
 from tunekit.validating.ray_executor import executor_of
 
-__all__ = ["Decision", "Score", "Simulation", "not_called", "simulate"]
-
 logger = logging.getLogger(__name__)
 
 # The default number of trials and validations that run at once.

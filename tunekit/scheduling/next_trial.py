@@ -15,8 +15,6 @@ from tunekit.core.events import Chosen
 from tunekit.core.reconcile import Actual, Desired
 from tunekit.scheduling.user_scheduler import UserScheduler
 
-__all__ = ["NextTrial"]
-
 # The scheduler acts on the first reminder, and sees the result of that in the second.
 _REMINDERS = 2
 

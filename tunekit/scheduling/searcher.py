@@ -17,8 +17,6 @@ from tunekit.core.problems import Problems
 from tunekit.core.warm_start import Point, value_at
 from tunekit.errors import WiringError
 
-__all__ = ["ValidatedSearcher"]
-
 logger = logging.getLogger(__name__)
 
 

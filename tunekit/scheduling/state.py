@@ -15,8 +15,6 @@ from ray.tune.schedulers import TrialScheduler
 from tunekit._ray.proxies import Proxies, Proxy
 from tunekit.journal.home import Home
 
-__all__ = ["SchedulerState", "dump", "load"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -15,8 +15,6 @@ from tunekit.core.metrics import flatten
 from tunekit.core.stopping import Criteria
 from tunekit.errors import TunekitError
 
-__all__ = ["StoppingCriteria"]
-
 
 class StoppingCriteria:
     """Take over from Tune the criteria of ``RunConfig(stop=...)`` on validated metrics.

@@ -24,8 +24,6 @@ from tunekit.scheduling.user_scheduler import UserScheduler
 from tunekit.scheduling.waiting import Waiting, is_unsaved
 from tunekit.validating.validator import Validator
 
-__all__ = ["TrialActions"]
-
 logger = logging.getLogger(__name__)
 
 # A momentary shortage does not pause a trial.

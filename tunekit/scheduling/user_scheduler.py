@@ -39,8 +39,6 @@ from tunekit.journal.encoding import resolve_opaque
 from tunekit.scheduling.state import SchedulerState
 from tunekit.validating.validator import Validator
 
-__all__ = ["UserScheduler"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -38,8 +38,6 @@ from tunekit.scheduling.user_scheduler import UserScheduler
 from tunekit.validating.executor import Executor
 from tunekit.validating.validator import Around, Launch, Validator
 
-__all__ = ["Waiting", "is_unsaved"]
-
 # The most trials that start between two checks of the free resources.
 _STARTED_AT_ONCE = 100
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from tunekit.validating.context import ValidationContext, telling
 
-__all__ = ["validation_context"]
-
 
 @contextmanager
 def validation_context(

@@ -12,8 +12,6 @@ from tunekit.core.validation import Attempt
 from tunekit.core.values import described
 from tunekit.validating.executor import AttemptEvent, Began, Estimated, Executor, Failed, Returned
 
-__all__ = ["FakeExecutor"]
-
 
 class FakeExecutor(Executor):
     """Run validations on a fake clock, by calling a function when each ends.

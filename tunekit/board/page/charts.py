@@ -15,16 +15,6 @@ from tunekit.extras import extra
 with extra("report"):
     import altair as alt
 
-__all__ = [
-    "CHARTS",
-    "MOST_BARS",
-    "MOST_CURVES",
-    "MOST_DOTS",
-    "MOST_POINTS",
-    "OTHER_POINTS",
-    "draw",
-    "unit_of",
-]
 
 # Okabe and Ito's palette, which is readable with any colour vision.
 _TOP = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"]

@@ -19,23 +19,6 @@ from tunekit.errors import MetricNotFoundError
 from tunekit.reading.findings import BestCheckpoint, OverSeeds, later_scores, names_in, over_seeds
 from tunekit.reading.sweep import Sweep
 
-__all__ = [
-    "Findings",
-    "Verdict",
-    "curves",
-    "decided",
-    "exploits",
-    "front",
-    "growth",
-    "later",
-    "panels",
-    "rungs",
-    "schedule",
-    "thinned",
-    "timeline",
-    "training_metrics",
-]
-
 # The number of spans above which spans of validations are joined, as those of training are.
 _MOST_SPANS = 3_000
 # The number of rows of validations in all panels together, and the least and the most in each.

@@ -46,18 +46,6 @@ with extra("report"):
     import jinja2
     import vl_convert
 
-__all__ = [
-    "SECTIONS",
-    "contents",
-    "in_script",
-    "index_of",
-    "render",
-    "render_panels",
-    "sections_of",
-    "shell",
-    "vega",
-    "write_page",
-]
 
 #: The sections of the page, in order.
 SECTIONS = (

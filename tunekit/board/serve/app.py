@@ -35,7 +35,6 @@ with extra("serve"):
     )
     from starlette.routing import Route
 
-__all__ = ["HEADERS", "LOCAL", "Application"]
 
 #: The host names by which a browser on this machine reaches the server.
 LOCAL = ("localhost", "127.0.0.1", "[::1]")

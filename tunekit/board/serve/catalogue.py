@@ -15,8 +15,6 @@ from tunekit.core.problems import Problems
 from tunekit.journal.experiments import no_sweep, sweeps_below
 from tunekit.reading.sweep import outline
 
-__all__ = ["Catalogue", "Entry"]
-
 # The number of sweeps, the newest ones, whose state is shown.
 _MOST_READ = 100
 

@@ -17,8 +17,6 @@ from tunekit.core.pace import Pace
 from tunekit.errors import TunekitError
 from tunekit.reading.sweep import Follower
 
-__all__ = ["LiveSweep"]
-
 # The minimum number of seconds between two reads of a journal, however many browsers show its page.
 _INTERVAL_S = 0.5
 # The shares of the time that may go into the page's text, and into each of its charts.

@@ -18,7 +18,6 @@ from tunekit.extras import extra
 with extra("serve"):
     import uvicorn
 
-__all__ = ["PORT", "TOKEN", "listen", "lower_priority", "serve"]
 
 #: The default port; if it is taken, any free one.
 PORT = 7007
