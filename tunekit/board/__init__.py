@@ -1,1 +1,1 @@
-"""Shows sweeps in a browser: the report and the live page."""
+"""Show sweeps in a browser: the report and the live page."""

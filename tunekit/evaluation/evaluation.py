@@ -1,4 +1,4 @@
-"""Runs a function on checkpoints, for scores that no decision waits for."""
+"""Run a function on checkpoints, for scores that no decision waits for."""
 
 from __future__ import annotations
 

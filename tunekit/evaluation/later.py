@@ -1,4 +1,4 @@
-"""Validates checkpoints of a sweep with another function, and confirms its winner."""
+"""Validate checkpoints of a sweep with another function, and confirm its winner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the further stages of a sweep, which evaluate checkpoints as its events arrive."""
+"""Run the further stages of a sweep, which evaluate checkpoints as its events arrive."""
 
 from __future__ import annotations
 

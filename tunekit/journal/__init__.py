@@ -1,1 +1,1 @@
-"""Records a sweep: its journal, archives, storage and driver lock."""
+"""Record a sweep: its journal, archives, storage and driver lock."""

@@ -1,4 +1,4 @@
-"""Opens only plain files inside an experiment's folder.
+"""Open only plain files inside an experiment's folder.
 
 The folder may come from someone else: it may contain links, pipes and devices, and its journal may
 name any path. Its contents are shown to others, on a page or in a terminal, so no file outside the

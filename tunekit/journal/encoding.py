@@ -1,4 +1,4 @@
-"""Encodes user values in a journal's lines: as readable JSON, and exactly.
+"""Encode user values in a journal's lines: as readable JSON, and exactly.
 
 A report or a score has numbers, texts, lists and dicts; another object in it becomes
 ``{"__pickled__": ..., "__shown__": ...}``, or ``{"__shown__": ...}`` if it cannot be pickled. In

@@ -1,4 +1,4 @@
-"""Finds the sweeps in a folder, and explains why a path is not a sweep."""
+"""Find the sweeps in a folder, and explain why a path is not a sweep."""
 
 from __future__ import annotations
 

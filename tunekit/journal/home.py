@@ -1,4 +1,4 @@
-"""Translates recorded paths after an experiment's folder has moved."""
+"""Translate recorded paths after an experiment's folder has moved."""
 
 from __future__ import annotations
 

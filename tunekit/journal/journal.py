@@ -1,4 +1,4 @@
-"""Records a sweep's events before they are acted on, so that it can be restored.
+"""Record a sweep's events before they are acted on, so that it can be restored.
 
 The journal is a series of files, ``journal/000001.jsonl`` and so on, in the experiment's folder;
 each session of the sweep starts one, and more if needed. A line is a JSON object. A session's first

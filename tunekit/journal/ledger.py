@@ -1,4 +1,4 @@
-"""Records a sweep in its folder: the lock, the journal, and archives of its state."""
+"""Record a sweep in its folder: the lock, the journal, and archives of its state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks a sweep, so that one driver at a time runs it.
+"""Lock a sweep, so that one driver at a time runs it.
 
 The lock is a file in the journal's folder, ``journal/driver.json``, with the driver's identity and
 its last heartbeat, which is renewed every few seconds. On the driver's machine, its process shows

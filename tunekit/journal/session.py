@@ -1,4 +1,4 @@
-"""Describes how a sweep runs, for the first line of each session in the journal."""
+"""Describe how a sweep runs, for the first line of each session in the journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives the state of a whole sweep in one file, from which it is restored.
+"""Archive the state of a whole sweep in one file, from which it is restored.
 
 Tune regularly saves a sweep's trials, searcher and callbacks in separate files, which a thread
 copies to the experiment's folder. A driver that is killed meanwhile leaves inconsistent or partial

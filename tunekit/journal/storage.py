@@ -1,4 +1,4 @@
-"""Writes the files of an experiment: appends lines, and replaces files atomically.
+"""Write the files of an experiment: append lines, and replace files atomically.
 
 Writes to a local or mounted folder are synchronous: when a call returns, the operating system has
 the data, which then survives the process. Data survives a crash of the machine once it is on disk:

@@ -1,1 +1,1 @@
-"""Reads a sweep that is running, has ended or has crashed, as tables."""
+"""Read a sweep that is running, has ended or has crashed, as tables."""

@@ -1,4 +1,4 @@
-"""Summarizes a sweep: its best checkpoint, failures, later validations and configurations."""
+"""Summarize a sweep: its best checkpoint, failures, later validations and configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports a sweep as an Optuna study, for Optuna's figures, importances and dashboard."""
+"""Export a sweep as an Optuna study, for Optuna's figures, importances and dashboard."""
 
 from __future__ import annotations
 

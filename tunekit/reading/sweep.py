@@ -1,4 +1,4 @@
-"""Reads a sweep that is running, has ended or has crashed, as tables."""
+"""Read a sweep that is running, has ended or has crashed, as tables."""
 
 from __future__ import annotations
 

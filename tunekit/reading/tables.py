@@ -1,4 +1,4 @@
-"""Builds the tables of a sweep, with their columns and types.
+"""Build the tables of a sweep, with their columns and types.
 
 The properties of :class:`tunekit.Sweep` document the columns.
 """

@@ -1,1 +1,1 @@
-"""Adds validated scores to the results that Tune and its loggers show."""
+"""Add validated scores to the results that Tune and its loggers show."""

@@ -1,4 +1,4 @@
-"""Adds validated metrics to Tune's data about a trial, and to the trial's files.
+"""Add validated metrics to Tune's data about a trial, and to the trial's files.
 
 They go to the trial's metadata (``Result.metrics``, ``get_best_result``, the live table), its
 checkpoints (``best_checkpoints``), and its files (``result.json``, ``progress.csv``, from which

@@ -1,1 +1,1 @@
-"""Runs validations: chooses their processes, retries them and collects their results."""
+"""Run validations: choose their processes, retry them and collect their results."""

@@ -1,4 +1,4 @@
-"""Caches scores in a folder that sweeps may share.
+"""Cache scores in a folder that sweeps may share.
 
 The process that validates a checkpoint first looks up its score (:meth:`ValidationCache.find`),
 because it reads the checkpoint anyway. The driver writes the scores, because only the driver

@@ -1,4 +1,4 @@
-"""Gives a validation function the context of its checkpoint."""
+"""Give a validation function the context of its checkpoint."""
 
 from __future__ import annotations
 

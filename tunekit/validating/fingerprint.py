@@ -1,4 +1,4 @@
-"""Computes fingerprints of functions, which change with their code and the values they hold.
+"""Compute fingerprints of functions, which change with their code and the values they hold.
 
 Functions and classes from a file are identified by their import path and the bytes of that file.
 So a changed helper in the same file is noticed, but not one in another file, nor changes of data,

@@ -1,4 +1,4 @@
-"""Runs in the process of a validation, and sends its events to the driver."""
+"""Run in the process of a validation, and send its events to the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs validations as Ray tasks and actors, and in the processes of trials."""
+"""Run validations as Ray tasks and actors, and in the processes of trials."""
 
 from __future__ import annotations
 

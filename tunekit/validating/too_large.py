@@ -1,4 +1,4 @@
-"""Checks whether a trial or a validation needs more than the cluster has."""
+"""Check whether a trial or a validation needs more than the cluster has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs validations in the workers of a trainer, of a waiting trial or separate ones."""
+"""Run validations in the workers of a trainer, of a waiting trial or separate ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a sweep's validations, from request to outcome."""
+"""Run a sweep's validations, from request to outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs that Ray has died, and ends a driver that would wait for it forever."""
+"""Log that Ray has died, and end a driver that would wait for it forever."""
 
 from __future__ import annotations
 
