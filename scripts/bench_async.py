@@ -31,7 +31,7 @@ SLOTS = 4
 
 
 class Sleeper(tune.Trainable):
-    """Sleep for an iteration and, with ``inline_s``, for its validation."""
+    """A trainable that sleeps in each iteration and, with ``inline_s``, in its validation."""
 
     def setup(self, config):
         self.settings = config

@@ -3,13 +3,18 @@
     python scripts/bench_inline.py                       # all whose packages are installed
     python scripts/bench_inline.py --names pytorch pytorch-fifo --repeats 5
 
-These are the programs of docs/frameworks; four variants of the PyTorch program: without a
-scheduler, under population based training, with training and validation sharing a single logical
-GPU, and with reused actors in stock Tune, too; the README's example on one and on four logical
-CPUs; the demonstration, compared with inline validation at each epoch and at the epochs where ASHA
-decides; and population based training on its digits. Each run is a separate process with its own
-Ray, measured from its start to its end: imports, Ray, training, validation. With tunekit, all
-settings have their defaults.
+The programs are
+
+- those of docs/frameworks;
+- four variants of the PyTorch program: without a scheduler, under population based training, with
+  training and validation sharing a single logical GPU, and with reused actors in stock Tune, too;
+- the README's example, on one and on four logical CPUs;
+- the demonstration, compared with inline validation at each epoch and at the epochs where ASHA
+  decides;
+- population based training on the demonstration's digits.
+
+Each run is a separate process with its own Ray, measured from its start to its end: imports, Ray,
+training, validation. With tunekit, all settings have their defaults.
 
 The script prints the medians of the seconds, their ratio, and the ratio of each pair. It prints the
 same for the CPU seconds, which other programs on the machine disturb less; for the iterations

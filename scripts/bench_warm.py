@@ -3,9 +3,9 @@
     PYTHONPATH=. python scripts/bench_warm.py                 # 20 seeds: about five minutes
 
 The sweeps run in virtual time on the ten hyperparameters and the curves of ``tests/realistic.py``,
-with different validation noise in each sweep (standard deviation 0.006). They have 24 trials on
-eight slots under ASHA, with random configurations or OptunaSearch, or are populations of eight,
-which change two of the hyperparameters. Both sweeps of a seed draw other configurations than the
+with different validation noise in each sweep (standard deviation 0.006). A sweep has 24 trials on
+eight slots under ASHA, with random configurations or OptunaSearch; a population has eight trials,
+and changes two of the hyperparameters. Both sweeps of a seed draw other configurations than the
 earlier one. A sweep that never reaches the score counts with all of its iterations. *ratio* is the
 geometric mean over seeds of warm to scratch, with a 95 % interval.
 """
