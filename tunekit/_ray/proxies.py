@@ -31,7 +31,7 @@ class Version:
 
     Attributes:
         trial_id: The trial that saved it.
-        generation: How often that trial had been overwritten.
+        generation: How many times that trial had been overwritten.
         iteration: The iteration at which it was saved.
         checkpoint: The checkpoint.
         result: The report of that iteration with the score, flat, as schedulers get it.

@@ -134,12 +134,12 @@ def tunekit() -> None:
 tunekit.add_command(demo)
 
 
-@tunekit.command("list", short_help="List the sweeps in a folder, the newest first.")
+@tunekit.command("list", short_help="List the sweeps in a folder, newest first.")
 @click.argument("folder", default=RESULTS)
 @_option("--top", type=click.IntRange(1), default=20, help="The number of sweeps to list.")
 @_json
 def list_sweeps(folder: str, top: int, as_json: bool) -> None:
-    """List the sweeps in a folder and below it, the newest first.
+    """List the sweeps in a folder and below it, newest first.
 
     FOLDER is local or a URI; by default ~/ray_results. For each sweep: its state (running, killed,
     interrupted, finished; open, if it is unknown whether its driver is running), when it started,

@@ -48,7 +48,7 @@ def newest_or_given(ctx: click.Context, parameter: click.Parameter, path: str | 
 
 
 def listing(folder: str, top: int) -> dict[str, Any]:
-    """Return the sweeps in a folder and below it, the newest first, as JSON values.
+    """Return the sweeps in a folder and below it, newest first, as JSON values.
 
     Args:
         folder: A local path, or a URI.

@@ -55,7 +55,7 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
       ``for_s``, the seconds since each was requested or started to run;
     - ``failures``: of trials and validations, with reasons; ``causes``: the same, grouped by
       reason, with their number and the first one's reason, the most frequent first;
-    - ``ranking``: the trials, the best first; trials without a score last, with ``rank`` None.
+    - ``ranking``: the trials, best first; trials without a score last, with ``rank`` None.
 
     Args:
         sweep: The sweep.

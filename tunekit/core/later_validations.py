@@ -213,7 +213,8 @@ def rows_of(sessions: Iterable[LaterSession]) -> list[dict[str, Any]]:
     """Return a row for each validation of sessions of one name.
 
     Args:
-        sessions: The sessions in force. A continued one has the newer outcomes, but a score stays.
+        sessions: The sessions in force, oldest first. Outcomes of a later one replace those of an
+            earlier one, except that a failure does not replace a score.
     """
     found: dict[str, dict[str, Any]] = {}
     for session in sessions:

@@ -55,7 +55,7 @@ class Ancestry:
         return self._generations.get(trial_id, 0)
 
     def line(self, trial_id: str, generation: int | None = None) -> list[Exploited]:
-        """Return the exploits that led to a trial's weights, the oldest first.
+        """Return the exploits that led to a trial's weights, oldest first.
 
         Args:
             trial_id: The trial.

@@ -67,7 +67,7 @@ def rank(checkpoints: Sequence[Kept], *, by_score: bool) -> list[int]:
     """Return the indices from worst to best.
 
     By score, checkpoints without one rank below all others. Equal ones and those without a score
-    rank by age, the oldest first.
+    rank by age, oldest first.
     """
 
     def key(index: int) -> tuple[bool, float, int]:

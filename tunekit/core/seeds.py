@@ -110,7 +110,7 @@ class Configuration:
     Attributes:
         rank: 1 for the best; None without a score, or without a mode to rank by.
         hyperparameters: The hyperparameters that they share, by flat name.
-        repeats: The trials that count, the best first; then the others, in the order of addition.
+        repeats: The trials that count, best first; then the others, in the order of addition.
         counted: The number of trials that count.
         seeds: The number of different seeds that count. Trials of one seed count once, with their
             mean.
@@ -244,7 +244,7 @@ def _configuration(group: Sequence[Repeat], seed: str, mode: str | None) -> Conf
 
 
 def _order(value: float | None, mode: str | None) -> tuple[bool, bool, float]:
-    """Return a sort key: the best first; then a mean that is NaN, as of inf and -inf."""
+    """Return a sort key: best first; then a mean that is NaN, as of inf and -inf."""
     if value is None or math.isnan(value):
         return value is None, True, 0.0
     return False, False, -value if mode == "max" else value

@@ -80,7 +80,7 @@ def ranked(
     objectives: Mapping[str, str],
     seed: str | None,
 ) -> list[tuple[str, ScoredCheckpoint]]:
-    """Return the best checkpoint of each trial that has not failed, the best first.
+    """Return the best checkpoint of each trial that has not failed, best first.
 
     With several objectives, the Pareto front comes first; with a seed, the configuration with the
     best mean.

@@ -199,13 +199,13 @@ def _before(folder: Folder, home: Home, mark: str | None) -> list[Event]:
 
 
 class _Watched(Source):
-    """Supply the complete checkpoints of a folder, the newest first, whenever there is room.
+    """Supply the complete checkpoints of a folder, newest first, whenever there is room.
 
     Args:
         folder: The folder.
         state: Its state, as recorded.
         config: How checkpoints are evaluated.
-        until: As for :func:`follow`; likewise the others.
+        until: As for :func:`follow`.
         keep: Whether checkpoints are protected.
         keeps: How many of the best to keep, by which metric and mode; None: keep all.
         board: The journal's local folder, for TensorBoard; None if it is not local.

@@ -68,8 +68,8 @@ class Swept:
         filesystem: The storage that it is in.
         path: The experiment's folder there.
         began: When it began, in seconds since the epoch.
-        ranked: The trials, the best first, and the (generation, iteration) of each one's scored
-            checkpoints, the best first.
+        ranked: The trials, best first, and the (generation, iteration) of each one's scored
+            checkpoints, best first.
         names: The flat names of all its reported and validated metrics.
         timeline: Its history.
     """

@@ -48,7 +48,7 @@ def sweeps_below(filesystem: pyarrow.fs.FileSystem, path: str, deep: int = _DEEP
         deep: How many levels deep.
 
     Raises:
-        OSError: If the storage fails. Folders that may not be read are left out.
+        OSError: If the storage fails. Folders that this process may not read are left out.
 
     Example:
         >>> sweeps_below(pyarrow.fs.LocalFileSystem(), "/no/such/folder")

@@ -107,7 +107,7 @@ class Ledger:
             self._journal.append(relocated(event, self.home.record))
 
     def requests(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the manual requests that have not been answered, the oldest first.
+        """Yield the manual requests that have not been answered, oldest first.
 
         Raises:
             Exception: Whatever the storage raises.

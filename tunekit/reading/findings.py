@@ -309,7 +309,7 @@ class OverSeeds:
     """The configurations, ranked by their means over seeds.
 
     Attributes:
-        ranked: The configurations, the best first.
+        ranked: The configurations, best first.
         names: The name of each: the hyperparameters in which they differ.
         comparison: Whether the seeds separate the first two; None if only one has a score.
     """

@@ -1119,7 +1119,7 @@ def candidates(sweep: Sweep, *, every: bool = False) -> dict[str, list[tuple[int
         every: Whether to return the others, too.
 
     Returns:
-        The (generation, iteration) of each trial's checkpoints, the best first.
+        The (generation, iteration) of each trial's checkpoints, best first.
     """
     standings = {}
     for one in sweep.ranking():

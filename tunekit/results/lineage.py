@@ -62,7 +62,7 @@ class Lineage:
         return _table(self._ancestry)
 
     def ancestors(self, trial_id: str, generation: int | None = None) -> pd.DataFrame:
-        """Return the exploits that led to a trial's weights, the oldest first.
+        """Return the exploits that led to a trial's weights, oldest first.
 
         The columns are those of :meth:`to_dataframe`.
 

@@ -25,7 +25,7 @@ def validation_context(
         config: The trial's hyperparameters.
         trial_id: The trial's id.
         iteration: The training iteration of the checkpoint.
-        generation: How often the trial was overwritten.
+        generation: How many times the trial was overwritten.
         attempt: The number of the attempt, from 1.
         stage: The name of the :class:`~tunekit.Stage`; empty for the first one.
 

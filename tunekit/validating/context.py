@@ -19,7 +19,7 @@ class ValidationContext:
         config: The hyperparameters that the checkpoint was trained with. With population based
             training, those of the checkpoint's generation.
         iteration: The training iteration at which it was saved.
-        generation: How often the trial's weights had been replaced by another trial's; 0 without
+        generation: How many times the trial's weights had been replaced by another trial's; 0 without
             population based training.
         attempt: The number of the attempt: 1, or more after a failure.
         stage: The name of the :class:`~tunekit.Stage` that validates it; empty for the first.

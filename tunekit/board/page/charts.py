@@ -346,7 +346,7 @@ def exploits_chart(
 
 # The charts of a sweep --------------------------------------------------------------------------
 
-#: The number of trials that a chart shows, the best first.
+#: The number of trials that a chart shows, best first.
 MOST_CURVES, MOST_BARS = 100, 40
 
 #: The maximum number of points in a curve, and in all curves that are not in colour.

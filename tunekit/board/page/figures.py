@@ -56,7 +56,7 @@ class Findings:
 
     @cached_property
     def ranked(self) -> list[Ranked]:
-        """Return its trials, the best first."""
+        """Return its trials, best first."""
         return self.sweep.ranking()
 
     @property

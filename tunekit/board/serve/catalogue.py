@@ -83,7 +83,7 @@ class Catalogue:
         """Return the sweeps that are there now, by key.
 
         Raises:
-            OSError: If a storage fails. Folders that may not be read are left out.
+            OSError: If a storage fails. Folders that this process may not read are left out.
         """
         found: dict[str, Entry] = {}
         for filesystem, home, given in self._roots:
