@@ -63,7 +63,9 @@ def warm_start_from(
     objectives = _objectives(searcher, decides, tune_config)
     if config is None or not objectives:
         lacking = "validation_config" if config is None else "TuneConfig(metric=..., mode=...)"
-        problems.add(f"warm_start ranks the former sweep by validation scores. Pass {lacking}.")
+        problems.add(
+            f"warm_start ranks the trials of the former sweep by validation scores. Pass {lacking}."
+        )
     if why := cannot_run_first(searcher):
         problems.add(why)
     sweep = _sweep_of(given, problems)

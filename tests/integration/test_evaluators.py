@@ -256,7 +256,7 @@ class Asks:
             self.while_built = str(error)
 
     def __call__(self, checkpoint):
-        assert "while an evaluator is being built" in self.while_built
+        assert "while an evaluator was being built" in self.while_built
         return fails_once(checkpoint)
 
 

@@ -689,8 +689,8 @@ def _in_its_own_process(tune: TuneController, trial: Trial) -> Iterator[None]:
     if tune._reuse_actors:
         logger.warning(
             "Trial %s failed in a process that another trial had used. It continues in a process "
-            "of its own, as do all trials from now on. To run each trial in its own process from the "
-            "start, pass reuse_processes=False to tunekit.Tuner.",
+            "of its own, as do all trials from now on. To run each trial in its own process from "
+            "the start, pass reuse_processes=False to tunekit.Tuner.",
             trial.trial_id,
         )
     tune._reuse_actors = False

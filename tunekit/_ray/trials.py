@@ -165,7 +165,7 @@ class _DistributedTrial(tune.Trainable):
         if not exists(checkpoint.filesystem, checkpoint.path):
             raise DistributedTrialError(
                 f"The checkpoint {checkpoint.path} that trial {self.trial_id} is to resume from "
-                "does not exist. Was it deleted, or the experiment moved?"
+                "does not exist. Was it deleted, or was the experiment moved?"
             )
         self._begin_at = checkpoint
         self._begin_after = self._iteration = saved.metrics.get(TRAINING_ITERATION, 0)

@@ -173,7 +173,7 @@ def side_task(
 
     Args:
         worker: This worker.
-        call: Returns the generator, which leaves its process unchanged.
+        call: A function that returns the generator, which leaves its process unchanged.
         alone: Whether only this worker runs it, and must not find a process group.
         thread_context: The context in which Ray's backend sets up a thread.
     """

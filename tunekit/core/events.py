@@ -487,7 +487,7 @@ class SnapshotTaken(Happened, frozen=True, kw_only=True, tag="snapshot"):
 
 
 class SessionClosed(Happened, frozen=True, kw_only=True, tag="closed"):
-    """The session ended; ``finished``: the sweep did, too."""
+    """The session ended; ``finished`` says whether the sweep ended, too."""
 
     finished: bool
 

@@ -84,7 +84,7 @@ class History:
         self._pending.add(request_id)
 
     def undecided(self, judged: Collection[str]) -> set[str]:
-        """Return the metrics that may still turn out to be validation's.
+        """Return the metrics that may still turn out to belong to validation.
 
         A name that any validation has produced belongs to validation. A name that is missing from
         the first validations (all that were pending when the first score arrived) belongs to

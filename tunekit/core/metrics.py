@@ -115,7 +115,7 @@ def without(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
 def _parted(
     level: Mapping[str, Any], names: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split a level into the metrics called ``names``, by flat name, and the rest."""
+    """Split one level of a result into the metrics with the flat names ``names``, and the rest."""
     return _part(level, frozenset(names), _above(names), "")
 
 

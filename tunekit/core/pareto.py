@@ -1,7 +1,8 @@
 """Several objectives at once: the Pareto front, an order of points, the dominated volume.
 
 A point has a value for each objective (larger is better). One dominates another if it is at least
-as good in each objective, and better in one. The points that no other dominates are the front.
+as good in each objective, and better in one. The points that no other point dominates form the
+front.
 
 The order is that of multi-objective successive halving (Schmucker et al., 2021,
 https://arxiv.org/abs/2106.12639): front after front, and within a front by an epsilon-net

@@ -205,7 +205,7 @@ class Criterion:
         return self._put_off or any(_has(validated, name) for name in self._missed)
 
     def lost(self, validated: Collection[str]) -> str | None:
-        """Return the metric that it names if nothing has produced it."""
+        """Return the criterion's metric if nothing has produced that metric; otherwise None."""
         nobodys = self.metric not in validated and not self._found
         return self.metric if self.reads is Reads.METRIC and nobodys else None
 

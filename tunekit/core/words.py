@@ -199,7 +199,7 @@ def confirmation_in_words(found: Confirmed) -> str:
 
 
 def comparison_in_words(comparison: Comparison) -> str:
-    """Return how far the second configuration is behind, and whether that may be chance.
+    """Return how far the second configuration is behind, and whether that may be due to chance.
 
     Example:
         >>> print(comparison_in_words(Comparison(0.01, p=0.57)))

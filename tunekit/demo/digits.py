@@ -189,7 +189,7 @@ def scores_of(model: nn.Module, part: str = "validation") -> dict[str, float]:
 def validate_in_batches(
     checkpoint: tune.Checkpoint, resume: Mapping[str, tunekit.Estimate] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the accuracy so far after each 100 of 5,400 images, including moved ones.
+    """Yield the accuracy so far after every 100 of 5,400 images, including shifted ones.
 
     The images are in random order, the same for all checkpoints.
     """

@@ -86,7 +86,7 @@ class Requests:
         return None if same_again else saved
 
     def saved_unrecorded(self, trial: Trial, known: set[str]) -> Iterator[Event]:
-        """Yield the events of a trial's checkpoints that are missing at the end of the journal.
+        """Yield the events that the end of the journal lacks for a trial's checkpoints.
 
         Args:
             trial: The trial.

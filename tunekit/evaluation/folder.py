@@ -88,7 +88,8 @@ class WatchedFolder:
         filesystem: The storage.
         path: The folder there.
         pattern: As for :func:`~tunekit.core.following.step_in`.
-        complete: The user's own test; None: the rules for known frameworks.
+        complete: The user's test for whether a checkpoint is complete; None: the rules for known
+            frameworks.
     """
 
     def __init__(

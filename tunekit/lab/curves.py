@@ -62,7 +62,7 @@ class Curves:
         return number(self._known[curve].get(iteration, {}).get(metric)) is not None
 
     def scores(self, curve: int, metric: str) -> list[float]:
-        """Return a trial's recorded values of a metric that are numbers."""
+        """Return the numeric values recorded for a metric in a trial."""
         values = (number(row.get(metric)) for row in self._rows[curve].values())
         return [value for value in values if value is not None]
 

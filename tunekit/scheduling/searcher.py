@@ -29,9 +29,9 @@ class ValidatedSearcher(Searcher):
 
     It needs a :class:`~tunekit.ValidatedScheduler` (around a ``FIFOScheduler()`` if you have none)
     and a :class:`~tunekit.ValidationCallback` in the same sweep. Put it inside a
-    ``ConcurrencyLimiter``, which then limits the trials that train. But put it around a limiter
-    with ``batch=True``, whose next batch waits for the scores of the previous one, and around a
-    ``Repeater``, which averages scores.
+    ``ConcurrencyLimiter``, which then limits how many trials train at once. But put it around a
+    limiter with ``batch=True``, whose next batch waits for the scores of the previous one, and
+    around a ``Repeater``, which averages scores.
 
     Args:
         searcher: The searcher; it is not changed.

@@ -19,8 +19,8 @@ class ValidationContext:
         config: The hyperparameters that the checkpoint was trained with. With population based
             training, those of the checkpoint's generation.
         iteration: The training iteration at which it was saved.
-        generation: How many times the trial's weights had been replaced by another trial's; 0 without
-            population based training.
+        generation: How many times the trial's weights had been replaced by another trial's; 0
+            without population based training.
         attempt: The number of the attempt: 1, or more after a failure.
         stage: The name of the :class:`~tunekit.Stage` that validates it; empty for the first.
 
@@ -63,7 +63,7 @@ def get_validation_context() -> ValidationContext:
         return _now
     if _now is _BUILDING:
         raise WiringError(
-            "tunekit.get_validation_context() was called while an evaluator is being built, which "
+            "tunekit.get_validation_context() was called while an evaluator was being built, which "
             "happens once for many checkpoints. Call it in __call__, which runs for each of them."
         )
     raise WiringError(

@@ -174,7 +174,7 @@ def watched(
                 if not over.is_set():
                     logger.error("%s", _lost(name, where[name], seconds, how_to_continue()))
             for name in back:
-                logger.warning("Ray's %s answers again; the sweep continues if Ray does.", name)
+                logger.warning("Ray's %s is responding; the sweep continues if Ray does.", name)
 
     def gone_soon() -> str | None:
         """Return a service that goes within half a second, as after a signal."""

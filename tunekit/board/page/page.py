@@ -74,7 +74,7 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
     curves with the validated points; a timeline of training and validation; the cost of waiting for
     scores; ASHA's rungs, or PBT's family tree and schedule; later validations; failures; the
     sweep's settings; and how to continue the sweep and use its best checkpoint. Empty parts are
-    left out. Long lists are cut after the best trials, with a note.
+    left out. Long lists show only the best trials, with a note.
 
     Args:
         sweep: The sweep, as returned by :func:`tunekit.load`.
