@@ -16,4 +16,4 @@ def test_stock_clones_other_weights_and_fills_rungs_with_other_scores(capsys, mo
     assert stock[1] < stock[0] / 2
     assert all(own == scores for scores, own in our_rungs.values())
     assert sum(own for _, own in stock_rungs.values()) < sum(n for n, _ in stock_rungs.values())
-    assert "of other weights" in capsys.readouterr().out
+    assert "with other weights" in capsys.readouterr().out
