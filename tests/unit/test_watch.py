@@ -54,7 +54,7 @@ def test_a_service_that_does_not_answer_is_told_of_once_with_what_to_do(caplog):
 
 def test_each_service_is_told_of_and_when_it_is_back(caplog):
     watch(Looks({RAYLET}, set(), {GCS, RAYLET}, set()))
-    told = [message.split(" at ")[0].split(" answers")[0] for message in caplog.messages]
+    told = [message.split(" at ")[0].split(" is responding")[0] for message in caplog.messages]
     assert told == ["Ray's raylet"] * 2 + ["Ray's GCS", "Ray's raylet"] + [
         "Ray's GCS",
         "Ray's raylet",
