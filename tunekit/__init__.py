@@ -24,40 +24,46 @@ if TYPE_CHECKING:
     from tunekit import policies as policies
     from tunekit import schedulers as schedulers
     from tunekit import testing as testing
-    from tunekit.config import ValidationConfig as ValidationConfig
-    from tunekit.confirm import Confirm as Confirm
-    from tunekit.core.constraints import Constraint as Constraint
-    from tunekit.core.estimates import Estimate as Estimate
-    from tunekit.core.sequential import Sequential as Sequential
-    from tunekit.driver.callback import ValidationCallback as ValidationCallback
-    from tunekit.driver.scheduler import ValidatedScheduler as ValidatedScheduler
-    from tunekit.evaluation.following import follow as follow
-    from tunekit.policies import AtDecisions as AtDecisions
-    from tunekit.policies import EveryIterations as EveryIterations
-    from tunekit.reading.sweep import Sweep as Sweep
-    from tunekit.reading.sweep import load as load
-    from tunekit.scheduling.searcher import ValidatedSearcher as ValidatedSearcher
-    from tunekit.stage import Stage as Stage
-    from tunekit.training import (
-        VALIDATION_KEY as VALIDATION_KEY,
-    )
-    from tunekit.training import (
-        checkpoint_with as checkpoint_with,
-    )
-    from tunekit.training import (
-        report as report,
-    )
-    from tunekit.training import (
-        state_of as state_of,
-    )
-    from tunekit.tuner import Tuner as Tuner
-    from tunekit.tuner import checkpointable as checkpointable
-    from tunekit.validating.context import (
-        ValidationContext as ValidationContext,
-    )
-    from tunekit.validating.context import (
-        get_validation_context as get_validation_context,
-    )
+    from tunekit.config import ValidationConfig
+    from tunekit.confirm import Confirm
+    from tunekit.core.constraints import Constraint
+    from tunekit.core.estimates import Estimate
+    from tunekit.core.sequential import Sequential
+    from tunekit.driver.callback import ValidationCallback
+    from tunekit.driver.scheduler import ValidatedScheduler
+    from tunekit.evaluation.following import follow
+    from tunekit.policies import AtDecisions, EveryIterations
+    from tunekit.reading.sweep import Sweep, load
+    from tunekit.scheduling.searcher import ValidatedSearcher
+    from tunekit.stage import Stage
+    from tunekit.training import VALIDATION_KEY, checkpoint_with, report, state_of
+    from tunekit.tuner import Tuner, checkpointable
+    from tunekit.validating.context import ValidationContext, get_validation_context
+
+__all__ = [
+    "VALIDATION_KEY",
+    "AtDecisions",
+    "Confirm",
+    "Constraint",
+    "Estimate",
+    "EveryIterations",
+    "Sequential",
+    "Stage",
+    "Sweep",
+    "Tuner",
+    "ValidatedScheduler",
+    "ValidatedSearcher",
+    "ValidationCallback",
+    "ValidationConfig",
+    "ValidationContext",
+    "checkpoint_with",
+    "checkpointable",
+    "follow",
+    "get_validation_context",
+    "load",
+    "report",
+    "state_of",
+]
 
 __version__ = VERSION
 
@@ -80,8 +86,6 @@ _HOMES = {
     "tunekit.validating.context": ("ValidationContext", "get_validation_context"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-__all__ = sorted(_HOME_OF, key=lambda name: (not name.isupper(), name))
 
 
 def __getattr__(name: str) -> Any:
