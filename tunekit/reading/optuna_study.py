@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.parameters import CHOICE, INT, Parameter, choice, parameters_of
-from tunekit.core.ranking import whole_trials
 from tunekit.core.timeline import TrialSummary
 from tunekit.core.validation import PENDING
 from tunekit.errors import ConfigError
@@ -26,29 +25,35 @@ with extra("optuna"):
     )
     from optuna.trial import TrialState
 
-if TYPE_CHECKING:
-    from tunekit.reading.sweep import Sweep
-
 _EXPLOIT = ("generation", "reached", "donor_id", "donor_generation", "iteration", "score")
 
 
 def study_of(
-    sweep: Sweep, objectives: Mapping[str, str], scope: str, storage: Any, study_name: str | None
+    timeline: Timeline,
+    *,
+    objectives: Mapping[str, str],
+    scope: str,
+    whole: Collection[str],
+    space: Mapping[str, Mapping[str, Any]],
+    configs: Sequence[Mapping[str, Any]],
+    storage: Any,
+    study_name: str | None,
 ) -> optuna.Study:
     """Create a study of a sweep's trials.
 
     Args:
-        sweep: The sweep.
+        timeline: The history of the sweep.
         objectives: The mode of each validated metric to rank by, by flat name.
         scope: The score of a trial: ``"best"``, by the first metric, or ``"last"``.
+        whole: The trials that have trained in full.
+        space: The recorded search space, as for :func:`~tunekit.core.parameters.parameters_of`.
+        configs: All hyperparameters that any trial had, likewise.
         storage: As for ``optuna.create_study``.
         study_name: Likewise.
 
     Raises:
         tunekit.errors.ConfigError: If the storage has a study of that name.
     """
-    timeline, configs = sweep.timeline, sweep.all_hyperparameters()
-    whole = whole_trials(timeline, sweep.newest_session)
     names, modes = list(objectives), list(objectives.values())
     metric, mode = names[0], modes[0]
     level = optuna.logging.get_verbosity()
@@ -68,7 +73,7 @@ def study_of(
         raise ConfigError("Sweep.to_optuna", [problem]) from None
     finally:
         optuna.logging.set_verbosity(level)
-    parameters = parameters_of(configs, sweep.space)
+    parameters = parameters_of(configs, space)
     constants = {k: v for config in configs for k, v in config.items() if k not in parameters}
     study.set_user_attr("metric", metric if len(names) == 1 else names)
     study.set_user_attr("constants", _plain(constants))

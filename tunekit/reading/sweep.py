@@ -40,6 +40,7 @@ from tunekit.core.ranking import (
     front_of,
     ranking_of,
     repeats_of,
+    whole_trials,
 )
 from tunekit.core.seeds import (
     Configuration,
@@ -682,8 +683,16 @@ class Sweep:
         problems.raise_any()
         from tunekit.reading.optuna_study import study_of
 
-        name = study_name or os.path.basename(self.path.rstrip("/")) or None
-        return study_of(self, objectives, scope, storage, name)
+        return study_of(
+            self.timeline,
+            objectives=objectives,
+            scope=scope,
+            whole=whole_trials(self.timeline, self.newest_session),
+            space=self.space,
+            configs=self.all_hyperparameters(),
+            storage=storage,
+            study_name=study_name or os.path.basename(self.path.rstrip("/")) or None,
+        )
 
     @property
     def space(self) -> Mapping[str, Mapping[str, Any]]:
@@ -855,10 +864,9 @@ class Follower:
         filesystem: The storage that the sweep is in.
         path: The experiment's folder there.
         source: As for :class:`Sweep`.
-        metric: As for :func:`tunekit.load`.
-        mode: Likewise.
-        seed_param: Likewise, but a name that no trial has is accepted: a later trial may have it.
         clock: The clock.
+        **goal: ``metric``, ``mode`` and ``seed_param``, as for :func:`tunekit.load`, except that a
+            name that no trial has is accepted, because a later trial may have it.
 
     Example:
         >>> import tempfile
@@ -884,17 +892,14 @@ class Follower:
         path: str,
         source: str | None = None,
         *,
-        metric: str | None = None,
-        mode: str | None = None,
-        seed_param: str | None = None,
         clock: Clock | None = None,
+        **goal: Any,
     ):
         self._filesystem, self._path = filesystem, path
         self._folder = folder_at(filesystem, path)
         self._reader = JournalReader(self._folder)
         self._clock = clock or SystemClock()
-        self._options: dict[str, Any] = {"path": path, "filesystem": filesystem, "source": source}
-        self._options |= {"metric": metric, "mode": mode, "seed_param": seed_param}
+        self._options = {"path": path, "filesystem": filesystem, "source": source, **goal}
         self._later: list[LaterSession] = []
         self._pace = Pace(_SHARE)
         #: The sweep as of the last call of :meth:`poll`.
@@ -916,7 +921,7 @@ class Follower:
             record = self._reader.read()
         changed = record.anew or bool(record.events) or _who(driver) != _who(self.sweep.driver)
         if record.anew:
-            self.sweep = Sweep(record.events, record.sessions, **self._options, later=later)
+            self.sweep = Sweep(record.events, record.sessions, later=later, **self._options)
         elif record.events:
             self.sweep.extend(record.events)
         self.sweep.driver, self._later = driver, later
@@ -991,8 +996,8 @@ def load(
     problems.raise_any()
     assert filesystem is not None  # otherwise an error was raised
     source = None if storage_filesystem is not None else absolute(os.fspath(path))
-    options: dict[str, Any] = {"metric": metric, "mode": mode, "seed_param": seed_param}
-    follower = Follower(filesystem, home, source, **options)
+    goal: dict[str, Any] = {"metric": metric, "mode": mode, "seed_param": seed_param}
+    follower = Follower(filesystem, home, source, **goal)
     with _without_collector():
         follower.poll()
     sweep = follower.sweep
