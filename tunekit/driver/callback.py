@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, assert_never
+from typing import Any
 
 from msgspec import structs
 from ray import tune
@@ -727,8 +727,6 @@ class ValidationCallback(tune.Callback):
                 self._notify(command.outcome)
             case Deliver():
                 self.deliveries.deliver(command.trial_id)
-            case _:
-                assert_never(command)
 
     def _take_over_new_criteria(self) -> None:
         """Take over from Tune the criteria on newly validated metrics."""
