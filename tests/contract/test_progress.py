@@ -333,7 +333,7 @@ def test_validations_without_resources_are_spoken_of(tmp_path):
             seen.setdefault(line, ran.trials[0].last_result.get("training_iteration"))
         if ran.trials[0].is_finished():
             break
-    spoken = [line for line in seen if line.startswith("No validation runs")]
+    spoken = [line for line in seen if line.startswith("No validation is running")]
     assert spoken[0] == "No validation is running: none has had resources for 10 s"
     assert seen[spoken[0]] == 11
 
