@@ -77,6 +77,7 @@ def story(
         now: Seconds since the epoch; by default, the time of the sweep's last sign of life.
 
     Example:
+        >>> from tunekit.core.events import AttemptBegan, TrialAdded
         >>> saved = {"trial_id": "a", "id": "a:0:1:1", "iteration": 1}
         >>> print(story([
         ...     TrialAdded(time=1.0, trial_id="a", config={"lr": 0.1}),
