@@ -105,7 +105,7 @@ def test_what_is_very_large_gets_a_hint(caplog):
     of_fn, of_kwargs = [record.getMessage() for record in caplog.records]
     assert "fn takes 16 MB" in of_fn
     assert "task_config.fn_kwargs['data'] takes 16 MB" in of_kwargs
-    assert "Load them inside the function" in of_fn
+    assert "Load the objects inside the function" in of_fn
 
 
 def test_it_is_found_before_anything_starts():
