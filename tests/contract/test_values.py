@@ -259,7 +259,7 @@ def test_of_what_is_too_large_a_text_is_kept_and_the_score_counts(tmp_path, capl
     assert row["tensor"].startswith("<a value of about 2,09")
     assert sum(file.stat().st_size for file in ran.home.rglob("*") if file.is_file()) < 2**20
     [told] = [r.getMessage() for r in caplog.records if "1 MiB" in r.getMessage()]
-    assert "'pixels', 'said/all', 'tensor':" in told
+    assert "'pixels', 'said/all', 'tensor', which is recorded" in told
 
 
 class SetBack(FakeClock):
