@@ -232,7 +232,11 @@ def test_a_checkpoint_that_disappears_meanwhile_is_a_failure_that_says_so(home, 
         after = sweep.validate(config, 1, name="new")
     assert "was not run: its checkpoint" in caplog.text and "Traceback" not in caplog.text
     [row] = after.later_validations.to_dict("records")
-    assert row["status"] == "failed" and path in row["reason"] and "any more" in row["reason"]
+    assert (
+        row["status"] == "failed"
+        and path in row["reason"]
+        and "no longer in the storage" in row["reason"]
+    )
 
 
 class Hanging(FakeExecutor):

@@ -342,7 +342,7 @@ def test_a_restore_that_lacks_a_stage_is_refused():
     [
         ({"name": "a:b"}, "name='a:b' must be letters"),
         ({"name": "7"}, "name='7' must be letters"),
-        ({"name": "config"}, "a name that Tune or tunekit use"),
+        ({"name": "config"}, "a name reserved by Tune or tunekit"),
         ({"every": "decision"}, "every='decision'"),
         ({"every": 0}, "every=0"),
         ({"fn": 3}, "fn=3"),
