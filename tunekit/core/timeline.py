@@ -342,7 +342,7 @@ class Timeline:
             ScoredCheckpoint(
                 *at,
                 found[at],
-                self._paths[(trial_id, *at)],
+                self._paths[trial_id, at[0], at[1]],
                 self._violation(trial_id, at, found[at]),
             )
             for at in sorted(found)

@@ -206,7 +206,8 @@ class Restore:
         if isinstance(event, Reported):
             told[trial.trial_id].append(Told(event.report))
         if isinstance(event, CheckpointSaved):
-            self._checkpoints[(trial.trial_id, *event.place)] = driver.engine.request_of(event)
+            place = (trial.trial_id, *event.place)
+            self._checkpoints[place] = driver.engine.request_of(event)
         if event.n > self.as_of:
             self._bring_forward(event, trial, controller)
         else:
@@ -225,7 +226,8 @@ class Restore:
                     if isinstance(one, CheckpointPolicy):
                         one.due(trial, event.report)
             case CheckpointSaved():
-                request = self._checkpoints[(trial.trial_id, *event.place)]
+                place = (trial.trial_id, *event.place)
+                request = self._checkpoints[place]
                 filesystem = trial.storage.storage_filesystem
                 if exists(filesystem, request.path):
                     checkpoint = tune.Checkpoint(request.path, filesystem)

@@ -478,7 +478,8 @@ def _chosen(
     gone: list[SavedCheckpoint] = []
     if isinstance(which, int):
         for trial_id, places in swept.ranked.items():
-            found = [saved[(trial_id, *place)] for place in places if (trial_id, *place) in saved]
+            known = [(trial_id, *place) for place in places]
+            found = [saved[place] for place in known if place in saved]
             for one in found if len(kept) < which else ():
                 if is_kept(one):
                     kept.append(one)
