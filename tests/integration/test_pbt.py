@@ -238,6 +238,7 @@ def test_an_optimizer_that_has_its_donors_learning_rate_is_named(
             mode="max",
             num_samples=4,
             scheduler=PopulationBasedTraining(
+                time_attr="training_iteration",
                 perturbation_interval=4,
                 quantile_fraction=0.5,
                 hyperparam_mutations={"lr": tune.uniform(0.01, 0.1)},
