@@ -23,12 +23,13 @@ FOLDER = Path(__file__).parents[2] / "docs/following"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 #: What it is about: how its training is started, what it needs, and its steps.
 PROGRAMS = {
-    "transformers": ([], ["transformers", "accelerate"], [80, 160, 240, 320, 400, 480]),
     "dcp": (TORCHRUN, ["torch"], [50, 100, 150, 200]),
     "ray_train": ([], ["torch"], [1, 2, 3, 4]),
+    "transformers": ([], ["transformers", "accelerate"], [80, 160, 240, 320, 400, 480]),
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_is_followed_from_another_process(name, tmp_path):
     launcher, needs, steps = PROGRAMS[name]
