@@ -32,7 +32,12 @@ from tunekit.core.constraints import Constraint, standing_for
 from tunekit.core.delivery import Delivery
 from tunekit.core.events import (
     Asked,
+    AttemptBegan,
+    AttemptFailed,
+    AttemptStarted,
+    BudgetExpired,
     CheckpointSaved,
+    Chosen,
     Decided,
     EndDelivered,
     Event,
@@ -41,6 +46,10 @@ from tunekit.core.events import (
     Reminded,
     Reported,
     ScoreDelivered,
+    SessionClosed,
+    SlotReleased,
+    SlotTaken,
+    SnapshotTaken,
     TrialAdded,
     TrialEnded,
     TrialErrored,
@@ -51,6 +60,7 @@ from tunekit.core.events import (
     ValidationKey,
     ValidationRequested,
     Waited,
+    never,
 )
 from tunekit.core.history import ITERATION, History
 from tunekit.core.lineage import Ancestry
@@ -297,10 +307,18 @@ class Engine:
                 self.record(event.trial_id)
             case ValidationEstimated():
                 self.backlog.estimate(event)
+            case AttemptStarted() | AttemptBegan() | AttemptFailed() | BudgetExpired():
+                pass
+            case SlotTaken() | SlotReleased():
+                pass
+            case Chosen() | SnapshotTaken() | SessionClosed():
+                pass
             case Hears():
                 self._undelivered[event.trial_id] = None
             case JudgedBy():
                 self.judged_by, self.delivery.all_count = event, event.all_count
+            case _:
+                never(event)
 
     def _settle(self, trial_id: str) -> None:
         """Release what is no longer needed, as far as that is known."""

@@ -46,6 +46,7 @@ from tunekit.core.events import (
     SlotTaken,
     TrialErrored,
     ValidationRequested,
+    never,
 )
 from tunekit.core.history import History
 from tunekit.core.lineage import Ancestry
@@ -727,6 +728,8 @@ class ValidationCallback(tune.Callback):
                 self._notify(command.outcome)
             case Deliver():
                 self.deliveries.deliver(command.trial_id)
+            case _:
+                never(command)
 
     def _take_over_new_criteria(self) -> None:
         """Take over from Tune the criteria on newly validated metrics."""
