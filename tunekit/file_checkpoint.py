@@ -12,11 +12,11 @@ from ray import tune
 
 
 class FileCheckpoint(tune.Checkpoint):
-    """A checkpoint that is a single file; as a directory, it has this file.
+    """A checkpoint that is a single file, read as a folder that contains it.
 
-    Ray's own checkpoint is always a folder: ``as_directory()`` returns the path of a local file
-    itself, and fails for a file in an object store. So a function that reads a folder can also
-    read a file.
+    A function that reads a folder can then read the file, too. Ray's own checkpoint is meant for
+    folders (``ray/train/_checkpoint.py``): for a local file, its ``as_directory()`` yields the path
+    of the file, and for a file in an object store it raises.
     """
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
@@ -24,6 +24,9 @@ class FileCheckpoint(tune.Checkpoint):
 
         Args:
             path: The folder. None: a new one, which the caller deletes.
+
+        Raises:
+            OSError: If the file is gone, or the storage fails.
         """
         folder = tempfile.mkdtemp() if path is None else os.path.abspath(os.path.expanduser(path))
         os.makedirs(folder, exist_ok=True)
@@ -33,7 +36,11 @@ class FileCheckpoint(tune.Checkpoint):
 
     @contextmanager
     def as_directory(self) -> Iterator[str]:
-        """Yield a temporary folder with the file: a link to a local file, or else a copy."""
+        """Yield a temporary folder with the file: a link to a local file, or else a copy.
+
+        Raises:
+            OSError: As for :meth:`to_directory`.
+        """
         with tempfile.TemporaryDirectory() as folder:
             if isinstance(self.filesystem, pyarrow.fs.LocalFileSystem):
                 os.symlink(self.path, os.path.join(folder, os.path.basename(self.path)))
