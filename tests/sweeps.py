@@ -15,7 +15,6 @@ from ray.tune.schedulers import TrialScheduler
 import tunekit
 from tunekit.core.room import Shares
 from tunekit.core.validation import Attempt
-from tunekit.core.warm_start import WarmStart
 from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
 
 LENGTH = 9
@@ -210,7 +209,6 @@ def sweep(
     stage_s: Callable[[Attempt], float] = lambda attempt: 5.0,
     stage_slots: int = 1_000_000,
     seed_param: str | None = None,
-    warm_start: WarmStart | None = None,
     **options: Any,
 ) -> Ran:
     """Run a sweep whose validations have the durations and outcomes that a test sets.
@@ -255,7 +253,6 @@ def sweep(
         stage_executors=stage_executors,
         clock=clock,
     )
-    validation.warm_start = warm_start
     if how == "paused":  # for want of what trials do not need
         executor.__class__ = type("Apart", (executor_class,), {"need": {"validating": 1.0}})
     validation.shares = Shares(apart=how == "beside", squeezed=how == "paused")

@@ -11,7 +11,6 @@ import posixpath
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow.fs
@@ -87,11 +86,10 @@ from tunekit.loggers import validated
 from tunekit.making_room import leave_room
 from tunekit.pickles import is_whole
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints, by_default
-from tunekit.reading.sweep import Sweep, confirmed, load
+from tunekit.reading.sweep import confirmed, load
 from tunekit.results.grid import ValidatedResults
 from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.validating.watch import watched
-from tunekit.warm_start import begin_from, warm_start_from
 
 logger = logging.getLogger(__name__)
 
@@ -181,11 +179,6 @@ class Tuner(tune.Tuner):
             ``tunekit best`` and the report rank configurations by their means over the seeds. The
             scheduler and the search algorithm do not. None: there is no seed, except with a
             ``Repeater``, whose ``"__trial_index__"`` is the seed.
-        warm_start: A former sweep to begin from: its folder, its URI, or the result of
-            :func:`tunekit.load`. The first quarter of ``num_samples``, at least one, are its best
-            configurations, and its scores go to the searcher. The population of PBT and PB2 starts
-            from its best checkpoints. Hyperparameters that it searched must be searched here, too,
-            and its values must lie within ``param_space``; constants may differ.
 
     Raises:
         tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake.
@@ -206,15 +199,6 @@ class Tuner(tune.Tuner):
         ...     validation_config=tunekit.ValidationConfig(fn=validate),
         ...     checkpoint_policy=tunekit.EveryIterations(3),
         ... )
-        >>> tunekit.Tuner(
-        ...     train,
-        ...     param_space={"lr": ray.tune.loguniform(1e-4, 1e-1)},
-        ...     tune_config=ray.tune.TuneConfig(metric="accuracy", mode="max", num_samples=40),
-        ...     validation_config=tunekit.ValidationConfig(fn=validate),
-        ...     warm_start="/no/such/sweep",
-        ... )
-        Traceback (most recent call last):
-        tunekit.errors.ConfigError: Tuner: warm_start='/no/such/sweep' cannot be read...
     """
 
     def __init__(
@@ -229,7 +213,6 @@ class Tuner(tune.Tuner):
         reuse_processes: bool = True,
         confirm: Confirm | None = None,
         seed_param: str | None = None,
-        warm_start: str | Path | Sweep | None = None,
         **internal: Any,
     ):
         problems = Problems("Tuner")
@@ -265,21 +248,6 @@ class Tuner(tune.Tuner):
                 "single scores. Leave one of them out."
             )
         check_space(seed_param, param_space, asked, problems)
-        begins = None
-        if warm_start is not None and not problems:
-            if search_alg is None:  # Tune's default, which gets the former sweep's configurations
-                most, tune_config.max_concurrent_trials = tune_config.max_concurrent_trials, None
-                search_alg = BasicVariantGenerator(max_concurrent=most or 0)
-                tune_config.search_alg = search_alg
-            begins = warm_start_from(
-                warm_start,
-                space=param_space or {},
-                tune_config=tune_config,
-                scheduler=scheduler,
-                config=config,
-                seed_param=seed_param,
-                problems=problems,
-            )
         problems.raise_any()
         for function in () if config is None else (trainable, config.fn):
             split = unseeded_split(getattr(function, "train_loop_per_worker", function))
@@ -313,9 +281,6 @@ class Tuner(tune.Tuner):
             if not isinstance(tune_config.scheduler, ValidatedScheduler):
                 tune_config.scheduler = ValidatedScheduler(tune_config.scheduler or FIFOScheduler())
             tune_config.search_alg = _validated_search_alg(search_alg)
-            if begins is not None:
-                validation.warm_start = begins
-                begin_from(begins, tune_config.search_alg, param_space or {}, config.constraints)
         run_config.callbacks = callbacks
         if config is not None and run_config.name is not None:
             # Tune's Tuner writes its settings into the folder; a sweep there is restored from them.

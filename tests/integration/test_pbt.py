@@ -75,9 +75,7 @@ class AfterExploits(tune.Stopper):
         return False
 
 
-def run(
-    folder, trainable, scheduler, *, on_pending, keep=None, stop, warm_start=None, **tune_settings
-):
+def run(folder, trainable, scheduler, *, on_pending, keep=None, stop, **tune_settings):
     versions = Versions(noise=NOISE)
     tuner = tunekit.Tuner(
         trainable,
@@ -102,7 +100,6 @@ def run(
             ray_remote_kwargs={"num_cpus": 0.1},
         ),
         checkpoint_policy=tunekit.AtDecisions(),
-        warm_start=warm_start,
     )
     return tuner.fit(), tuner.validation, versions
 
@@ -155,20 +152,6 @@ def test_clones_are_exact_in_a_function_that_holds(ray_cluster, tmp_path):
         reuse_actors=True,
     )
     assert check(results, validation, versions) >= 4
-
-
-@pytest.mark.parametrize("trainable", [Slow, versioned], ids=["class", "function"])
-def test_a_population_starts_from_the_best_checkpoints_of_another(ray_cluster, tmp_path, trainable):
-    options = {"on_pending": "wait", "stop": {"training_iteration": 4}, "reuse_actors": True}
-    former, _, _ = run(tmp_path / "former", trainable, pbt(), **options)
-    home = former.experiment_path
-    best = [version_at(one.best.checkpoint) for one in tunekit.load(home).ranking()]
-    results, _, _ = run(tmp_path / "new", trainable, pbt(), keep=1, warm_start=home, **options)
-    assert not results.errors
-    reports = tunekit.load(results.experiment_path).reports
-    first = reports[(reports.generation == 0) & (reports.training_iteration == 1)]
-    assert sorted(first.version) == sorted(version + 1 for version in best)
-    assert [version_at(one.best.checkpoint) for one in tunekit.load(home).ranking()] == best
 
 
 def test_hyperband_pauses_resumes_and_stops_by_validated_accuracy(ray_cluster, tmp_path):

@@ -25,6 +25,7 @@ from ray import tune
 from ray.tune import ExperimentAnalysis, ResultGrid
 from ray.tune.logger import LoggerCallback
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
+from ray.tune.search import BasicVariantGenerator
 from ray.tune.search.optuna import OptunaSearch
 
 import tunekit
@@ -483,6 +484,23 @@ def given_digits(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch)
     yield
 
 
+def given_earlier(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A sweep has run; its best configurations run first in the next ones."""
+    run_digits(folder)
+    yield
+    points = names["points"]
+    searchers = {
+        "optuna": settings_of(names["tuner"]).tune_config.search_alg,
+        "random": BasicVariantGenerator(points_to_evaluate=points),
+    }
+    for name, searcher in searchers.items():
+        space = settings_of(names["tuner"]).param_space
+        ran = sweep(
+            folder / name, FIFOScheduler(), trials=4, param_space=space, search_alg=searcher
+        )
+        assert [trial.config["lr"] for trial in ran.trials][:2] == [0.25, 0.9]
+
+
 def given_two(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two sweeps have run."""
     run_digits(folder)
@@ -602,7 +620,7 @@ GIVEN: dict[str, Given] = {
     "Score the checkpoints with another function": given_later,
     "Repeat with several seeds": given_seeds,
     "When the driver dies": given_digits,
-    "Begin from an earlier sweep": given_digits,
+    "Begin from an earlier sweep": given_earlier,
     "Where results are kept": given_storage,
     "The same rows for every trial": given_split,
     "The trial's own hyperparameters": given_donor,

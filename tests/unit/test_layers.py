@@ -36,7 +36,7 @@ FLOORS = [
     {"evaluation"},
     {"driver"},
     {"reading"},
-    {"lab", "making_room", "warm_start"},
+    {"lab", "making_room"},
     {"board", "tuner"},
     {"testing"},
     {"__init__"},

@@ -36,16 +36,6 @@ def latest_checkpoint(trial: Trial) -> tuple[Any, dict[str, Any]] | None:
     return None if result is None else (result.checkpoint, result.metrics)
 
 
-def start_from(trial: Trial, checkpoint: Any) -> None:
-    """Start a new trial from another sweep's checkpoint, counting iterations from 1.
-
-    Tune restores it from there until it has saved one of its own, and never deletes it.
-    """
-    manager = trial.run_metadata.checkpoint_manager
-    manager._latest_checkpoint_result = _TrainingResult(checkpoint=checkpoint, metrics={})
-    trial.run_metadata.invalidate_cache()
-
-
 def take_saved(trial: Trial, checkpoint: Any, report: dict[str, Any]) -> None:
     """Add a checkpoint of a trial that Tune had not saved when its sweep was interrupted."""
     trial.on_checkpoint(_TrainingResult(checkpoint=checkpoint, metrics=report))

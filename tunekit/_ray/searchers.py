@@ -1,29 +1,23 @@
-"""Add to Tune's searchers: Optuna's own constraints, and points that run first."""
+"""Add to Tune's searchers: Optuna's own constraints, and the parameter of a domain."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ray.tune.search import BasicVariantGenerator
 from ray.tune.search.sample import (
     Categorical,
-    Domain,
     Float,
     Integer,
     LogUniform,
     Quantized,
 )
-from ray.tune.search.variant_generator import parse_spec_vars
-from ray.tune.utils.util import unflatten_dict
 
 from tunekit._ray.compat import its
 from tunekit.core.parameters import CHOICE, FLOAT, INT, Parameter
 
-# The attribute of Tune's searchers with the points that they suggest first.
-_POINTS = "_points_to_evaluate"
 #: The attribute of an Optuna trial with the violation of each constraint; 0 if it is satisfied.
 CONSTRAINTS = "constraints"
 
@@ -52,20 +46,6 @@ def constrain(searcher: Any, trial_id: str, broken: Sequence[float]) -> bool:
         return False
     its(searcher, "_ot_trials")[trial_id].set_user_attr(CONSTRAINTS, list(broken))
     return True
-
-
-def domains_of(space: Mapping[str, Any]) -> tuple[dict[str, Domain], list[str]]:
-    """Return the sampled domains of a search space, by flat name, and names of grid searches.
-
-    Example:
-        >>> from ray import tune
-        >>> space = {"net": {"width": tune.choice([8])}, "k": tune.grid_search([1, 2]), "n": 1}
-        >>> [list(one) for one in domains_of(space)]
-        [['net/width'], ['k']]
-    """
-    _, drawn, grid = parse_spec_vars(dict(space))
-    names = {"/".join(map(str, path)): domain for path, domain in drawn}
-    return names, ["/".join(map(str, path)) for path, _ in grid]
 
 
 def parameter_of(name: str, domain: Any) -> Parameter | None:
@@ -111,51 +91,3 @@ def fitting(domain: Any, value: Any) -> list[Any]:
     """
     known = parameter_of("", domain)
     return [value] if known is None else known.fitting(value)
-
-
-def cannot_run_first(searcher: Any) -> str | None:
-    """Return why a searcher cannot run an earlier sweep's configurations first; None if it can.
-
-    Example:
-        >>> cannot_run_first(BasicVariantGenerator()) is None
-        True
-    """
-    name = f"search_alg={type(searcher).__name__}"
-    if not hasattr(searcher, _POINTS):
-        return (
-            f"{name} does not support points_to_evaluate. Use OptunaSearch, HyperOptSearch or "
-            "another of Tune's searchers, or leave search_alg out."
-        )
-    if getattr(searcher, "_space", None) or getattr(searcher, "_evaluated_rewards", None):
-        return (
-            f"{name} has its own space or evaluated_rewards, which warm_start cannot check. Pass "
-            "the space as param_space=, and leave evaluated_rewards out."
-        )
-    return None
-
-
-def run_first(
-    searcher: Any, points: Sequence[Mapping[str, Any]], domains: Mapping[str, Domain]
-) -> None:
-    """Make a searcher suggest points before all others.
-
-    Args:
-        searcher: The innermost searcher.
-        points: The points, by flat name, in order.
-        domains: The sampled domains of the search space, by flat name.
-
-    Example:
-        >>> generator = BasicVariantGenerator(points_to_evaluate=[{"lr": 1}])
-        >>> run_first(generator, [{"net/width": 8}], {})
-        >>> generator._points_to_evaluate
-        [{'net': {'width': 8}}, {'lr': 1}]
-    """
-    given = [dict(point) for point in points]
-    if isinstance(searcher, BasicVariantGenerator):
-        given = [unflatten_dict(point) for point in given]
-    elif type(searcher).__name__ == "HyperOptSearch":
-        for point in given:  # it takes the index of a choice that is nested
-            for name in point:
-                if "/" in name and isinstance(domains[name], Categorical):
-                    point[name] = domains[name].categories.index(point[name])
-    setattr(searcher, _POINTS, [*given, *(its(searcher, _POINTS) or [])])

@@ -103,7 +103,6 @@ class _Head(_Begin, total=False):
     mode: Literal["min", "max"] | None
     objectives: Mapping[str, Literal["min", "max"] | None]
     seed_param: str | None
-    warm_start: str | None
     validation: _Validation
     trainable: str | None
     scheduler: _Described

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -289,12 +288,6 @@ class Timeline:
         """
         for event in events:
             self._take(event)
-
-    def under(self, constraints: Sequence[Constraint]) -> Timeline:
-        """Return the same sweep, ranked with other constraints."""
-        other = copy.copy(self)
-        vars(other).update(constraints=constraints, _found={})
-        return other
 
     # Reading -----------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from msgspec import structs
 from ray import tune
 from ray.tune.experiment import Trial
 
-from tunekit._ray.checkpoints import LeasingCheckpointManager, latest_checkpoint, start_from
+from tunekit._ray.checkpoints import LeasingCheckpointManager
 from tunekit._ray.controller import Controller, fail_for_good
 from tunekit._ray.progress import Display
 from tunekit.clock import Clock, SystemClock
@@ -56,7 +56,6 @@ from tunekit.core.progress import counted, paused_by_hand, starved, waiting_tria
 from tunekit.core.room import Shares, shares, total
 from tunekit.core.seeds import check_seed
 from tunekit.core.validation import Outcome, Status
-from tunekit.core.warm_start import WarmStart
 from tunekit.driver.by_hand import ByHand
 from tunekit.driver.deliveries import Deliveries
 from tunekit.driver.end import Draining, SweepEnd
@@ -96,7 +95,7 @@ _PAUSE_S = 0.02
 
 # The saved attributes: constructor arguments, and settings made later.
 _GIVEN = ("config", "_given", "_stage_executors")
-_SET = ("seed_param", "confirm", "trainable", "searched", "warm_start", "owned", "_loggers")
+_SET = ("seed_param", "confirm", "trainable", "searched", "owned", "_loggers")
 
 _NOT_BY_RAY = (
     "ray.tune.Tuner.restore ignores tunekit's records of this sweep: trials would fail, and "
@@ -168,7 +167,6 @@ class ValidationCallback(tune.Callback):
         #: The parameters of the search space, by flat name, for the record.
         self.searched: dict[str, Any] | None = None
         #: The checkpoints that its trials start from, if it starts from another sweep.
-        self.warm_start: WarmStart | None = None
         #: Whether a ``tunekit.Tuner`` made it, so that only that Tuner may run it.
         self.owned = False
         #: Whether a restored sweep uses a new process for each trial, whatever its saved setting.
@@ -447,9 +445,6 @@ class ValidationCallback(tune.Callback):
         self.trials[trial.trial_id] = trial
         if self.controller is not None:
             self.controller.bring_home(trial)
-        start = None if self.warm_start is None else self.warm_start.checkpoint_for(trial.config)
-        if start is not None and latest_checkpoint(trial) is None and not trial.is_finished():
-            start_from(trial, start)
         self._watch(trial)
         self._stopping.restore(trial, self._restore.past)
         self.ledger.add(trial)
@@ -870,7 +865,6 @@ class ValidationCallback(tune.Callback):
             search_alg=controller.search_alg,
             trainable=self.trainable,
             space=self.searched,
-            warm_start=None if self.warm_start is None else self.warm_start.source,
         )
         self.ledger.begin(anew=not restored, after=self._restore.as_of, about=known)
 

@@ -49,7 +49,6 @@ def about(
     search_alg: SearchAlgorithm | None = None,
     trainable: str | None = None,
     space: Mapping[str, Any] | None = None,
-    warm_start: str | None = None,
 ) -> dict[str, Any]:
     """Describe a session in JSON values, without anything that may be secret.
 
@@ -64,7 +63,6 @@ def about(
         search_alg: The search algorithm, if known.
         trainable: The trainable's import path.
         space: The search space, as from ``described_space``, if known.
-        warm_start: The path of the sweep whose scores it started with, if any.
     """
     known: dict[str, Any] = {
         "time": now,
@@ -80,7 +78,6 @@ def about(
         "seed_param": seed_param or repeat_index(search_alg),
         "validation": _settings_of(config),
         "trainable": trainable,
-        "warm_start": warm_start,
     }
     if scheduler is not None:
         known["scheduler"] = {**type_and_settings(scheduler), "rungs": rungs_of(scheduler)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ from tunekit._ray.controller import Controller
 from tunekit._ray.searchers import constrain
 from tunekit.core.constraints import Constraint, standing_for, violation
 from tunekit.core.problems import Problems
-from tunekit.core.warm_start import Point, value_at
 from tunekit.errors import WiringError
 
 logger = logging.getLogger(__name__)
@@ -67,8 +65,6 @@ class ValidatedSearcher(Searcher):
         self.searcher = searcher
         self._refresh: Callable[[], None] | None = None
         self._constraints: Sequence[Constraint] = ()
-        # The points and results of an earlier sweep that the searcher is still to be told.
-        self._former: Sequence[tuple[Point, Mapping[str, Any]]] = ()
         # The trials that were added by hand, which the searcher does not know.
         self._added: Collection[str] = ()
         self._completed: set[str] = set()
@@ -113,40 +109,6 @@ class ValidatedSearcher(Searcher):
         """
         self._refresh, self._constraints, self._added = refresh, constraints, added
 
-    def begin_from(
-        self, former: Sequence[tuple[Point, Mapping[str, Any]]], constraints: Sequence[Constraint]
-    ) -> None:
-        """Pass another sweep's results to your searcher before its first own suggestion.
-
-        Its next suggestions must be their points.
-
-        Args:
-            former: The points, with the flat result of each.
-            constraints: The constraints on scores.
-        """
-        self._former, self._constraints = former, constraints
-
-    def _tell_of_former(self) -> None:
-        """Run the former trials, as all searchers with ``points_to_evaluate`` allow."""
-        former, self._former, lost = self._former, (), 0
-        for number, (point, result) in enumerate(former):
-            trial_id = f"former_{number:05d}"
-            suggested = self._innermost.suggest(trial_id)
-            if suggested is None:
-                continue  # it already has this point
-            is_point = all(_is_close(value_at(suggested, name), v) for name, v in point.items())
-            lost += not is_point
-            told = {**self._told(trial_id, result), DONE: True} if is_point else None
-            self._innermost.on_trial_complete(trial_id, result=told, error=told is None)
-        if lost:
-            logger.warning(
-                "%d of %d results of the former sweep are left out, because %s suggested something "
-                "other than points_to_evaluate.",
-                lost,
-                len(former),
-                type(self._innermost).__name__,
-            )
-
     # Called by Tune ----------------------------------------------------------------------------
 
     def set_search_properties(
@@ -165,8 +127,6 @@ class ValidatedSearcher(Searcher):
         """Return your searcher's next configuration, after delivering all finished validations."""
         if self._refresh is not None:
             self._refresh()
-        if self._former:
-            self._tell_of_former()
         return self.searcher.suggest(trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
@@ -241,12 +201,11 @@ class ValidatedSearcher(Searcher):
 
     def get_state(self) -> dict[str, Any]:
         """Return what Tune saves in addition to your searcher's own state."""
-        return {"completed": self._completed, "final": self._final, "former": self._former}
+        return {"completed": self._completed, "final": self._final}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Load what Tune restores in addition to your searcher's own state."""
         self._completed, self._final = state["completed"], state["final"]
-        self._former = state["former"]
 
     def save(self, checkpoint_path: str) -> None:
         """Save your searcher."""
@@ -255,10 +214,3 @@ class ValidatedSearcher(Searcher):
     def restore(self, checkpoint_path: str) -> None:
         """Restore your searcher."""
         self.searcher.restore(checkpoint_path)
-
-
-def _is_close(suggested: list[Any], value: Any) -> bool:
-    """Return whether a value was suggested; a searcher may round floats."""
-    if isinstance(value, float):
-        return bool(suggested) and math.isclose(suggested[0], value, rel_tol=1e-6)
-    return suggested == [value]
