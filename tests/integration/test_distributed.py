@@ -72,6 +72,9 @@ def test_asha_over_trainers_ranks_by_validated_accuracy(ray_cluster, tmp_path):
         assert tracked <= on_disk
         assert not unheard or (len(unheard) == 1 and len(table) < 9)
         assert all(path > max(tracked) for path in unheard)
+        in_files = {c.path: m for c, m in tune.Result.from_path(result.path).best_checkpoints}
+        for checkpoint, metrics in result.best_checkpoints:
+            assert in_files[checkpoint.path]["version"] == metrics["version"]
         assert {p.name for p in Path(result.checkpoint.path).iterdir()} == {
             "rank0",
             "rank1",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -74,6 +75,33 @@ def test_a_failed_function_resumes_its_checkpoint_and_repeats_no_saved_iteration
     assert scores.to_dict() == {2: 0.2, 4: 0.4, 6: 0.6, 7: 0.7}
 
 
+def reporting(config):
+    """Reports every second state with its own checkpoint."""
+    for step in range(1, config["length"] + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "state.json").write_text(json.dumps({"steps": step}))
+            checkpoint = tune.Checkpoint.from_directory(folder) if step % 2 == 0 else None
+            tune.report({"loss": 1 / step}, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("trainable", [counting, reporting, CountingClass])
+def test_the_files_of_a_trial_have_the_metrics_of_each_checkpoint(tmp_path, trainable):
+    every = {} if trainable is reporting else {"checkpoint_frequency": 2}
+    [result] = fit(
+        trainable,
+        tmp_path,
+        param_space={"length": 6},
+        checkpoint_config=tune.CheckpointConfig(num_to_keep=2, **every),
+        validation_config=tunekit.ValidationConfig(fn=validate_steps, when=1),
+    )
+    read = tune.Result.from_path(result.path)
+    for found in (result, read):
+        kept = {metrics["training_iteration"]: metrics for _, metrics in found.best_checkpoints}
+        assert {i: kept[i].get("accuracy") for i in kept} == {4: 0.4, 6: 0.6}
+        with found.get_best_checkpoint("accuracy", "max").as_directory() as folder:
+            assert json.loads(Path(folder, "state.json").read_text())["steps"] == 6
+
+
 def validate_steps(checkpoint, *, divide_by=10):
     with checkpoint.as_directory() as folder:
         return {"accuracy": json.loads(Path(folder, "state.json").read_text())["steps"] / divide_by}
@@ -107,7 +135,6 @@ def test_a_plain_function_that_wants_to_save_is_told_what_it_needs(tmp_path):
 
 def stock(config, scale=1.0):
     """Knows nothing of tunekit."""
-    import tempfile
 
     for step in range(1, 5):
         with tempfile.TemporaryDirectory() as folder:

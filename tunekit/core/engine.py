@@ -349,6 +349,7 @@ class Engine:
         trial_id, record = event.trial_id, self.record(event.trial_id)
         self.has_saved = True
         record.saved, record.clone = (*event.place, event.run), None
+        self.history.saved(trial_id, event.place, event.checkpoint)
         # From now on the trial restarts from its own checkpoints.
         self.leases.release(for_clone(trial_id, event.generation))
         if self._selection.wants(trial_id, event.iteration, event.wish, used=event.used):

@@ -16,6 +16,8 @@ GENERATION = "generation"
 ITERATION = "training_iteration"
 #: The key, in a trial's newest result, of the iteration whose checkpoint the score belongs to.
 VALIDATED_ITERATION = "validated_iteration"
+#: The key, in a row, of the name of its checkpoint's folder, which ``Result.from_path`` reads.
+CHECKPOINT = "checkpoint_dir_name"
 #: The key, in a row, of the number of times the iteration was run.
 RUNS = "iteration_runs"
 
@@ -53,6 +55,7 @@ class History:
     def __init__(self) -> None:
         # By trial, and by (generation, iteration) within one.
         self._runs: dict[str, dict[tuple[int, int], int]] = {}
+        self._saved: dict[str, dict[tuple[int, int], str]] = {}
         self._scores: dict[str, dict[tuple[int, int], Mapping[str, Any]]] = {}
         self._order: dict[str, list[tuple[int, int]]] = {}
         #: Flat names of all metrics that the first stage has produced, in order of appearance.
@@ -73,7 +76,12 @@ class History:
         if self._scores.get(trial_id, {}).pop(place, None) is not None:
             self._order[trial_id].remove(place)  # the score of an older run
         self._staged.get(trial_id, {}).pop(place, None)
+        self._saved.get(trial_id, {}).pop(place, None)
         return runs[place]
+
+    def saved(self, trial_id: str, place: tuple[int, int], path: str) -> None:
+        """Record the checkpoint of the newest run of an iteration."""
+        self._saved.setdefault(trial_id, {})[place] = path.rstrip("/").rpartition("/")[2]
 
     def run_of(self, trial_id: str, iteration: int, generation: int = 0) -> int:
         """Return the number of the newest run of an iteration, 1 if it has not been reported."""
@@ -194,7 +202,7 @@ class History:
 
     def changes(self, trial_id: str) -> bool:
         """Return whether the rows of a trial differ from its reports."""
-        return bool(self.names or self.staged_names) or any(
+        return bool(self.names or self.staged_names or self._saved.get(trial_id)) or any(
             n > 1 for n in self._runs.get(trial_id, {}).values()
         )
 
@@ -207,11 +215,11 @@ class History:
 
         Yields:
             The newest report of each iteration of each generation, with the metrics of the
-            checkpoint saved there; rows of iterations that were not validated lack the validated
-            names.
+            checkpoint saved there, and the name of its folder; rows of iterations that were not
+            validated lack the validated names.
         """
         newest = {place_in(report): report for report in reports}
-        scores = self._scores.get(trial_id, {})
+        scores, saved = self._scores.get(trial_id, {}), self._saved.get(trial_id, {})
         for place in sorted(newest):
             report, score = newest[place], scores.get(place, {})
             # A row that was merged before has its validated metrics already.
@@ -222,4 +230,6 @@ class History:
                 staged = self._staged.get(trial_id, {}).get(place, {})
                 row = merge(hide(without(row, flatten(staged)), self.staged_names), staged)
             row[RUNS] = self._runs.get(trial_id, {}).get(place, 0)
+            if place in saved:  # only functions that report a checkpoint name it themselves
+                row[CHECKPOINT] = saved[place]
             yield row
