@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tunekit import schedulers as schedulers
     from tunekit import testing as testing
     from tunekit.config import ValidationConfig
-    from tunekit.confirm import Confirm
     from tunekit.core.constraints import Constraint
     from tunekit.core.estimates import Estimate
     from tunekit.core.sequential import Sequential
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 __all__ = [
     "VALIDATION_KEY",
     "AtDecisions",
-    "Confirm",
     "Constraint",
     "Estimate",
     "EveryIterations",
@@ -70,7 +68,6 @@ __version__ = VERSION
 _SUBMODULES = {"distributed", "errors", "lab", "loggers", "policies", "schedulers", "testing"}
 _HOMES = {
     "tunekit.config": ("ValidationConfig",),
-    "tunekit.confirm": ("Confirm",),
     "tunekit.core.constraints": ("Constraint",),
     "tunekit.core.estimates": ("Estimate",),
     "tunekit.core.sequential": ("Sequential",),

@@ -10,18 +10,13 @@ from ray import train
 
 from tunekit._ray.storage import absolute
 from tunekit.checks import Limits, check_constraints, check_validation, check_where
-from tunekit.confirm import Confirm
 from tunekit.core.constraints import Constraint
 from tunekit.core.pending import ON_PENDING
-from tunekit.core.problems import Problems, shown
+from tunekit.core.problems import Problems
 from tunekit.core.sequential import Sequential
 from tunekit.core.signatures import (
     ValidationFunction,
-    name_of,
-    signature_of,
-    still_lacks,
 )
-from tunekit.errors import ConfigError
 from tunekit.stage import Stage, check_stages
 
 
@@ -109,7 +104,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
             scores of checkpoints that this sweep or others have validated with the same function,
             arguments and hyperparameters; this sweep adds its own. A validation reads the
             checkpoint, looks up its score, and calls ``fn`` only if there is none. Further stages
-            use the cache, too, but a confirmation does not. :meth:`Sweep.validate
+            use the cache, too. :meth:`Sweep.validate
             <tunekit.Sweep.validate>` can share the folder. None: no cache.
 
     Raises:
@@ -216,39 +211,3 @@ def check_config(name: str, config: Any, problems: Problems) -> ValidationConfig
         name, config, ValidationConfig, "Pass tunekit.ValidationConfig(fn=...)."
     )
     return found
-
-
-def check_confirm(confirm: Any, config: ValidationConfig | None, problems: Problems) -> None:
-    """Add the problems with ``Tuner(confirm=...)`` before the sweep starts.
-
-    Args:
-        confirm: The argument.
-        config: How the sweep validates; None if it does not.
-        problems: Where to add them.
-    """
-    fix = "Pass tunekit.Confirm(top=5), for example."
-    if problems.optional("confirm", confirm, Confirm, fix) is None:
-        return
-    if config is None:
-        problems.add("confirm needs scores to choose candidates. Pass validation_config, too.")
-        return
-    if any(stage.name == confirm.name for stage in config.stages):
-        problems.add(
-            f"confirm.name={confirm.name!r} is also the name of a stage, whose metrics have it as "
-            "prefix. Pass another."
-        )
-    own = config if confirm.fn is None else confirm.fn
-    if not isinstance(own, train.ValidationConfig):
-        try:
-            own = ValidationConfig(own)
-        except ConfigError as error:
-            problems.add(f"confirm.fn={shown(confirm.fn)}: {' '.join(str(error).split())}")
-            return
-    kwargs = own.task_config.fn_kwargs or {}
-    lacks = still_lacks(signature_of(own.fn), {*kwargs, "resume", "seed"})
-    if lacks:
-        problems.add(
-            f"confirm: {name_of(own.fn)} has no value for {', '.join(map(repr, lacks))}, which no "
-            "report provides in a confirmation. Pass it in task_config, give it a "
-            "default, or pass another function: Confirm(fn=...)."
-        )

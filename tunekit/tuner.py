@@ -54,13 +54,11 @@ from tunekit._ray.tuner import (
     space_of,
 )
 from tunekit.combinations import check_space, wrong_together
-from tunekit.config import ValidationConfig, check_config, check_confirm
-from tunekit.confirm import Confirm
+from tunekit.config import ValidationConfig, check_config
 from tunekit.core.advice import how_to_resume
 from tunekit.core.function_code import unseeded_split
 from tunekit.core.problems import Problems
 from tunekit.core.seeds import check_seed
-from tunekit.core.words import confirmation_in_words
 from tunekit.distributed import (
     TrainerFactory,
     check_saving,
@@ -86,7 +84,6 @@ from tunekit.loggers import validated
 from tunekit.making_room import leave_room
 from tunekit.pickles import is_whole
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints, by_default
-from tunekit.reading.sweep import confirmed, load
 from tunekit.results.grid import ValidatedResults
 from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.validating.watch import watched
@@ -171,8 +168,6 @@ class Tuner(tune.Tuner):
             each other's state. New processes are always started for other resources, for trainers
             with ``datasets`` or ``RunConfig(callbacks=)``, for backends other than torch's, and
             with ``on_pending="continue"``.
-        confirm: How :meth:`fit` confirms the winner at the sweep's end; None: not at all. With a
-            plain ``ray.tune.Tuner``, call :meth:`tunekit.Sweep.confirm`.
         seed_param: The flat name of the hyperparameter that is the random seed, such as ``"seed"``
             or ``"train_loop_config/seed"``. Trials that differ in nothing else repeat one
             configuration: :meth:`Sweep.configurations <tunekit.Sweep.configurations>`,
@@ -211,7 +206,6 @@ class Tuner(tune.Tuner):
         validation_config: ValidationConfig | None = None,
         checkpoint_policy: CheckpointPolicy | None = None,
         reuse_processes: bool = True,
-        confirm: Confirm | None = None,
         seed_param: str | None = None,
         **internal: Any,
     ):
@@ -240,7 +234,6 @@ class Tuner(tune.Tuner):
                 problems=problems,
                 constrained=bool(config.constraints),
             )
-        check_confirm(confirm, config, problems)
         check_seed(seed_param, problems)
         if seed_param is not None and config is not None and config.constraints:
             problems.add(
@@ -273,7 +266,6 @@ class Tuner(tune.Tuner):
             callbacks.append(FunctionCheckpoints(frequency or 0, bool(at_end)))
         if config is not None:
             validation = ValidationCallback(config, seed_param=seed_param)
-            validation.confirm = confirm
             validation.trainable = imported_from
             validation.owned = not is_remote()
             validation.searched = described_space(param_space)
@@ -458,17 +450,11 @@ class Tuner(tune.Tuner):
         SIGTERM handler stays in place. If the sweep ends unfinished, the command that continues it
         is logged.
 
-        With ``Tuner(confirm=...)``, the winner is confirmed at the sweep's end. If that is
-        interrupted, or fails (and ``on_failure`` is not ``"raise"``), a message says so, and the
-        results are returned as they are. A restored sweep continues the confirmation.
-
         Returns:
             The results, with validated metrics in ``get_best_result()``, ``Result.metrics``
             and ``get_dataframe()`` (the newest validated values, and ``validated_iteration``),
             ``metrics_dataframe`` (one row per iteration, NaN where it was not validated) and
-            ``best_checkpoints`` (:class:`tunekit.results.grid.ValidatedResults`). If the
-            winner was confirmed, ``get_best_result()`` returns its trial's, and ``confirmation``
-            has the confidence.
+            ``best_checkpoints`` (:class:`tunekit.results.grid.ValidatedResults`).
 
         Raises:
             tunekit.errors.ConfigError: If it was already called, or if a trial or a validation can
@@ -509,15 +495,10 @@ class Tuner(tune.Tuner):
                 for validator in validation.validators:
                     validator.check_ray = check
             around.enter_context(ended_by_sigterm())
-            results = ValidatedResults(super().fit(), validation.config.constraints)
-        if validation.confirm is None or not validation.has_ended:
-            return results
-        return _confirmed(results, settings, validation, validation.confirm)
+            return ValidatedResults(super().fit(), validation.config.constraints)
 
     def get_results(self) -> tune.ResultGrid:
         """Return the results of a finished sweep, as :meth:`fit` does.
-
-        Only :meth:`fit` and ``tunekit.load`` include a confirmation of the winner.
 
         Raises:
             RuntimeError: If the sweep has not been run.
@@ -526,34 +507,6 @@ class Tuner(tune.Tuner):
         if validation is None:
             return results
         return ValidatedResults(results, validation.config.constraints)
-
-
-def _confirmed(
-    results: tune.ResultGrid, settings: Settings, validation: ValidationCallback, confirm: Confirm
-) -> tune.ResultGrid:
-    """Confirm a finished sweep's winner; return the results with the confirmation."""
-    config = validation.config
-    try:
-        sweep = load(results.experiment_path, results.filesystem)
-        found = confirmed(sweep, confirm, own=config).confirmation
-    except KeyboardInterrupt:
-        why = "was interrupted"
-    except (TunekitError, OSError) as error:
-        if config.on_failure == "raise":
-            raise
-        why = f"has failed: {error}"
-    else:
-        if found is not None:
-            logger.info("Confirmed: %s.", confirmation_in_words(found))
-            return ValidatedResults(results, config.constraints, found)
-        why = "has failed: none of the candidates could be evaluated"
-    logger.warning(
-        "The sweep has ended and its results are complete, but the confirmation of its winner "
-        "%s. To continue it:\n%s",
-        why,
-        _how_to_continue(settings, validation),
-    )
-    return results
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from tunekit.cli.status import status_of, text_of
 from tunekit.core.constraints import standing_for
 from tunekit.core.metrics import flatten
 from tunekit.core.pareto import front as front_places
-from tunekit.reading.sweep import candidates
 from tunekit.results.grid import ValidatedResults
 from tunekit.schedulers import MOASHA
 
@@ -130,8 +129,6 @@ def test_the_best_checkpoint_keeps_the_constraints_or_is_nearest(tmp_path, bound
     assert (best.trial_id, best.iteration) == (ran.trials[index].trial_id, LENGTH)
     assert best.violation == violation
     assert loaded.ranking()[0].trial_id == best.trial_id
-    confirmed = [trial for trial, places in candidates(loaded).items() if places]
-    assert len(confirmed) == (2 if violation == 0 else 4), "only these are confirmed"
     told = best_as_text(best, str(ran.home), loaded)
     assert (f"No validated checkpoint satisfies latency_ms <= {bound}" in told) == (violation > 0)
     status = text_of(status_of(loaded, now=0.0))

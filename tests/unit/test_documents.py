@@ -35,7 +35,6 @@ from tunekit._ray.tuner import settings_of
 from tunekit.clock import SystemClock
 from tunekit.evaluation import session as sessions
 from tunekit.schedulers import MOASHA
-from tunekit.validating.ray_executor import arguments
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("[!_]*.md")])
@@ -565,30 +564,6 @@ def given_later(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) 
     yield
 
 
-def given_confirmed(
-    names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """Validations run in this process; the second trial is the best on other data."""
-    names["results"] = run_digits(folder)
-    share = {"00000": 0.90, "00001": 0.92, "00002": 0.6, "00003": 0.5}
-    names.update(
-        load_model=lambda folder: share[str(folder).rpartition("/Journey_00000_")[2][:5]],
-        count_right=lambda model, images, labels: model * len(labels),
-        batches_from=lambda seen: (([], range(500)) for _ in range(seen, 20_000, 500)),
-    )
-
-    def executor_of(config: tunekit.ValidationConfig, cache: None) -> tunekit.testing.FakeExecutor:
-        def validate(attempt: Any) -> Any:
-            request = attempt.request
-            return config.fn(request.checkpoint, **arguments(config.fn, request))
-
-        return tunekit.testing.FakeExecutor(SystemClock(), validate)  # type: ignore[arg-type]
-
-    patch.setattr(sessions, "executor_of", executor_of)
-    patch.setattr(sessions, "_start_ray", lambda *asked: None)
-    yield
-
-
 def given_storage(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """A local folder stands for the bucket."""
     bucket = folder / "bucket/sweeps"
@@ -616,7 +591,6 @@ GIVEN: dict[str, Given] = {
     "In Optuna": given_digits,
     "Compare sweeps": given_two,
     "Simulate other settings": given_digits,
-    "Confirm the winner": given_confirmed,
     "Score the checkpoints with another function": given_later,
     "Repeat with several seeds": given_seeds,
     "When the driver dies": given_digits,

@@ -262,12 +262,11 @@ def test_nothing_in_a_sweep_moves_the_cursor_or_begins_a_line(hostile, tmp_path)
         assert not any(line.lstrip().startswith("FORGED") for line in plainly.splitlines())
 
 
-@pytest.mark.parametrize(("call", "more"), [("validate", {"name": "x"}), ("confirm", {})])
-def test_a_checkpoint_with_a_link_that_leads_out_is_refused(call, more, hostile, outside):
+def test_a_checkpoint_with_a_link_that_leads_out_is_refused(hostile, outside):
     made(hostile, "harmless")
     linked(hostile, "trial_a/checkpoint_000001/weights", outside)
     with pytest.raises(tunekit.errors.ConfigError, match=r"weights.*leads out of"):
-        getattr(tunekit.load(hostile), call)(lambda checkpoint: {"accuracy": 1.0}, **more)
+        tunekit.load(hostile).validate(lambda checkpoint: {"accuracy": 1.0}, name="x")
 
 
 class Bomb:
@@ -305,8 +304,7 @@ def test_no_pickle_in_a_sweep_is_opened_by_who_reads_or_evaluates_it(
     monkeypatch.setattr(sessions, "_start_ray", lambda *asked: None)
     shown(hostile, tmp_path)
     sweep = tunekit.load(hostile).validate(lambda checkpoint: {"accuracy": 1.0}, name="x")
-    confirmed = sweep.confirm(lambda checkpoint: {"accuracy": 1.0})
-    assert {"x/accuracy", "confirmed/accuracy"} <= set(confirmed.reports)
+    assert "x/accuracy" in sweep.reports
     assert not opened(canary)
     # The controls: each of them goes off.
     read(hostile, unpickle=True)

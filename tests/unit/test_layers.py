@@ -26,7 +26,7 @@ FLOORS = [
     {"errors"},
     {"core", "extras"},
     {"pickles"},
-    {"_ray", "checks", "confirm", "log"},
+    {"_ray", "checks", "log"},
     {"policies", "schedulers", "stage", "training"},
     {"combinations", "config"},
     {"journal"},

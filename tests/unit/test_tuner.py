@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import signal
-import threading
 
 import pytest
 import ray
@@ -547,59 +546,3 @@ def test_what_nothing_else_asks_to_save_is_asked(tmp_path, function, settings, p
     )
     found = [one for one in settings_of(tuner).callbacks if isinstance(one, CheckpointPolicy)]
     assert list(map(repr, found)) == policies
-
-
-# The confirmation of the winner -------------------------------------------------------------------
-
-
-def yields(checkpoint):
-    yield {"accuracy": 0.5}
-
-
-def needs_epoch(checkpoint, epoch):
-    return {"accuracy": 0.5}
-
-
-def of_a_seed(checkpoint, seed):
-    return {"accuracy": 0.5}
-
-
-def confirmed_by(folder, config, confirm):
-    settings = make(folder, validation_config=config, confirm=confirm)
-    return validation_of(settings).confirm
-
-
-def test_how_the_winner_is_confirmed_is_checked_before_the_sweep_begins(tmp_path):
-    config = tunekit.ValidationConfig
-    confirm = tunekit.Confirm(fn=of_a_seed)
-    assert confirmed_by(tmp_path, config(yields), confirm) == confirm
-    given = train.ValidationTaskConfig(fn_kwargs={"epoch": 3})
-    for fn in (None, yields, config(needs_epoch, given)):
-        confirmed_by(tmp_path, config(needs_epoch, given), tunekit.Confirm(fn=fn))
-    confirmed_by(tmp_path, config(needs_epoch), None)  # a report may bring it
-    lock = threading.Lock()
-    full = config(validate, stages=[tunekit.Stage("confirmed", validate)])
-    for wrong, by, said in [
-        *(
-            (config(needs_epoch), tunekit.Confirm(fn=fn), "needs_epoch has no value for 'epoch', ")
-            for fn in (None, needs_epoch, config(needs_epoch))
-        ),
-        (config(validate), 5, "confirm=5 is of type int"),
-        (config(validate), tunekit.Confirm(fn=lambda checkpoint: lock), "cannot be sent"),
-        (full, tunekit.Confirm(), "is also the name of a stage"),
-        (None, tunekit.Confirm(), "Pass validation_config, too"),
-    ]:
-        with pytest.raises(tunekit.errors.ConfigError, match=said):
-            confirmed_by(tmp_path, wrong, by)
-
-
-@pytest.mark.parametrize(
-    ("said", "confirms", "in_full"),
-    [(None, False, True), (None, True, False), (True, True, True), (False, False, False)],
-)
-def test_the_best_is_evaluated_in_full_unless_it_is_confirmed(tmp_path, said, confirms, in_full):
-    for sequential in [tunekit.Sequential(best_in_full=said)] + [None] * (said is None):
-        config = tunekit.ValidationConfig(yields, sequential=sequential)
-        confirm = tunekit.Confirm() if confirms else None
-        validation = validation_of(make(tmp_path, validation_config=config, confirm=confirm))
-        assert validation.best_in_full is in_full

@@ -13,7 +13,6 @@ from tunekit.core.metrics import flatten
 from tunekit.core.seeds import Ending
 from tunekit.core.words import (
     comparison_in_words,
-    confirmation_in_words,
     mean_in_words,
     number,
     place_in_words,
@@ -23,7 +22,6 @@ from tunekit.core.words import (
 from tunekit.reading.findings import (
     BestCheckpoint,
     best_in_short,
-    confirmation_in_short,
     over_seeds,
 )
 from tunekit.reading.sweep import Sweep, newest_differs
@@ -45,7 +43,6 @@ def best_as_data(found: BestCheckpoint, sweep: Sweep) -> dict[str, Any]:
         "mode": str(sweep.mode),
         **best_in_short(found),
         "metrics": found.metrics,
-        "confirmation": found.confirmation and confirmation_in_short(found.confirmation),
         **over_seeds,
     }
 
@@ -58,8 +55,6 @@ def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
         click.style(printable(f"{found.metric} {number(found.score)}"), bold=True)
         + printable(f" ({sweep.mode}): trial {found.trial_id} at {at}")
     ]
-    if found.confirmation is not None:
-        lines.append(printable(f"confirmed: {confirmation_in_words(found.confirmation)}"))
     if found.violation:
         limits = ", ".join(one.text for one in sweep.constraints)
         lines.append(printable(f"No validated checkpoint satisfies {limits}; this one is closest."))

@@ -27,9 +27,8 @@ from tunekit.cli.evaluations import scores_as_data, scores_as_text
 from tunekit.cli.layout import terminal_width, width_of_output
 from tunekit.cli.list import RESULTS, listing, listing_as_text, newest_or_given
 from tunekit.cli.status import status_of, text_of
-from tunekit.cli.trainables import importable_here, lasting, trainable_at
+from tunekit.cli.trainables import lasting, trainable_at
 from tunekit.config import ValidationConfig
-from tunekit.core.confirmation import CONFIRMED
 from tunekit.core.later_validations import ALL
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.values import number as as_number
@@ -111,8 +110,8 @@ def tunekit() -> None:
 
     PATH is a sweep's folder, storage_path/name of its RunConfig (by default ~/ray_results/NAME), as
     in results.experiment_path. It may be a URI, such as s3://bucket/digits. Without PATH, a command
-    uses the newest sweep below ~/ray_results, and prints its path. Only resume, validate and
-    confirm start Ray, and only resume, stop, pause, continue and add change the course of a sweep.
+    uses the newest sweep below ~/ray_results, and prints its path. Only resume and
+    validate start Ray, and only resume, stop, pause, continue and add change the course of a sweep.
 
     \b
     A first sweep and its results:
@@ -124,7 +123,7 @@ def tunekit() -> None:
     Exit codes:
       0  success
       1  something failed while it ran: the storage, a damaged journal, a resumed sweep that did not
-         finish or whose trials all failed, a checkpoint that validate or confirm could not score;
+         finish or whose trials all failed, a checkpoint that validate could not score;
          or a required extra is not installed
       2  wrong usage, such as a PATH that is not a sweep with validation
       3  nothing to show yet: no validated score (best)
@@ -220,11 +219,10 @@ def status(
 def best(path: str, by: str | None, as_json: bool, **goal: str | None) -> None:
     """Show the best validated checkpoint, its score and its hyperparameters.
 
-    If the winner was confirmed (tunekit confirm), that one is shown, with its confidence. A sweep
-    by several metrics (MOASHA) has a Pareto front instead, which is listed unless --metric names
-    one. Otherwise, if the seed is known, it is the best checkpoint of the configuration with the
-    best mean over seeds; the mean is printed with its interval, and whether it differs from that of
-    the next configuration.
+    A sweep by several metrics (MOASHA) has a Pareto front instead, which is listed unless --metric
+    names one. Otherwise, if the seed is known, it is the best checkpoint of the configuration with
+    the best mean over seeds; the mean is printed with its interval, and whether it differs from
+    that of the next configuration.
 
     \b
     Examples:
@@ -365,7 +363,7 @@ def validate(
     own: dict[str, Any] = {"name": name, "cache": cache and absolute(cache), "replace": replace}
     with _on_ray(as_json):
         sweep = sweep.validate(fn, which, **own)
-    _print_scores(sweep, name, path, as_json, confirms=False)
+    _print_scores(sweep, name, path, as_json)
 
 
 def _follow(path: str, fn: Any, cache: str | None, as_json: bool, **options: Any) -> None:
@@ -398,13 +396,13 @@ def _follow(path: str, fn: Any, cache: str | None, as_json: bool, **options: Any
         follow(path, config, notify=show, **options)
 
 
-def _print_scores(sweep: Sweep, name: str, path: str, as_json: bool, *, confirms: bool) -> None:
+def _print_scores(sweep: Sweep, name: str, path: str, as_json: bool) -> None:
     known = scores_as_data(sweep, name)
     if as_json:
         _print_json(known)
     else:
         click.echo(scores_as_text(known, path))
-    if known["unscored"] or (confirms and known["confirmation"] is None):
+    if known["unscored"]:
         raise click.exceptions.Exit(1)
 
 
@@ -422,64 +420,6 @@ def _on_ray(as_json: bool) -> Iterator[None]:
         finally:
             if started:
                 ray.shutdown()
-
-
-@tunekit.command(short_help="Confirm the winner: evaluate the best checkpoints again.")
-@_path
-@_fn(
-    help="As in tunekit validate; by default the sweep's own function and settings.",
-)
-@_option(
-    "--top",
-    type=click.IntRange(1),
-    default=5,
-    help="Evaluate the best checkpoint of each of the top N trials.",
-)
-@_option(
-    "--confidence",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.95,
-    help="The probability that the winner is the best of them.",
-)
-@_option(
-    "--max-rounds",
-    type=click.IntRange(1),
-    default=10,
-    help="The maximum number of seeds, if the function takes seed.",
-)
-@_goal
-@_seed
-@_json
-def confirm(
-    path: str,
-    where: str | None,
-    top: int,
-    confidence: float,
-    max_rounds: int,
-    as_json: bool,
-    **goal: str | None,
-) -> None:
-    """Confirm the winner of a sweep: evaluate its best checkpoints again.
-
-    The best of many noisy scores is biased upward. Each candidate is evaluated until it can no
-    longer win or the winner is certain: by a generator as far as needed, by a function of a seed in
-    rounds, by any other function once (tunekit.Confirm). From then on, status, best and report use
-    the confirmed winner. After Ctrl-C, the same command continues. It starts Ray, or joins the
-    cluster at RAY_ADDRESS.
-
-    \b
-    Examples:
-      tunekit confirm ~/ray_results/digits
-      tunekit confirm ~/ray_results/digits --fn evals.py:validate --top 3 --confidence 0.99
-      tunekit best ~/ray_results/digits
-    """
-    sweep = load(path, **goal)
-    importable_here()
-    fn = None if where is None else trainable_at(where, "--fn")
-    how: dict[str, Any] = {"top": top, "confidence": confidence, "max_rounds": max_rounds}
-    with _on_ray(as_json):
-        sweep = sweep.confirm(fn, **how)
-    _print_scores(sweep, CONFIRMED, path, as_json, confirms=True)
 
 
 @tunekit.command(short_help="Write a sweep's report: one HTML file.")

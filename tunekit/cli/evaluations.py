@@ -1,4 +1,4 @@
-"""The results of later validations or of a confirmation, as data and as text."""
+"""The results of later validations, as data and as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunekit.cli.layout import WIDTH, cut, grid
-from tunekit.core.confirmation import CONFIRMED
 from tunekit.core.values import number as as_number
 from tunekit.core.words import number, place_in_words, printable
 from tunekit.reading.findings import later_scores, names_in
@@ -21,8 +20,6 @@ def scores_as_data(sweep: Sweep, name: str) -> dict[str, Any]:
 
     - ``name``, ``function``; ``metric``: the one that the sweep is ranked by;
     - ``scored``, ``unscored``: how many checkpoints have a score, and how many do not;
-    - ``confirmation``: as in :meth:`tunekit.Sweep.summary`, and ``checkpoint``, the path of the
-      winner's, if these are the scores of a confirmation; otherwise None;
     - ``rows``: as in :func:`tunekit.reading.findings.later_scores`.
 
     Args:
@@ -30,17 +27,13 @@ def scores_as_data(sweep: Sweep, name: str) -> dict[str, Any]:
         name: The prefix of the metrics' names.
     """
     rows = later_scores(sweep.timeline, name, sweep.metric, sweep.mode)
-    summary = sweep.summary()
-    confirmation = summary["confirmation"] if name == CONFIRMED else None
     scored = sum(row["status"] == "validated" for row in rows)
     return {
         "name": name,
-        "function": summary["later"].get(name, {}).get("function"),
+        "function": sweep.summary()["later"].get(name, {}).get("function"),
         "metric": sweep.metric,
         "scored": scored,
         "unscored": len(rows) - scored,
-        "confirmation": confirmation,
-        "checkpoint": confirmation and sweep.best().path,
         "rows": rows,
     }
 
@@ -52,7 +45,7 @@ def scores_as_text(known: Mapping[str, Any], path: str) -> str:
         >>> row = {"trial_id": "a", "generation": 0, "iteration": 3, "status": "validated"}
         >>> row |= {"score": 0.9, "metrics": {"robust/accuracy": 0.7}, "cached": True}
         >>> known = {"name": "robust", "function": "evals:robust", "metric": "accuracy"}
-        >>> known |= {"scored": 1, "unscored": 0, "confirmation": None, "rows": [row]}
+        >>> known |= {"scored": 1, "unscored": 0, "rows": [row]}
         >>> print(scores_as_text(known, "/digits"))
         robust: evals:robust has validated 1 checkpoint (1 from the cache)
         <BLANKLINE>
@@ -62,7 +55,7 @@ def scores_as_text(known: Mapping[str, Any], path: str) -> str:
         tunekit best /digits --metric robust/accuracy --mode max    # or min
     """
     known = printable(known)
-    rows, count, confirmation = known["rows"], known["scored"], known["confirmation"]
+    rows, count = known["rows"], known["scored"]
     cached = sum(row["cached"] for row in rows)
     head = f"{known['name']}: {known['function']} has validated {count} checkpoint"
     head += "s" * (count != 1) + (f" ({cached} from the cache)" if cached else "")
@@ -81,9 +74,7 @@ def scores_as_text(known: Mapping[str, Any], path: str) -> str:
             why = f"{row['status'].replace('_', ' ')}: {row['reason'] or 'it has not ended'}"
             where = f"{row['trial_id']} at {place_in_words(row['generation'], row['iteration'])}"
             lines.append(cut(f"{where}: {why}", WIDTH))
-    way = f"tunekit best {shlex.quote(path)}"
-    if confirmation is not None:
-        lines += ["", confirmation["in_words"], "", way]
-    elif names:
+    if names:
+        way = f"tunekit best {shlex.quote(path)}"
         lines += ["", f"{way} --metric {shlex.quote(names[0])} --mode max    # or min"]
     return "\n".join(lines)

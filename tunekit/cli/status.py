@@ -186,8 +186,6 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
         lines.append(("best", f"no validated {status['metric']} yet"))
     if status["configuration"] is not None:
         lines.append(("over seeds", _over_seeds(status["configuration"])))
-    if status["confirmation"] is not None:
-        lines.append(("confirmed", status["confirmation"]["in_words"]))
     trials = _kinds({_as_of(status, kind): count for kind, count in status["trials"].items()})
     ranking = status["ranking"]
     stopped = sum(bool(row["stopped"] and not row["by_hand"]) for row in ranking)

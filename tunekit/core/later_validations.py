@@ -1,9 +1,8 @@
 """Later validations: those of a sweep's checkpoints by another function, after the sweep.
 
-A confirmation of the winner is one of them. Each of its rounds, if any, has its seed in place of
-the stage's name. Each session of later validations has its own journal next to the sweep's. The
-first line names the function and the prefix of its metrics' names; the other lines are events as in
-the sweep's own journal.
+Each session of later validations has its own journal next to the sweep's. The first line names the
+function and the prefix of its metrics' names; the other lines are events as in the sweep's own
+journal.
 """
 
 from __future__ import annotations
@@ -142,12 +141,6 @@ class LaterSession:
             "or had other code or arguments then, so they cannot be compared with new scores"
         )
 
-    @property
-    def confirms(self) -> Mapping[str, Any] | None:
-        """Return its record of the confirmation that it is part of; None if there is none."""
-        about: Mapping[str, Any] | None = self.head.get("confirm")
-        return about
-
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each validation, as in :attr:`tunekit.core.timeline.Timeline`."""
@@ -210,18 +203,18 @@ def in_force(sessions: Iterable[LaterSession], sweep: float | None) -> list[Late
 
 
 def rows_of(sessions: Iterable[LaterSession]) -> list[dict[str, Any]]:
-    """Return a row for each validation of sessions of one name.
+    """Return a row for each validation, under each name.
 
     Args:
         sessions: The sessions in force, oldest first. Outcomes of a later one replace those of an
             earlier one, except that a failure does not replace a score.
     """
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
     for session in sessions:
         own = {"stage": session.name, "function": session.function}
         for row in session.rows:
-            known = found.get(row["id"])
+            known = found.get((session.name, row["id"]))
             if known is None or known["status"] != "validated" or row["status"] == "validated":
                 again = row["status"] == "validated" and not row["attempts"]
-                found[row["id"]] = {**row, **own, "cached": row["cached"] or again}
+                found[session.name, row["id"]] = {**row, **own, "cached": row["cached"] or again}
     return list(found.values())

@@ -77,13 +77,6 @@ class _Parameter(_Kind, total=False):
     choices: list[Any]
 
 
-class _Confirm(TypedDict):
-    candidates: list[str] | dict[str, Any]
-    metric: str
-    mode: str
-    confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)]
-
-
 class _Begin(TypedDict):
     n: Annotated[int, msgspec.Meta(ge=1, le=MOST)]
     begins: bool
@@ -112,7 +105,6 @@ class _Head(_Begin, total=False):
     name: str
     function: str
     fingerprint: str | None
-    confirm: _Confirm
 
 
 def check_head(head: Mapping[str, Any]) -> None:

@@ -31,8 +31,7 @@ class Sequential:
         best_in_full: Whether a checkpoint that may be the sweep's best so far is evaluated in full,
             whatever the scheduler would decide. The winner is then chosen by all examples. With
             False, far fewer examples are evaluated, and the best score is one of several close
-            estimates, which :class:`tunekit.Confirm` can distinguish. None: False if
-            ``Tuner(confirm=...)`` is set, True otherwise.
+            estimates.
 
     Raises:
         tunekit.errors.ConfigError: If ``confidence`` is not between 0 and 1, a number of examples
@@ -41,13 +40,13 @@ class Sequential:
 
     Example:
         >>> Sequential(min_examples=500)
-        Sequential(confidence=0.95, min_examples=500, max_examples=None, best_in_full=None)
+        Sequential(confidence=0.95, min_examples=500, max_examples=None, best_in_full=True)
     """
 
     confidence: float = 0.95
     min_examples: int = 200
     max_examples: int | None = None
-    best_in_full: bool | None = None
+    best_in_full: bool = True
 
     def __post_init__(self) -> None:
         problems = Problems("Sequential")

@@ -112,23 +112,6 @@ def takes_resume(fn: Callable[..., Any]) -> bool:
     return "resume" in _arguments(signature_of(fn))
 
 
-def takes_seed(fn: Callable[..., Any], kwargs: Collection[str] = ()) -> bool:
-    """Return whether a validation function can be called again with another ``seed``.
-
-    Args:
-        fn: The function; it has to name the parameter.
-        kwargs: The keyword arguments that it always gets; a seed among them is fixed.
-
-    Example:
-        >>> takes_seed(lambda checkpoint, seed=0: {}), takes_seed(lambda checkpoint, **more: {})
-        (True, False)
-        >>> takes_seed(lambda checkpoint, seed=0: {}, kwargs=["seed"])
-        False
-    """
-    named = _arguments(signature_of(fn))
-    return "seed" in named and named["seed"].kind not in _VARIABLE and "seed" not in kwargs
-
-
 def is_generator(fn: Callable[..., Any]) -> bool:
     """Return whether a validation function is a generator, as far as can be seen.
 

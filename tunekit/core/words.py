@@ -6,7 +6,6 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tunekit.core.confirmation import Confirmed
 from tunekit.core.seeds import Comparison, MeanEstimate
 
 # The most hyperparameters in a configuration's name.
@@ -165,37 +164,6 @@ def mean_in_words(estimate: MeanEstimate) -> str:
     if estimate.low == estimate.low:
         told += f" (95 % interval {number(estimate.low)} to {number(estimate.high)})"
     return told
-
-
-def confirmation_in_words(found: Confirmed) -> str:
-    """Return the best candidate, and with which confidence, in words.
-
-    Example:
-        >>> from tunekit.core.confirmation import Candidate, Confirmed
-        >>> a, b = Candidate("a", 0, 3, 0.8, 0.7, 0.9), Candidate("b", 0, 2, 0.6, 0.5, 0.65)
-        >>> known = ("validate", "accuracy", "max", "trial", 0.95)
-        >>> confirmation_in_words(Confirmed(*known, a, True, 0.95, (a,), (a, b)))
-        'trial a at iteration 3 is the best of 2 at 95 %'
-        >>> confirmation_in_words(Confirmed(*known, a, True, 1.0, (a,), (a, b)))
-        'trial a at iteration 3 is the best of 2, each evaluated in full'
-        >>> confirmation_in_words(Confirmed(*known, a, False, 0.0, (a, b), (a, b)))
-        'trial a at iteration 3 leads, and the two can hardly be told apart: a and b'
-    """
-    winner = f"trial {found.winner.trial_id} at {place_in_words(*found.winner.place)}"
-    count = sum(one.mean is not None for one in found.candidates)
-    left = [one.trial_id for one in found.contenders]
-    if not found.certain:
-        several = "the two" if len(left) == 2 else f"{len(left)} of {count}"
-        names = f"{', '.join(left[:-1])} and {left[-1]}"
-        told = f"{winner} leads, and {several} can hardly be told apart: {names}"
-    elif count == 1:
-        told = f"{winner} is the only one"
-    elif found.sure == 1:
-        told = f"{winner} is the best of {count}, each evaluated in full"
-    else:
-        told = f"{winner} is the best of {count} at {100 * found.sure:.3g} %"
-    missing = len(found.candidates) - count
-    return told + (f"; {missing} could not be evaluated" if missing else "")
 
 
 def comparison_in_words(comparison: Comparison) -> str:

@@ -22,7 +22,6 @@ from tunekit._ray.controller import Controller, fail_for_good
 from tunekit._ray.progress import Display
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import ValidationConfig, check_config
-from tunekit.confirm import Confirm
 from tunekit.core.advice import how_to_resume
 from tunekit.core.commands import (
     Ask,
@@ -95,7 +94,7 @@ _PAUSE_S = 0.02
 
 # The saved attributes: constructor arguments, and settings made later.
 _GIVEN = ("config", "_given", "_stage_executors")
-_SET = ("seed_param", "confirm", "trainable", "searched", "owned", "_loggers")
+_SET = ("seed_param", "trainable", "searched", "owned", "_loggers")
 
 _NOT_BY_RAY = (
     "ray.tune.Tuner.restore ignores tunekit's records of this sweep: trials would fail, and "
@@ -148,8 +147,6 @@ class ValidationCallback(tune.Callback):
         check_seed(seed_param, problems)
         problems.raise_any()
         self.config, self.seed_param = config, seed_param
-        #: How the winner is confirmed at the end; None if it is not.
-        self.confirm: Confirm | None = None
         self._given, self._stage_executors = (executor, clock), stage_executors
         #: The sweep's clock.
         self.clock = clock or SystemClock()
@@ -299,12 +296,8 @@ class ValidationCallback(tune.Callback):
 
     @property
     def best_in_full(self) -> bool:
-        """Return whether a score that may be the best so far is evaluated in full.
-
-        Unless ``sequential`` sets it, it is True if the winner is not confirmed at the end.
-        """
-        setting = None if self.config.sequential is None else self.config.sequential.best_in_full
-        return self.confirm is None if setting is None else setting
+        """Return whether a score that may be the best so far is evaluated in full."""
+        return self.config.sequential is None or self.config.sequential.best_in_full
 
     # Wiring ------------------------------------------------------------------------------------
 

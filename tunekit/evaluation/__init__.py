@@ -1,9 +1,9 @@
-"""Evaluations that no decision depends on: stages, confirming the winner, followed folders.
+"""Evaluations that no decision depends on: stages, later validations, followed folders.
 
 Each is an :class:`~tunekit.evaluation.evaluation.Evaluation`: a
 :class:`~tunekit.evaluation.evaluation.Source` of checkpoints, a function with its resources, a
 journal and a cache. Further stages follow a sweep and write into its journal
 (:mod:`tunekit.evaluation.stages`). A :class:`~tunekit.evaluation.session.Session` has its own
-journal: next to the sweep's for later validations and a confirmation, instead of a sweep's for a
-followed folder (:mod:`tunekit.evaluation.following`).
+journal: next to the sweep's for later validations, instead of a sweep's for a followed folder
+(:mod:`tunekit.evaluation.following`).
 """

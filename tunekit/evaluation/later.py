@@ -1,28 +1,20 @@
-"""Validate checkpoints of a sweep with another function, and confirm its winner."""
+"""Validate checkpoints of a sweep with another function."""
 
 from __future__ import annotations
 
-import copy
-import json
 import logging
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow.fs
-from ray import train
 
-from tunekit._ray.storage import TUNER_FILE, paths_in
-from tunekit._ray.tuner import callbacks_in
+from tunekit._ray.storage import paths_in
 from tunekit.config import ValidationConfig
-from tunekit.confirm import Confirm
-from tunekit.core.confidence import Interval
-from tunekit.core.confirmation import CONFIRMED, Race
-from tunekit.core.engine import JudgedBy
 from tunekit.core.estimates import Estimate
-from tunekit.core.events import Event, ValidationEstimated, ValidationKey, relocated
+from tunekit.core.events import Event, ValidationEstimated, relocated
 from tunekit.core.failures import place_of
 from tunekit.core.later_validations import (
     ALL,
@@ -35,10 +27,9 @@ from tunekit.core.later_validations import (
 )
 from tunekit.core.metric_names import meant
 from tunekit.core.problems import Problems, shown
-from tunekit.core.sequential import Sequential, gathered, spread
-from tunekit.core.signatures import is_generator, name_of, signature_of, still_lacks, takes_seed
+from tunekit.core.signatures import name_of, signature_of, still_lacks
 from tunekit.core.timeline import Timeline
-from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.validation import Request
 from tunekit.evaluation.evaluation import Source
 from tunekit.evaluation.session import Session
 from tunekit.file_checkpoint import checkpoint_at
@@ -47,7 +38,7 @@ from tunekit.journal.home import Home
 from tunekit.journal.journal import later_sessions, record_of
 from tunekit.journal.storage import Folder, folder_at
 from tunekit.validating.cache import ValidationCache
-from tunekit.validating.fingerprint import essence, fingerprint
+from tunekit.validating.fingerprint import fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -98,9 +89,7 @@ def validate_later(
         call.problems.add("fn has no name to show its metrics under. Pass name='robust'.")
     else:
         call.check_name("the function's own name, " if name is None else "")
-    if call.called == CONFIRMED:
-        call.problems.add(f"name={CONFIRMED!r} is used by Sweep.confirm. Pass another name.")
-    call.check_call(given=())
+    call.check_call()
     kwargs = config.task_config.fn_kwargs or {}
     call.mark = fingerprint(config.fn, sorted(kwargs.items()))
     other = call.other()
@@ -132,125 +121,8 @@ def validate_later(
         call.run(source, hits, cache=scores)
 
 
-def confirm_winner(
-    swept: Swept,
-    settings: Confirm,
-    *,
-    metric: str,
-    mode: str,
-    by: str,
-    validated: int,
-    functions: Collection[str],
-    own: ValidationConfig | None = None,
-) -> None:
-    """Re-evaluate the best checkpoints of a sweep; see :meth:`tunekit.Sweep.confirm`.
-
-    Args:
-        swept: The sweep, whose trials are ranked in the order in which candidates are chosen.
-        settings: The user's settings.
-        metric: The metric to compare them by, as a flat name.
-        mode: ``"min"`` or ``"max"``.
-        by: ``"trial"``, or ``"configuration"`` if each ranked trial represents one.
-        validated: How many checkpoints the sweep itself has validated.
-        functions: The names of the sweep's own validation functions.
-        own: The sweep's own settings; if None, they are read when they are needed.
-    """
-    fn = settings.fn
-    if isinstance(fn, train.ValidationConfig):
-        config = ValidationConfig.of(fn)
-    else:
-        config = ValidationConfig(fn) if fn is not None else own or _own(swept)
-    call = _Call("Sweep.confirm", swept, config, called=settings.name)
-    call.check_name()
-    call.check_call(given=("resume", "seed"))
-    requests = call.requests(settings.top, called="top")
-    call.problems.raise_any()
-    kwargs = config.task_config.fn_kwargs or {}
-    in_rounds = not is_generator(config.fn) and takes_seed(config.fn, kwargs)
-    same_examples = fn is None or name_of(config.fn) in functions
-    about: dict[str, Any] = {
-        "metric": metric,
-        "mode": mode,
-        "by": by,
-        "confidence": settings.confidence,
-        "candidates": [request.id for request in requests],
-        "chosen_from": max(validated, len(requests)) if same_examples else None,
-        "max_rounds": settings.max_rounds if in_rounds else None,
-    }
-    code = essence(config.fn) or config.fn
-    call.mark = fingerprint(code, sorted(kwargs.items()), json.dumps(about, sort_keys=True))
-    here, known = call.former()
-    source = _Confirmation(requests, about)
-    for key, metrics in known.items():
-        source.race.take(key, Status.VALIDATED.value, metrics)
-    hits = [(source.request(key), known[key]) for key in known if key not in here]
-    if not hits and not source.wanted():
-        logger.info("The winner is already confirmed, under the name %r.", settings.name)
-        return
-    call.config = copy.copy(config)
-    call.config.sequential = Sequential(
-        confidence=source.race.each, min_examples=1, best_in_full=False
-    )
-    events = call.events if fn is None else ()
-    call.run(source, hits, confirm=about, events=events)
-
-
-class _Confirmation(Source):
-    """Supply each candidate once, or the remaining candidates with a new seed in each round.
-
-    Args:
-        requests: The requests for the candidates, the best ranked first.
-        about: As for :class:`~tunekit.core.confirmation.Race`.
-    """
-
-    def __init__(self, requests: Sequence[Request], about: Mapping[str, Any]):
-        super().__init__(requests)
-        self.race = Race(about)
-        self._metric = about["metric"]
-        self._in_rounds = about["max_rounds"] is not None
-        self._of = {request.id: request for request in requests}
-        self._stopped: set[str] = set()
-
-    def request(self, key: str) -> Request:
-        """Return the request for a validation of a candidate, in rounds with its seed."""
-        parsed = ValidationKey.parse(key)
-        request = self._of[str(parsed.first)]
-        if not parsed.stage:
-            return request
-        seed = int(parsed.stage.removeprefix("seed"))
-        return replace(request, stage=parsed.stage, kwargs={**request.kwargs, "seed": seed})
-
-    def wanted(self) -> Sequence[Request]:
-        return [self.request(str(key)) for key in self.race.wanted()]
-
-    @property
-    def judged_by(self) -> JudgedBy:
-        return JudgedBy(frozenset({self._metric}))  # the race accepts only finite numbers
-
-    def alike(self, request: Request, name: str, interval: Interval) -> bool:
-        if self.race.enough(request.id, interval):
-            self._stopped.add(request.id)
-        return request.id in self._stopped
-
-    def take(self, outcome: Outcome) -> Outcome:
-        request, metrics = outcome.request, outcome.metrics
-        if outcome.validated and self.race.value(metrics) is None:
-            there = ", ".join(map(repr, metrics))
-            reason = (
-                f"returned no finite number {self._metric!r}, only {there}, but the winner is "
-                "confirmed by that metric. Return it, or rank the sweep by another one"
-            )
-            outcome = replace(outcome, status=Status.FAILED, metrics={}, reason=reason)
-        elif outcome.validated and not self._in_rounds and request.id not in self._stopped:
-            # The mean is over all examples, and so is exact.
-            exact = {name: Interval(one.mean, one.mean) for name, one in request.known.items()}
-            outcome = replace(outcome, metrics=spread(gathered(metrics, request.known), exact))
-        self.race.take(request.id, outcome.status.value, outcome.metrics)
-        return outcome
-
-
 class _Call:
-    """The common part of both calls: checkpoints, the metrics' prefix, and existing scores.
+    """A call's checks, checkpoints, prefix of the metrics' names, and existing scores.
 
     Args:
         call: The call that errors name.
@@ -279,14 +151,10 @@ class _Call:
             if wrong is not None:
                 self.problems.add(f"{whose}name={name!r} {wrong}")
 
-    def check_call(self, given: Iterable[str]) -> None:
-        """Check that the function can be called, and add any problem.
-
-        Args:
-            given: The arguments that it gets in addition to its own.
-        """
+    def check_call(self) -> None:
+        """Check that the function can be called, and add any problem."""
         kwargs = self.config.task_config.fn_kwargs or {}
-        lacks = still_lacks(signature_of(self.config.fn), {*kwargs, *given})
+        lacks = still_lacks(signature_of(self.config.fn), kwargs)
         if lacks:
             self.problems.add(
                 f"{name_of(self.config.fn)} has no value for {', '.join(map(repr, lacks))}. Pass "
@@ -316,18 +184,15 @@ class _Call:
         own = [one for one in self._sessions if one.head.get("sweep") == self.swept.began]
         return [one for one in own if one.fingerprint == self.mark]
 
-    def requests(
-        self, which: int | str | Collection[str], called: str = "checkpoints"
-    ) -> list[Request]:
+    def requests(self, which: int | str | Collection[str]) -> list[Request]:
         """Return the requests to validate the checkpoints; add any problems.
 
         Args:
             which: As for :meth:`tunekit.Sweep.validate`.
-            called: The name of that argument in the call.
         """
         wrong = list(_wrong(which, self.swept.ranked))
         for what in wrong:
-            self.problems.add(f"{called}{what}")
+            self.problems.add(f"checkpoints{what}")
         if wrong:
             return []
         swept = self.swept
@@ -383,8 +248,6 @@ class _Call:
         source: Source,
         known: Iterable[tuple[Request, Metrics]],
         *,
-        confirm: Mapping[str, Any] | None = None,
-        events: Iterable[Event] = (),
         cache: ValidationCache | None = None,
     ) -> None:
         """Run a session.
@@ -392,16 +255,12 @@ class _Call:
         Args:
             source: The checkpoints.
             known: Earlier scores of the same function and arguments.
-            confirm: For a confirmation, its description in the journal.
-            events: The sweep's own events, if its estimates used the same examples.
             cache: As for :class:`~tunekit.evaluation.session.Session`.
         """
-        before = [*events, *(event for one in self._same for event in one.events)]
-        source.estimates = _estimates(before)
+        source.estimates = _estimates(event for one in self._same for event in one.events)
         head = {"sweep": self.swept.began, "name": self.called, "fingerprint": self.mark}
-        about = head if confirm is None else {**head, "confirm": confirm}
         session = Session(self._folder, self._home, self.config, cache)
-        session.run(source, known, call=self._call, about=about)
+        session.run(source, known, call=self._call, about=head)
 
 
 def _scores(sessions: Iterable[LaterSession]) -> dict[str, Metrics]:
@@ -412,28 +271,6 @@ def _scores(sessions: Iterable[LaterSession]) -> dict[str, Metrics]:
 def _estimates(events: Iterable[Event]) -> dict[str, Mapping[str, Estimate]]:
     """Return the newest estimates that validations have yielded, by ID."""
     return {event.id: event.estimates for event in events if isinstance(event, ValidationEstimated)}
-
-
-def _own(swept: Swept) -> ValidationConfig:
-    """Return the sweep's own validation settings, as Tune saved them."""
-    folder = folder_at(swept.filesystem, swept.path)
-    why = f"there is no {TUNER_FILE}"
-    if TUNER_FILE in folder.names(""):
-        try:
-            callbacks = callbacks_in(folder.read(TUNER_FILE))
-        except Exception as error:  # unpickling can raise anything
-            why = f"{TUNER_FILE} cannot be read: {type(error).__name__}: {error}"
-        else:
-            for callback in callbacks:
-                found = getattr(callback, "config", None)
-                if isinstance(found, ValidationConfig):
-                    return found
-            why = f"{TUNER_FILE} has none, because the sweep was run with ray.tune.Tuner"
-    problems = Problems("Sweep.confirm")
-    problems.add(
-        f"fn=None stands for the sweep's own validation function, but {why}. Pass the function."
-    )
-    raise problems.error()
 
 
 # Which checkpoints ------------------------------------------------------------------------------

@@ -6,19 +6,18 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 from ray import tune
 
-from tunekit.core.confirmation import Confirmed
 from tunekit.core.failures import kind_of
 from tunekit.core.metrics import flatten
 from tunekit.core.seeds import Comparison, Configuration, compare
 from tunekit.core.timeline import Timeline
 from tunekit.core.values import number
-from tunekit.core.words import configuration_names, confirmation_in_words
+from tunekit.core.words import configuration_names
 from tunekit.journal.lock import Driver
 
 #: The statistics of a mean over seeds.
@@ -47,8 +46,6 @@ class BestCheckpoint:
             each bound. 0 if it satisfies them; otherwise no validated checkpoint does.
         configuration: The configuration that its trial is one seed of, with the mean over seeds;
             None if trials were compared one by one.
-        confirmation: How it was confirmed to be the best, and the confidence; None if it is the
-            best by the sweep's own score. Then ``score`` may not be the best of all.
 
     Example:
         >>> found = {"metrics": {"accuracy": 0.9}, "config": {"lr": 0.1}, "path": "/sweep/a/c"}
@@ -67,7 +64,6 @@ class BestCheckpoint:
     checkpoint: tune.Checkpoint | None = field(repr=False)
     violation: float = field(default=0.0, repr=False)
     configuration: Configuration | None = field(default=None, repr=False)
-    confirmation: Confirmed | None = field(default=None, repr=False)
 
 
 # Summaries in JSON types -----------------------------------------------------------------------
@@ -190,11 +186,6 @@ def configuration_in_short(one: Configuration) -> dict[str, Any] | None:
         "seeds": one.seeds,
         **{name: None if math.isnan(value) else value for name, value in estimate.items()},
     }
-
-
-def confirmation_in_short(confirmed: Confirmed) -> dict[str, Any]:
-    """Return a confirmation's result, as fields and in words."""
-    return {**asdict(confirmed), "in_words": confirmation_in_words(confirmed)}
 
 
 # Failures --------------------------------------------------------------------------------------

@@ -18,17 +18,9 @@ import pyarrow.fs
 from tunekit._ray.storage import absolute, exists, storage_at
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import ValidationConfig
-from tunekit.confirm import Confirm
-from tunekit.core.confirmation import (
-    Confirmed,
-    confirmation_in,
-    confirmation_that_counts,
-    rows_per_checkpoint,
-    winning_score,
-)
 from tunekit.core.constraints import Constraint
 from tunekit.core.events import Event, relocated
-from tunekit.core.later_validations import LaterSession, began_of, in_force
+from tunekit.core.later_validations import LaterSession, began_of, in_force, rows_of
 from tunekit.core.metric_names import listed, meant
 from tunekit.core.metrics import flatten
 from tunekit.core.pace import Pace
@@ -54,7 +46,7 @@ from tunekit.core.story import story
 from tunekit.core.timeline import ScoredCheckpoint, Timeline
 from tunekit.core.words import number as digits
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
-from tunekit.evaluation.later import Swept, confirm_winner, validate_later
+from tunekit.evaluation.later import Swept, validate_later
 from tunekit.extras import extra
 from tunekit.file_checkpoint import checkpoint_at
 from tunekit.journal.confined import is_inside
@@ -69,7 +61,6 @@ from tunekit.reading.findings import (
     BestCheckpoint,
     best_in_short,
     configuration_in_short,
-    confirmation_in_short,
     front_in_short,
     state_of,
     summary_of,
@@ -166,11 +157,7 @@ class Sweep:
         #: The hyperparameter that is the random seed, if it is known.
         self.seed_param: str | None = seed_param or newest.get("seed_param")
         later = in_force(later, began_of(self.sessions))
-        self._confirmed = confirmation_in(later)
-        rows = [
-            {**row, "checkpoint": self._home.path(row["checkpoint"])}
-            for row in rows_per_checkpoint(later)
-        ]
+        rows = [{**row, "checkpoint": self._home.path(row["checkpoint"])} for row in rows_of(later)]
         #: The same data as rows, without pandas.
         self.timeline = Timeline(
             self._here(events), own or self.metric, self.sessions, rows, self.constraints
@@ -403,17 +390,13 @@ class Sweep:
         """Return the best validated checkpoint of the sweep.
 
         If a seed is known, this is the best checkpoint of the best configuration, not of the
-        luckiest trial: see :meth:`configurations`. If the winner was confirmed by this metric
-        (:meth:`confirm`), it is the confirmed one; ``score`` remains the sweep's own, and
-        ``confirmation`` has the confidence. If the sweep continues, the confirmation no longer
-        counts once a checkpoint is validated that is better than one of the candidates.
+        luckiest trial: see :meth:`configurations`.
 
         Args:
             metric: A validated metric, by flat name; by default the sweep's.
             mode: ``"min"`` or ``"max"``; by default the sweep's.
             scope: ``"best"``: the best of all checkpoints; ``"last"``: the best of the trials'
-                newest validated checkpoints, as in ``ResultGrid.get_best_result()``, regardless of
-                a confirmation.
+                newest validated checkpoints, as in ``ResultGrid.get_best_result()``.
             by: ``"configuration"``: the best of the configuration with the best mean over seeds;
                 ``"trial"``: the best of all trials. By default ``"configuration"`` if the sweep's
                 seed is known.
@@ -440,14 +423,9 @@ class Sweep:
             first = ranked[0].best if ranked else None
             trial_ids = [] if first is None else [first.trial_id]
         problems.raise_any()
-        confirmed = self._confirmed_by(metric, mode, by) if scope == "best" else None
-        if confirmed is not None:
-            trial_id, winning = confirmed.winner.trial_id, winning_score(confirmed, self.timeline)
-            assert winning is not None  # otherwise it would not count
-        else:
-            trial_id, winning = best_scored(self.timeline, trial_ids, metric, mode, scope)
+        trial_id, winning = best_scored(self.timeline, trial_ids, metric, mode, scope)
         of = (one for one in ranked if trial_id in [own.trial_id for own in one.repeats])
-        return self._found(trial_id, winning, metric, next(of, None), confirmed)
+        return self._found(trial_id, winning, metric, next(of, None))
 
     def pareto(self, metrics: Mapping[str, str] | None = None) -> list[BestCheckpoint]:
         """Return the checkpoints of the Pareto front: no other one is better in every metric.
@@ -489,7 +467,6 @@ class Sweep:
         winning: ScoredCheckpoint,
         metric: str,
         configuration: Configuration | None = None,
-        confirmed: Confirmed | None = None,
     ) -> BestCheckpoint:
         score, path = winning.value(metric), winning.checkpoint
         assert score is not None  # otherwise it would not be the best
@@ -508,22 +485,7 @@ class Sweep:
             checkpoint=checkpoint,
             violation=winning.violation,
             configuration=configuration,
-            confirmation=confirmed,
         )
-
-    def _confirmed_by(self, metric: str, mode: str, by: str | None) -> Confirmed | None:
-        by = by or ("configuration" if self.has_seeds else "trial")
-        return confirmation_that_counts(self._confirmed, self.timeline, metric, mode, by)
-
-    @property
-    def confirmation(self) -> Confirmed | None:
-        """Return the confirmation that :meth:`best` uses; None if the winner was not confirmed.
-
-        That is the newest one by the metric and the mode that tables are ranked by.
-        """
-        if self.metric is None or self.mode is None:
-            return None
-        return self._confirmed_by(self.metric, self.mode, None)
 
     @shown()
     def validate(
@@ -580,55 +542,9 @@ class Sweep:
         if not isinstance(config, ValidationConfig):
             config = ValidationConfig(config)
         newest = _reread(self)
-        swept = _swept(newest, candidates(newest, every=True))
+        swept = _swept(newest, ranked_checkpoints(newest))
         validate_later(swept, config, checkpoints, name=name, cache=cache, replace=replace)
         return _reread(self)
-
-    @shown()
-    def confirm(
-        self,
-        fn: ValidationConfig | ValidationFunction | None = None,
-        *,
-        top: int = 5,
-        confidence: float = 0.95,
-        max_rounds: int = 10,
-    ) -> Sweep:
-        """Re-evaluate the best checkpoints to confirm which is best; return the sweep, read again.
-
-        :class:`~tunekit.Confirm` describes the candidates and how they are evaluated. From then on,
-        :meth:`best`, ``tunekit best``, ``tunekit status`` and the report use the confirmed winner
-        and show the confidence. The sweep's own values remain in the rows, next to the confirmed
-        ones: ``confirmed/accuracy``, with ``_low``, ``_high`` and ``_n``.
-
-        The confirmation runs on Ray and is recorded like :meth:`validate`. Ctrl-C or SIGTERM ends
-        it; to continue, call this again with the same arguments. It then reuses candidates that
-        were evaluated in full, rounds that have ended, and, if the function takes ``resume``,
-        estimates that were at least a second old. Other arguments start another confirmation, which
-        replaces this one.
-
-        Args:
-            fn: As for :class:`~tunekit.Confirm`. None: the sweep's own function and settings, as
-                they were when it was started. They are unpickled from the experiment's folder, so
-                confirm only sweeps that you trust.
-            top: As for :class:`~tunekit.Confirm`.
-            confidence: Likewise.
-            max_rounds: Likewise.
-
-        Raises:
-            tunekit.errors.ConfigError: If an argument is wrong, if there is no metric to rank by,
-                if none of the checkpoints exists, if ``fn`` is None and the sweep's own function
-                cannot be read, or if the sweep or other scores have metrics of that name.
-            tunekit.errors.ValidationFailedError: If the first three validations have failed alike
-                (unless ``on_failure="ignore"``).
-            tunekit.errors.JournalError: If a journal is damaged or of another version.
-            OSError: If the storage fails.
-
-        Example:
-            >>> Sweep([], metric="accuracy", mode="max").confirm(top=3)
-            Traceback (most recent call last):
-            tunekit.errors.ConfigError: Sweep.confirm: the sweep was not read from a folder...
-        """
-        return confirmed(self, Confirm(top, fn, confidence, max_rounds))
 
     def to_optuna(
         self,
@@ -823,11 +739,9 @@ class Sweep:
           checkpoint, as in :meth:`best`; None if there is none yet, or no metric to rank by;
         - ``seed_param``: the hyperparameter that is the random seed; ``configuration``: the best
           configuration's hyperparameters, the number of ``seeds`` in its ``mean``, its ``std``,
-          and its interval, ``low`` to ``high``; both None if the seed is not known;
-        - ``confirmation``: the result of the confirmation, as the fields of
-          :class:`tunekit.core.confirmation.Confirmed`, and ``in_words``; None without one.
+          and its interval, ``low`` to ``high``; both None if the seed is not known.
         """
-        best, configuration, confirmed = None, None, self.confirmation
+        best, configuration = None, None
         if self.metric is not None and self.mode is not None:
             with suppress(MetricNotFoundError):
                 best = self.best()
@@ -847,7 +761,6 @@ class Sweep:
                 self.pareto() if len(self.objectives) > 1 else (), self.objectives
             ),
             "configuration": configuration and configuration_in_short(configuration),
-            "confirmation": confirmed and confirmation_in_short(confirmed),
         }
 
     def __repr__(self) -> str:
@@ -1038,57 +951,13 @@ def newest_differs(
         names: The names of trials in messages; by default their IDs.
     """
     newest = sweep.best(best.metric, sweep.mode, scope="last", by="trial")
-    if best.confirmation is not None or newest.path == best.path:
+    if newest.path == best.path:
         return None
     name = (names or {}).get(newest.trial_id, newest.trial_id)
     return (
         f"get_best_result() returns trial {name} at iteration {newest.iteration}, with "
         f"{best.metric} {digits(newest.score)}, because it compares each trial's newest score."
     )
-
-
-def confirmed(sweep: Sweep, settings: Confirm, own: ValidationConfig | None = None) -> Sweep:
-    """Confirm the winner of a sweep, as :meth:`Sweep.confirm` does; return the sweep, read again.
-
-    Args:
-        sweep: The sweep.
-        settings: How to confirm the winner.
-        own: The sweep's own validation settings, if known.
-    """
-    problems = Problems("Sweep.confirm")
-    if sweep.filesystem is None:
-        problems.add(_NO_FOLDER)
-    if sweep.metric is None or sweep.mode is None:
-        problems.add(
-            "the sweep has no metric or no mode to rank by. Pass both: "
-            "tunekit.load(path, metric=..., mode=...)."
-        )
-    problems.raise_any()
-    assert sweep.metric and sweep.mode  # otherwise an error was raised
-    newest = _reread(sweep)
-    ranked, by = candidates(newest), "trial"
-    if newest.has_seeds:
-        best = [one.best for one in newest.ranked_configurations()]
-        ranked = {one.trial_id: ranked[one.trial_id] for one in best if one is not None}
-        by = "configuration"
-    if settings.fn is None and sweep.metric not in newest.timeline.own_names and ranked:
-        problems.add(
-            f"trials are ranked by {sweep.metric!r}, which the sweep's own function does not "
-            f"return; it returns {listed(newest.timeline.own_names)}. Pass a function that does."
-        )
-        problems.raise_any()
-    rows = newest.timeline.validations
-    confirm_winner(
-        _swept(newest, ranked),
-        settings,
-        metric=sweep.metric,
-        mode=sweep.mode,
-        by=by,
-        validated=sum(row["status"] == "validated" for row in rows),
-        functions=[one.get("validation", {}).get("fn") for one in newest.sessions],
-        own=own,
-    )
-    return _reread(sweep)
 
 
 def _reread(sweep: Sweep) -> Sweep:
@@ -1116,16 +985,8 @@ def _swept(sweep: Sweep, ranked: Mapping[str, Sequence[tuple[int, int]]]) -> Swe
     )
 
 
-def candidates(sweep: Sweep, *, every: bool = False) -> dict[str, list[tuple[int, int]]]:
-    """Return the checkpoints that may be the best: the feasible ones, or all if none is feasible.
-
-    Args:
-        sweep: The sweep.
-        every: Whether to return the others, too.
-
-    Returns:
-        The (generation, iteration) of each trial's checkpoints, best first.
-    """
+def ranked_checkpoints(sweep: Sweep) -> dict[str, list[tuple[int, int]]]:
+    """Return the (generation, iteration) of each trial's scored checkpoints, best first."""
     standings = {}
     for one in sweep.ranking():
         scored = [] if one.best is None else sweep.timeline.scores(one.trial_id)
@@ -1134,11 +995,7 @@ def candidates(sweep: Sweep, *, every: bool = False) -> dict[str, list[tuple[int
             for score in scored
             if (standing := score.standing(str(sweep.metric), str(sweep.mode))) is not None
         )
-    every = every or all(violation for own in standings.values() for (violation, _), _ in own)
-    return {
-        trial_id: [place for (violation, _), place in own if every or not violation]
-        for trial_id, own in standings.items()
-    }
+    return {trial_id: [place for _, place in own] for trial_id, own in standings.items()}
 
 
 @contextmanager

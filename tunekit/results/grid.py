@@ -1,4 +1,4 @@
-"""The results of a sweep with validated metrics, and with the confirmation of its winner."""
+"""The results of a sweep with validated metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pandas as pd
 from ray import tune
 
 from tunekit._ray.tuner import goal_of
-from tunekit.core.confirmation import Confirmed
 from tunekit.core.constraints import Constraint, violation
 from tunekit.core.history import VALIDATED_ITERATION
 from tunekit.core.metrics import flatten
@@ -23,25 +22,14 @@ class ValidatedResults(tune.ResultGrid):
     A trial may report again after its last validated checkpoint. Tune's own table shows only that
     report, without the validated metrics that ``Result.metrics`` has.
 
-    Attributes:
-        confirmation: The winning checkpoint, with its confidence; None if the winner was not
-            confirmed.
-
     Args:
         results: Tune's results.
         constraints: The constraints on scores.
-        confirmation: The result of the confirmation, if there was one.
     """
 
-    def __init__(
-        self,
-        results: tune.ResultGrid,
-        constraints: Sequence[Constraint] = (),
-        confirmation: Confirmed | None = None,
-    ):
+    def __init__(self, results: tune.ResultGrid, constraints: Sequence[Constraint] = ()):
         self.__dict__.update(results.__dict__)
         self._constraints = constraints
-        self.confirmation = confirmation
 
     def get_best_result(
         self,
@@ -52,9 +40,8 @@ class ValidatedResults(tune.ResultGrid):
     ) -> Any:
         """Return the result of the trial that is best by a metric.
 
-        If the winner was confirmed by this metric and mode, and the scope is ``"last"`` or
-        ``"all"``, this is its trial's result. As in every result, the metrics are the last report
-        with the newest validated values; for the checkpoint itself, use
+        As in every result, the metrics are the last report with the newest validated values; for
+        the best checkpoint, use
         ``tunekit.load(results.experiment_path).best().checkpoint``.
 
         With constraints, a trial whose newest validated score satisfies them ranks before one whose
@@ -68,19 +55,8 @@ class ValidatedResults(tune.ResultGrid):
 
         Raises:
             RuntimeError: If Tune finds no best result.
-            tunekit.errors.ConfigError: If there are constraints and another scope, and the
-                confirmed winner is not the answer.
+            tunekit.errors.ConfigError: If there are constraints and another scope.
         """
-        found = self.confirmation
-        if (
-            found is not None
-            and metric in (None, found.metric)
-            and mode in (None, found.mode)
-            and scope in ("last", "all")
-        ):
-            for result in self:
-                if (result.metrics or {}).get("trial_id") == found.winner.trial_id:
-                    return result
         best = super().get_best_result(metric, mode, scope, filter_nan_and_inf)
         if not self._constraints:
             return best

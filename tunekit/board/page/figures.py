@@ -33,8 +33,8 @@ class Verdict:
     Attributes:
         best: As returned by :meth:`tunekit.Sweep.best`.
         winner: Its trial.
-        second: The next trial. None if there is none, or if a confirmation or means over seeds
-            decide instead of the sweep's own scores of single trials.
+        second: The next trial. None if there is none, or if means over seeds decide
+            instead of the sweep's own scores of single trials.
         margin: By how much the winner is better.
     """
 
@@ -81,7 +81,7 @@ class Findings:
         winner = next(one for one in self.ranked if one.trial_id == best.trial_id)
         second = self.ranked[1] if len(self.ranked) > 1 else None
         value = None if second is None else second.best_value
-        if value is None or best.confirmation is not None or best.configuration is not None:
+        if value is None or best.configuration is not None:
             return Verdict(best, winner, None, None)
         return Verdict(best, winner, second, _finite(abs(best.score - value)))
 

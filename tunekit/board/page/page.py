@@ -30,7 +30,6 @@ from tunekit.core.problems import Problems
 from tunekit.core.values import writable
 from tunekit.core.words import (
     comparison_in_words,
-    confirmation_in_words,
     differing,
     duration,
     mean_in_words,
@@ -307,7 +306,6 @@ def _environment() -> jinja2.Environment:
         raw=_raw,
         mean=mean_in_words,
         compared=comparison_in_words,
-        confirmed=confirmation_in_words,
     )
     return environment
 
