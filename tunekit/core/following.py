@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from tunekit.core.events import (
@@ -31,22 +32,46 @@ from tunekit.core.values import number
 # When a checkpoint was completed, in its report: Tune's own key, in seconds since the epoch.
 _COMPLETED = "timestamp"
 
-_WORDS = "checkpoint|ckpt|global|step|iter|iteration|epoch|model|weights|state|params|update|round"
-_SUFFIXES = "ckpt|pt|pth|bin|safetensors|pkl|npz|msgpack|keras|h5|zip|tar"
-_NAMES = (
-    re.compile(rf"(?:(?:{_WORDS})s?[-_=.]?)*(\d+)(?:\.(?:{_SUFFIXES}))?"),
-    # lightning/pytorch/callbacks/model_checkpoint.py, CHECKPOINT_JOIN_CHAR and _EQUALS_CHAR:
-    # "epoch=3-step=400.ckpt", possibly with the user's own parts in between.
-    re.compile(r"(?:.*\b)?step=(\d+).*\.ckpt"),
-    re.compile(r"(?:.*\b)?epoch=(\d+).*\.ckpt"),
+# What the number in a checkpoint's name counts; a step counts more than an epoch.
+_STEP = "step|iter|iteration|update|round|ba"
+_EPOCH = "epoch|ep"
+_CHECKPOINT = {"checkpoint", "ckpt", "snapshot"}
+_WORDS = _CHECKPOINT | {"model", "weights", "params", "state", "states", "global", "best"}
+_SUFFIXES = "ckpt|pt|pth|bin|safetensors|pkl|npz|msgpack|weights|keras|h5|hdf5|ubj|zip|tar"
+
+_SUFFIX = re.compile(rf"(?:\.(?:{_SUFFIXES}))+$")
+_OTHER_SUFFIX = re.compile(rf"\.(?!(?:{_STEP}|{_EPOCH})s?\d)[a-z][a-z0-9]*$")
+_NUMBER = r"(?<!\d)(?<!\d\.)\d+(?!\.?\d)"  # no decimal: that is a score
+_SCORE = re.compile(
+    rf"(?<![a-z])(?:[a-z]+[-_])*(?!(?:{_STEP}|{_EPOCH})s?=)[a-z]+\d*=[-+]?[\d.]+(?:e[-+]?\d+)?"
 )
+_NAMED = [
+    re.compile(one)
+    for key in (_STEP, _EPOCH)
+    for one in (
+        rf"(?<![a-z])(?:{key})s?[-_=.]?({_NUMBER})",
+        rf"({_NUMBER})[-_]?(?:{key})s?(?![a-z])",
+    )
+]
+# What lies beside checkpoints, unfinished ones, and parts of one.
+_BESIDE = re.compile(
+    r"(?<![a-z])(?:optim|optimizer|rng|scheduler|replay|buffer|vecnormalize|tmp|of)(?![a-z])"
+)
+_KEY = re.compile(rf"(?:{_STEP}|{_EPOCH})s?")
 
 # A checkpoint's files: for each relative name, its size in bytes and when it was written.
 Files = Mapping[str, tuple[int, float]]
 
 
+@lru_cache(maxsize=65536)  # a folder is listed again and again
 def step_in(name: str, pattern: str | None = None) -> int | None:
     """Return the step in a checkpoint's name; None if it is not named like a checkpoint.
+
+    The number next to "step", "iter" or the like is the step, otherwise the number next to "epoch";
+    without such a word, the only number, or the second of an epoch and a step. Scores, which are
+    decimals or follow a name and "=", do not count. A name may contain words other than those of
+    checkpoints only if it says what its number counts, and is that of a file of weights or says
+    that it is a checkpoint.
 
     Args:
         name: The name of a file or a folder.
@@ -54,17 +79,29 @@ def step_in(name: str, pattern: str | None = None) -> int | None:
             names that known frameworks use.
 
     Example:
-        >>> names = ["checkpoint-500", "step_20.pt", "epoch=3-step=400.ckpt", "7", "model.bin"]
+        >>> names = ["checkpoint-500", "a_20_steps.zip", "epoch=3-step=400.ckpt", "7", "model.bin"]
         >>> [step_in(name) for name in names]
         [500, 20, 400, 7, None]
         >>> step_in("tmp-checkpoint-500"), step_in("run7-final", r"run(\\d+)-final")
         (None, 7)
     """
-    for one in _NAMES if pattern is None else (re.compile(pattern),):
-        found = one.fullmatch(name)
-        if found is not None:
-            return int(found[1])
-    return None
+    if pattern is not None:
+        found = re.fullmatch(pattern, name)
+        return None if found is None else int(found[1])
+    name = name.lower()
+    stem = _SUFFIX.sub("", name)
+    is_file = stem != name
+    if stem[:1] in (".", "_") or _OTHER_SUFFIX.search(stem) or _BESIDE.search(stem):
+        return None
+    stem = _SCORE.sub("", stem)
+    words = set(re.findall(r"[a-z]+", stem))
+    others = {word for word in words - _WORDS if not _KEY.fullmatch(word)}
+    for named in _NAMED:
+        if (found := named.search(stem)) is not None:
+            return int(found[1]) if not others or is_file or words & _CHECKPOINT else None
+    numbers = [int(one) for one in re.findall(_NUMBER, stem)]
+    one = len(numbers) == 1 or (len(numbers) == 2 and words and numbers[0] <= numbers[1])
+    return numbers[-1] if one and not others else None
 
 
 @dataclass(frozen=True)
