@@ -282,7 +282,6 @@ def test_a_sweep_whose_last_trials_are_paused_waits_and_says_so(tmp_path, caplog
         if all(trials[n].is_finished() for n in (1, 2)) and trials[0].status == "PAUSED":
             known = tunekit.load(tmp_path / "sweep")
             shown[:] = [known.timeline.trials[trials[0].trial_id].shown_status]
-            shown.append(known.story(trials[0].trial_id))
             return next(waited) > 50
         return False
 
@@ -293,8 +292,7 @@ def test_a_sweep_whose_last_trials_are_paused_waits_and_says_so(tmp_path, caplog
         "1 trial paused by hand: 00000_00000. No other trial runs: the sweep waits for "
         "`tunekit continue` or `tunekit stop`."
     ]
-    assert shown[0] == "paused by hand" and "It is paused by hand" in shown[1]
-    assert "pause by hand: accepted" in shown[1]
+    assert shown == ["paused by hand"]
     assert ran.lengths() == {0: 6, 1: 6, 2: 6}
 
 

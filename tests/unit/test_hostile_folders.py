@@ -85,7 +85,6 @@ def shown(home: Path, scratch: Path) -> str:
     for command in (
         ("status", home),
         ("status", home, "--json"),
-        ("status", home, "--trial", "a"),
         ("best", home),
         ("best", home, "--json"),
         ("list", home.parent),
@@ -248,15 +247,12 @@ def test_nothing_in_a_sweep_moves_the_cursor_or_begins_a_line(hostile, tmp_path)
     record.close()
     for command in (
         ("status", hostile),
-        ("status", hostile, "--trial", ODD),
-        ("status", hostile, "--trial", f"{ODD}y"),
         ("best", hostile),
         ("compare", hostile, hostile),
         ("list", hostile.parent),
     ):
         result = CliRunner().invoke(commands.tunekit, [str(word) for word in command])
-        fails = command[-1] == f"{ODD}y"
-        assert result.exit_code == 2 * fails and "FORGED" in result.output, (command, result.output)
+        assert result.exit_code == 0 and "FORGED" in result.output, (command, result.output)
         plainly = re.sub(r"\x1b\[\d*m", "", result.output)  # the command's own colours
         assert all(char == "\n" or char.isprintable() for char in plainly), command
         assert not any(line.lstrip().startswith("FORGED") for line in plainly.splitlines())

@@ -41,7 +41,6 @@ from tunekit.journal.lock import TAKE_OVER
 from tunekit.journal.requests import Request, ask, in_words
 from tunekit.lab.comparison import compare as compared
 from tunekit.log import shown
-from tunekit.reading.findings import state_of
 from tunekit.reading.sweep import Sweep, load
 from tunekit.tuner import Tuner
 from tunekit.version import VERSION
@@ -165,38 +164,28 @@ def list_sweeps(folder: str, top: int, as_json: bool) -> None:
     "--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Refresh until it has ended."
 )
 @_option("--top", type=click.IntRange(1), default=20, help="The maximum length of each list.")
-@click.option("--trial", metavar="ID", help="Show one trial's history, and why it waits.")
-def status(
-    path: str, as_json: bool, watch: float | None, top: int, trial: str | None, **goal: str | None
-) -> None:
+def status(path: str, as_json: bool, watch: float | None, top: int, **goal: str | None) -> None:
     """Show the status of a sweep: running, ended or crashed.
 
     It shows trials and validations by status, where time went, what the sweep waits for, the
     ranking, and the failures, grouped by reason. It is as wide as the terminal; in a pipe, reasons
     are not cut. With --watch it refreshes; --json then prints one line each time, otherwise one
-    object. With --trial it shows the history of one trial, what it is doing and why it waits.
+    object.
 
     \b
     Examples:
       tunekit status ~/ray_results/digits --watch 5
-      tunekit status ~/ray_results/digits --trial 4f1c_00003
       tunekit status s3://bucket/digits --json | jq .best.score
     """
     while True:
         sweep, now = load(path, **goal), time.time()
-        if trial is None:
-            known = status_of(sweep, now)
-            text = text_of(known, top, terminal_width())
-        else:
-            text = sweep.story(trial, now)
-            state = state_of(sweep.timeline.end, sweep.driver)
-            known = {"trial_id": trial, "state": state, "story": text.splitlines()}
+        known = status_of(sweep, now)
         if as_json:
             _print_json(known, indent=None if watch else 2)
         else:
             if watch and sys.stdout.isatty():
                 click.clear()
-            click.echo(text + "\n" * bool(watch))
+            click.echo(text_of(known, top, terminal_width()) + "\n" * bool(watch))
         if watch is None or known["state"] not in ("open", "running"):
             return
         try:

@@ -255,11 +255,11 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
     shown = every[:top]
     generations = any(row["generation"] for row in every)
     scored = [name for name in ("best", "last") if any(row["last"] is not None for row in shown)]
-    varied = _varied(every)
+    varied, awaited = _varied(every), _awaited(status["waits_for"], generations)
     rows = [["rank", "trial", "status", "iteration"]]
     violates = any(row["violation"] for row in every)
     rows[0] += [heading for name in scored for heading in (name, "at")]
-    rows[0] += ["violation"] * violates + varied
+    rows[0] += ["waits for"] * bool(awaited) + ["violation"] * violates + varied
     for row in shown:
         rank, config = row["rank"], flatten(row["config"])
         cells = ["" if rank is None else str(rank), row["trial_id"]]
@@ -269,6 +269,8 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
         ]
         for name in scored:
             cells += [number(row[name]), _place_short(row, f"{name}_", generations)]
+        if awaited:
+            cells.append(awaited.get(row["trial_id"], ""))
         if violates:
             cells.append(f"{row['violation']:.0%}" if row["violation"] else "")
         rows.append(cells + [setting(config[n]) if n in config else "" for n in varied])
@@ -282,6 +284,14 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
     if generations:
         lines.append("2:7 is iteration 7 of the trial's generation 2.")
     return "\n".join(lines)
+
+
+def _awaited(waiting: Sequence[Mapping[str, Any]], generations: bool) -> dict[str, str]:
+    """Return the oldest pending validation of each trial, as text."""
+    texts = {}
+    for row in reversed(waiting):
+        texts[row["trial_id"]] = f"{_place_short(row, '', generations)} {row['status']}"
+    return texts
 
 
 def _failures(causes: Sequence[Mapping[str, Any]], top: int, width: int | None) -> str:

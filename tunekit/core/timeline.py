@@ -234,8 +234,6 @@ class Timeline:
         self.ancestry = Ancestry()
         #: A row for each decision of the scheduler, in order.
         self.decisions: list[dict[str, Any]] = []
-        #: The scheduler's last decision on each trial that need not be started first.
-        self.decided: dict[str, str] = {}
         #: Where the scheduler resumed trials that it had paused: (trial, generation, iteration).
         self.resumed: set[Place] = set()
         #: The time of the first line, and of the last; None if there is none.
@@ -456,16 +454,12 @@ class Timeline:
                 summary = self._trial(event)
                 summary.status, summary.ended, summary.stopped = "pending", None, False
                 self._stopping.discard(event.trial_id)
-                self.decided.pop(event.trial_id, None)
             case Asked(refused="", action="stop" | "pause" | "continue"):
                 known = {"stop": "stopped", "pause": "paused"}
                 self._trial(event).by_hand = known.get(event.action, "")
             case SessionClosed():
                 self.end = "finished" if event.finished else "interrupted"
             case Chosen():
-                self.decided.pop(event.trial_id, None)
-                if event.runs:
-                    self.decided[event.trial_id] = "CONTINUE"
                 self.resumed.add((event.trial_id, *self._heard.get(event.trial_id, (0, 0))))
 
     def _trial(self, event: OfTrial | Asked) -> TrialSummary:
@@ -479,7 +473,6 @@ class Timeline:
         trial_id, (generation, iteration) = event.trial_id, event.place
         trial.iteration, trial.status, trial.ended = iteration, "running", None
         trial.generation = generation
-        self.decided.setdefault(trial_id, "CONTINUE")
         self._history.reported(trial_id, iteration, generation)
         self._found.pop(trial_id, None)
         known = self._reports.setdefault(trial_id, {})
@@ -566,7 +559,6 @@ class Timeline:
         self, event: ScoreDelivered | Reminded | Decided, at: tuple[int, int], on: str
     ) -> None:
         now, trial_id, (generation, iteration) = event.time, event.trial_id, at
-        self.decided[trial_id] = event.decision
         reached = self._reached.get((trial_id, generation), iteration)
         if event.decision == "STOP" and self._trial(event).ended is None:
             self._stopping.add(trial_id)  # later, it no longer ends anything

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import posixpath
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -42,7 +41,6 @@ from tunekit.core.seeds import (
     configurations_of,
 )
 from tunekit.core.signatures import ValidationFunction
-from tunekit.core.story import story
 from tunekit.core.timeline import ScoredCheckpoint, Timeline
 from tunekit.core.words import number as digits
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
@@ -52,7 +50,7 @@ from tunekit.file_checkpoint import checkpoint_at
 from tunekit.journal.confined import is_inside
 from tunekit.journal.experiments import no_sweep
 from tunekit.journal.home import Home
-from tunekit.journal.journal import SERIES, JournalReader, later_sessions, record_of
+from tunekit.journal.journal import SERIES, JournalReader, later_sessions
 from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.storage import folder_at
 from tunekit.log import shown
@@ -62,7 +60,6 @@ from tunekit.reading.findings import (
     best_in_short,
     configuration_in_short,
     front_in_short,
-    state_of,
     summary_of,
 )
 from tunekit.results.lineage import Lineage
@@ -640,11 +637,7 @@ class Sweep:
         Raises:
             tunekit.errors.ConfigError: If there is no such trial.
         """
-        self._check_trial(trial_id, "Sweep.config_of")
-        return self.timeline.config_of(trial_id, generation)
-
-    def _check_trial(self, trial_id: str, caller: str) -> None:
-        trials, problems = self.timeline.trials, Problems(caller)
+        trials, problems = self.timeline.trials, Problems("Sweep.config_of")
         if trial_id not in trials:
             near = meant(trial_id, trials)
             hint = f"Did you mean {near!r}? " if near else ""
@@ -653,6 +646,7 @@ class Sweep:
                 "sweep.trials.trial_id."
             )
         problems.raise_any()
+        return self.timeline.config_of(trial_id, generation)
 
     def trial_errors(self) -> dict[str, str]:
         """Return the last failure of each failed trial as Tune recorded it, by trial id.
@@ -674,36 +668,6 @@ class Sweep:
                     text = f"{name} cannot be read: {error}"
                 found[trial.trial_id] = text
         return found
-
-    def story(self, trial_id: str, now: float | None = None) -> str:
-        """Return a trial's history as text, with its current state and what it waits for.
-
-        There is a line for each report, checkpoint, validation, decision, exploit and restart, with
-        the time since the trial was added. The journal is read again.
-
-        Args:
-            trial_id: The trial.
-            now: The time in seconds since the epoch; by default the current one.
-
-        Raises:
-            tunekit.errors.ConfigError: If there is no such trial, or the sweep was not read from a
-                folder.
-            tunekit.errors.JournalError: If the journal is damaged or of another version.
-            OSError: If the storage fails.
-
-        Example:
-            >>> from tunekit.core.events import TrialAdded
-            >>> Sweep([TrialAdded(trial_id="a_01")]).story("a_10")
-            Traceback (most recent call last):
-            tunekit.errors.ConfigError: Sweep.story: trial_id='a_10' is not a trial of this...
-        """
-        self._check_trial(trial_id, "Sweep.story")
-        if self.filesystem is None:
-            raise ConfigError("Sweep.story", [_NO_FOLDER])
-        record = record_of(folder_at(self.filesystem, self.path))
-        state = state_of(self.timeline.end, self.driver)
-        now = time.time() if now is None else now
-        return story(record.events, trial_id, sessions=record.sessions, state=state, now=now)
 
     def summary(self) -> dict[str, Any]:
         """Summarize the sweep in JSON types.
