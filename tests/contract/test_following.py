@@ -162,6 +162,32 @@ def test_until_a_step(world):
     assert [row[1] for row in rows(world)] == [10, 20]
 
 
+@pytest.mark.parametrize("until", ["done", "./done", "outputs/done", "outputs/new/done", "../done"])
+def test_until_a_file_where_its_name_or_path_says(world, caplog, monkeypatch, until):
+    (world.root.parent / "cwd").mkdir()
+    monkeypatch.chdir(world.root.parent / ("cwd" if until == "../done" else ""))
+    end = world.root / "done" if until == "done" else Path(os.path.abspath(until))
+    caplog.set_level("INFO", logger="tunekit")
+
+    def finish() -> None:
+        world.save(20)
+        end.parent.mkdir(exist_ok=True)
+        end.write_text("")
+
+    world.save(10)
+    world.at(20.0, finish)
+    tunekit.follow(world.root, accuracy, until=until)
+    assert [row[1] for row in rows(world)] == [10, 20] and world.monotonic() < 30.0
+    assert any(f"{end}" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("until", ["", "outputs/", "..", True, -1, 0.5, "elsewhere/done"])
+def test_until_what_cannot_be_meant(world, monkeypatch, until):
+    monkeypatch.chdir(world.root.parent)
+    with pytest.raises(tunekit.errors.ConfigError, match=f"until={until!r}"):
+        tunekit.follow(world.root, accuracy, until=until)
+
+
 def test_several_runs_are_trials(world):
     for run in ("a", "b"):
         for step in (10, 20):

@@ -291,7 +291,12 @@ _fn = partial(click.option, "--fn", "where", metavar="WHERE")
     "--follow", "follows", is_flag=True, help="PATH is any folder into which checkpoints are saved."
 )
 @click.option("--which", metavar="WHICH", help="With --follow: all, newest or every=N.")
-@click.option("--until", metavar="STEP|FILE", help="With --follow: when a run ends.")
+@click.option(
+    "--until",
+    metavar="STEP|FILE",
+    help="With --follow: when a run ends: at a step, or when a file exists. A name (done) is "
+    "looked for in PATH and in each run's folder, a path (./done) where it leads.",
+)
 @click.option("--pattern", metavar="REGEX", help="With --follow: their names; group 1 is the step.")
 @click.option(
     "--complete", metavar="WHERE", help="With --follow: a function that tests if one is complete."
@@ -375,7 +380,7 @@ def _follow(path: str, fn: Any, cache: str | None, as_json: bool, **options: Any
     if cache is not None:
         config = copy.copy(config)
         config.cache = absolute(cache)
-    if str(options.get("until", "")).isdigit():
+    if str(options.get("until", "")).isdecimal():
         options["until"] = int(options["until"])
     if "complete" in options:
         options["complete"] = trainable_at(options["complete"], "--complete")

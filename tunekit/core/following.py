@@ -192,16 +192,19 @@ def trainer_metrics(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "done": True} if step and step == state.get("max_steps") else found
 
 
-def wrong_choices(which: Any, pattern: str | None) -> Iterator[str]:
-    """Yield the problems with the choice of checkpoints.
+def wrong_choices(which: Any, pattern: str | None, until: Any) -> Iterator[str]:
+    """Yield the problems with the choice of checkpoints, and with when it ends.
 
     Args:
         which: As for :class:`Followed`.
         pattern: As for :func:`step_in`.
+        until: A step, or the name or path of a file.
 
     Example:
-        >>> list(wrong_choices("every=100", r"step-(\\d+)")), len(list(wrong_choices("some", "x")))
-        ([], 2)
+        >>> list(wrong_choices("every=100", r"step-(\\d+)", "done"))
+        []
+        >>> len(list(wrong_choices("some", "x", "../")))
+        3
     """
     if not isinstance(which, str) or not re.fullmatch(r"all|newest|every=0*[1-9]\d*", which):
         yield (
@@ -214,6 +217,10 @@ def wrong_choices(which: Any, pattern: str | None) -> Iterator[str]:
         why = f"is not a regular expression: {error}"
     if why is not None:
         yield f"pattern={pattern!r} {why}. Pass r'step-(\\d+)', for example."
+    is_step = isinstance(until, int) and not isinstance(until, bool) and until >= 0
+    is_file = isinstance(until, str) and until.rpartition("/")[2] not in ("", ".", "..")
+    if not (until is None or is_step or is_file):
+        yield f"until={until!r} is neither a step nor a file. Pass 1000 or 'done', for example."
 
 
 @dataclass

@@ -44,7 +44,7 @@ from tunekit.journal.confined import local_path
 from tunekit.journal.home import Home
 from tunekit.journal.journal import SERIES, record_of
 from tunekit.journal.lock import DriverLock
-from tunekit.journal.storage import Folder, folder_at
+from tunekit.journal.storage import Folder, folder_at, keeps_objects
 from tunekit.log import shown
 from tunekit.results.event_file import EventFile
 from tunekit.validating.cache import ValidationCache
@@ -66,7 +66,7 @@ def follow(
     fn: ValidationConfig | ValidationFunction,
     *,
     which: str = "all",
-    until: int | str | None = None,
+    until: int | str | Path | None = None,
     metric: str | None = None,
     mode: str | None = None,
     pattern: str | None = None,
@@ -95,8 +95,10 @@ def follow(
         which: The checkpoints to evaluate. ``"all"``; ``"newest"``: the newest whenever an
             evaluator is free, skipping older ones; or ``"every=N"``: checkpoints at least N steps
             apart. The newest always comes first.
-        until: When runs have ended: at a step, or when a file of this name is in the folder or in
-            the run's folder. A ``transformers.Trainer`` run also ends at its own last step.
+        until: When runs have ended: at a step, or when a file exists. A name, such as ``"done"``,
+            is looked for in the folder, where it ends all runs, and in each run's folder; a path or
+            URI, such as ``"./done"``, is relative to the current directory. A
+            ``transformers.Trainer`` run also ends at its own last step.
         metric: The metric to rank by, as a flat name.
         mode: ``"min"`` or ``"max"``.
         pattern: A regular expression for the names of checkpoints, whose first group is the step.
@@ -127,7 +129,9 @@ def follow(
     """
     config = fn if isinstance(fn, ValidationConfig) else ValidationConfig(fn)
     problems = Problems("tunekit.follow")
-    for wrong in wrong_choices(which, pattern):
+    if isinstance(until, Path):
+        until = str(until)
+    for wrong in wrong_choices(which, pattern, until):
         problems.add(wrong)
     problems.integer("keep_best", keep_best, least=1, optional=True)
     if mode is not None:
@@ -139,11 +143,15 @@ def follow(
     problems.raise_any()
     filesystem, path = storage_at(str(folder), storage_filesystem)
     own, home = storage_at(str(journal or folder), storage_filesystem)
+    end = None
+    if isinstance(until, str):
+        end = _end_of(until, path, filesystem, storage_filesystem)
     source = _Watched(
         WatchedFolder(filesystem, path, pattern, complete),
         Followed(which),
         config,
         until=until,
+        end=end,
         keep=keep,
         keeps=None if keep_best is None else (keep_best, str(metric), str(mode)),
         board=local_path(own, home),
@@ -164,8 +172,43 @@ def follow(
             source.lost.append(error)
 
         lock.keep(give_way)
+        if end is not None:
+            here = "/" not in str(until)
+            logger.info("Waiting for %s%s.", end[1], " or one in a run's folder" * here)
         session = Session(place, Home(home), config, cache, series=SERIES, before=before)
         session.run(source, (), call="tunekit.follow", about=about)
+
+
+def _end_of(
+    until: str,
+    folder: str,
+    filesystem: pyarrow.fs.FileSystem,
+    custom: pyarrow.fs.FileSystem | None,
+) -> tuple[pyarrow.fs.FileSystem, str]:
+    """Return the storage and the path of the file that ends all runs.
+
+    Args:
+        until: Its name or path, as for :func:`follow`.
+        folder: The followed folder.
+        filesystem: The folder's storage.
+        custom: The storage of all paths, if it is a custom one.
+
+    Raises:
+        tunekit.errors.ConfigError: If it cannot appear because it would be in no folder.
+    """
+    if "/" not in until:
+        return filesystem, f"{folder.rstrip('/')}/{until}"
+    storage, path = storage_at(until, custom)
+    parent, problems = posixpath.dirname(path), Problems("tunekit.follow")
+    inside = storage.equals(filesystem) and f"{parent}/".startswith(f"{folder.rstrip('/')}/")
+    if not (inside or keeps_objects(storage) or exists(storage, parent)):
+        problems.add(
+            f"until={until!r} is {path}, but there is no folder {parent}. Create it, or pass only "
+            f"a name ({posixpath.basename(path)!r}), which is looked for in the followed folder "
+            "and in each run's."
+        )
+    problems.raise_any()
+    return storage, path
 
 
 def _before(folder: Folder, home: Home, mark: str | None) -> list[Event]:
@@ -206,6 +249,7 @@ class _Watched(Source):
         state: Its state, as recorded.
         config: How checkpoints are evaluated.
         until: As for :func:`follow`.
+        end: The storage and the path of the file that ends all runs, if there may be one.
         keep: Whether checkpoints are protected.
         keeps: How many of the best to keep, by which metric and mode; None: keep all.
         board: The journal's local folder, for TensorBoard; None if it is not local.
@@ -221,6 +265,7 @@ class _Watched(Source):
         config: ValidationConfig,
         *,
         until: int | str | None = None,
+        end: tuple[pyarrow.fs.FileSystem, str] | None = None,
         keep: bool = False,
         keeps: tuple[int, str, str] | None = None,
         board: Path | None = None,
@@ -228,13 +273,14 @@ class _Watched(Source):
     ):
         super().__init__()
         self._folder, self._state, self._config = folder, state, config
-        self._until, self._keep, self._keeps = until, keep, keeps
+        self._until, self._end, self._keep, self._keeps = until, end, keep, keeps
         self._board, self._notify, self._clock = board, notify, SystemClock()
         local = local_path(folder.filesystem, folder.path) is not None
         self._pace = Pace(_SHARE, _LOCAL_S if local else _LISTED_S)
         #: Why no more may be written, if another process has taken over.
         self.lost: list[Exception] = []
         self._room, self._over, self._complained = True, False, False
+        self._ended = False
         self._requested: dict[str, None] = {}
         self._entries: dict[str, dict[str, Entry]] = {}
         self._names: dict[str, set[str]] = {}
@@ -304,6 +350,8 @@ class _Watched(Source):
         began, due = self._clock.monotonic(), False
         try:
             if due := self._pace.due(began):
+                # Before the folder is listed: what it has then was saved before the end.
+                self._ended = self._end is not None and exists(*self._end)
                 if began - self._listed_at >= _LISTED_S or self._folder.changed():
                     self._entries, self._names = self._folder.look()
                     self._listed_at, self._left = began, self._new()
@@ -399,9 +447,7 @@ class _Watched(Source):
         runs = {run for run in self._names if self._entries[run] or run in self._state.seen}
         steps = self._until if isinstance(self._until, int) else math.inf
         past = {run for run, step in self._state.last.items() if step >= steps}
-        return self._folder.name in marked or (
-            bool(runs) and runs <= marked | past | self._state.done
-        )
+        return self._ended or (bool(runs) and runs <= marked | past | self._state.done)
 
     def _give_up_the_rest(self) -> bool:
         """Skip checkpoints that will never be complete; return False if some may still be."""
