@@ -28,7 +28,7 @@ import tunekit
 from tests import forked_workers
 from tests.integration import runs
 from tests.integration.worker_groups import fit, trainer, validate
-from tunekit.core.events import SlotTaken
+from tunekit.core.events import Reported
 from tunekit.journal.journal import record_of
 from tunekit.journal.storage import folder_at
 
@@ -106,7 +106,8 @@ def spot(folder: Path, kind: str, notice: bool) -> None:
 
 def _starts(sweep: tunekit.Sweep) -> int:
     events = record_of(folder_at(sweep.filesystem, sweep.path)).events
-    return sum(isinstance(event, SlotTaken) for event in events)
+    reports = (event.report for event in events if isinstance(event, Reported))
+    return sum(report["iterations_since_restore"] == 1 for report in reports)
 
 
 def _on_spot(folder: Path, cluster: Cluster, alive: list, kind: str, notice: bool) -> dict:

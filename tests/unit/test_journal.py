@@ -318,7 +318,6 @@ def example(kind: type, field: str) -> Any:
         "optional",
         "wish",
         "cached",
-        "in_trial",
     ):
         return True
     if field.endswith("config"):

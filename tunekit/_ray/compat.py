@@ -35,7 +35,7 @@ NEEDED = {
     "ray.actor": "ActorHandle._get_local_state ActorMethod",
     "ray.air._internal.uri_utils": "URI",
     "ray.air.execution._internal.actor_manager:RayActorManager": (
-        "_actor_task_failed get_actor_resources live_actors schedule_actor_task"
+        "_actor_task_failed get_actor_resources schedule_actor_task"
     ),
     "ray.air.execution._internal.event_manager:RayEventManager": "discard_future track_future",
     "ray.core.generated.gcs_pb2": "ActorTableData",

@@ -163,13 +163,6 @@ class Controller:
             if trial.status == Trial.PENDING and has_starting_actor(self._tune, trial):
                 yield trial
 
-    def slots(self) -> dict[str, Trial]:
-        """Return the trials that have their resources, by their ids."""
-        # Actors are few, but a thousand trials may wait for resources at each step.
-        tune, actors = self._tune, self._tune._actor_manager
-        owners = (tune._actor_to_trial.get(actor) for actor in actors.live_actors)
-        return {trial.trial_id: trial for trial in owners if trial is not None}
-
     def can_resume(self, trial: Trial) -> bool:
         """Return whether a trial is known to resume from its checkpoint in another process.
 

@@ -406,10 +406,6 @@ class _LocalActors:
         for task in self._tasks.pop(tracked_actor, []):
             task.dropped = True
 
-    @property
-    def live_actors(self) -> list[TrackedActor]:
-        return list(self._live_actors_to_ray_actors_resources)
-
     def is_actor_started(self, tracked_actor: TrackedActor) -> bool:
         return tracked_actor in self._live_actors_to_ray_actors_resources
 

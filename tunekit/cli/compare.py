@@ -8,12 +8,11 @@ import click
 import pandas as pd
 
 from tunekit.cli.layout import grid
-from tunekit.core.cost import hours_in_words
 from tunekit.core.words import duration, number, printable, setting
 from tunekit.lab.comparison import SweepComparison, records
 
 _SHOWN = ["sweep", "state", "best", "low", "high", "best_trial", "trials", "iterations"]
-_SHOWN += ["validations", "driven_s", "cpu_hours", "gpu_hours"]
+_SHOWN += ["validations", "driven_s"]
 
 
 def comparison_as_data(found: SweepComparison) -> dict[str, Any]:
@@ -51,15 +50,12 @@ def comparison_as_text(found: SweepComparison, width: int) -> str:
 
 
 def _shown(found: SweepComparison) -> pd.DataFrame:
-    table = found.table[_SHOWN].dropna(axis=1, how="all")
-    return table if table["gpu_hours"].any() else table.drop(columns="gpu_hours")
+    return found.table[_SHOWN].dropna(axis=1, how="all")
 
 
 def _cell(name: str, value: Any) -> str:
     if name == "driven_s":
         return duration(value)
-    if name.endswith("_hours"):
-        return hours_in_words(value)
     if name == "iterations":
         return f"{value:.0f}"
     return "" if value is None else number(value) if type(value) is float else setting(value)

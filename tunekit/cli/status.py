@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from tunekit.cli.layout import WIDTH, cut, grid
-from tunekit.core.cost import cost_in_words
 from tunekit.core.failures import place_of
 from tunekit.core.metrics import flatten
 from tunekit.core.ranking import Ranked
@@ -201,8 +200,6 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
         by = f"{name}: {_kinds(later['validations'])}, by {later['function']}"
         lines.append(("later", by))
     lines.append(("time", _times(status)))
-    cost = cost_in_words(status["cost"])
-    lines += [("cost", cost)] if cost else []
     waiting = status["waits_for"]
     if waiting:
         longest = max(waiting, key=lambda row: (row["status"] == "running", row["for_s"]))

@@ -33,7 +33,6 @@ from tunekit.core.delivery import Delivery
 from tunekit.core.events import (
     Asked,
     AttemptBegan,
-    AttemptFailed,
     AttemptStarted,
     BudgetExpired,
     CheckpointSaved,
@@ -47,8 +46,6 @@ from tunekit.core.events import (
     Reported,
     ScoreDelivered,
     SessionClosed,
-    SlotReleased,
-    SlotTaken,
     SnapshotTaken,
     TrialAdded,
     TrialEnded,
@@ -307,9 +304,7 @@ class Engine:
                 self.record(event.trial_id)
             case ValidationEstimated():
                 self.backlog.estimate(event)
-            case AttemptStarted() | AttemptBegan() | AttemptFailed() | BudgetExpired():
-                pass
-            case SlotTaken() | SlotReleased():
+            case AttemptStarted() | AttemptBegan() | BudgetExpired():
                 pass
             case Chosen() | SnapshotTaken() | SessionClosed():
                 pass

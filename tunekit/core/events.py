@@ -10,7 +10,6 @@ of the type, ``time`` is in seconds since the epoch.
 ``requested``  that checkpoint will be validated
 ``started``    an attempt was handed to Ray
 ``began``      it got its resources, and runs
-``retrying``   it failed, and the validation is tried again
 ``estimated``  it has yielded estimates
 ``ended``      the validation ended for good
 ``delivered``  the scheduler got the validated result, and decided
@@ -19,8 +18,6 @@ of the type, ``time`` is in seconds since the epoch.
 ``chosen``     the scheduler resumes a trial that it had paused
 ``completed``  a trial ended
 ``finished``   the scheduler and the searcher were notified of that end, after its last score
-``took``       a trial got its resources
-``released``   it released them, because it paused or ended
 ``waited``     a trial waited for a score
 ``failed``     a trial failed; Tune may restart it
 ``retried``    the trial restarts
@@ -261,16 +258,6 @@ class EndDelivered(OfTrial, frozen=True, kw_only=True, tag="finished"):
     """The scheduler and the searcher were notified of a trial's end, after its last score."""
 
 
-class SlotTaken(OfTrial, frozen=True, kw_only=True, tag="took"):
-    """A trial got its ``resources``, in total over all its processes."""
-
-    resources: Mapping[str, _Amount] = {}
-
-
-class SlotReleased(OfTrial, frozen=True, kw_only=True, tag="released"):
-    """A trial released its resources, because it paused or ended."""
-
-
 class Waited(OfTrial, frozen=True, kw_only=True, tag="waited"):
     """A trial has waited for a score for the last ``seconds``."""
 
@@ -349,21 +336,7 @@ class AttemptStarted(OfValidation, frozen=True, kw_only=True, tag="started"):
 
 
 class AttemptBegan(OfValidation, frozen=True, kw_only=True, tag="began"):
-    """An attempt got its resources, and runs.
-
-    Attributes:
-        attempt: The attempt, counted from 1.
-        in_trial: Whether it runs in the process of its trial.
-        resources: What it takes from the cluster otherwise.
-    """
-
-    attempt: _Count
-    in_trial: bool = False
-    resources: Mapping[str, _Amount] = {}
-
-
-class AttemptFailed(OfValidation, frozen=True, kw_only=True, tag="retrying"):
-    """An attempt failed, and the validation is tried again."""
+    """An attempt, counted from 1, got its resources, and runs."""
 
     attempt: _Count
 
@@ -498,8 +471,6 @@ Event = (
     | CheckpointSaved
     | TrialEnded
     | EndDelivered
-    | SlotTaken
-    | SlotReleased
     | Waited
     | TrialFailed
     | TrialRetried
@@ -508,7 +479,6 @@ Event = (
     | ValidationRequested
     | AttemptStarted
     | AttemptBegan
-    | AttemptFailed
     | ValidationEstimated
     | ValidationEnded
     | ScoreDelivered

@@ -456,10 +456,6 @@ class Pool:
         trial = self._trials.get(trial_id)
         return trial is not None and trial.hosts > 0
 
-    def is_hosted(self, attempt_id: str) -> bool:
-        """Return whether an attempt in flight runs in the process of its trial."""
-        return self._in_flight[attempt_id].started is None
-
     def start_in_trials(
         self,
         standing: Iterable[str],

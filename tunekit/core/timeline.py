@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunekit.core.constraints import Constraint, violation
-from tunekit.core.cost import Cost
 from tunekit.core.events import (
     OF_OUTCOME,
     Asked,
@@ -228,8 +227,6 @@ class Timeline:
         self.of_all_stages: list[dict[str, Any]] = []
         #: A row for each checkpoint and name of later validations.
         self.later = later
-        #: The cost of the sweep.
-        self.cost = Cost()
         #: The exploits.
         self.ancestry = Ancestry()
         #: A row for each decision of the scheduler, in order.
@@ -403,7 +400,6 @@ class Timeline:
         now = event.time
         self.first = now if self.first is None else self.first
         self.last, self.end = now, None
-        self.cost.take(event)
         match event:
             case Reported():
                 self._take_report(event)
@@ -507,7 +503,6 @@ class Timeline:
     def _restored(self, session: Mapping[str, Any]) -> None:
         """Start another session; the processes of the previous one no longer run."""
         self.end = None
-        self.cost.close()
         begins = _number(session.get("time"))
         if self.last is not None and begins is not None and begins > self.last:
             self.breaks.append((self.last, begins))

@@ -41,8 +41,6 @@ from tunekit.core.events import (
     Happened,
     OfTrial,
     SessionClosed,
-    SlotReleased,
-    SlotTaken,
     TrialErrored,
     ValidationRequested,
     never,
@@ -177,8 +175,6 @@ class ValidationCallback(tune.Callback):
         self._restore = Restore(self)
         self._state_taken = False
         self._paused_at = 0.0
-        # The trials that hold resources.
-        self._slots: dict[str, Trial] = {}
         self._assemble(executor)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -529,7 +525,6 @@ class ValidationCallback(tune.Callback):
         self.files.show()
         self.actions.act()
         self._end.step(trials)
-        self._note_slots(controller)
         self._raise_error()
         self._end.note()
         if os.environ.get(CHECK):
@@ -544,16 +539,6 @@ class ValidationCallback(tune.Callback):
         self.waiting.spare()
         if controller.awaits_nothing and not self.validator.idle:
             self._pause()
-
-    def _note_slots(self, controller: Controller) -> None:
-        """Record which trials have received their resources, and which have released them."""
-        former, self._slots = self._slots, controller.slots()
-        for trial_id in former:
-            if trial_id not in self._slots:
-                self.emit(SlotReleased(trial_id=trial_id))
-        for trial_id, trial in self._slots.items():
-            if trial_id not in former:
-                self.emit(SlotTaken(trial_id=trial_id, resources=controller.needs_of(trial)))
 
     def _watch(self, trial: Trial) -> None:
         """Keep a trial's checkpoints as long as they are needed."""
@@ -812,18 +797,6 @@ class ValidationCallback(tune.Callback):
             "trials_waited_s": self.engine.waited_s,
             "drained_s": self._draining.took_s,
         }
-
-    def cost(self) -> dict[str, dict[str, float]]:
-        """Return the hours of ``CPU`` and ``GPU`` that trials and validations held.
-
-        Each is split into ``training``, ``validation`` and ``waiting``.
-
-        Example:
-            >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
-            >>> ValidationCallback(config).cost()["CPU"]
-            {'training': 0.0, 'validation': 0.0, 'waiting': 0.0}
-        """
-        return self.ledger.cost.hours()
 
     def restore(self, searched: int) -> None:
         """Restore the sweep from its files.

@@ -10,9 +10,7 @@ from ray.tune.experiment import Trial
 
 from tunekit._ray.controller import Controller
 from tunekit.clock import Clock
-from tunekit.core.cost import Cost
 from tunekit.core.events import Event, TrialAdded, relocated
-from tunekit.core.timeline import Timeline
 from tunekit.core.values import number
 from tunekit.errors import AlreadyRunningError
 from tunekit.journal.home import Home
@@ -47,8 +45,6 @@ class Ledger:
         self._lock: DriverLock | None = None
         self._journal: Journal | None = None
         self._keeper: SnapshotWriter | None = None
-        #: The cost of the sweep.
-        self.cost = Cost()
         #: Translates paths to and from those in the journal.
         self.home = Home()
         self._recorded: set[str] = set()
@@ -88,10 +84,9 @@ class Ledger:
         if self._folder is None:
             return []
         record = record_of(self._folder, unpickle=True)
-        events, self.cost = record.events, Timeline(record.events, sessions=record.sessions).cost
-        self.cost.close()
-        self._recorded = {event.trial_id for event in events if isinstance(event, TrialAdded)}
-        return [relocated(event, self.home.path) for event in events]
+        added = (event for event in record.events if isinstance(event, TrialAdded))
+        self._recorded = {event.trial_id for event in added}
+        return [relocated(event, self.home.path) for event in record.events]
 
     def begin(self, *, anew: bool, after: int, about: dict[str, Any]) -> None:
         """Begin a session, of a new sweep if ``anew``; see :class:`Journal`."""
@@ -102,7 +97,6 @@ class Ledger:
 
     def append(self, event: Event) -> None:
         """Write an event to the journal."""
-        self.cost.take(event)
         if self._journal is not None:
             self._journal.append(relocated(event, self.home.record))
 

@@ -89,7 +89,7 @@ class SweepComparison:
         - ``validations``: how many ended with a score;
         - ``driven_s``: seconds from the sweep's start to its last sign of life, without breaks
           between its sessions; ``trained_s``, ``validated_s``: the total seconds of training and
-          validation; ``cpu_hours``, ``gpu_hours``: the resources that both held.
+          validation.
         """
         return pd.DataFrame([self._row(*one) for one in zip(self.names, self.sweeps, strict=True)])
 
@@ -108,8 +108,6 @@ class SweepComparison:
             "driven_s": _driven_s(sweep, sweep.timeline.last),
             "trained_s": summary["trained_s"],
             "validated_s": summary["validations_ran_s"],
-            "cpu_hours": sum(summary["cost"]["CPU"].values()),
-            "gpu_hours": sum(summary["cost"]["GPU"].values()),
         }
 
     def _best(self, sweep: Sweep) -> dict[str, Any]:

@@ -103,7 +103,6 @@ def summary_of(timeline: Timeline, driver: Driver | None) -> dict[str, Any]:
         "trained_s": sum(trial.trained_s for trial in trials),
         "trials_waited_s": sum(trial.waited_s for trial in trials),
         "validations_ran_s": sum(row["ran_s"] or 0.0 for row in every),
-        "cost": timeline.cost.hours(),
         "iterations": timeline.iterations,
         "iterations_after_stop": timeline.iterations_after_stop,
         "lag_s": _lag_in_short(timeline.validations),

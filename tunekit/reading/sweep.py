@@ -199,7 +199,7 @@ class Sweep:
         - ``validated``, ``not_validated``, ``pending``: how many of its validations (of the first
           stage) ended with a score, ended without one, and have not ended;
         - ``trained_s``: seconds that it trained; ``waited_s``: seconds that it waited for
-          scores; ``cpu_hours``, ``gpu_hours``: resources that it and its validations held;
+          scores;
         - ``added``, ``ended``: the times;
         - ``config/...``: its hyperparameters in its newest generation.
         """
@@ -683,8 +683,6 @@ class Sweep:
         - ``trials``, ``validations``: their number by status; ``stages``: the same for the
           validations of each further stage;
         - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: total seconds;
-        - ``cost``: hours of ``CPU`` and of ``GPU`` that trials and validations held, each by
-          ``training``, ``validation`` and ``waiting``;
         - ``iterations``: how many were trained, counting every run; ``iterations_after_stop``: how
           many of them came after the iteration whose score stopped their trial;
         - ``lag_s``: seconds from report to score, as ``median`` and ``p90`` (the 90th percentile);

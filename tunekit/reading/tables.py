@@ -27,7 +27,7 @@ TRIALS = (
     *("best", "best_iteration", "best_generation", "best_checkpoint"),
     *("last", "last_iteration", "last_generation", "last_checkpoint"),
     *("validated", "not_validated", "pending", "trained_s", "waited_s"),
-    *("cpu_hours", "gpu_hours", "added", "ended"),
+    *("added", "ended"),
 )
 #: The columns of the validations.
 VALIDATIONS = tuple(name for name in VALIDATION if name != "metrics")
@@ -92,8 +92,6 @@ def trials(timeline: Timeline, ranked: Iterable[Ranked]) -> pd.DataFrame:
                 row[f"{name}_generation"] = scored.generation
                 row[f"{name}_checkpoint"] = scored.checkpoint
         del row["config"], row["resources"]
-        hours = timeline.cost.hours(trial_id)
-        row |= {f"{name.lower()}_hours": sum(of.values()) for name, of in hours.items()}
         config = flatten(timeline.config_of(trial_id))
         rows.append({**row, **counts[trial_id], **{f"config/{k}": v for k, v in config.items()}})
     return table(rows, TRIALS)

@@ -17,7 +17,6 @@ from tunekit.core.engine import JudgedBy
 from tunekit.core.estimates import Estimate
 from tunekit.core.events import (
     AttemptBegan,
-    AttemptFailed,
     AttemptStarted,
     Event,
     ValidationEnded,
@@ -274,29 +273,16 @@ class Validator:
             else:
                 self._forget(event.attempt_id)
                 self.check_ray()
-                attempt = self.pool.attempt(event.attempt_id)
                 outcome = self.pool.failed(event.attempt_id, event.reason, event.error, now)
                 if outcome is None:
-                    self._note_retry(attempt)
                     self._warn_of_retry(event)
             if outcome is not None:
                 self._conclude(outcome)
 
     def _begin(self, attempt_id: str) -> None:
-        """Record that an attempt runs, and the resources that it holds."""
-        attempt, hosted = self.pool.attempt(attempt_id), self.pool.is_hosted(attempt_id)
-        began = AttemptBegan(
-            time=self._clock.time(),
-            id=attempt.request.id,
-            attempt=attempt.number,
-            in_trial=hosted,
-            resources={} if hosted else self.executor.need,
-        )
-        self._emit(began)
-
-    def _note_retry(self, attempt: Attempt) -> None:
-        time, request = self._clock.time(), attempt.request
-        self._emit(AttemptFailed(time=time, id=request.id, attempt=attempt.number))
+        """Record that an attempt runs."""
+        attempt, time = self.pool.attempt(attempt_id), self._clock.time()
+        self._emit(AttemptBegan(time=time, id=attempt.request.id, attempt=attempt.number))
 
     def _take_estimate(self, event: Estimated, now: float) -> Outcome | None:
         """Record an attempt's estimates; end its validation if they suffice."""
@@ -417,12 +403,9 @@ class Validator:
 
     def _cancel(self, cancelled: list[Attempt], outcomes: list[Outcome]) -> bool:
         """End attempts and record the outcomes; return whether there were any attempts."""
-        ended = {outcome.request.id for outcome in outcomes}
         for attempt in cancelled:
             self._forget(attempt.id)
             self.executor.cancel(attempt)
-            if attempt.request.id not in ended:
-                self._note_retry(attempt)
         for outcome in outcomes:
             self._conclude(outcome)
         return bool(cancelled)

@@ -349,7 +349,6 @@ def _panel(
         "status": one.trial.shown_status,
         "generation": 0 if one.best is None else one.best.generation,
         "generations": any(row["generation"] for row in shown),
-        "cost": sweep.timeline.cost.hours(one.trial_id),
         "config_json": json.dumps(plain(one.config), default=str),
         "rows": shown,
         "left_out": len(newest) - len(shown),

@@ -23,7 +23,6 @@ from tunekit.board.page.charts import (
     draw,
 )
 from tunekit.board.page.figures import Findings, panels
-from tunekit.core.cost import cost_in_words
 from tunekit.core.failures import kind_of
 from tunekit.core.metrics import plain
 from tunekit.core.problems import Problems
@@ -300,7 +299,6 @@ def _environment() -> jinja2.Environment:
         number=_number,
         score=lambda value: number(value, _NONE),
         seconds=_seconds,
-        cost=cost_in_words,
         moment=_moment,
         json=in_script,
         raw=_raw,
