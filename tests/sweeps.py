@@ -208,7 +208,6 @@ def sweep(
     executor_class: type[FakeExecutor] = FakeExecutor,
     stage_s: Callable[[Attempt], float] = lambda attempt: 5.0,
     stage_slots: int = 1_000_000,
-    seed_param: str | None = None,
     **options: Any,
 ) -> Ran:
     """Run a sweep whose validations have the durations and outcomes that a test sets.
@@ -248,7 +247,6 @@ def sweep(
     }
     validation = tunekit.ValidationCallback(
         config,
-        seed_param=seed_param,
         executor=executor,
         stage_executors=stage_executors,
         clock=clock,

@@ -13,7 +13,6 @@ from ray.tune.schedulers import (
 
 from tunekit._ray.scheduler_kinds import innermost, traits_of
 from tunekit.core.problems import Problems
-from tunekit.core.seeds import space_lacks
 
 # They fit a model to scores, including the numbers that stand for infeasible ones.
 _FIT_VALUES = ("AxSearch", "BayesOptSearch", "HEBOSearch", "PB2")
@@ -68,31 +67,6 @@ def wrong_together(
         problems.add(
             "ResourceChangingScheduler restarts trials to change their resources, but "
             "reuse_actors=True keeps their actors. Set TuneConfig(reuse_actors=False)."
-        )
-
-
-def check_space(seed_param: Any, space: Any, search_alg: Any, problems: Problems) -> None:
-    """Add a problem if a known search space lacks the hyperparameter that is the seed.
-
-    Args:
-        seed_param: ``Tuner(seed_param=...)``.
-        space: ``Tuner(param_space=...)``.
-        search_alg: ``TuneConfig(search_alg=...)``, as it was passed. A searcher may have its own
-            space, and a ``Repeater`` adds its index.
-        problems: Where to add it.
-    """
-    draws = search_alg is None or isinstance(search_alg, (str, tune.search.BasicVariantGenerator))
-    if (
-        not isinstance(seed_param, str)
-        or not draws
-        or not (space is None or isinstance(space, dict))
-    ):
-        return
-    why = space_lacks(space or {}, seed_param)
-    if why is not None:
-        problems.add(
-            f"seed_param={seed_param!r}, but {why} Name the hyperparameter in which trials "
-            "of one configuration differ, or leave seed_param out."
         )
 
 

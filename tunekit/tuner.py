@@ -53,12 +53,11 @@ from tunekit._ray.tuner import (
     settings_of,
     space_of,
 )
-from tunekit.combinations import check_space, wrong_together
+from tunekit.combinations import wrong_together
 from tunekit.config import ValidationConfig, check_config
 from tunekit.core.advice import how_to_resume
 from tunekit.core.function_code import unseeded_split
 from tunekit.core.problems import Problems
-from tunekit.core.seeds import check_seed
 from tunekit.distributed import (
     TrainerFactory,
     check_saving,
@@ -168,12 +167,6 @@ class Tuner(tune.Tuner):
             each other's state. New processes are always started for other resources, for trainers
             with ``datasets`` or ``RunConfig(callbacks=)``, for backends other than torch's, and
             with ``on_pending="continue"``.
-        seed_param: The flat name of the hyperparameter that is the random seed, such as ``"seed"``
-            or ``"train_loop_config/seed"``. Trials that differ in nothing else repeat one
-            configuration: :meth:`Sweep.configurations <tunekit.Sweep.configurations>`,
-            ``tunekit best`` and the report rank configurations by their means over the seeds. The
-            scheduler and the search algorithm do not. None: there is no seed, except with a
-            ``Repeater``, whose ``"__trial_index__"`` is the seed.
 
     Raises:
         tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake.
@@ -206,7 +199,6 @@ class Tuner(tune.Tuner):
         validation_config: ValidationConfig | None = None,
         checkpoint_policy: CheckpointPolicy | None = None,
         reuse_processes: bool = True,
-        seed_param: str | None = None,
         **internal: Any,
     ):
         problems = Problems("Tuner")
@@ -216,7 +208,6 @@ class Tuner(tune.Tuner):
             validation_config = validation_config or validation_config_of(trainable)
             run_config = run_config or run_config_of(trainable)
         config = check_config("validation_config", validation_config, problems)
-        asked = getattr(tune_config, "search_alg", None)
         tune_config = _checked_tune_config(tune_config, problems)
         run_config = _checked_run_config(run_config, problems)
         fix = "Pass tunekit.EveryIterations(n), for example."
@@ -234,13 +225,6 @@ class Tuner(tune.Tuner):
                 problems=problems,
                 constrained=bool(config.constraints),
             )
-        check_seed(seed_param, problems)
-        if seed_param is not None and config is not None and config.constraints:
-            problems.add(
-                f"seed_param={seed_param!r} ranks means over seeds, but constraints apply to "
-                "single scores. Leave one of them out."
-            )
-        check_space(seed_param, param_space, asked, problems)
         problems.raise_any()
         for function in () if config is None else (trainable, config.fn):
             split = unseeded_split(getattr(function, "train_loop_per_worker", function))
@@ -265,7 +249,7 @@ class Tuner(tune.Tuner):
             at_end = at_end or any(isinstance(one, AtDecisions) for one in callbacks)
             callbacks.append(FunctionCheckpoints(frequency or 0, bool(at_end)))
         if config is not None:
-            validation = ValidationCallback(config, seed_param=seed_param)
+            validation = ValidationCallback(config)
             validation.trainable = imported_from
             validation.owned = not is_remote()
             validation.searched = described_space(param_space)

@@ -19,7 +19,6 @@ import tunekit
 from tests import realistic
 from tests.chromium import CHROMIUM, Chromium, Tab
 from tests.contract.test_analysis import asha, pbt
-from tests.contract.test_seeds import run as seeds
 from tests.contract.test_serve import session, trial
 from tests.sweeps import Ran
 from tunekit.board.page import write_page
@@ -172,10 +171,10 @@ def few(make: Callable[..., Ran], trials: int) -> Callable[[Path], Ran]:
 
 
 #: As users have them: with many trials and hyperparameters, and long names.
-LARGE = {"asha": few(realistic.asha, 24), "pbt": few(realistic.pbt, 12), "seeds": seeds}
+LARGE = {"asha": few(realistic.asha, 24), "pbt": few(realistic.pbt, 12)}
 
 
-@pytest.fixture(scope="module", params=[asha, pbt, seeds], ids=["asha", "pbt", "seeds"])
+@pytest.fixture(scope="module", params=[asha, pbt], ids=["asha", "pbt"])
 def page(request, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sweep")
     ran: Ran = request.param(folder)

@@ -49,7 +49,7 @@ from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeClock
 
-NOTHING = {"metric": None, "mode": None, "seed_param": None}
+NOTHING = {"metric": None, "mode": None}
 TOKEN = "t0ken-" * 5
 
 

@@ -476,7 +476,7 @@ def test_what_a_driver_wrote_after_it_was_taken_over_from_is_left_out(tmp_path, 
     assert "Lines 3 to 3 before journal/000002.jsonl are left out" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["seed_param", "mode", "trainable", "time", "judged"])
+@pytest.mark.parametrize("name", ["mode", "trainable", "time", "judged"])
 def test_a_setting_of_the_wrong_type_is_refused_where_it_is_read(tmp_path, name):
     journal = journal_in(tmp_path, about={name: {"a": 1}})
     journal.append(TrialEnded(time=1.0, trial_id="a"))

@@ -423,61 +423,6 @@ def validate(checkpoint):
     return {"accuracy": 0.5}
 
 
-# The seed ----------------------------------------------------------------------------------------
-
-
-def seeded(folder, name, space, search_alg=None):
-    config = tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5})
-    tune_config = tune.TuneConfig(metric="accuracy", mode="max", search_alg=search_alg)
-    return make(
-        folder,
-        validation_config=config,
-        param_space=space,
-        tune_config=tune_config,
-        seed_param=name,
-    )
-
-
-@pytest.mark.parametrize(
-    ("space", "search_alg"),
-    [
-        ({"lr": 0.1}, None),
-        ({"opt": {"seed": tune.grid_search([0, 1])}}, None),
-        (None, None),
-        ({"lr": tune.uniform(0, 1)}, "random"),
-        ({"lr": tune.uniform(0, 1)}, BasicVariantGenerator()),
-    ],
-)
-def test_a_search_space_that_lacks_the_seed_is_refused_before_the_sweep(
-    tmp_path, space, search_alg
-):
-    with pytest.raises(tunekit.errors.ConfigError) as caught:
-        seeded(tmp_path, "seed", space, search_alg)
-    [problem] = caught.value.problems
-    assert problem.startswith("seed_param='seed', but the search space lacks it: it has ")
-    assert ("Did you mean 'opt/seed'?" in problem) is ("opt" in (space or {}))
-
-
-@pytest.mark.parametrize("name", [3, ""])
-def test_what_is_no_name_of_a_hyperparameter_is_no_seed(tmp_path, name):
-    with pytest.raises(tunekit.errors.ConfigError, match=r"seed_param=.* is not the name of a hyp"):
-        seeded(tmp_path, name, {"seed": 3})
-
-
-@pytest.mark.parametrize(
-    ("name", "space", "search_alg"),
-    [
-        ("seed", {"seed": tune.grid_search([0, 1])}, None),
-        ("opt/seed", {"opt": {"seed": tune.randint(0, 9)}}, None),
-        ("opt/seed", {"opt": tune.sample_from(lambda spec: {"seed": 1})}, None),
-        ("__trial_index__", None, Repeater(OptunaSearch(), repeat=2)),
-        ("seed", None, OptunaSearch({"seed": tune.randint(0, 9)})),
-    ],
-)
-def test_a_space_that_has_it_or_may_have_it_is_not(tmp_path, name, space, search_alg):
-    assert validation_of(seeded(tmp_path, name, space, search_alg)).seed_param == name
-
-
 def saves(config):
     tunekit.checkpoint_with(lambda directory: None)
     tune.report({"loss": 1.0})

@@ -14,8 +14,7 @@ import ray
 from ray import tune
 from ray.air._internal.uri_utils import URI
 from ray.tune.experiment import Trial
-from ray.tune.search import Repeater, SearchAlgorithm, SearchGenerator
-from ray.tune.search.repeater import TRIAL_INDEX
+from ray.tune.search import SearchAlgorithm, SearchGenerator
 from ray.tune.search.sample import Categorical
 from ray.tune.tune import _Config
 
@@ -205,24 +204,6 @@ def innermost_searcher(search_alg: SearchAlgorithm) -> Any:
     while isinstance(found, SearchGenerator) or hasattr(found, "searcher"):
         found = found.searcher
     return found
-
-
-def repeat_index(search_alg: Any) -> str | None:
-    """Return the hyperparameter in which a ``Repeater`` numbers the trials of a configuration.
-
-    None if there is no ``Repeater``, or if it does not number them (``set_index=False``).
-
-    Example:
-        >>> from ray.tune.search.optuna import OptunaSearch
-        >>> repeat_index(Repeater(OptunaSearch(), repeat=3)), repeat_index(OptunaSearch())
-        ('__trial_index__', None)
-    """
-    found = search_alg
-    while found is not None:
-        if isinstance(found, Repeater):
-            return TRIAL_INDEX if getattr(found, "_set_index", True) else None
-        found = getattr(found, "searcher", None)
-    return None
 
 
 def described_space(space: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:

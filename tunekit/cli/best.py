@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 import click
 
 from tunekit.cli.layout import grid, width_of_output
 from tunekit.core.metrics import flatten
-from tunekit.core.seeds import Ending
 from tunekit.core.words import (
-    comparison_in_words,
-    mean_in_words,
     number,
     place_in_words,
     printable,
@@ -22,28 +18,17 @@ from tunekit.core.words import (
 from tunekit.reading.findings import (
     BestCheckpoint,
     best_in_short,
-    over_seeds,
 )
 from tunekit.reading.sweep import Sweep, newest_differs
 
-# The maximum number of seeds in the text; the data has all of them.
-_MOST = 20
-_ENDINGS = {
-    Ending.COMPLETE: "",
-    Ending.STOPPED: ", stopped early",
-    Ending.UNFINISHED: ", did not finish",
-}
-
 
 def best_as_data(found: BestCheckpoint, sweep: Sweep) -> dict[str, Any]:
-    """Return the best checkpoint, and the configurations over their seeds, as JSON values."""
-    over_seeds = {} if found.configuration is None else _seeds_as_data(sweep)
+    """Return the best checkpoint as JSON values."""
     return {
         "metric": found.metric,
         "mode": str(sweep.mode),
         **best_in_short(found),
         "metrics": found.metrics,
-        **over_seeds,
     }
 
 
@@ -60,8 +45,6 @@ def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
         lines.append(printable(f"No validated checkpoint satisfies {limits}; this one is closest."))
     otherwise = newest_differs(sweep, found)
     lines += [] if otherwise is None else [printable(otherwise)]
-    if found.configuration is not None:
-        lines += ["", click.style("over seeds", bold=True), *printable(_seeds_as_lines(sweep))]
     for heading, values in (("also", others), ("hyperparameters", flatten(found.config))):
         if values:
             shown = {printable(name): printable(setting(v)) for name, v in values.items()}
@@ -72,13 +55,9 @@ def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
     if found.checkpoint is None:
         lines.append("  It is missing: deleted since (num_to_keep), or not uploaded yet.")
     else:
-        arguments = {"metric": found.metric, "mode": sweep.mode}
-        if sweep.has_seeds:
-            arguments["by"] = "trial" if found.configuration is None else "configuration"
-        told = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-        seed = f", seed_param={sweep.seed_param!r}" if sweep.has_seeds else ""
+        told = f"metric={found.metric!r}, mode={sweep.mode!r}"
         lines += ["", click.style("in Python", bold=True)]
-        lines.append(f"  tunekit.load({path!r}{seed}).best({told}).checkpoint")
+        lines.append(f"  tunekit.load({path!r}).best({told}).checkpoint")
     return "\n".join(lines)
 
 
@@ -120,31 +99,3 @@ def front_as_text(summary: Mapping[str, Any], path: str) -> str:
     lines += ["", click.style("in Python", bold=True)]
     lines.append(f"  tunekit.load({path!r}).pareto()[0].checkpoint")
     return "\n".join(lines)
-
-
-def _seeds_as_data(sweep: Sweep) -> dict[str, Any]:
-    """Return the best configuration over its seeds, and the next one, as JSON values."""
-    over = over_seeds(sweep.ranked_configurations())
-    found, best = over.comparison, asdict(over.winner)
-    following = found and {**asdict(over.ranked[1]), **asdict(found), "apart": found.apart}
-    return {"seed_param": sweep.seed_param, "configuration": best, "next": following}
-
-
-def _seeds_as_lines(sweep: Sweep) -> list[str]:
-    """Return the same as lines of text."""
-    over = over_seeds(sweep.ranked_configurations())
-    best, seed = over.winner, str(sweep.seed_param)
-    lines = [] if best.estimate is None else [f"  mean {mean_in_words(best.estimate)}"]
-    for place, one in enumerate(best.repeats[:_MOST]):
-        value = number(one.value, "no score")
-        own = setting(one.hyperparameters.get(seed))
-        left_out = "" if place < best.counted else ", not part of the mean"
-        lines.append(
-            f"  {seed} {own}: {value}, trial {one.trial_id}{_ENDINGS[one.ending]}{left_out}"
-        )
-    if len(best.repeats) > _MOST:
-        lines.append(f"  and {len(best.repeats) - _MOST} more: --json has all")
-    if over.comparison is not None:
-        told = comparison_in_words(over.comparison)
-        lines.append(f"  The next configuration, {over.names[1]}, is {told}.")
-    return lines

@@ -83,11 +83,6 @@ _paths = click.argument(
 _path = click.argument("path", required=False, callback=newest_or_given)
 _option = partial(click.option, show_default=True)
 _json = click.option("--json", "as_json", is_flag=True, help="Print only JSON.")
-_seed = click.option(
-    "--seed-param",
-    metavar="NAME",
-    help="The hyperparameter that is the random seed; by default the sweep's own seed_param.",
-)
 
 
 def _goal(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -197,26 +192,16 @@ def status(path: str, as_json: bool, watch: float | None, top: int, **goal: str 
 @tunekit.command(short_help="Show the best validated checkpoint, its score and hyperparameters.")
 @_path
 @_goal
-@_seed
-@click.option(
-    "--by",
-    type=click.Choice(["configuration", "trial"]),
-    help="configuration: the best of the configuration with the best mean over seeds; trial: the "
-    "best of all trials. By default configuration if the seed is known.",
-)
 @_json
-def best(path: str, by: str | None, as_json: bool, **goal: str | None) -> None:
+def best(path: str, as_json: bool, **goal: str | None) -> None:
     """Show the best validated checkpoint, its score and its hyperparameters.
 
     A sweep by several metrics (MOASHA) has a Pareto front instead, which is listed unless --metric
-    names one. Otherwise, if the seed is known, it is the best checkpoint of the configuration with
-    the best mean over seeds; the mean is printed with its interval, and whether it differs from
-    that of the next configuration.
+    names one.
 
     \b
     Examples:
       tunekit best ~/ray_results/digits
-      tunekit best ~/ray_results/digits --seed-param seed
       tunekit best ~/ray_results/digits --metric validation_loss --mode min
       cp -r "$(tunekit best ~/ray_results/digits --json | jq -r .checkpoint)" best
     """
@@ -225,7 +210,7 @@ def best(path: str, by: str | None, as_json: bool, **goal: str | None) -> None:
         _print_front(sweep, path, as_json)
         return
     try:
-        found = sweep.best(by=by)
+        found = sweep.best()
     except MetricNotFoundError as error:
         raise _Failed(str(error), 3) from error
     if as_json:
@@ -419,7 +404,6 @@ def _on_ray(as_json: bool) -> Iterator[None]:
 @tunekit.command(short_help="Write a sweep's report: one HTML file.")
 @_path
 @_goal
-@_seed
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -454,7 +438,6 @@ _LEADS_TO = '<meta http-equiv="refresh" content="0; url={0}"><a href="{0}">Open 
 @click.option("--control", is_flag=True, help="Allow pages to stop, pause and add trials.")
 @_option("--host", default="127.0.0.1", help="The name or address to listen on.")
 @_goal
-@_seed
 @click.option("--open", "show", is_flag=True, help="Show it in the browser.")
 def serve(
     paths: list[str],

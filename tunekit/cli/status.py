@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
@@ -14,20 +13,17 @@ from tunekit.cli.layout import WIDTH, cut, grid
 from tunekit.core.failures import place_of
 from tunekit.core.metrics import flatten
 from tunekit.core.ranking import Ranked
-from tunekit.core.seeds import MeanEstimate
 from tunekit.core.timeline import ScoredCheckpoint
 from tunekit.core.validation import PENDING
 from tunekit.core.words import (
-    configuration_names,
     differing,
     duration,
-    mean_in_words,
     number,
     place_in_words,
     printable,
     setting,
 )
-from tunekit.reading.findings import MEANS, causes_of, failures_of
+from tunekit.reading.findings import causes_of, failures_of
 from tunekit.reading.sweep import Sweep
 
 _LABEL = 13
@@ -183,8 +179,6 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
         lines.append(("best", f"not ranked: {status['metric']} has no mode. Pass --mode."))
     else:
         lines.append(("best", f"no validated {status['metric']} yet"))
-    if status["configuration"] is not None:
-        lines.append(("over seeds", _over_seeds(status["configuration"])))
     trials = _kinds({_as_of(status, kind): count for kind, count in status["trials"].items()})
     ranking = status["ranking"]
     stopped = sum(bool(row["stopped"] and not row["by_hand"]) for row in ranking)
@@ -227,12 +221,6 @@ def _front(status: Mapping[str, Any]) -> str:
         closest = f"; none satisfies {', '.join(status['constraints'])} yet"
     told = f"{len(front)} checkpoint{'s' * (len(front) != 1)}: {', '.join(extents)}{closest}"
     return f"{told}. To list them: tunekit best PATH"
-
-
-def _over_seeds(known: Mapping[str, Any]) -> str:
-    of = {name: math.nan if known[name] is None else known[name] for name in MEANS}
-    [name] = configuration_names([known["config"]])
-    return f"best mean {mean_in_words(MeanEstimate(known['seeds'], **of))}: {name}"
 
 
 def _times(status: Mapping[str, Any]) -> str:

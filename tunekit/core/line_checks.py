@@ -95,7 +95,6 @@ class _Head(_Begin, total=False):
     judged: list[str]
     mode: Literal["min", "max"] | None
     objectives: Mapping[str, Literal["min", "max"] | None]
-    seed_param: str | None
     validation: _Validation
     trainable: str | None
     scheduler: _Described

@@ -1,12 +1,9 @@
-"""The ranking of a sweep's trials, each by its best validated checkpoint.
-
-Over seeds, configurations are ranked: :func:`repeats_of` yields the repeats of each.
-"""
+"""The ranking of a sweep's trials, each by its best validated checkpoint."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,9 +12,7 @@ from tunekit.core.metric_names import listed, meant
 from tunekit.core.metrics import flatten
 from tunekit.core.pareto import Point, dominates, front, hypervolume
 from tunekit.core.problems import Problems
-from tunekit.core.seeds import Repeat, ending_of
 from tunekit.core.timeline import ScoredCheckpoint, Timeline, TrialSummary
-from tunekit.core.validation import PENDING
 from tunekit.core.values import number
 from tunekit.core.words import short_names
 from tunekit.errors import MetricNotFoundError
@@ -266,30 +261,6 @@ def checked_goal(
     else:
         problems.choice("mode", mode, ["min", "max"])
     return str(metric), str(mode)
-
-
-def repeats_of(
-    timeline: Timeline, session: Mapping[str, Any], *, metric: str, mode: str, scope: str
-) -> Iterator[Repeat]:
-    """Yield each trial as a repeat of its configuration, in the order of addition.
-
-    Args:
-        timeline: The sweep's timeline.
-        session: The journal's record of the newest session.
-        metric: A validated metric, by flat name.
-        mode: ``"min"`` or ``"max"``.
-        scope: ``"best"`` or ``"last"``: which checkpoint represents a trial.
-    """
-    validating = {row["trial_id"] for row in timeline.validations if row["status"] in PENDING}
-    whole = whole_trials(timeline, session)
-    for trial_id, trial in timeline.trials.items():
-        scored = timeline.score(trial_id, metric, mode if scope == "best" else None)
-        yield Repeat(
-            trial_id,
-            flatten(timeline.config_of(trial_id, None if scored is None else scored.generation)),
-            None if scored is None else scored.value(metric),
-            ending_of(trial, validating=trial_id in validating, whole=trial_id in whole),
-        )
 
 
 def whole_trials(timeline: Timeline, session: Mapping[str, Any]) -> set[str]:

@@ -6,12 +6,6 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tunekit.core.seeds import Comparison, MeanEstimate
-
-# The most hyperparameters in a configuration's name.
-_MOST_NAMED = 4
-
-
 # Characters that move the cursor, begin a line or change its direction; joiners belong to letters.
 _UNSEEN, _JOINERS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"}), "\u200c\u200d"
 
@@ -127,61 +121,3 @@ def differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     names = dict.fromkeys(name for row in rows for name in row)
     return [name for name in names if len({repr(row.get(name)) for row in rows}) > 1]
-
-
-def configuration_names(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return names of configurations: the hyperparameters in which they differ.
-
-    Args:
-        configurations: The hyperparameters of each, by flat name.
-
-    Example:
-        >>> configuration_names([{"lr": 0.1, "width": 8}, {"lr": 0.2, "width": 8}])
-        ['lr=0.1', 'lr=0.2']
-        >>> configuration_names([{"lr": 0.1, "width": 8}]), configuration_names([{}])
-        (['lr=0.1, width=8'], ['the only one'])
-    """
-    differ, found = differing(configurations), []
-    for one in configurations:
-        parts = [f"{name}={setting(one[name])}" for name in differ or one if name in one]
-        more = ["..."] if len(parts) > _MOST_NAMED else []
-        found.append(", ".join([*parts[:_MOST_NAMED], *more]) or "the only one")
-    return found
-
-
-def mean_in_words(estimate: MeanEstimate) -> str:
-    """Return a mean over seeds with its interval, in words.
-
-    Example:
-        >>> mean_in_words(MeanEstimate(3, 0.92, 0.02, 0.87, 0.97))
-        '0.9200 over 3 seeds (95 % interval 0.8700 to 0.9700)'
-        >>> mean_in_words(MeanEstimate(1, 0.92))
-        '0.9200, of one seed'
-    """
-    if estimate.n == 1:
-        return f"{number(estimate.mean)}, of one seed"
-    told = f"{number(estimate.mean)} over {estimate.n} seeds"
-    if estimate.low == estimate.low:
-        told += f" (95 % interval {number(estimate.low)} to {number(estimate.high)})"
-    return told
-
-
-def comparison_in_words(comparison: Comparison) -> str:
-    """Return how far the second configuration is behind, and whether that may be due to chance.
-
-    Example:
-        >>> print(comparison_in_words(Comparison(0.01, p=0.57)))
-        0.0100 behind: given the seeds, the two can hardly be told apart (Welch's t-test, p = 0.57)
-        >>> print(comparison_in_words(Comparison(0.1, p=1e-9)))
-        0.1000 behind: the seeds tell the two apart (Welch's t-test, p < 0.001)
-        >>> print(comparison_in_words(Comparison(0.1, reason="both have one seed")))
-        0.1000 behind; whether that is due to chance is unknown, because both have one seed
-    """
-    behind = "as good" if comparison.margin == 0 else f"{number(comparison.margin)} behind"
-    if comparison.p is None:
-        return f"{behind}; whether that is due to chance is unknown, because {comparison.reason}"
-    p = "p < 0.001" if comparison.p < 0.001 else f"p = {comparison.p:.2g}"
-    told = "the seeds tell the two apart"
-    if not comparison.apart:
-        told = "given the seeds, the two can hardly be told apart"
-    return f"{behind}: {told} (Welch's t-test, {p})"

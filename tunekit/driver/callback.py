@@ -51,7 +51,6 @@ from tunekit.core.metrics import hide
 from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, paused_by_hand, starved, waiting_trials
 from tunekit.core.room import Shares, shares, total
-from tunekit.core.seeds import check_seed
 from tunekit.core.validation import Outcome, Status
 from tunekit.driver.by_hand import ByHand
 from tunekit.driver.deliveries import Deliveries
@@ -92,7 +91,7 @@ _PAUSE_S = 0.02
 
 # The saved attributes: constructor arguments, and settings made later.
 _GIVEN = ("config", "_given", "_stage_executors")
-_SET = ("seed_param", "trainable", "searched", "owned", "_loggers")
+_SET = ("trainable", "searched", "owned", "_loggers")
 
 _NOT_BY_RAY = (
     "ray.tune.Tuner.restore ignores tunekit's records of this sweep: trials would fail, and "
@@ -110,7 +109,6 @@ class ValidationCallback(tune.Callback):
 
     Args:
         config: The settings.
-        seed_param: The hyperparameter that is the random seed: see :class:`tunekit.Tuner`.
         executor: Runs validations; by default, in Ray tasks.
         stage_executors: Run the validations of further stages, by name; by default, in Ray tasks.
         clock: The source of the time; the system's clock by default.
@@ -135,16 +133,14 @@ class ValidationCallback(tune.Callback):
         self,
         config: ValidationConfig,
         *,
-        seed_param: str | None = None,
         executor: Executor | None = None,
         stage_executors: Mapping[str, Executor] | None = None,
         clock: Clock | None = None,
     ):
         problems = Problems("ValidationCallback")
         check_config("config", config, problems)
-        check_seed(seed_param, problems)
         problems.raise_any()
-        self.config, self.seed_param = config, seed_param
+        self.config = config
         self._given, self._stage_executors = (executor, clock), stage_executors
         #: The sweep's clock.
         self.clock = clock or SystemClock()
@@ -823,7 +819,6 @@ class ValidationCallback(tune.Callback):
         known = about(
             self.clock.time(),
             config=self.config,
-            seed_param=self.seed_param,
             judged=goals,
             mode=self.user_scheduler.mode,
             objectives=self.user_scheduler.objectives,

@@ -13,7 +13,7 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import SearchAlgorithm
 
 from tunekit._ray.scheduler_kinds import rungs_of
-from tunekit._ray.tuner import innermost_searcher, repeat_index, type_and_settings
+from tunekit._ray.tuner import innermost_searcher, type_and_settings
 from tunekit.config import ValidationConfig
 from tunekit.core.signatures import name_of
 from tunekit.core.values import number
@@ -41,7 +41,6 @@ def about(
     now: float,
     *,
     config: ValidationConfig,
-    seed_param: str | None = None,
     judged: Collection[str] = (),
     mode: str | None = None,
     objectives: Mapping[str, str | None] | None = None,
@@ -55,7 +54,6 @@ def about(
     Args:
         now: Seconds since the epoch.
         config: How checkpoints are validated.
-        seed_param: The hyperparameter that is the random seed, if there is one.
         judged: The metrics that decisions use.
         mode: ``"min"`` or ``"max"``.
         objectives: The metrics that the scheduler ranks by, with the mode of each.
@@ -75,7 +73,6 @@ def about(
         "judged": sorted(judged),
         "mode": mode,
         "objectives": dict(objectives or {}),
-        "seed_param": seed_param or repeat_index(search_alg),
         "validation": _settings_of(config),
         "trainable": trainable,
     }

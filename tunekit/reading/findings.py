@@ -1,4 +1,4 @@
-"""Summarize a sweep: its best checkpoint, failures, later validations and configurations."""
+"""Summarize a sweep: its best checkpoint, failures and later validations."""
 
 from __future__ import annotations
 
@@ -14,14 +14,10 @@ from ray import tune
 
 from tunekit.core.failures import kind_of
 from tunekit.core.metrics import flatten
-from tunekit.core.seeds import Comparison, Configuration, compare
 from tunekit.core.timeline import Timeline
 from tunekit.core.values import number
-from tunekit.core.words import configuration_names
 from tunekit.journal.lock import Driver
 
-#: The statistics of a mean over seeds.
-MEANS = ("mean", "std", "low", "high")
 _FAILED = ("failed", "timed_out")
 
 
@@ -44,8 +40,6 @@ class BestCheckpoint:
             experiment's folder.
         violation: Its violation of the sweep's constraints: the sum of the excesses, in units of
             each bound. 0 if it satisfies them; otherwise no validated checkpoint does.
-        configuration: The configuration that its trial is one seed of, with the mean over seeds;
-            None if trials were compared one by one.
 
     Example:
         >>> found = {"metrics": {"accuracy": 0.9}, "config": {"lr": 0.1}, "path": "/sweep/a/c"}
@@ -63,7 +57,6 @@ class BestCheckpoint:
     path: str = field(repr=False)
     checkpoint: tune.Checkpoint | None = field(repr=False)
     violation: float = field(default=0.0, repr=False)
-    configuration: Configuration | None = field(default=None, repr=False)
 
 
 # Summaries in JSON types -----------------------------------------------------------------------
@@ -175,18 +168,6 @@ def front_in_short(
     ]
 
 
-def configuration_in_short(one: Configuration) -> dict[str, Any] | None:
-    """Return a configuration and its mean over seeds; None if it has no score."""
-    if one.estimate is None:
-        return None
-    estimate = {name: getattr(one.estimate, name) for name in MEANS}
-    return {
-        "config": dict(one.hyperparameters),
-        "seeds": one.seeds,
-        **{name: None if math.isnan(value) else value for name, value in estimate.items()},
-    }
-
-
 # Failures --------------------------------------------------------------------------------------
 
 
@@ -289,37 +270,3 @@ def names_in(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     for row in rows:
         found.update((n, None) for n, v in row["metrics"].items() if number(v) is not None)
     return list(found)
-
-
-# Over seeds -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class OverSeeds:
-    """The configurations, ranked by their means over seeds.
-
-    Attributes:
-        ranked: The configurations, best first.
-        names: The name of each: the hyperparameters in which they differ.
-        comparison: Whether the seeds separate the first two; None if only one has a score.
-    """
-
-    ranked: list[Configuration]
-    names: list[str]
-    comparison: Comparison | None
-
-    @property
-    def columns(self) -> list[str]:
-        """Return the names of all hyperparameters."""
-        return list(dict.fromkeys(name for one in self.ranked for name in one.hyperparameters))
-
-    @property
-    def winner(self) -> Configuration:
-        """Return the best configuration."""
-        return self.ranked[0]
-
-
-def over_seeds(ranked: list[Configuration]) -> OverSeeds:
-    """Return ranked configurations with their names and the comparison of the first two."""
-    names = configuration_names([one.hyperparameters for one in ranked])
-    return OverSeeds(ranked, names, compare(ranked[0], ranked[1]) if len(ranked) > 1 else None)

@@ -30,15 +30,7 @@ from tunekit.core.ranking import (
     checked_goal,
     front_of,
     ranking_of,
-    repeats_of,
     whole_trials,
-)
-from tunekit.core.seeds import (
-    Configuration,
-    check_known,
-    check_seed,
-    checked_seed,
-    configurations_of,
 )
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.timeline import ScoredCheckpoint, Timeline
@@ -58,7 +50,6 @@ from tunekit.reading import tables
 from tunekit.reading.findings import (
     BestCheckpoint,
     best_in_short,
-    configuration_in_short,
     front_in_short,
     summary_of,
 )
@@ -92,8 +83,6 @@ class Sweep:
             the filesystem.
         metric: The validated metric to rank by; by default the sweep's objective.
         mode: ``"min"`` or ``"max"``; by default the sweep's.
-        seed_param: The hyperparameter that is the random seed; by default the one that
-            the sweep was started with.
         driver: The driver that is running the sweep, or ran it until it was killed, if the lock
             names one.
         later: The sessions of its later validations.
@@ -122,7 +111,6 @@ class Sweep:
         source: str | None = None,
         metric: str | None = None,
         mode: str | None = None,
-        seed_param: str | None = None,
         driver: Driver | None = None,
         later: Iterable[LaterSession] = (),
     ):
@@ -151,8 +139,6 @@ class Sweep:
         self.metric: str | None = metric or own
         #: ``"min"`` or ``"max"``, if it is known.
         self.mode: str | None = mode or (newest.get("mode") if metric in (None, own) else None)
-        #: The hyperparameter that is the random seed, if it is known.
-        self.seed_param: str | None = seed_param or newest.get("seed_param")
         later = in_force(later, began_of(self.sessions))
         rows = [{**row, "checkpoint": self._home.path(row["checkpoint"])} for row in rows_of(later)]
         #: The same data as rows, without pandas.
@@ -300,103 +286,24 @@ class Sweep:
         return ranking_of(self.timeline, self.metric, self.mode)
 
     @property
-    def has_seeds(self) -> bool:
-        """Return whether the seed's hyperparameter is known and any trial has it."""
-        return any(self.seed_param in one for one in self.hyperparameters())
-
-    def configurations(self, scope: str = "best") -> pd.DataFrame:
-        """Return one row per configuration: the trials that differ only in the seed.
-
-        Columns:
-
-        - ``rank``: by the mean; NA without a score;
-        - ``config/...``: its hyperparameters, without the seed;
-        - ``seeds``: how many seeds are part of the mean; trials with the same seed count once, with
-          their mean;
-        - ``trials``: how many trials it has; ``complete``: how many of them finished and have a
-          score;
-        - ``mean``, ``std``: the mean of the scores over seeds, and their standard deviation;
-        - ``low``, ``high``: the 95 % t-interval of the mean. NaN with one seed, or if a trial that
-          is part of the mean did not finish, because the interval would be wrong;
-        - ``best_trial``, ``worst_trial``: among the trials that are part of the mean;
-        - ``trial_ids``: all its trials: first those in the mean, from best to worst.
-
-        The mean includes trials that were stopped early, with the scores that they had reached;
-        otherwise it would only count the seeds that survived. It excludes trials that failed, still
-        run or were overwritten (PBT), unless the configuration has no others.
-
-        Args:
-            scope: The score of a trial, as in :meth:`best`: ``"best"``, its best validated value,
-                or ``"last"``, its newest one. The best value is biased upward, more so the more
-                checkpoints were validated; if trials differ in their number, ``"last"`` is fairer.
-
-        Raises:
-            tunekit.errors.ConfigError: If the argument is wrong, or if the seed or the metric is
-                not known: pass them to :func:`tunekit.load`.
-
-        Example:
-            >>> from tunekit.core.events import TrialAdded
-            >>> sweep = Sweep([
-            ...     TrialAdded(time=1e9, trial_id=f"{lr}_{seed}", config={"lr": lr, "seed": seed})
-            ...     for lr in (0.1, 0.2) for seed in range(3)
-            ... ], metric="accuracy", mode="max", seed_param="seed")
-            >>> sweep.configurations()[["config/lr", "seeds", "trials"]]
-               config/lr  seeds  trials
-            0        0.1      0       3
-            1        0.2      0       3
-        """
-        return tables.configurations(self.ranked_configurations(scope))
-
-    def ranked_configurations(self, scope: str = "best") -> list[Configuration]:
-        """Return the rows of :meth:`configurations` as objects, with their trials.
-
-        Args:
-            scope: As in :meth:`configurations`.
-
-        Raises:
-            tunekit.errors.ConfigError: As in :meth:`configurations`.
-        """
-        problems = Problems("Sweep.configurations")
-        return self._configurations(*self._goal(None, None, scope, problems), scope, problems)
-
-    def _configurations(
-        self, metric: str, mode: str, scope: str, problems: Problems
-    ) -> list[Configuration]:
-        seed = checked_seed(self.seed_param, self.hyperparameters(), problems)
-        problems.raise_any()
-        goal = {"metric": metric, "mode": mode, "scope": scope}
-        repeats = repeats_of(self.timeline, self.newest_session, **goal)
-        return configurations_of(repeats, seed, mode)
-
-    @property
     def newest_session(self) -> Mapping[str, Any]:
         """Return how the newest session was run; empty if there is none."""
         return self.sessions[-1] if self.sessions else {}
-
-    def hyperparameters(self) -> list[dict[str, Any]]:
-        """Return each trial's hyperparameters in its newest generation, by flat name."""
-        return [flatten(self.config_of(trial_id)) for trial_id in self.timeline.trials]
 
     def best(
         self,
         metric: str | None = None,
         mode: str | None = None,
         scope: str = "best",
-        by: str | None = None,
     ) -> BestCheckpoint:
         """Return the best validated checkpoint of the sweep.
 
-        If a seed is known, this is the best checkpoint of the best configuration, not of the
-        luckiest trial: see :meth:`configurations`.
 
         Args:
             metric: A validated metric, by flat name; by default the sweep's.
             mode: ``"min"`` or ``"max"``; by default the sweep's.
             scope: ``"best"``: the best of all checkpoints; ``"last"``: the best of the trials'
                 newest validated checkpoints, as in ``ResultGrid.get_best_result()``.
-            by: ``"configuration"``: the best of the configuration with the best mean over seeds;
-                ``"trial"``: the best of all trials. By default ``"configuration"`` if the sweep's
-                seed is known.
 
         Raises:
             tunekit.errors.ConfigError: If an argument is wrong, or if one is missing and the
@@ -410,19 +317,11 @@ class Sweep:
             tunekit.errors.MetricNotFoundError: No validation has ended with 'accuracy'...
         """
         problems = Problems("Sweep.best")
-        if by is not None:
-            problems.choice("by", by, ["configuration", "trial"])
         metric, mode = self._goal(metric, mode, scope, problems)
-        ranked: list[Configuration] = []
-        trial_ids: Sequence[str] = list(self.timeline.trials)
-        if by == "configuration" or (by is None and self.has_seeds):
-            ranked = self._configurations(metric, mode, scope, problems)
-            first = ranked[0].best if ranked else None
-            trial_ids = [] if first is None else [first.trial_id]
         problems.raise_any()
+        trial_ids = list(self.timeline.trials)
         trial_id, winning = best_scored(self.timeline, trial_ids, metric, mode, scope)
-        of = (one for one in ranked if trial_id in [own.trial_id for own in one.repeats])
-        return self._found(trial_id, winning, metric, next(of, None))
+        return self._found(trial_id, winning, metric)
 
     def pareto(self, metrics: Mapping[str, str] | None = None) -> list[BestCheckpoint]:
         """Return the checkpoints of the Pareto front: no other one is better in every metric.
@@ -463,7 +362,6 @@ class Sweep:
         trial_id: str,
         winning: ScoredCheckpoint,
         metric: str,
-        configuration: Configuration | None = None,
     ) -> BestCheckpoint:
         score, path = winning.value(metric), winning.checkpoint
         assert score is not None  # otherwise it would not be the best
@@ -481,7 +379,6 @@ class Sweep:
             path=path,
             checkpoint=checkpoint,
             violation=winning.violation,
-            configuration=configuration,
         )
 
     @shown()
@@ -699,15 +596,11 @@ class Sweep:
           with a single objective;
         - ``best``: trial, generation, iteration, score, path and configuration of the best
           checkpoint, as in :meth:`best`; None if there is none yet, or no metric to rank by;
-        - ``seed_param``: the hyperparameter that is the random seed; ``configuration``: the best
-          configuration's hyperparameters, the number of ``seeds`` in its ``mean``, its ``std``,
-          and its interval, ``low`` to ``high``; both None if the seed is not known.
         """
-        best, configuration = None, None
+        best = None
         if self.metric is not None and self.mode is not None:
             with suppress(MetricNotFoundError):
                 best = self.best()
-            configuration = self.ranked_configurations()[0] if self.has_seeds else None
         return {
             "path": self.path,
             "followed": self.newest_session.get("followed"),
@@ -716,13 +609,11 @@ class Sweep:
             "mode": self.mode,
             "objectives": self.objectives,
             "constraints": [one.text for one in self.constraints],
-            "seed_param": self.seed_param,
             **summary_of(self.timeline, self.driver),
             "best": best and best_in_short(best),
             "pareto": front_in_short(
                 self.pareto() if len(self.objectives) > 1 else (), self.objectives
             ),
-            "configuration": configuration and configuration_in_short(configuration),
         }
 
     def __repr__(self) -> str:
@@ -740,8 +631,7 @@ class Follower:
         path: The experiment's folder there.
         source: As for :class:`Sweep`.
         clock: The clock.
-        **goal: ``metric``, ``mode`` and ``seed_param``, as for :func:`tunekit.load`, except that a
-            name that no trial has is accepted, because a later trial may have it.
+        **goal: ``metric`` and ``mode``, as for :func:`tunekit.load`.
 
     Example:
         >>> import tempfile
@@ -822,7 +712,6 @@ def load(
     *,
     metric: str | None = None,
     mode: str | None = None,
-    seed_param: str | None = None,
 ) -> Sweep:
     """Load a sweep that is running, has ended or has crashed.
 
@@ -837,13 +726,9 @@ def load(
         metric: The validated metric to rank by, as a flat name (``"eval/accuracy"``); by default
             the sweep's objective.
         mode: ``"min"`` or ``"max"``; by default the sweep's.
-        seed_param: The hyperparameter that is the random seed, as a flat name
-            (``"train_loop_config/seed"``); by default the one that the sweep was started with:
-            ``Tuner(seed_param=...)``, or the index of a ``Repeater``.
 
     Raises:
-        tunekit.errors.ConfigError: If an argument is wrong, if the folder has no journal, or if no
-            trial has the hyperparameter ``seed_param``.
+        tunekit.errors.ConfigError: If an argument is wrong, or if the folder has no journal.
         tunekit.errors.JournalError: If the journal is damaged or of another version.
         OSError: If the storage fails.
 
@@ -867,19 +752,13 @@ def load(
         problems.add(f"path={given!r} {no_sweep(filesystem, home, given)}")
     if mode is not None:
         problems.choice("mode", mode, ["min", "max"])
-    check_seed(seed_param, problems)
     problems.raise_any()
     assert filesystem is not None  # otherwise an error was raised
     source = None if storage_filesystem is not None else absolute(os.fspath(path))
-    goal: dict[str, Any] = {"metric": metric, "mode": mode, "seed_param": seed_param}
-    follower = Follower(filesystem, home, source, **goal)
+    follower = Follower(filesystem, home, source, metric=metric, mode=mode)
     with _without_collector():
         follower.poll()
-    sweep = follower.sweep
-    if seed_param is not None:
-        check_known(seed_param, sweep.hyperparameters(), problems)
-        problems.raise_any()
-    return sweep
+    return follower.sweep
 
 
 def outline(path: str, filesystem: pyarrow.fs.FileSystem, **goal: str | None) -> dict[str, Any]:
@@ -912,7 +791,7 @@ def newest_differs(
         best: Its best checkpoint.
         names: The names of trials in messages; by default their IDs.
     """
-    newest = sweep.best(best.metric, sweep.mode, scope="last", by="trial")
+    newest = sweep.best(best.metric, sweep.mode, scope="last")
     if newest.path == best.path:
         return None
     name = (names or {}).get(newest.trial_id, newest.trial_id)
@@ -925,8 +804,7 @@ def newest_differs(
 def _reread(sweep: Sweep) -> Sweep:
     """Read the sweep again, ranked by the same metric."""
     where = (sweep.path, sweep.filesystem) if sweep.source is None else (sweep.source,)
-    seed = sweep.seed_param if sweep.has_seeds else None
-    return load(*where, metric=sweep.metric, mode=sweep.mode, seed_param=seed)
+    return load(*where, metric=sweep.metric, mode=sweep.mode)
 
 
 def _swept(sweep: Sweep, ranked: Mapping[str, Sequence[tuple[int, int]]]) -> Swept:

@@ -13,11 +13,9 @@ import pandas as pd
 
 from tunekit.core.metrics import flatten
 from tunekit.core.ranking import Ranked
-from tunekit.core.seeds import Configuration
 from tunekit.core.timeline import VALIDATION, Timeline
 from tunekit.core.validation import PENDING
 from tunekit.core.values import writable
-from tunekit.reading.findings import MEANS
 
 #: The first columns of the reports.
 LEADING = ("trial_id", "generation", "training_iteration", "iteration_runs", "reported_at")
@@ -31,11 +29,6 @@ TRIALS = (
 )
 #: The columns of the validations.
 VALIDATIONS = tuple(name for name in VALIDATION if name != "metrics")
-#: The columns of the configurations, without their hyperparameters.
-CONFIGURATIONS = (
-    *("seeds", "trials", "complete", *MEANS),
-    *("best_trial", "worst_trial", "trial_ids"),
-)
 _LATER = ("stage", "function", *(name for name in VALIDATIONS if name != "stage"))
 #: The columns of the decisions.
 DECISIONS = (
@@ -44,7 +37,7 @@ DECISIONS = (
 )
 _COUNTED = ("validated", "not_validated", "pending")
 _MOMENTS = ("added", "ended", "requested", "started", "ran_from", "time", "reported_at")
-_NUMBERS = ("best", "last", "waited_s", "ran_s", "lag_s", "score", "late_s", *MEANS)
+_NUMBERS = ("best", "last", "waited_s", "ran_s", "lag_s", "score", "late_s")
 _WHOLE = (
     *("rank", "best_iteration", "best_generation", "last_iteration", "last_generation"),
     "lag_iterations",
@@ -124,24 +117,3 @@ def validations(rows: Iterable[Mapping[str, Any]], *, later: bool = False) -> pd
 def decisions(timeline: Timeline) -> pd.DataFrame:
     """Return one row per decision of the scheduler, in order."""
     return table(timeline.decisions, DECISIONS)
-
-
-def configurations(ranked: Iterable[Configuration]) -> pd.DataFrame:
-    """Return one row per configuration, in the given order."""
-    rows = [
-        {
-            "rank": one.rank,
-            **{f"config/{name}": value for name, value in one.hyperparameters.items()},
-            "seeds": one.seeds,
-            "trials": len(one.repeats),
-            "complete": one.complete,
-            **({} if one.estimate is None else {n: getattr(one.estimate, n) for n in MEANS}),
-            "best_trial": None if one.best is None else one.best.trial_id,
-            "worst_trial": None if one.worst is None else one.worst.trial_id,
-            "trial_ids": [repeat.trial_id for repeat in one.repeats],
-        }
-        for one in ranked
-    ]
-    names = dict.fromkeys(n for row in rows for n in row if n.startswith("config/"))
-    made = table(rows, ("rank", *names, *CONFIGURATIONS))
-    return made.astype(dict.fromkeys(("seeds", "trials", "complete"), "int64"))

@@ -10,10 +10,8 @@ from tunekit.core.ranking import (
     best_scored,
     checked_goal,
     ranking_of,
-    repeats_of,
     whole_trials,
 )
-from tunekit.core.seeds import Ending
 
 TWO = [added(), *validated(1, 1.0, 0.9), *validated(2, 2.0, 0.7)]
 
@@ -63,10 +61,6 @@ def test_a_stopped_trial_is_whole_if_it_got_as_far_as_trials_get(scheduler, whol
     timeline = told(*TWO, stop, event("completed", 3.0))
     session = {"scheduler": scheduler}
     assert whole_trials(timeline, session) == ({"a"} if whole else set())
-    goal = {"metric": "accuracy", "mode": "max", "scope": "best"}
-    [repeat] = repeats_of(timeline, session, **goal)
-    assert repeat.value == 0.9
-    assert repeat.ending == (Ending.COMPLETE if whole else Ending.STOPPED)
 
 
 def test_a_trial_is_not_whole_where_another_one_got_further():

@@ -16,7 +16,7 @@ from tunekit.core.ranking import Ranked, front_of, growth_of
 from tunekit.core.timeline import Span
 from tunekit.core.values import number
 from tunekit.errors import MetricNotFoundError
-from tunekit.reading.findings import BestCheckpoint, OverSeeds, later_scores, names_in, over_seeds
+from tunekit.reading.findings import BestCheckpoint, later_scores, names_in
 from tunekit.reading.sweep import Sweep
 
 # The number of spans above which spans of validations are joined, as those of training are.
@@ -33,8 +33,7 @@ class Verdict:
     Attributes:
         best: As returned by :meth:`tunekit.Sweep.best`.
         winner: Its trial.
-        second: The next trial. None if there is none, or if means over seeds decide
-            instead of the sweep's own scores of single trials.
+        second: The next trial; None if there is none.
         margin: By how much the winner is better.
     """
 
@@ -81,17 +80,9 @@ class Findings:
         winner = next(one for one in self.ranked if one.trial_id == best.trial_id)
         second = self.ranked[1] if len(self.ranked) > 1 else None
         value = None if second is None else second.best_value
-        if value is None or best.configuration is not None:
+        if value is None:
             return Verdict(best, winner, None, None)
         return Verdict(best, winner, second, _finite(abs(best.score - value)))
-
-    @cached_property
-    def seeds(self) -> OverSeeds | None:
-        """Return the configurations; None if no seed is known, or there is no score yet."""
-        if not self.sweep.has_seeds or self.sweep.metric is None or self.sweep.mode is None:
-            return None
-        found = over_seeds(self.sweep.ranked_configurations())
-        return None if found.winner.estimate is None else found
 
 
 def _finite(value: float) -> float | None:

@@ -28,10 +28,8 @@ from tunekit.core.metrics import plain
 from tunekit.core.problems import Problems
 from tunekit.core.values import writable
 from tunekit.core.words import (
-    comparison_in_words,
     differing,
     duration,
-    mean_in_words,
     number,
 )
 from tunekit.extras import extra
@@ -49,7 +47,6 @@ with extra("report"):
 SECTIONS = (
     "summary",
     "front",
-    "configurations",
     "ranking",
     "curves",
     "timeline",
@@ -68,11 +65,11 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
     """Write the report of a sweep: one HTML file, which needs no network and no other file.
 
     It has the ranking, which can be sorted, filtered and exported; each trial's configuration,
-    validated checkpoints and error; configurations over their seeds if the seed is known; learning
-    curves with the validated points; a timeline of training and validation; the cost of waiting for
-    scores; ASHA's rungs, or PBT's family tree and schedule; later validations; failures; the
-    sweep's settings; and how to continue the sweep and use its best checkpoint. Empty parts are
-    left out. Long lists show only the best trials, with a note.
+    validated checkpoints and error; learning curves with the validated points; a timeline of
+    training and validation; the cost of waiting for scores; ASHA's rungs, or PBT's family tree and
+    schedule; later validations; failures; the sweep's settings; and how to continue the sweep and
+    use its best checkpoint. Empty parts are left out. Long lists show only the best trials, with a
+    note.
 
     Args:
         sweep: The sweep, as returned by :func:`tunekit.load`.
@@ -127,7 +124,7 @@ def contents(found: Findings, drawn: Mapping[str, Any] | None = None) -> dict[st
         drawn: Its charts by name, if they are already drawn.
     """
     sweep = found.sweep
-    ranked, verdict, seeds = found.ranked, found.verdict, found.seeds
+    ranked, verdict = found.ranked, found.verdict
     summary, errors = sweep.summary(), sweep.trial_errors()
     failures = failures_of(sweep.timeline, errors)
     causes = causes_of(failures)
@@ -145,8 +142,6 @@ def contents(found: Findings, drawn: Mapping[str, Any] | None = None) -> dict[st
         "columns": columns,
         "texts": {name for name in columns if not _are_numbers(found, name)},
         "verdict": verdict,
-        "over_seeds": seeds,
-        "seed": sweep.seed_param,
         "trial_names": found.names,
         "schedule": schedule,
         "changed": [name for name in differing(schedule) if name != "from iteration"],
@@ -302,18 +297,15 @@ def _environment() -> jinja2.Environment:
         moment=_moment,
         json=in_script,
         raw=_raw,
-        mean=mean_in_words,
-        compared=comparison_in_words,
     )
     return environment
 
 
 def _loads(sweep: Sweep) -> str:
     """Return the Python code that loads the sweep."""
-    seed = f", seed_param={sweep.seed_param!r}" if sweep.has_seeds else ""
     if sweep.source is not None:
-        return f"tunekit.load({sweep.source!r}{seed})"
-    return f"tunekit.load({sweep.path!r}, storage_filesystem=filesystem{seed})"
+        return f"tunekit.load({sweep.source!r})"
+    return f"tunekit.load({sweep.path!r}, storage_filesystem=filesystem)"
 
 
 @lru_cache(maxsize=1)

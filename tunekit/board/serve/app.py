@@ -67,7 +67,7 @@ class Application(Starlette):
 
     Args:
         catalogue: The sweeps that are served.
-        options: The metric, mode and seed, as for :func:`tunekit.load`.
+        options: The metric and the mode, as for :func:`tunekit.load`.
         token: The token that a browser has to send.
         control: Whether trials may be stopped, paused, continued and added from a page.
         cookie: The name of the cookie that it gets in return.

@@ -36,7 +36,7 @@ class LiveSweep:
 
     Args:
         entry: Where the sweep is.
-        options: The metric, mode and seed, as for :func:`tunekit.load`.
+        options: The metric and the mode, as for :func:`tunekit.load`.
         clock: The clock.
         control: Whether trials have buttons that stop, pause and continue them.
     """

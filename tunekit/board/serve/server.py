@@ -39,7 +39,6 @@ def serve(
     control: bool = False,
     metric: str | None = None,
     mode: str | None = None,
-    seed_param: str | None = None,
     ready: Callable[[str], None] = print,
 ) -> None:
     """Serve sweeps as live pages, until Ctrl-C.
@@ -52,7 +51,6 @@ def serve(
         control: Whether the token also allows stopping, pausing, continuing and adding trials.
         metric: As for :func:`tunekit.load`.
         mode: Likewise.
-        seed_param: Likewise.
         ready: Called with the address of the page, including the token, once it can be opened.
 
     Raises:
@@ -78,7 +76,7 @@ def serve(
     shown = f"[{shown}]" if ":" in shown else shown
     app = Application(
         catalogue,
-        {"metric": metric, "mode": mode, "seed_param": seed_param},
+        {"metric": metric, "mode": mode},
         token=token,
         control=control,
         cookie=f"tunekit-{number}",  # cookies belong to a host, not to a port
