@@ -59,7 +59,7 @@ nitpick_ignore_regex = [
         r"tunekit\.(_ray\.local\.SteppedClock|journal\.storage\.Folder|journal\.lock\.Driver)",
     ),
     (r"py:class", r"tunekit\.core\.(events\._Kind|later_validations\.LaterSession)"),
-    (r"py:class", r"tunekit\.core\.(confidence\.Interval|decision_points\.DecisionRule)|Trial"),
+    (r"py:class", r"tunekit\.core\.decision_points\.DecisionRule|Trial"),
     (r"py:class", r"tunekit\.lab\.replay\.(Score|Decision)"),
 ]
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tunekit import testing as testing
     from tunekit.config import ValidationConfig
     from tunekit.core.constraints import Constraint
-    from tunekit.core.estimates import Estimate
-    from tunekit.core.sequential import Sequential
     from tunekit.driver.callback import ValidationCallback
     from tunekit.driver.scheduler import ValidatedScheduler
     from tunekit.evaluation.following import follow
@@ -43,9 +41,7 @@ __all__ = [
     "VALIDATION_KEY",
     "AtDecisions",
     "Constraint",
-    "Estimate",
     "EveryIterations",
-    "Sequential",
     "Stage",
     "Sweep",
     "Tuner",
@@ -69,8 +65,6 @@ _SUBMODULES = {"distributed", "errors", "lab", "loggers", "policies", "scheduler
 _HOMES = {
     "tunekit.config": ("ValidationConfig",),
     "tunekit.core.constraints": ("Constraint",),
-    "tunekit.core.estimates": ("Estimate",),
-    "tunekit.core.sequential": ("Sequential",),
     "tunekit.driver.callback": ("ValidationCallback",),
     "tunekit.evaluation.following": ("follow",),
     "tunekit.policies": ("AtDecisions", "EveryIterations"),

@@ -12,7 +12,6 @@ from ray import train
 
 from tunekit.core.constraints import Constraint
 from tunekit.core.problems import Problems, shown
-from tunekit.core.sequential import Sequential
 from tunekit.core.signatures import call_of, is_built, kind_of, never_takes, signature_of
 from tunekit.picklable import LARGE, culprit_in, pickled_size
 
@@ -60,7 +59,7 @@ def check_validation(config: Any, problems: Problems) -> None:
         >>> from types import SimpleNamespace
         >>> problems = Problems("Stage")
         >>> unset = ["task_config", "ray_remote_kwargs", "evaluators", "max_in_flight"]
-        >>> unset = dict.fromkeys([*unset, "sequential"])
+        >>> unset = dict.fromkeys(unset)
         >>> check_validation(SimpleNamespace(fn=3, max_retries=-1, **unset), problems)
         >>> problems.raise_any()
         Traceback (most recent call last):
@@ -90,8 +89,6 @@ def check_validation(config: Any, problems: Problems) -> None:
         _check_remote_kwargs(options, problems, actor=evaluators is not None)
     problems.integer("max_in_flight", config.max_in_flight, least=1, optional=True)
     problems.integer("max_retries", config.max_retries, least=0)
-    fix = "Pass tunekit.Sequential(confidence=0.95, min_examples=200)."
-    problems.optional("sequential", config.sequential, Sequential, fix)
 
 
 def check_constraints(constraints: Any, problems: Problems) -> None:

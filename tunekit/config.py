@@ -13,7 +13,6 @@ from tunekit.checks import Limits, check_constraints, check_validation, check_wh
 from tunekit.core.constraints import Constraint
 from tunekit.core.pending import ON_PENDING
 from tunekit.core.problems import Problems
-from tunekit.core.sequential import Sequential
 from tunekit.core.signatures import (
     ValidationFunction,
 )
@@ -28,13 +27,12 @@ class ValidationConfig(Limits, train.ValidationConfig):
     process of a trial that waits for the score, or in a separate Ray task: see ``where``.
 
     Args:
-        fn: ``fn(checkpoint, **fn_kwargs) -> dict``, or a generator that yields estimates
-            (:class:`~tunekit.Sequential`). Ray must be able to pickle it. With ``evaluators`` it
-            may also be a class, or a ``functools.partial`` of one, whose instances are called in
-            the same way. An argument that has no default and is not in ``task_config.fn_kwargs``
-            must come with each report; otherwise the validation of its checkpoint fails. Inside the
-            function, :func:`tunekit.get_validation_context` returns the trial that saved the
-            checkpoint and the hyperparameters that it was trained with.
+        fn: ``fn(checkpoint, **fn_kwargs) -> dict``. Ray must be able to pickle it. With
+            ``evaluators`` it may also be a class, or a ``functools.partial`` of one, whose
+            instances are called in the same way. An argument that has no default and is not in
+            ``task_config.fn_kwargs`` must come with each report; otherwise the validation of its
+            checkpoint fails. Inside the function, :func:`tunekit.get_validation_context` returns
+            the trial that saved the checkpoint and the hyperparameters that it was trained with.
         task_config: A ``ray.train.ValidationTaskConfig``: the default keyword arguments
             (``fn_kwargs``) and the time limit of one attempt (``timeout_s``: seconds from its
             start, None for no limit). A checkpoint's own
@@ -95,8 +93,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         constraints: Limits on scores, such as ``[tunekit.Constraint("latency_ms <= 20")]``.
             Schedulers and searchers rank a score that violates one below all feasible ones (the
             larger the violation, the lower), and the best checkpoint is feasible if any is.
-        sequential: When to stop a validation early, if ``fn`` is a generator of estimates; None:
-            the defaults of :class:`~tunekit.Sequential`.
         stages: Further validations of the same checkpoints by other functions, such as a full
             validation of checkpoints that the scheduler has promoted: see :class:`tunekit.Stage`.
             Schedulers and search algorithms decide on ``fn`` alone.
@@ -138,7 +134,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         on_pending: str = "auto",
         on_failure: str = "record",
         constraints: Sequence[Constraint] = (),
-        sequential: Sequential | None = None,
         stages: Sequence[Stage] = (),
         cache: str | Path | None = None,
     ):
@@ -150,7 +145,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         self.max_retries = max_retries
         self.on_pending = on_pending
         self.on_failure = on_failure
-        self.sequential = sequential
         problems = Problems("ValidationConfig")
         check_validation(self, problems)
         if isinstance(when, str):

@@ -21,7 +21,6 @@ from tunekit._ray.scheduler_base import (
     nothing_under_way,
     start_one_by_one,
 )
-from tunekit.core.confidence import Interval
 from tunekit.core.decision_points import DecisionRule
 from tunekit.core.halving import Halving, RungAction, milestones
 from tunekit.core.pareto import Point
@@ -166,12 +165,6 @@ class _SuccessiveHalving(SchedulerBase):
     def rule(self, trial: Trial) -> DecisionRule:
         """Return which scores of a trial it will use, by its current state."""
         return self._books.rule(trial.trial_id)
-
-    def decides_alike(self, trial: Trial, at: float, interval: Interval) -> bool:
-        """Return whether no score in an interval would change whether a trial is promoted."""
-        if self._stops or len(self.objectives) > 1:
-            return False
-        return self._books.decides_alike(trial.trial_id, at, interval)
 
     def rungs(self) -> list[int]:
         """Return the iterations of its rungs.

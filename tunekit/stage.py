@@ -10,7 +10,6 @@ from ray import train
 
 from tunekit.checks import Limits, check_validation
 from tunekit.core.problems import Problems, shown
-from tunekit.core.sequential import Sequential
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.stages import EVERY
 from tunekit.core.validation import RESERVED
@@ -44,8 +43,6 @@ class Stage(Limits):
         max_in_flight: The most validations of this stage in flight at once; None: as many as free
             resources allow.
         max_retries: How many more attempts a validation gets.
-        sequential: When to stop early if ``fn`` is a generator; only ``max_examples`` applies,
-            because no decision depends on this stage.
 
     Raises:
         tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake.
@@ -74,7 +71,6 @@ class Stage(Limits):
         evaluators: int | None = None,
         max_in_flight: int | None = None,
         max_retries: int = 1,
-        sequential: Sequential | None = None,
     ):
         problems = Problems("Stage")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -93,7 +89,6 @@ class Stage(Limits):
         self.ray_remote_kwargs = {} if ray_remote_kwargs is None else ray_remote_kwargs
         self.evaluators = evaluators
         self.max_in_flight, self.max_retries = max_in_flight, max_retries
-        self.sequential = sequential
         check_validation(self, problems)
         problems.raise_any()
         self.ray_remote_kwargs = dict(ray_remote_kwargs or {})

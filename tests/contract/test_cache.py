@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +21,8 @@ from tunekit.core.validation import Attempt
 from tunekit.journal.journal import events_in
 from tunekit.validating.cache import ValidationCache
 from tunekit.validating.context import ValidationContext
-from tunekit.validating.executor import Estimated, Returned
 from tunekit.validating.fingerprint import fingerprint
-from tunekit.validating.process import Call, looked_up, produced
+from tunekit.validating.process import Call, looked_up, result_of
 
 LOCAL = pyarrow.fs.LocalFileSystem()
 BATCH_OF_8 = train.ValidationTaskConfig(fn_kwargs={"batch": 8})
@@ -49,12 +48,6 @@ def odd(attempt: Attempt) -> dict[str, Any]:
     return {"accuracy": float("nan")}
 
 
-def estimates(attempt: Attempt) -> Iterator[dict[str, Any]]:
-    mean = score(attempt)["accuracy"]
-    for n in (100, 1_000, 10_000):
-        yield {"accuracy": tunekit.Estimate(mean, n, bounds=(0, 12)), "note": "so far"}
-
-
 class Through:
     """Validates through a cache, as the process of a validation does.
 
@@ -67,7 +60,7 @@ class Through:
         self.weights, self.fn = folder / "weights", fn
         self.calls: list[str] = []
 
-    def __call__(self, attempt: Attempt) -> Iterator[Any]:
+    def __call__(self, attempt: Attempt) -> Any:
         def call() -> Any:
             self.calls.append(attempt.request.id)
             return self.fn(attempt)
@@ -79,11 +72,8 @@ class Through:
         checkpoint = SimpleNamespace(filesystem=LOCAL, path=str(path))
         told = ValidationContext(request.trial_id, request.config, request.iteration)
         lookup = self.cache.lookup(self.mark, request.kwargs)
-        run = lambda: produced(attempt.id, call)  # noqa: E731
-        for step in looked_up(Call(attempt.id, None, checkpoint, {}, told, lookup), run):
-            if not isinstance(step, Estimated):
-                return step
-            yield step.value
+        looking = Call(attempt.id, None, checkpoint, {}, told, lookup)
+        return looked_up(looking, lambda: result_of(attempt.id, call))
 
 
 def ran(folder: Path, name: str, fn: Any = score, base: Any = None, **options: Any) -> Any:
@@ -142,41 +132,6 @@ def test_what_is_no_score_is_not_kept(tmp_path, fn):
     _, first = ran(tmp_path, "first", fn, trials=2)
     _, again = ran(tmp_path, "again", fn, trials=2)
     assert len(again.calls) == len(first.calls) > 0
-
-
-def test_what_was_enough_for_one_decision_is_not_kept_for_another(tmp_path):
-    """Only what was evaluated in full is; and how sure it is, is said with the own confidence."""
-    surely = {"sequential": tunekit.Sequential(confidence=0.999)}
-    first, _ = ran(tmp_path, "first", estimates)
-    again, fewer = ran(tmp_path, "again", estimates, settings=surely)
-    full = {
-        event.metrics["accuracy"]: event.metrics["accuracy_high"]
-        for event in ended(first)
-        if event.metrics["accuracy_n"] == 10_000
-    }
-    assert 0 < len(full) < len(ended(first)), "some were enough for a decision"
-    cached = [event for event in ended(again) if event.cached]
-    assert cached and len(fewer.calls) == len(ended(again)) - len(cached)
-    for event in cached:
-        assert event.metrics["accuracy"] in full and event.metrics["accuracy_n"] == 10_000
-        assert event.metrics["accuracy_high"] > full[event.metrics["accuracy"]], "it is wider"
-        assert event.metrics["note"] == "so far"
-
-
-def test_what_an_attempt_had_yielded_is_no_matter_if_the_score_is_there(tmp_path):
-    """As for a function whose examples are in another order each time."""
-
-    def validate(attempt: Attempt) -> Iterator[Any]:
-        if attempt.number == 1:
-            yield {"accuracy": tunekit.Estimate(1.0, 9_000, bounds=(0, 1))}
-            raise ValueError("no memory left")
-        whole = {"accuracy": tunekit.Estimate(0.5, 10_000, bounds=(0, 1))}
-        return Returned(attempt.id, whole, "key", cached=True)
-
-    settings = {"fn": lambda checkpoint, resume: {}, "cache": tmp_path / "scores"}
-    over = sweep(tmp_path, FIFOScheduler(), validate=validate, settings=settings, trials=1)
-    assert {event.status for event in ended(over)} == {"validated"}
-    assert {event.metrics["accuracy"] for event in ended(over)} == {0.5}
 
 
 @pytest.mark.parametrize("at", [40, 75])

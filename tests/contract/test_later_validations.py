@@ -36,7 +36,7 @@ from tunekit.validating.cache import ValidationCache
 from tunekit.validating.context import ValidationContext
 from tunekit.validating.executor import AttemptEvent
 from tunekit.validating.fingerprint import fingerprint
-from tunekit.validating.process import Call, looked_up, produced
+from tunekit.validating.process import Call, looked_up, result_of
 
 CALLS: Counter[str] = Counter()
 
@@ -95,8 +95,7 @@ def executors(monkeypatch) -> list[FakeExecutor]:
             lookup = None if cache is None else cache.lookup(mark, request.kwargs)
             call = Call(attempt.id, None, request.checkpoint, request.kwargs, told, lookup)
             run = partial(config.fn, call.checkpoint, **call.kwargs)
-            [step] = looked_up(call, lambda: produced(attempt.id, run))
-            return step
+            return looked_up(call, lambda: result_of(attempt.id, run))
 
         made.append(RUNS_ON["class"](SystemClock(), validate))  # type: ignore[arg-type]
         return made[-1]

@@ -17,7 +17,7 @@ from tests.journals import read
 from tunekit._ray.actors import has_died
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 from tunekit.validating.cache import ValidationCache
-from tunekit.validating.executor import Estimated, Failed, Returned
+from tunekit.validating.executor import Failed, Returned
 from tunekit.validating.ray_executor import RayExecutor, executor_of
 
 pytestmark = pytest.mark.ray
@@ -91,41 +91,6 @@ def test_one_that_dies_with_nothing_to_do_costs_no_attempt(ray_cluster):
         time.sleep(0.02)
     assert validated(3) != first
     executor.close()
-
-
-def endless(checkpoint):
-    """Yields until it is stopped; the second checkpoint ends at once."""
-    while checkpoint != "second":
-        time.sleep(0.01)
-        yield {"accuracy": 0.5, "pid": os.getpid()}
-    yield {"accuracy": 1.0, "pid": os.getpid()}
-
-
-def test_one_that_ends_an_attempt_goes_on_with_the_next_in_its_process(ray_cluster):
-    """The only evaluator is not joined by another one while it is still ending an attempt."""
-    executor = RayExecutor(endless, {"num_cpus": 0.1}, evaluators=1)
-    first, second = (
-        Attempt(Request(name, iteration=1, checkpoint=name), 1) for name in ("first", "second")
-    )
-
-    def until(kind):
-        ends = time.monotonic() + 60
-        while time.monotonic() < ends:
-            found = [event for event in executor.poll() if isinstance(event, kind)]
-            if found:
-                return found[0]
-            time.sleep(0.01)
-        raise AssertionError(f"nothing of {kind}")
-
-    try:
-        executor.start(first)
-        before = until(Estimated).value["pid"]
-        executor.stop(first)
-        executor.start(second)
-        ended = until(Returned)
-        assert (ended.attempt_id, ended.value["pid"]) == (second.id, before)
-    finally:
-        executor.close()
 
 
 @pytest.mark.parametrize("kind", ["task", "evaluator"])

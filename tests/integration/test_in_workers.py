@@ -8,7 +8,6 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -210,45 +209,3 @@ def test_a_trial_whose_workers_a_validation_ends_goes_on(tmp_path, validate, how
         return
     assert first == second != third == fourth, "it began again at the second"
     assert elsewhere == 1
-
-
-MOST = 5_000
-
-
-def estimating(checkpoint: tune.Checkpoint, *, marks: str) -> Iterator[dict[str, Any]]:
-    """Yield what is known after each 100 examples; each trial is worse than the one before."""
-    n, seed = read(checkpoint)
-    for examples in range(100, MOST + 100, 100):
-        time.sleep(0.01)
-        Path(marks, f"{seed}-{n}-{os.getpid()}").write_text(str(examples))
-        yield {"accuracy": tunekit.Estimate(1.1 - 0.3 * seed, examples, bounds=(0, 1))}
-
-
-def test_one_that_yields_on_rank_0_ends_as_soon_as_it_is_enough(tmp_path):
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    results = tunekit.Tuner(
-        TorchTrainer(training, scaling_config=train.ScalingConfig(num_workers=2)),
-        param_space={"train_loop_config": {"seed": tune.grid_search([1, 2, 3])}},
-        tune_config=tune.TuneConfig(
-            metric="accuracy",
-            mode="max",
-            max_concurrent_trials=1,
-            scheduler=ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=2),
-        ),
-        run_config=tune.RunConfig(storage_path=str(tmp_path), name="sweep", verbose=0),
-        validation_config=tunekit.ValidationConfig(
-            estimating,
-            train.ValidationTaskConfig(fn_kwargs={"marks": str(marks)}),
-            when="decisions",
-            on_pending="wait",
-            sequential=tunekit.Sequential(min_examples=400),
-        ),
-    ).fit()
-    assert not results.errors
-    table = results.get_dataframe().set_index("config/train_loop_config/seed")
-    assert table.accuracy_n[3] < MOST, "it was clear that it is none of the best"
-    ran = {path.name.split("-")[-1]: int(path.read_text()) for path in marks.glob("3-1-*")}
-    [(pid, examples)] = ran.items()
-    assert table.accuracy_n[3] <= examples < MOST
-    assert int(pid) == table.worker[3], "where the trial trained: on rank 0"

@@ -91,7 +91,7 @@ from ray._private.worker import global_worker
 global_worker.set_mode(ray.WORKER_MODE)
 import tunekit, tunekit.validating.process
 tunekit.report, tunekit.checkpoint_with, tunekit.state_of
-tunekit.get_validation_context, tunekit.Estimate
+tunekit.get_validation_context
 """
     )
     own = {name.split(".")[1] for name in modules if name.startswith("tunekit.")}

@@ -21,8 +21,8 @@ from tunekit._ray import cluster, raised
 from tunekit.core.failures import kind_of
 from tunekit.core.validation import Attempt, Request
 from tunekit.validating import ray_executor as module
-from tunekit.validating.executor import Began, Estimated, Failed, Returned
-from tunekit.validating.process import outcome_of, produced
+from tunekit.validating.executor import Began, Failed, Returned
+from tunekit.validating.process import outcome_of, result_of
 from tunekit.validating.ray_executor import RayExecutor
 
 
@@ -225,28 +225,6 @@ def test_an_evaluator_is_replaced_after_so_many_calls(monkeypatch, most, left):
     assert len(executor._actors) == left
 
 
-@pytest.mark.parametrize(
-    "rest", [(), (Estimated(ID, {}),), (Returned(ID, {}),), (TaskCancelledError(),)]
-)
-def test_an_evaluator_that_has_yielded_enough_works_until_its_next_yield_and_lives_on(
-    monkeypatch, rest
-):
-    first = Estimated(ID, {"accuracy": 0.5})
-    executor = evaluators(monkeypatch, Known(handle=Handle(first, *rest)), count=1)
-    [actor], poll = executor._actors, step_by_step(monkeypatch, executor)
-    assert poll() == [first]
-    stopped = actor.flight
-    executor.stop(stopped.attempt)
-    assert executor.awaited() == [stopped.stream], "it may take a while"
-    following = Attempt(Request("b", 1), 1)
-    executor.start(following)
-    assert executor._actors == [actor] and actor.flight.attempt is following, "it waits for that"
-    actor.flight.stream = Stream(Began(following.id), *[Estimated(following.id, {})] * 9)
-    said = [*poll(), *poll()]
-    assert {event.attempt_id for event in said} == {following.id}, "nothing is said of the other"
-    assert not actor.handle.killed and actor.flight.attempt is following
-
-
 @pytest.mark.parametrize("last", [(), (TaskCancelledError(),), (Failed(ID, "CUDA error"),)])
 def test_an_evaluator_whose_validation_has_failed_is_replaced(monkeypatch, last):
     known = Known(handle=Handle(*last))
@@ -277,16 +255,9 @@ def raises():
     raise RuntimeError("no data here")
 
 
-def yields_and_raises():
-    yield {"accuracy": 0.5}
-    raises()
-
-
-@pytest.mark.parametrize(("fn", "before"), [(raises, 0), (yields_and_raises, 1)])
-def test_what_a_function_raises_comes_last_and_as_it_is(fn, before):
-    *yielded, last = produced(ID, fn)
-    assert yielded == [Estimated(ID, {"accuracy": 0.5})] * before
-    assert isinstance(last, Failed) and last.reason == "raised RuntimeError: no data here"
+def test_what_a_function_raises_is_why_it_has_failed():
+    found = result_of(ID, raises)
+    assert isinstance(found, Failed) and found.reason == "raised RuntimeError: no data here"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])

@@ -17,7 +17,6 @@ from ray.tune.schedulers import FIFOScheduler
 from tests.journals import read
 from tunekit.config import ValidationConfig
 from tunekit.core import line_checks
-from tunekit.core.estimates import Estimate
 from tunekit.core.events import (
     AttemptStarted,
     CheckpointSaved,
@@ -295,10 +294,8 @@ def test_an_unknown_field_is_ignored_and_a_missing_one_has_its_default(tmp_path)
 
 def example(kind: type, field: str) -> Any:
     """A value for a field of an event."""
-    estimates = {"accuracy": Estimate(0.5, n=100, bounds=(0, 1)), "loss": Estimate(3, 7, 0.1)}
     typed = {
         "trial_ids": ["a", "b"],
-        "estimates": estimates,
         "tune": ["{}", "{}"],
         "id": "a trial_id:3:3:3",
         "status": "validated",

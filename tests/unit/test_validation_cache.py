@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import pyarrow.fs
 import pytest
 
-from tunekit import Estimate
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.core.values import admitted
 from tunekit.validating.cache import ValidationCache, digest_of
@@ -122,30 +121,8 @@ def test_a_running_sweep_and_a_recorded_one_have_the_same_keys():
     assert cache.key("d", "f", config) == cache.key("d", "f", recorded)
 
 
-def validated(metrics: dict, **known: Estimate) -> Outcome:
-    return Outcome(Request("a", 1, known=known), Status.VALIDATED, metrics)
-
-
-def test_estimates_are_kept_as_such_and_numbers_for_whoever_wants_numbers(tmp_path):
-    cache, whole = ValidationCache(str(tmp_path)), Estimate(0.8, 1000, bounds=(0, 1))
-    metrics = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9, "accuracy_n": 1000}
-    key = cache.key("digest", "fingerprint", {})
-    cache.keep(key, validated({**metrics, "loss": 0.1}, accuracy=whole), "validate")
-    assert cache.get(key) == {"accuracy": whole, "loss": 0.1}
-
-    older = Estimate(0.7, 500, bounds=(0, 1))  # what was yielded before an exact score
-    cache.keep(key, validated({"accuracy": 0.8}, accuracy=older), "validate")
-    assert cache.get(key) == {"accuracy": 0.8}
-
-
-@pytest.mark.parametrize("estimates", [3, {"accuracy": 3}, {"accuracy": {"n": -1, "mean": 0.8}}])
-def test_estimates_that_are_none_are_no_score(tmp_path, estimates):
-    cache = ValidationCache(str(tmp_path))
-    key = cache.key("digest", "f", {})
-    cache.keep(key, validated({"accuracy": 0.8}), "validate")
-    [path] = tmp_path.rglob("*.json")
-    path.write_text(json.dumps({**json.loads(path.read_text()), "estimates": estimates}))
-    assert cache.get(key) is None
+def validated(metrics: dict) -> Outcome:
+    return Outcome(Request("a", 1), Status.VALIDATED, metrics)
 
 
 def test_whatever_goes_wrong_with_a_lookup_the_checkpoint_is_validated(tmp_path, caplog):

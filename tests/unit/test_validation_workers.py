@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,32 +102,34 @@ def test_workers_wait_in_the_reports_that_may_be_validated_there(stands):
 
 @pytest.fixture
 def side(monkeypatch) -> Callable[..., Any]:
-    """What workers that stand still yield, who are asked to, and whether they live on."""
+    """What workers that stand still return, who are asked to, and whether they live on."""
     asked: list[int] = []
 
-    def make(*yields: list[Any]) -> SimpleNamespace:
-        def generator_in(actor: int, name: str) -> Callable[..., Iterator[Any]]:
-            asked.append(actor)
-            return lambda *given: iter(yields[actor])
+    def make(*results: Any) -> SimpleNamespace:
+        class Actor:
+            def __init__(self, rank: int):
+                call = SimpleNamespace(remote=lambda *given: asked.append(rank) or rank)
+                self.__ray_call__ = SimpleNamespace(options=lambda name: call)
 
-        def get(item: Any) -> Any:
-            if isinstance(item, Exception):
-                raise item
-            return item
+        def get(rank: int) -> Any:
+            if isinstance(results[rank], Exception):
+                raise results[rank]
+            return results[rank]
 
         context = SimpleNamespace(get_task_name=lambda: "validate")
-        monkeypatch.setattr(worker_group, "generator_in", generator_in)
         ray = SimpleNamespace(
-            wait=lambda streams, num_returns: (streams[:1], streams[1:]),
+            wait=lambda refs, num_returns: (refs[:1], refs[1:]),
             get=get,
             get_runtime_context=lambda: context,
         )
         monkeypatch.setattr(worker_group, "ray", ray)
-        link, _ = linked(len(yields))
+        link, workers = linked(len(results))
+        for rank, worker in enumerate(workers.workers):
+            worker.actor = Actor(rank)
         trainer: Any = SimpleNamespace(backend_config=None)
         group: Any = SimpleNamespace(_link=link, _error=None, _trainer=trainer, dismissed=False)
         group.dismiss = lambda: setattr(group, "dismissed", True)
-        group.beside = lambda alone: TrialWorkerGroup.beside(group, lambda: iter(()), alone=alone)
+        group.beside = lambda alone: TrialWorkerGroup.beside(group, lambda: None, alone=alone)
         group.asked = asked
         return group
 
@@ -136,28 +138,28 @@ def side(monkeypatch) -> Callable[..., Any]:
 
 @pytest.mark.parametrize(("alone", "ranks"), [(True, [0]), (False, [0, 1])])
 def test_rank_0_or_all_are_asked_and_live_on(side, alone, ranks):
-    group = side([1, 2], [3])
-    assert list(group.beside(alone)) == [(0, 1), (0, 2), (1, 3)][: None if not alone else 2]
+    group = side(1, 3)
+    assert group.beside(alone) == ({0: 1} if alone else {0: 1, 1: 3})
     assert group.asked == ranks and not group.dismissed
     assert not group._link.polling.locked()
 
 
 def test_an_exception_of_rank_0_alone_leaves_the_workers(side):
-    group = side([RAISED], [3])
-    assert list(group.beside(alone=True)) == [(0, RAISED)] and not group.dismissed
+    group = side(RAISED, 3)
+    assert group.beside(alone=True) == {0: RAISED} and not group.dismissed
 
 
 def test_an_exception_of_one_of_several_ends_the_workers(side):
     """The others may wait for it for ever, or have exchanged more than it has."""
-    group = side([], [RAISED], [3])
-    assert list(group.beside(alone=False)) == [(1, RAISED)] and group.dismissed
+    group = side(1, RAISED, 3)
+    assert group.beside(alone=False) == {0: 1, 1: RAISED} and group.dismissed
     assert not group._link.polling.locked(), "they can be ended"
 
 
 def test_a_worker_that_dies_meanwhile_ends_them_all(side):
-    group = side([1, RayActorError()], [3])
+    group = side(RayActorError(), 3)
     with pytest.raises(WorkersLost, match="a worker died"):
-        list(group.beside(alone=True))
+        group.beside(alone=True)
     assert group.dismissed
 
 
@@ -173,8 +175,8 @@ def post(monkeypatch) -> _Post:
     return post
 
 
-def once() -> Generator[int, None, None]:
-    yield 1
+def once() -> int:
+    return 1
 
 
 def test_a_side_task_waits_until_the_loop_stands(post):
@@ -190,7 +192,7 @@ def test_a_side_task_waits_until_the_loop_stands(post):
         post.gone()
 
     def beside() -> None:
-        ran.put(next(workers.side_task(None, once, False, workers.contextlib.nullcontext)))
+        ran.put(workers.side_task(None, once, False, workers.contextlib.nullcontext))
 
     training = threading.Thread(target=loop, daemon=True)
     for goes_on in (
@@ -207,27 +209,12 @@ def test_a_side_task_waits_until_the_loop_stands(post):
 def test_a_side_task_does_not_run_beside_a_loop_that_may_go_on(post):
     post._until = lambda: True  # it is about to
     ran = threading.Event()
-    task = workers.side_task(None, once, False, workers.contextlib.nullcontext)
-    threading.Thread(target=lambda: (next(task), ran.set()), daemon=True).start()
+
+    def beside() -> None:
+        workers.side_task(None, once, False, workers.contextlib.nullcontext)
+        ran.set()
+
+    threading.Thread(target=beside, daemon=True).start()
     assert not ran.wait(0.1)
     post.gone()
     assert ran.wait(20)
-
-
-def test_what_it_returns_is_told_when_the_process_is_as_it_was(post):
-    """Restoring it may end the process."""
-    told: list[str] = []
-
-    @workers.contextlib.contextmanager
-    def context() -> Iterator[None]:
-        yield
-        told.append("restored")
-
-    def call() -> Generator[str, None, str]:
-        yield "estimate"
-        return "score"
-
-    post.gone()
-    for each in workers.side_task(None, call, False, context):
-        told.append(each)
-    assert told == ["estimate", "restored", "score"]

@@ -15,7 +15,6 @@ from ray.tune.result import DEFAULT_METRIC
 from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.proxies import ProxyController
-from tunekit.core.confidence import Interval
 from tunekit.core.decision_points import DecisionRule
 
 
@@ -112,16 +111,6 @@ class SchedulerBase(TrialScheduler):
     def rule(self, trial: Trial) -> DecisionRule:
         """Return the rule of which scores of a trial it will use, by its current state."""
         raise NotImplementedError
-
-    def decides_alike(self, trial: Trial, at: float, interval: Interval) -> bool:
-        """Return whether no score in an interval would change its decision; False if unknown.
-
-        Args:
-            trial: The trial.
-            at: The entry of its internal state that the score fills, from :meth:`rule`.
-            interval: The interval of the score; larger is better.
-        """
-        return False
 
     def rungs(self) -> list[int]:
         """Return the iterations at which it compares trials, if all trials have the same."""

@@ -21,10 +21,9 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 
-from tunekit._ray import alike, decision_points
+from tunekit._ray import decision_points
 from tunekit._ray.compat import its
 from tunekit._ray.scheduler_base import SchedulerBase, Traits
-from tunekit.core.confidence import Interval
 from tunekit.core.decision_points import Always, DecisionRule, Never
 from tunekit.core.values import number
 
@@ -36,15 +35,12 @@ class Kind:
     Attributes:
         traits: Its properties.
         rule: Returns which scores of a trial it uses.
-        alike: Returns whether no score in an interval, where larger is better, would change its
-            decision.
         time_attr: The scheduler's attribute with the name of its time in reports.
         max_t: The scheduler's attribute with the time at which it stops every trial.
     """
 
     traits: Traits = field(default_factory=Traits)
     rule: Callable[[Any, Trial], DecisionRule] = lambda scheduler, trial: Always()
-    alike: Callable[[Any, Trial, float, Interval], bool] = lambda *_: False
     time_attr: str | None = None
     max_t: str | None = None
 
@@ -52,42 +48,32 @@ class Kind:
 _HYPERBAND = Kind(
     Traits(at_times=True, clones=False, waits_for_all=True),
     rule=decision_points.hyperband,
-    alike=alike.hyperband,
     time_attr="_time_attr",
     max_t="_max_t_attr",
 )
 _KINDS: dict[type, Kind] = {
-    FIFOScheduler: Kind(
-        Traits(clones=False, pauses=False),
-        rule=lambda scheduler, trial: Never(),
-        alike=lambda *_: True,
-    ),
+    FIFOScheduler: Kind(Traits(clones=False, pauses=False), rule=lambda scheduler, trial: Never()),
     AsyncHyperBandScheduler: Kind(
         Traits(at_times=True, clones=False, pauses=False),
         rule=decision_points.asha,
-        alike=alike.asha,
         time_attr="_time_attr",
         max_t="_max_t",
     ),
-    MedianStoppingRule: Kind(Traits(clones=False), alike=alike.median, time_attr="_time_attr"),
+    MedianStoppingRule: Kind(Traits(clones=False), time_attr="_time_attr"),
     HyperBandScheduler: _HYPERBAND,
     HyperBandForBOHB: replace(_HYPERBAND, traits=Traits(at_times=True, clones=False)),
     PopulationBasedTraining: Kind(
-        Traits(at_times=True), rule=decision_points.pbt, alike=alike.pbt, time_attr="_time_attr"
+        Traits(at_times=True), rule=decision_points.pbt, time_attr="_time_attr"
     ),
     PopulationBasedTrainingReplay: Kind(
-        Traits(at_times=True, replays=True), rule=decision_points.replay, alike=lambda *_: True
+        Traits(at_times=True, replays=True), rule=decision_points.replay
     ),
 }
 
 
 # tunekit's own know these themselves; a subclass that decides otherwise may use other scores.
 _OWN_SUBCLASS = Kind(time_attr="time_attr", max_t="max_t")
-_OWN = replace(
-    _OWN_SUBCLASS,
-    rule=lambda scheduler, trial: scheduler.rule(trial),
-    alike=lambda scheduler, *about: scheduler.decides_alike(*about),
-)
+_OWN = replace(_OWN_SUBCLASS, rule=lambda scheduler, trial: scheduler.rule(trial))
 
 
 def kind_of(scheduler: TrialScheduler) -> Kind:
@@ -143,35 +129,6 @@ def rule_for(scheduler: TrialScheduler, trial: Trial) -> DecisionRule:
     """
     decides = innermost(scheduler)
     return kind_of(decides).rule(decides, trial)
-
-
-def decides_alike(scheduler: TrialScheduler, trial: Trial, at: float, interval: Interval) -> bool:
-    """Return whether no score of a trial in an interval would change the scheduler's decision.
-
-    This is read from the scheduler's internal state. Its scores of other trials count as exact.
-
-    Args:
-        scheduler: The scheduler.
-        trial: The trial, or its proxy.
-        at: The entry of the scheduler's internal state that the score fills: see
-            :class:`~tunekit.core.decision_points.DecisionRule`.
-        interval: The interval of the score.
-
-    Returns:
-        False also if the scheduler is not exactly a known one.
-
-    Raises:
-        tunekit.errors.UnsupportedRayError: If the scheduler of this Ray lacks a private name.
-
-    Example:
-        >>> from ray.tune.schedulers import FIFOScheduler
-        >>> decides_alike(FIFOScheduler(), None, 1, Interval(0.1, 0.9))
-        True
-    """
-    decides = innermost(scheduler)
-    largest = mode_of(decides) == "max"
-    better = interval if largest else Interval(-interval.high, -interval.low)
-    return kind_of(decides).alike(decides, trial, at, better)
 
 
 def time_attr_of(scheduler: TrialScheduler) -> str:

@@ -13,7 +13,7 @@ import logging
 import os
 import posixpath
 import uuid
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray import train, tune
@@ -220,10 +220,8 @@ class _DistributedTrial(tune.Trainable):
         """Return whether the trial has workers that can validate alongside its training."""
         return self._workers is not None and self._workers.alive
 
-    def beside(
-        self, call: Callable[[], Generator[Any, None, Any]], *, alone: bool
-    ) -> Iterator[Any]:
-        """Run a generator in the workers while training waits: see :class:`TrialWorkerGroup`.
+    def beside(self, call: Callable[[], Any], *, alone: bool) -> dict[int, Any]:
+        """Call a function in the workers while training waits: see :class:`TrialWorkerGroup`.
 
         If the workers end meanwhile, new ones replace them when the trial continues, and start from
         its newest checkpoint.
@@ -232,7 +230,7 @@ class _DistributedTrial(tune.Trainable):
         if workers is None or not workers.alive:
             raise WorkersLost("its trial has no workers")
         try:
-            yield from workers.beside(call, alone=alone)
+            return workers.beside(call, alone=alone)
         finally:
             self._begin_again_without_workers()
 

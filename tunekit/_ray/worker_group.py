@@ -14,13 +14,13 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError, TaskCancelledError
+from ray.exceptions import RayError, RayTaskError
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.constants import HEALTH_CHECK_INTERVAL_S_ENV_VAR
 from ray.train.v2._internal.execution.callback import ReportCallback, WorkerGroupCallback
@@ -37,7 +37,6 @@ from ray.train.v2._internal.util import ObjectRefWrapper
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util.placement_group import get_current_placement_group
 
-from tunekit._ray.actors import generator_in
 from tunekit._ray.workers import TAG, Assignment, TrialWorker, allow, assign, serve, side_task
 from tunekit.core.resumption import Resumption
 from tunekit.core.values import Raised
@@ -172,27 +171,22 @@ class TrialWorkerGroup:
         """Record that the trial continues after a report."""
         self._loop.call_soon_threadsafe(self._link.decided, report)
 
-    def beside(
-        self, call: Callable[[], Generator[Any, None, Any]], *, alone: bool
-    ) -> Iterator[Any]:
-        """Run a generator in the workers while training waits; yield its values and results.
+    def beside(self, call: Callable[[], Any], *, alone: bool) -> dict[int, Any]:
+        """Call a function in the workers while training waits; return its results by rank.
 
         If it returns a :class:`~tunekit.core.values.Raised` in one of several workers, all workers
         are ended, because the others may wait for that one, or may be ahead of it.
 
         Args:
-            call: Returns the generator, as for :func:`~tunekit._ray.workers.side_task`.
+            call: The function, as for :func:`~tunekit._ray.workers.side_task`.
             alone: Whether only rank 0 runs it.
-
-        Yields:
-            The rank and the value that it yielded or returned.
 
         Raises:
             WorkersLost: If a worker ended meanwhile; then all have ended.
             ray.train.TrainingFailedError: If the workers could not be started.
         """
         self._link.started.wait()
-        in_step = False
+        in_step, found = False, dict[int, Any]()
         try:
             with self._link.polling:
                 if self._link.group is None:
@@ -203,24 +197,24 @@ class TrialWorkerGroup:
                 # The context of a thread outside the training loop sets its device, for example.
                 context = backend.train_func_context if lasts(backend) else contextlib.nullcontext
                 ranks = {
-                    generator_in(worker.actor, name)(side_task, call, alone, context): rank
+                    worker.actor.__ray_call__.options(name=name).remote(
+                        side_task, call, alone, context
+                    ): rank
                     for rank, worker in enumerate(workers)
                 }
                 while ranks:
-                    (stream, *_), _ = ray.wait(list(ranks), num_returns=1)
+                    (result, *_), _ = ray.wait(list(ranks), num_returns=1)
+                    rank = ranks.pop(result)
                     try:
-                        item = ray.get(next(stream))
-                    except (StopIteration, TaskCancelledError):
-                        del ranks[stream]
-                        continue
+                        found[rank] = ray.get(result)
                     except RayTaskError:
                         raise
                     except RayError as error:
                         raise WorkersLost("a worker died") from error
-                    yield ranks[stream], item
-                    if isinstance(item, Raised) and len(workers) > 1:
-                        return
+                    if isinstance(found[rank], Raised) and len(workers) > 1:
+                        return found
                 in_step = True
+                return found
         finally:
             if not in_step:
                 self.dismiss()

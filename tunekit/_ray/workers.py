@@ -19,7 +19,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,18 +162,15 @@ def allow(number: int, upto: int) -> None:
     _post.allow(number, upto)
 
 
-def side_task(
-    worker: Any, call: Callable[[], Generator[Any, None, Any]], alone: bool, thread_context: Any
-) -> Iterator[Any]:
-    """Run a generator while this worker's training loop waits; yield its values and result.
+def side_task(worker: Any, call: Callable[[], Any], alone: bool, thread_context: Any) -> Any:
+    """Call a function while this worker's training loop waits; return its result.
 
-    The result is yielded once the process is restored. The generator runs in the thread of the
-    worker's actor. Settings of the training loop's thread, such as the gradient mode, a precision
-    or a library's communicator, do not apply there.
+    It runs in the thread of the worker's actor. Settings of the training loop's thread, such as the
+    gradient mode, a precision or a library's communicator, do not apply there.
 
     Args:
         worker: This worker.
-        call: A function that returns the generator, which leaves its process unchanged.
+        call: The function, which leaves its process unchanged.
         alone: Whether only this worker runs it, and must not find a process group.
         thread_context: The context in which Ray's backend sets up a thread.
     """
@@ -182,10 +179,9 @@ def side_task(
     set_train_fn_utils(_SideUtils())
     try:
         with thread_context(), _as_if_alone() if alone else contextlib.nullcontext():
-            returned = yield from call()
+            return call()
     finally:
         set_train_fn_utils(utils)
-    yield returned
 
 
 @contextlib.contextmanager

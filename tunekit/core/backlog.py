@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
-from tunekit.core.events import ValidationEnded, ValidationEstimated
+from tunekit.core.events import ValidationEnded
 from tunekit.core.retention import Leases, for_validation
 from tunekit.core.validation import Outcome, Request, Status
 
@@ -49,12 +48,6 @@ class Backlog:
         if request is not None:
             self.unfinished[name] = request
         return request
-
-    def estimate(self, event: ValidationEstimated) -> None:
-        """Record the estimates of a validation."""
-        request = self.unfinished.get(event.id)
-        if request is not None:
-            self.unfinished[event.id] = replace(request, known=event.estimates)
 
     def end(self, event: ValidationEnded) -> Outcome | None:
         """Record how a validation ended; return its outcome, None if it was not requested."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tunekit.core.confidence import Interval
 from tunekit.core.values import number
 from tunekit.errors import ConfigError
 
@@ -85,10 +84,6 @@ class Constraint:
             return math.inf
         excess = value - bound if sign == "<=" else bound - value
         return max(0.0, excess / (abs(bound) or 1.0))
-
-    def surely_holds(self, interval: Interval) -> bool:
-        """Return whether every value in an interval satisfies the constraint."""
-        return self.violation(interval.low) == 0 and self.violation(interval.high) == 0
 
 
 def violation(metrics: Mapping[str, Any], constraints: Iterable[Constraint]) -> float:

@@ -27,7 +27,6 @@ from tunekit.core.commands import (
     PassOver,
     Validate,
 )
-from tunekit.core.confidence import Interval
 from tunekit.core.constraints import Constraint, standing_for
 from tunekit.core.delivery import Delivery
 from tunekit.core.events import (
@@ -53,7 +52,6 @@ from tunekit.core.events import (
     TrialFailed,
     TrialRetried,
     ValidationEnded,
-    ValidationEstimated,
     ValidationKey,
     ValidationRequested,
     Waited,
@@ -213,8 +211,6 @@ class Engine:
         self._commands: list[Command] = []
         #: The total time that trials waited for scores, in seconds.
         self.waited_s = 0.0
-        #: The least and the greatest score so far, by each metric that the sweep uses.
-        self.extremes: dict[str, tuple[float, float]] = {}
         #: Whether any checkpoint was saved.
         self.has_saved = False
         #: Whether any score was delivered to the scheduler.
@@ -302,8 +298,6 @@ class Engine:
                 self.waited_s += event.seconds
             case TrialAdded():
                 self.record(event.trial_id)
-            case ValidationEstimated():
-                self.backlog.estimate(event)
             case AttemptStarted() | AttemptBegan() | BudgetExpired():
                 pass
             case Chosen() | SnapshotTaken() | SessionClosed():
@@ -435,11 +429,9 @@ class Engine:
         for name in self.required & metrics.keys():
             score = number(metrics[name])
             if score is not None:
-                own = self.record(outcome.request.trial_id).extremes
-                # Decisions must not depend on whether there were resources for another score.
-                for extremes in (own,) if outcome.request.optional else (own, self.extremes):
-                    least, most = extremes.get(name, (score, score))
-                    extremes[name] = min(least, score), max(most, score)
+                extremes = self.record(outcome.request.trial_id).extremes
+                least, most = extremes.get(name, (score, score))
+                extremes[name] = min(least, score), max(most, score)
         self.delivery.ended(outcome)
         if outcome.request.optional and outcome.validated:
             self.record(outcome.request.trial_id).spare = outcome
@@ -533,16 +525,6 @@ class Engine:
         """
         pending = self.delivery.pending(trial_id)
         return [one.serves for one in pending if one.serves is not None and one.iteration < before]
-
-    def may_be_best(self, name: str, interval: Interval) -> bool:
-        """Return whether any value in a score's interval may be the best so far."""
-        if name not in self.extremes:
-            return True
-        mode = self.judged_by.better(name)
-        least, most = self.extremes[name]
-        return (mode != "min" and interval.high >= most) or (
-            mode != "max" and interval.low <= least
-        )
 
     def hesitates(self) -> bool:
         """Return whether decisions on existing scores depend on validations that have not ended."""

@@ -10,7 +10,6 @@ of the type, ``time`` is in seconds since the epoch.
 ``requested``  that checkpoint will be validated
 ``started``    an attempt was handed to Ray
 ``began``      it got its resources, and runs
-``estimated``  it has yielded estimates
 ``ended``      the validation ended for good
 ``delivered``  the scheduler got the validated result, and decided
 ``decided``    the scheduler stopped a trial on another trial's result
@@ -42,7 +41,6 @@ from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
-from tunekit.core.estimates import Estimate
 from tunekit.core.history import place_in
 from tunekit.core.validation import Outcome, Request, Status
 
@@ -341,26 +339,6 @@ class AttemptBegan(OfValidation, frozen=True, kw_only=True, tag="began"):
     attempt: _Count
 
 
-class ValidationEstimated(OfValidation, frozen=True, kw_only=True, tag="estimated"):
-    """An attempt yielded estimates.
-
-    Attributes:
-        attempt: The attempt, counted from 1.
-        estimates: The estimates so far, by the flat names of their metrics.
-    """
-
-    attempt: _Count
-    estimates: Mapping[str, Estimate] = {}
-
-    @classmethod
-    def of(
-        cls, attempt_id: str, estimates: Mapping[str, Estimate], time: float
-    ) -> ValidationEstimated:
-        """Make the event of the estimates that an attempt yielded."""
-        request, number = attempt_id.rsplit("#", 1)
-        return cls(time=time, id=request, attempt=int(number), estimates=estimates)
-
-
 class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
     """A validation ended for good. See :class:`tunekit.core.validation.Outcome`.
 
@@ -479,7 +457,6 @@ Event = (
     | ValidationRequested
     | AttemptStarted
     | AttemptBegan
-    | ValidationEstimated
     | ValidationEnded
     | ScoreDelivered
     | Decided

@@ -16,10 +16,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tunekit.core.confidence import Interval
 from tunekit.core.decision_points import DecisionRule, Never, Rungs
 from tunekit.core.pareto import Point, ranked, worse
-from tunekit.core.sequential import alike_by_rank
 
 
 class RungAction(enum.Enum):
@@ -315,32 +313,6 @@ class Halving:
         times = [rung.time for rung in self._brackets[self._bracket[trial_id]]]
         served = frozenset(times[: self._level[trial_id] + 1])
         return Rungs((*times, self._max_t), served)
-
-    def decides_alike(self, trial_id: str, time: float, interval: Interval) -> bool:
-        """Return whether every score in an interval leads to the same promotion decision.
-
-        Args:
-            trial_id: The trial.
-            time: The time of the rung.
-            interval: The interval of its score (larger is better).
-
-        Example:
-            >>> halving = Halving([(1, 3)], max_t=9, reduction_factor=2)
-            >>> for name, score in [("a", 0.1), ("b", 0.7), ("c", 0.4), ("d", 0.5)]:
-            ...     halving.add(name)
-            ...     verdict = halving.reported(name, 1, (score,))
-            >>> halving.add("e")
-            >>> [halving.decides_alike("e", 1, Interval(low, 0.6)) for low in (0.45, 0.55)]
-            [False, True]
-        """
-        if trial_id not in self._bracket or time >= self._max_t:
-            return True
-        rungs = self._brackets[self._bracket[trial_id]]
-        scores = [score for rung in rungs if rung.time == time for score in rung.scores.values()]
-        others = [-worse(score[0]) for score in scores]
-        count = len(others) + 1
-        rank = count - int(count / self._reduction_factor)
-        return alike_by_rank(interval, others, [rank])
 
     def counts(self) -> list[tuple[float, int, int]]:
         """Return (time, scores, waiting trials) of each rung, from the lowest up."""

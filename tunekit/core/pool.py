@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tunekit.core.estimates import Estimate
 from tunekit.core.start_times import USUAL_S
 from tunekit.core.validation import (
     Attempt,
@@ -550,12 +549,6 @@ class Pool:
                 self.durations.starts.append(now - flight.started)
             self.running += 1
 
-    def estimated(self, attempt_id: str, known: Mapping[str, Estimate]) -> None:
-        """Record an attempt's estimates: a retry may continue from there."""
-        flight = self._in_flight.get(attempt_id)
-        if flight is not None:
-            flight.waiting.request = replace(flight.waiting.request, known=known)
-
     def queue(self, count: int, now: float) -> None:
         """Set the number of attempts that wait for resources: the newest that do not run yet."""
         starting = [
@@ -571,22 +564,13 @@ class Pool:
             self._starved_since = now
 
     def returned(
-        self,
-        attempt_id: str,
-        value: object,
-        judged: Mapping[str, str | None],
-        now: float,
-        *,
-        wrong: str | None = None,
+        self, attempt_id: str, value: object, judged: Mapping[str, str | None], now: float
     ) -> Outcome | None:
-        """End an attempt whose function returned ``value``; return None if it is not needed.
-
-        ``wrong`` describes a mistake of the function that a retry would repeat.
-        """
+        """End an attempt whose function returned ``value``; return None if it is not needed."""
         flight = self._land(attempt_id, now)
         if flight is None:
             return None
-        reason = wrong or rejected(value, judged)
+        reason = rejected(value, judged)
         if reason is not None:
             return _ended(flight.waiting, Status.FAILED, now, flight, reason=reason)
         metrics = value if isinstance(value, Mapping) else {}

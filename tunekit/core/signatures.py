@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-#: A function that validates a checkpoint: it returns a dict of metrics, or yields estimates.
-ValidationFunction = Callable[..., Mapping[str, Any] | Iterator[Mapping[str, Any]]]
+#: A function that validates a checkpoint, and returns a dict of metrics.
+ValidationFunction = Callable[..., Mapping[str, Any]]
 
 _BY_PLACE = inspect.Parameter.POSITIONAL_ONLY
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -102,30 +102,6 @@ def still_lacks(signature: inspect.Signature | None, kwargs: Collection[str]) ->
     ]
 
 
-def takes_resume(fn: Callable[..., Any]) -> bool:
-    """Return whether a validation function can continue from an earlier attempt's estimates.
-
-    Example:
-        >>> takes_resume(lambda checkpoint, resume=None: {}), takes_resume(lambda checkpoint: {})
-        (True, False)
-    """
-    return "resume" in _arguments(signature_of(fn))
-
-
-def is_generator(fn: Callable[..., Any]) -> bool:
-    """Return whether a validation function is a generator, as far as can be seen.
-
-    Example:
-        >>> def validate(checkpoint):
-        ...     yield {}
-        >>> is_generator(validate), is_generator(functools.partial(validate, None))
-        (True, True)
-        >>> is_generator(lambda checkpoint: validate(checkpoint))
-        False
-    """
-    return any(map(inspect.isgeneratorfunction, _called(fn)))
-
-
 def kind_of(fn: Callable[..., Any]) -> str | None:
     """Return the kind of a function that a call does not run to its end; None if it does.
 
@@ -137,6 +113,8 @@ def kind_of(fn: Callable[..., Any]) -> str | None:
     called = _called(fn)
     if any(map(inspect.isasyncgenfunction, called)):
         return "an asynchronous generator function"
+    if any(map(inspect.isgeneratorfunction, called)):
+        return "a generator function"
     return "a coroutine function" if any(map(inspect.iscoroutinefunction, called)) else None
 
 

@@ -23,7 +23,6 @@ from tunekit.core.events import (
     TrialEnded,
     TrialErrored,
     ValidationEnded,
-    ValidationEstimated,
     ValidationRequested,
 )
 from tunekit.core.validation import Request
@@ -86,8 +85,6 @@ class StageState:
         match event:
             case ValidationRequested():
                 self.backlog.request(event.id)
-            case ValidationEstimated():
-                self.backlog.estimate(event)
             case ValidationEnded():
                 return self._end(event)
             case TrialErrored() | Exploited():

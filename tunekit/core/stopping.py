@@ -15,9 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from tunekit.core.confidence import Interval
 from tunekit.core.metrics import flatten, without
-from tunekit.core.sequential import alike_by_value
 from tunekit.core.values import number
 
 # The most combinations of comparisons for which a criterion is tried.
@@ -369,15 +367,3 @@ class Criteria:
         least = self._least.get(trial_id, {})
         known = {name: number(result.get(name)) for name in least}
         return any(own is not None and own >= least[name] for name, own in known.items())
-
-    def alike(self, trial_id: str, metric: str, interval: Interval) -> bool:
-        """Return whether the decision to end a trial is the same for all values in an interval.
-
-        Example:
-            >>> criteria = Criteria()
-            >>> rest = criteria.take_over("a", {"accuracy": 0.9}, ["accuracy"])
-            >>> [criteria.alike("a", "accuracy", Interval(0.8, high)) for high in (0.85, 0.95)]
-            [True, False]
-        """
-        least = self._least.get(trial_id, {}).get(metric)
-        return least is None or alike_by_value(interval, [least])

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from tunekit.core.estimates import Estimate
 from tunekit.core.metrics import leaves
 from tunekit.core.values import number, text
 
@@ -112,7 +111,6 @@ class Request:
         used: Whether the scheduler decides by the score, or whether it is the trial's last.
         serves: What the score serves in the scheduler's internal state; None if nothing.
         optional: Whether it runs only if no trial is delayed by that: no decision depends on it.
-        known: The estimates of an earlier attempt, by the flat names of the metrics.
         stage: The further stage that validates it; empty for the one that schedulers decide by.
     """
 
@@ -129,7 +127,6 @@ class Request:
     used: bool = field(default=True, compare=False, repr=False)
     serves: float | None = field(default=None, compare=False, repr=False)
     optional: bool = field(default=False, compare=False, repr=False)
-    known: Mapping[str, Estimate] = field(default_factory=dict, compare=False, repr=False)
     stage: str = ""
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -184,34 +184,6 @@ def scores_of(model: nn.Module, part: str = "validation") -> dict[str, float]:
         "shifted_accuracy": sum(right) / len(right),
         "validation_loss": loss,
     }
-
-
-def validate_in_batches(
-    checkpoint: tune.Checkpoint, resume: Mapping[str, tunekit.Estimate] | None = None
-) -> Iterator[dict[str, Any]]:
-    """Yield the accuracy so far after every 100 of 5,400 images, including shifted ones.
-
-    The images are in random order, the same for all checkpoints.
-    """
-    model = _load(checkpoint)
-    images, labels = _shuffled()
-    known = (resume or {}).get("accuracy")
-    seen = 0 if known is None else known.n
-    right = 0 if known is None else round(known.mean * known.n)
-    for batch, truth in zip(images[seen:].split(100), labels[seen:].split(100), strict=True):
-        with torch.no_grad():
-            right += int((model(batch).argmax(1) == truth).sum())
-        seen += len(truth)
-        yield {"accuracy": tunekit.Estimate(right / seen, n=seen, bounds=(0, 1))}
-
-
-@lru_cache
-def _shuffled() -> tuple[Tensor, Tensor]:
-    """Return all validation images, including moved ones, in random order."""
-    images, labels = split("validation")
-    moved = torch.cat(list(shifts(images)))
-    order = torch.randperm(len(moved), generator=torch.Generator().manual_seed(0))
-    return moved[order], labels.repeat(9)[order]
 
 
 def _load(checkpoint: tune.Checkpoint) -> nn.Module:

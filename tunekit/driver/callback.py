@@ -286,11 +286,6 @@ class ValidationCallback(tune.Callback):
         stands = self.config.on_pending != "continue"
         return stands and self.executor.fits_in(self.shares.processes(bundles))
 
-    @property
-    def best_in_full(self) -> bool:
-        """Return whether a score that may be the best so far is evaluated in full."""
-        return self.config.sequential is None or self.config.sequential.best_in_full
-
     # Wiring ------------------------------------------------------------------------------------
 
     def attach(self, controller: Controller, state: SchedulerState) -> None:
@@ -323,7 +318,6 @@ class ValidationCallback(tune.Callback):
             controller,
             user_scheduler,
             self.shares,
-            self.best_in_full,
             over=lambda: self._draining.waits,
         )
         validator.around = waiting

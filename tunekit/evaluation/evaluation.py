@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tunekit._ray.storage import exists
 from tunekit.config import ValidationConfig
-from tunekit.core.estimates import Estimate
 from tunekit.core.events import Event, ValidationRequested
 from tunekit.core.failures import Failures, gone, place_of
 from tunekit.core.validation import Outcome, Request, Status
@@ -28,8 +27,6 @@ class Source(Around):
         requests: The validation requests.
     """
 
-    #: The estimates that unfinished validations have already yielded, by ID.
-    estimates: Mapping[str, Mapping[str, Estimate]] = {}
     #: Whether a later session continues the validations that this one leaves unfinished.
     continues = False
     #: Records an event; set by the evaluation.
@@ -106,12 +103,11 @@ class Evaluation(Validator):
         self._asked.update(request.id for request in new)
         for request in new:
             self._emit(ValidationRequested.of(request))
-        known = self._source.estimates if self._resumes else {}
         for request in [*left, *new]:
             if again and not is_there(request):
                 self.give_up(request, gone(request.path))
             else:
-                self.submit(replace(request, known=known.get(request.id, request.known)))
+                self.submit(request)
         return bool(new)
 
     def submit(self, request: Request) -> None:

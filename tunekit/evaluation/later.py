@@ -13,8 +13,7 @@ import pyarrow.fs
 
 from tunekit._ray.storage import paths_in
 from tunekit.config import ValidationConfig
-from tunekit.core.estimates import Estimate
-from tunekit.core.events import Event, ValidationEstimated, relocated
+from tunekit.core.events import Event, relocated
 from tunekit.core.failures import place_of
 from tunekit.core.later_validations import (
     ALL,
@@ -257,7 +256,6 @@ class _Call:
             known: Earlier scores of the same function and arguments.
             cache: As for :class:`~tunekit.evaluation.session.Session`.
         """
-        source.estimates = _estimates(event for one in self._same for event in one.events)
         head = {"sweep": self.swept.began, "name": self.called, "fingerprint": self.mark}
         session = Session(self._folder, self._home, self.config, cache)
         session.run(source, known, call=self._call, about=head)
@@ -266,11 +264,6 @@ class _Call:
 def _scores(sessions: Iterable[LaterSession]) -> dict[str, Metrics]:
     rows = rows_of(sessions)
     return {row["id"]: row["metrics"] for row in rows if row["status"] == "validated"}
-
-
-def _estimates(events: Iterable[Event]) -> dict[str, Mapping[str, Estimate]]:
-    """Return the newest estimates that validations have yielded, by ID."""
-    return {event.id: event.estimates for event in events if isinstance(event, ValidationEstimated)}
 
 
 # Which checkpoints ------------------------------------------------------------------------------

@@ -37,7 +37,6 @@ from tunekit.core.events import (
     Event,
     Exploited,
     TrialAdded,
-    ValidationEstimated,
     event_of,
 )
 from tunekit.core.later_validations import LaterSession
@@ -156,8 +155,6 @@ def _line_of(event: Event, number: int) -> tuple[dict[str, Any], dict[str, Any]]
     line = {"n": number, "event": kind, "time": known.pop("time"), **known}
     if line.get("report") is not None:
         line["report"] = {name: v for name, v in line["report"].items() if name != "config"}
-    if isinstance(event, ValidationEstimated):
-        return {**line, "estimates": msgspec.to_builtins(event.estimates)}, {}
     if isinstance(event, TrialAdded):  # Tune's own record has the exact values
         return line, {"config": admitted(line.pop("config"))}
     if isinstance(event, CheckpointSaved):

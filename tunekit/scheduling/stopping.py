@@ -9,7 +9,6 @@ from ray.tune.experiment import Trial
 
 from tunekit._ray.controller import Controller
 from tunekit._ray.stoppers import ValidatedStopper
-from tunekit.core.confidence import Interval
 from tunekit.core.events import Event, TrialAdded
 from tunekit.core.metrics import flatten
 from tunekit.core.stopping import Criteria
@@ -101,12 +100,3 @@ class StoppingCriteria:
             trial_id, result, produced, again=again
         )
         return self._least.reached(trial_id, result) or stops
-
-    def alike(self, trial_id: str, metric: str, interval: Interval) -> bool:
-        """Return whether no value in an interval would change the decision to end a trial.
-
-        False with a stopper that reads validated metrics, because it may count results.
-        """
-        if self._stopper is not None and self._stopper.by_metrics:
-            return False
-        return self._least.alike(trial_id, metric, interval)

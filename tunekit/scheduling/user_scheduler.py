@@ -17,14 +17,12 @@ from ray.tune.schedulers import TrialScheduler
 from tunekit._ray.controller import Controller
 from tunekit._ray.proxies import Change, Proxy, ProxyController, Version
 from tunekit._ray.scheduler_kinds import (
-    decides_alike,
     mode_of,
     objectives_of,
     rule_for,
     time_attr_of,
     traits_of,
 )
-from tunekit.core.confidence import Interval
 from tunekit.core.constraints import standing_for
 from tunekit.core.decision_points import DecisionRule
 from tunekit.core.delivery import Scored
@@ -34,7 +32,6 @@ from tunekit.core.history import GENERATION
 from tunekit.core.metrics import flatten
 from tunekit.core.reconcile import Actual, Desired
 from tunekit.core.retention import Holder, for_clone, for_offered, for_scored
-from tunekit.core.validation import Request
 from tunekit.journal.encoding import resolve_opaque
 from tunekit.scheduling.state import SchedulerState
 from tunekit.validating.validator import Validator
@@ -113,13 +110,6 @@ class UserScheduler:
     def past_last(self, trial_id: str) -> bool:
         """Return whether no score of a trial's newest or later reports can be used."""
         return not self._engine.record(trial_id).used and not self.decides_again(trial_id)
-
-    def decides_alike(self, request: Request, metric: str, interval: Interval) -> bool:
-        """Return whether no score in an interval changes a decision; False if unknown."""
-        if request.serves is None or metric not in self.objectives:
-            return True
-        proxy = self.proxies.by_id[request.trial_id]
-        return decides_alike(self.scheduler, proxy, request.serves, interval)
 
     def _rule(self, trial_id: str) -> DecisionRule:
         return rule_for(self.scheduler, self.proxies.by_id[trial_id])

@@ -17,7 +17,6 @@ from tunekit._ray.functions import is_checkpointable_function
 from tunekit._ray.proxies import Proxy
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
-from tunekit.core.confidence import Interval
 from tunekit.core.engine import Engine, JudgedBy
 from tunekit.core.pending import (
     Waits,
@@ -32,7 +31,7 @@ from tunekit.core.pool import Pool
 from tunekit.core.reconcile import Actual
 from tunekit.core.room import Shares
 from tunekit.core.start_times import StartTimes
-from tunekit.core.validation import Attempt, Outcome, Request
+from tunekit.core.validation import Attempt, Outcome
 from tunekit.scheduling.stopping import StoppingCriteria
 from tunekit.scheduling.user_scheduler import UserScheduler
 from tunekit.validating.executor import Executor
@@ -56,7 +55,6 @@ class Waiting(Around):
         controller: The sweep's controller.
         user_scheduler: Its scheduler.
         shares: How trials and validations share the cluster.
-        best_in_full: Whether a score that may be the best so far is evaluated in full.
         over: Returns whether all trials have ended, so that the sweep waits only for validations.
     """
 
@@ -69,7 +67,6 @@ class Waiting(Around):
     controller: Controller
     user_scheduler: UserScheduler
     shares: Shares
-    best_in_full: bool
     over: Callable[[], bool]
     #: How long trials take to start, and to train an iteration.
     starts: StartTimes = field(default_factory=StartTimes, init=False)
@@ -89,17 +86,6 @@ class Waiting(Around):
     def judged_by(self) -> JudgedBy:
         """See :class:`~tunekit.validating.validator.Around`."""
         return self.engine.judged_by
-
-    def alike(self, request: Request, name: str, interval: Interval) -> bool:
-        """See :class:`~tunekit.validating.validator.Around`."""
-        limits = (one for one in self.engine.constraints if one.metric == name)
-        if not all(one.surely_holds(interval) for one in limits):
-            return False
-        if self.best_in_full and self.engine.may_be_best(name, interval):
-            return False
-        return self.stopping.alike(
-            request.trial_id, name, interval
-        ) and self.user_scheduler.decides_alike(request, name, interval)
 
     # Which trials wait -------------------------------------------------------------------------
 

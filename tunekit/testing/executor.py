@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tunekit.clock import FakeClock
 from tunekit.core.validation import Attempt
 from tunekit.core.values import described
-from tunekit.validating.executor import AttemptEvent, Began, Estimated, Executor, Failed, Returned
+from tunekit.validating.executor import AttemptEvent, Began, Executor, Failed, Returned
 
 
 class FakeExecutor(Executor):
@@ -19,9 +19,9 @@ class FakeExecutor(Executor):
     Args:
         clock: The clock.
         validate: ``validate(attempt)`` returns what the validation function returns; if it raises,
-            the attempt fails. A generator yields estimates, and returns the result.
-        seconds: ``seconds(attempt)``: how long an attempt runs until it returns or yields again, in
-            seconds of the clock; ``float("inf")`` hangs.
+            the attempt fails.
+        seconds: ``seconds(attempt)``: how long an attempt runs, in seconds of the clock;
+            ``float("inf")`` hangs.
         delay: ``delay(attempt)``: how long it waits for resources, in seconds.
         starts: ``starts(attempt)``: how long its process takes to start after that, in seconds.
         slots: How many attempts can run at once.
@@ -63,11 +63,6 @@ class FakeExecutor(Executor):
         self._placed: dict[str, float] = {}
         #: Every attempt that was started, in order.
         self.started: list[Attempt] = []
-        # The generators of validations that yield estimates.
-        self._steps: dict[str, Iterator[Any]] = {}
-        self._newest: dict[str, Any] = {}
-        #: Every attempt that ended because it had yielded enough, in order.
-        self.enough: list[Attempt] = []
         #: Every attempt that was cancelled, in order.
         self.cancelled: list[Attempt] = []
 
@@ -96,15 +91,7 @@ class FakeExecutor(Executor):
                 events.append(Began(attempt.id))
                 continue
             try:
-                value = self._steps[attempt.id] if what == "step" else self._validate(attempt)
-                if isinstance(value, Iterator):
-                    self._newest[attempt.id] = next(value)
-                    events.append(Estimated(attempt.id, self._newest[attempt.id]))
-                    self._steps[attempt.id] = value
-                    self._push(now + self._seconds(attempt), "step", attempt)
-                    continue
-            except StopIteration as end:
-                value = self._newest.get(attempt.id) if end.value is None else end.value
+                value = self._validate(attempt)
             except Exception as error:  # a test makes a validation fail in this way
                 reason = described(error).reason
                 value = Failed(attempt.id, reason, error="Traceback of a test")
@@ -114,11 +101,6 @@ class FakeExecutor(Executor):
                 events.append(Returned(attempt.id, value))
             del self._live[attempt.id]
         return events
-
-    def stop(self, attempt: Attempt) -> None:
-        """See :class:`~tunekit.validating.executor.Executor`."""
-        if self._live.pop(attempt.id, None) is not None:
-            self.enough.append(attempt)
 
     def cancel(self, attempt: Attempt) -> None:
         """See :class:`~tunekit.validating.executor.Executor`."""

@@ -26,8 +26,6 @@ import msgspec
 import pyarrow.fs
 
 from tunekit._ray.storage import storage_at
-from tunekit.core.estimates import Estimate
-from tunekit.core.sequential import gathered
 from tunekit.core.validation import Outcome
 from tunekit.core.values import admitted, as_json
 from tunekit.journal.storage import Folder, folder_at
@@ -155,7 +153,7 @@ class ValidationCache:
     def find(
         self, mark: str, checkpoint: Any, config: Mapping[str, Any]
     ) -> tuple[str | None, dict[str, Any] | None]:
-        """Return the key of a checkpoint's score, and its metrics and estimates if it is cached.
+        """Return the key of a checkpoint's score, and its metrics if it is cached.
 
         Args:
             mark: The digest of the function and its arguments.
@@ -171,14 +169,10 @@ class ValidationCache:
         return key, self.get(key)
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return the metrics of a cached score, with the estimates among them.
-
-        Intervals are not returned: each sweep computes them at its own confidence.
-        """
+        """Return the metrics of a cached score."""
         try:
             entry = json.loads(self.opened().read(_name(key)))
-            known = msgspec.convert(entry.get("estimates", {}), dict[str, Estimate])
-            return gathered(entry["metrics"], known)
+            return msgspec.convert(entry["metrics"], dict[str, Any])
         except FileNotFoundError:
             return None
         except Exception as error:  # others may have written anything there
@@ -194,8 +188,6 @@ class ValidationCache:
             function: The name of the function, for readers of the file.
         """
         entry = {"tunekit": VERSION, "function": function, "metrics": admitted(outcome.metrics)}
-        if outcome.request.known:
-            entry["estimates"] = msgspec.to_builtins(outcome.request.known)
         try:
             self.opened().put(_name(key), f"{json.dumps(entry)}\n".encode())
         except (OSError, ValueError) as error:

@@ -20,14 +20,6 @@ class Began:
 
 
 @dataclass(frozen=True)
-class Estimated:
-    """An attempt's function has yielded its estimates."""
-
-    attempt_id: str
-    value: Any
-
-
-@dataclass(frozen=True)
 class Returned:
     """An attempt's function has returned a value.
 
@@ -71,7 +63,7 @@ class Lost:
 
 
 #: An event of an attempt, in order.
-AttemptEvent = Began | Estimated | Returned | Failed | Lost
+AttemptEvent = Began | Returned | Failed | Lost
 
 
 class Executor:
@@ -121,13 +113,6 @@ class Executor:
     def cancel(self, attempt: Attempt) -> None:
         """End an attempt at once; :meth:`poll` returns no more events of it."""
         raise NotImplementedError
-
-    def stop(self, attempt: Attempt) -> None:
-        """End an attempt at its next yield, because its estimates suffice; its process stays.
-
-        :meth:`poll` returns no more events of it.
-        """
-        self.cancel(attempt)
 
     def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
         """Return how many more attempts the free resources can run now.

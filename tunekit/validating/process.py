@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import pickle
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayTaskError, TaskCancelledError
 
-from tunekit._ray.compat import in_worker
 from tunekit._ray.raised import ends_the_process
 from tunekit.core.metrics import distinct
 from tunekit.core.signatures import is_built
@@ -28,7 +26,7 @@ from tunekit.core.values import (
 from tunekit.pickles import pack, portable
 from tunekit.process_state import release_gpu_memory, undisturbed
 from tunekit.validating.context import ValidationContext, telling
-from tunekit.validating.executor import AttemptEvent, Began, Estimated, Failed, Returned
+from tunekit.validating.executor import AttemptEvent, Began, Failed, Returned
 
 if TYPE_CHECKING:  # most validations have no cache, and each imports this in its own process
     from tunekit.validating.cache import Lookup
@@ -67,7 +65,7 @@ def in_task(call: Call) -> Iterator[AttemptEvent]:
     """Validate, and yield the events; the function is fetched after the first one."""
     yield Began(call.attempt_id)
     with telling(call.context):
-        yield from looked_up(call, lambda: produced(call.attempt_id, call.run))
+        yield looked_up(call, lambda: result_of(call.attempt_id, call.run))
 
 
 def in_trial(trainable: Any, call: Call) -> Iterator[AttemptEvent]:
@@ -101,7 +99,7 @@ class Evaluator:
             return self._evaluate(call.checkpoint, **call.kwargs)
 
         with telling(call.context):
-            yield from looked_up(call, lambda: produced(call.attempt_id, run))
+            yield looked_up(call, lambda: result_of(call.attempt_id, run))
 
     def _build(self, fn_ref: Any) -> None:
         fn = ray.get(fn_ref)
@@ -119,73 +117,37 @@ class Evaluator:
 # The events ------------------------------------------------------------------------------------
 
 
-def looked_up(call: Call, run: Callable[[], Iterator[AttemptEvent]]) -> Iterator[AttemptEvent]:
-    """Yield the cached score if there is one; otherwise run the validation and yield its events.
+def looked_up(call: Call, run: Callable[[], Returned | Failed]) -> Returned | Failed:
+    """Return the cached score if there is one; otherwise run the validation.
 
     Args:
         call: The validation.
-        run: Runs it, as :func:`produced` does.
+        run: Runs it, as :func:`result_of` does.
     """
     key, known = None, None
     if call.lookup is not None:
         key, known = call.lookup(call.checkpoint, call.context.config)
     if known is not None:
-        yield Returned(call.attempt_id, known, key, cached=True)
-        return
-    for event in run():
-        yield replace(event, key=key) if isinstance(event, Returned) else event
+        return Returned(call.attempt_id, known, key, cached=True)
+    event = run()
+    return replace(event, key=key) if isinstance(event, Returned) else event
 
 
-def produced(attempt_id: str, call: Callable[[], Any]) -> Iterator[Estimated | Returned | Failed]:
-    """Yield an event for each estimate, and one for the result or the failure.
-
-    If a generator returns None, its last estimate is the result.
+def result_of(attempt_id: str, call: Callable[[], Any]) -> Returned | Failed:
+    """Call the validation function, and return the event of its result or its failure.
 
     Args:
         attempt_id: The attempt.
-        call: Calls the validation function.
+        call: Calls the function.
 
     Example:
-        >>> def validate():
-        ...     yield {"accuracy": 0.8}
-        ...     yield {"accuracy": 0.9}
-        >>> list(produced("a", validate))[1:]
-        [Estimated(attempt_id='a', value={'accuracy': 0.9}),
-         Returned(attempt_id='a', value={'accuracy': 0.9})]
+        >>> result_of("a", lambda: {"accuracy": 0.9})
+        Returned(attempt_id='a', value={'accuracy': 0.9})
     """
-    found = outcome_of(call)
-    steps = found if inspect.isgenerator(found) else _returning(found)
-    newest: Any = None
-
-    def step() -> Estimated | Returned:
-        try:
-            return Estimated(attempt_id, plain(next(steps)))
-        except StopIteration as end:
-            return Returned(attempt_id, newest if end.value is None else plain(end.value))
-
-    while not isinstance(found, Raised):
-        found = outcome_of(step)
-        if isinstance(found, Returned):
-            yield found
-            return
-        if isinstance(found, Estimated):
-            newest = found.value
-            yield found
-            if is_cancelled():
-                steps.close()
-                return
-    yield Failed(attempt_id, found.reason, found.trace, found.kind)
-
-
-def _returning(value: Any) -> Generator[None, None, Any]:
-    """Return a generator that yields nothing and returns ``value``."""
-    yield from ()
-    return value
-
-
-def is_cancelled() -> bool:
-    """Return whether the driver has cancelled this attempt."""
-    return in_worker() and bool(ray.get_runtime_context().is_canceled())
+    found = outcome_of(lambda: plain(call()))
+    if isinstance(found, Raised):
+        return Failed(attempt_id, found.reason, found.trace, found.kind)
+    return Returned(attempt_id, found)
 
 
 def outcome_of(call: Callable[[], Any]) -> Any:

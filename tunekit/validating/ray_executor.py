@@ -32,7 +32,6 @@ from tunekit._ray.tuner import has_workers
 from tunekit.checks import AMOUNTS
 from tunekit.config import ValidationConfig
 from tunekit.core.room import fits, fits_in, total
-from tunekit.core.signatures import takes_resume
 from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import described
 from tunekit.stage import Stage
@@ -41,7 +40,6 @@ from tunekit.validating.context import ValidationContext
 from tunekit.validating.executor import (
     AttemptEvent,
     Began,
-    Estimated,
     Executor,
     Failed,
     Lost,
@@ -97,8 +95,6 @@ class _Flight:
     actor: _Actor | None = None
     stream: Any = None
     begun: bool = False
-    #: Whether its estimates suffice, so that it is ending.
-    stopping: bool = False
 
 
 class RayExecutor(Executor):
@@ -234,7 +230,8 @@ class RayExecutor(Executor):
             attempt.number,
             request.stage,
         )
-        kwargs, lookup = arguments(self._fn, request), self._lookup(request)
+        lookup = self._lookup(request)
+        kwargs = dict(request.kwargs)
         call = Call(attempt.id, self._fn_ref, request.checkpoint, kwargs, context, lookup)
         name = self._name or f"validate {request.trial_id}@{request.iteration}"
         process = None if host is None else actor_of(host)
@@ -265,12 +262,11 @@ class RayExecutor(Executor):
     def _advance(self, flight: _Flight) -> Iterator[AttemptEvent]:
         """Yield an attempt's next event."""
         event: AttemptEvent
-        host, as_told = flight.host, False
+        host = flight.host
         try:
             event = ray.get(next(flight.stream))
         except Exception as error:  # tasks can end with any exception, including Ray's own
             event = Failed(flight.attempt.id, *explain(error))
-            as_told = flight.stopping and isinstance(error, (StopIteration, TaskCancelledError))
             lives_on = isinstance(error, (StopIteration, RayTaskError, TaskCancelledError))
             if host is not None and not lives_on:
                 yield self._lost(flight, event.reason)
@@ -278,12 +274,11 @@ class RayExecutor(Executor):
             flight.begun = True
             if flight.actor is not None:
                 flight.actor.up = True
-        elif not isinstance(event, Estimated):
-            self._land(flight, failed=isinstance(event, Failed) and not as_told)
+        else:
+            self._land(flight, failed=isinstance(event, Failed))
             if host is not None:
                 self._learn(flight, host, event)
-        if not flight.stopping:
-            yield event
+        yield event
 
     def _learn(self, flight: _Flight, host: Trial, event: AttemptEvent) -> None:
         """Decide from an attempt's end in a trial's process whether others may run in trials."""
@@ -317,21 +312,12 @@ class RayExecutor(Executor):
         elif flight.actor is None:
             ray.cancel(flight.stream, force=True)
 
-    def stop(self, attempt: Attempt) -> None:
-        """See :class:`Executor`."""
-        flight = self._flights.get(attempt.id)
-        if flight is not None:
-            ray.cancel(flight.stream, force=False)
-            flight.stopping = True
-            if flight.actor is None:
-                self._land(flight)
-
     def _land(self, flight: _Flight, *, failed: bool = False) -> None:
         """Record that an attempt has ended; release its evaluator for the next one, or end it."""
         self._flights.pop(flight.attempt.id, None)
         actor = flight.actor
-        if actor is None or actor.flight is not flight:
-            return  # the next attempt already has the actor
+        if actor is None:
+            return
         actor.flight, actor.idle_since, actor.released = None, self._monotonic(), False
         if failed or actor.calls == self._max_calls:
             self._end(actor)
@@ -396,15 +382,12 @@ class RayExecutor(Executor):
     # Evaluators --------------------------------------------------------------------------------
 
     def _idle_actor(self) -> _Actor | None:
-        """Return an evaluator that is idle or soon will be; None if one must be started."""
+        """Return an idle evaluator; None if one must be started."""
         for actor in list(self._actors):  # one that has died must not get an attempt
             if actor.flight is None and has_died(actor.handle):
                 self._end(actor)
         known = sorted(self._actors, key=lambda actor: actor.up, reverse=True)
-        idle = next((actor for actor in known if actor.flight is None), None)
-        if idle is None and len(known) >= (self._most or 0):
-            idle = next((one for one in known if one.flight and one.flight.stopping), None)
-        return idle
+        return next((actor for actor in known if actor.flight is None), None)
 
     def _build(self) -> _Actor:
         """Start another evaluator."""
@@ -447,23 +430,6 @@ class RayExecutor(Executor):
 def _is_ready(group: PlacementGroup) -> bool:
     """Return whether a placement group has its resources."""
     return bool(placement_group_table(group).get("state") == "CREATED")
-
-
-def arguments(fn: Callable[..., Any], request: Request) -> dict[str, Any]:
-    """Return the keyword arguments of a validation.
-
-    A function with a parameter ``resume`` gets the estimates of an earlier attempt, by the flat
-    names of the metrics, or an empty dict.
-
-    Example:
-        >>> def validate(checkpoint, resume): ...
-        >>> arguments(validate, Request("a", 1))
-        {'resume': {}}
-    """
-    kwargs = dict(request.kwargs)
-    if takes_resume(fn):
-        kwargs.setdefault("resume", dict(request.known))
-    return kwargs
 
 
 def explain(error: Exception) -> tuple[str, str | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -14,14 +14,14 @@ from ray import train
 
 from tunekit._ray.compat import check_trainers
 from tunekit._ray.raised import LoopError
-from tunekit.core.problems import Problems
-from tunekit.core.signatures import ValidationFunction, is_generator
+from tunekit.core.problems import Problems, shown
+from tunekit.core.signatures import ValidationFunction, kind_of
 from tunekit.core.values import Raised, admitted
 from tunekit.extras import extra
 from tunekit.process_state import undisturbed
 from tunekit.validating.context import ValidationContext, telling, told_now
-from tunekit.validating.executor import AttemptEvent, Began, Estimated, Failed, Returned
-from tunekit.validating.process import Call, looked_up, opened, outcome_of, plain, produced
+from tunekit.validating.executor import AttemptEvent, Began, Failed, Returned
+from tunekit.validating.process import Call, looked_up, opened, outcome_of, plain, result_of
 
 if TYPE_CHECKING:
     from tunekit._ray.worker_group import TrialWorkerGroup
@@ -43,8 +43,7 @@ class TrainerValidation:
     validation starts no processes. Outside of a sweep, each call starts a trainer.
 
     Args:
-        loop: ``loop(config) -> dict``, like ``train_loop_per_worker``, but without reports and
-            yields.
+        loop: ``loop(config) -> dict``, like ``train_loop_per_worker``, but without reports.
         scaling_config: The workers: a ``ray.train.ScalingConfig``.
         **trainer_options: More arguments of ``TorchTrainer``, such as ``datasets``.
 
@@ -69,13 +68,11 @@ class TrainerValidation:
         **trainer_options: Any,
     ):
         problems = Problems("TrainerValidation")
-        if problems.function("loop", loop, "Pass `def loop(config) -> dict`.") and is_generator(
-            loop
-        ):
+        fix = "Pass `def loop(config) -> dict`."
+        if problems.function("loop", loop, fix) and (kind := kind_of(loop)) is not None:
             problems.add(
-                "loop yields, but workers that exchange data cannot leave a loop early. Return the "
-                "score. A function that yields can be ValidationConfig(fn=...), which runs it in "
-                "one process."
+                f"loop={shown(loop)} is {kind}, so a call returns before anything is validated. "
+                f"{fix}"
             )
         problems.instance(
             "scaling_config",
@@ -170,32 +167,31 @@ def in_workers(trial: Any, call: Call, *, alone: bool) -> Iterator[AttemptEvent]
     """
     from tunekit._ray.worker_group import WorkersLost
 
-    def run() -> Iterator[AttemptEvent]:
+    def run() -> Returned | Failed:
         if alone:
-            on_rank_0 = partial(_on_rank_0, replace(call, lookup=None))
-            yield from (event for _, event in trial.beside(on_rank_0, alone=True) if event)
-            return
+            event: Returned | Failed = trial.beside(
+                partial(_on_rank_0, replace(call, lookup=None)), alone=True
+            )[0]
+            return event
         config = {**call.kwargs, "checkpoint": call.checkpoint}
         on_each = partial(_on_each_rank, partial(_loop_of, call.fn_ref), config, call.context)
         found = _of_all(trial.beside(on_each, alone=False))
         if isinstance(found, Raised):
-            yield Failed(call.attempt_id, found.reason, found.trace, found.kind)
-        else:
-            yield Returned(call.attempt_id, found)
+            return Failed(call.attempt_id, found.reason, found.trace, found.kind)
+        return Returned(call.attempt_id, found)
 
     yield Began(call.attempt_id)
     try:
-        for event in looked_up(call, run):
-            if isinstance(event, Failed) and not trial.has_workers:
-                event = replace(event, lost=True)
-            yield event
+        event = looked_up(call, run)
+        if isinstance(event, Failed) and not trial.has_workers:
+            event = replace(event, lost=True)
+        yield event
     except WorkersLost as error:
         yield Failed(call.attempt_id, str(error), lost=True)
 
 
-def _of_all(found: Iterator[tuple[int, Any]]) -> Any:
+def _of_all(by_rank: Mapping[int, Any]) -> Any:
     """Return rank 0's result, or the error of any rank that has raised one."""
-    by_rank = dict(found)
     raised = (one for one in by_rank.values() if isinstance(one, Raised))
     return next(raised, by_rank.get(0))
 
@@ -203,19 +199,15 @@ def _of_all(found: Iterator[tuple[int, Any]]) -> Any:
 # In a worker -----------------------------------------------------------------------------------
 
 
-def _on_rank_0(call: Call) -> Generator[AttemptEvent, None, AttemptEvent | None]:
-    """Validate in this worker alone; return the last event, if there is one."""
+def _on_rank_0(call: Call) -> Returned | Failed:
+    """Validate in this worker alone; return the event."""
     with undisturbed(), telling(call.context):
-        for event in produced(call.attempt_id, call.run):
-            if not isinstance(event, Estimated):
-                return event
-            yield event
-    return None
+        return result_of(call.attempt_id, call.run)
 
 
 def _on_each_rank(
     loop: Callable[[], Callable[..., Any]], config: dict[str, Any], told: ValidationContext | None
-) -> Generator[None, None, Any]:
+) -> Any:
     """Validate in this worker, together with the others; return the score or the error.
 
     Args:
@@ -223,7 +215,6 @@ def _on_each_rank(
         config: The loop's argument.
         told: The checkpoint's context.
     """
-    yield from ()
     with undisturbed(), telling(told):
         return outcome_of(lambda: plain(loop()(config)))
 

@@ -5,43 +5,35 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeAlias
 
 from ray.tune.experiment import Trial
 
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
-from tunekit.core.confidence import Interval
 from tunekit.core.engine import JudgedBy
-from tunekit.core.estimates import Estimate
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
     Event,
     ValidationEnded,
-    ValidationEstimated,
     ValidationKey,
 )
 from tunekit.core.failures import Failures, place_of
 from tunekit.core.metrics import leaves
 from tunekit.core.pool import Pool
-from tunekit.core.sequential import Evidence, Sequential, estimates_in
-from tunekit.core.signatures import name_of, signature_of, still_lacks, takes_resume
-from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status, rejected
+from tunekit.core.signatures import name_of, signature_of, still_lacks
+from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status
 from tunekit.core.values import LeftOut
-from tunekit.errors import ConfigError
 from tunekit.stage import Stage
 from tunekit.validating.cache import ValidationCache
-from tunekit.validating.executor import Began, Estimated, Executor, Failed, Lost, Returned
+from tunekit.validating.executor import Began, Executor, Failed, Lost, Returned
 from tunekit.validating.process import received
 
 logger = logging.getLogger(__name__)
 
 # The seconds between checks of whether validations wait for resources.
 _LOOK_INTERVAL_S = 0.5
-# The seconds between records of a validation's estimates; a kill loses the estimates since.
-_NOTE_INTERVAL_S = 1.0
 
 #: Attempts to start, and the trials in whose processes they run, by trial ID.
 Launch: TypeAlias = tuple[list[Attempt], Mapping[str, Trial]]
@@ -54,10 +46,6 @@ class Around:
     def judged_by(self) -> JudgedBy:
         """Return the metrics that decisions use."""
         return JudgedBy()
-
-    def alike(self, request: Request, name: str, interval: Interval) -> bool:
-        """Return whether no value of a metric in an interval would change a decision."""
-        return False
 
     def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
         """Yield the attempts to start now; each is started before the next is chosen.
@@ -116,16 +104,10 @@ class Validator:
         # The trials whose processes a validation has ended.
         self._lost: list[str] = []
         self._fn, self._signature = config.fn, signature_of(config.fn)
-        self._resumes = takes_resume(config.fn)
         self._retried = Failures()
         self._next_poll = 0.0
         self._polling = False
         self._next_look = 0.0
-        self._sequential = config.sequential or Sequential()
-        # The estimates of each attempt that has yielded any.
-        self._evidence: dict[str, Evidence] = {}
-        # The time at which to record the next estimates of each attempt.
-        self._next_note: dict[str, float] = {}
         # The metrics about whose size a warning was logged.
         self._too_large: set[str] = set()
 
@@ -192,8 +174,7 @@ class Validator:
 
     def submit(self, request: Request) -> None:
         """Accept a recorded request; it fails at once if the function lacks an argument."""
-        given = {*request.kwargs, *(("resume",) if self._resumes else ())}
-        lacks = still_lacks(self._signature, given)
+        lacks = still_lacks(self._signature, request.kwargs)
         if lacks:
             self.give_up(request, _uncallable(name_of(self._fn), lacks))
             return
@@ -266,12 +247,9 @@ class Validator:
             elif isinstance(event, Began):
                 self._begin(event.attempt_id)
                 self.pool.began(event.attempt_id, now)
-            elif isinstance(event, Estimated):
-                outcome = self._take_estimate(event, now)
             elif isinstance(event, Returned):
                 outcome = self._take_result(event, now)
             else:
-                self._forget(event.attempt_id)
                 self.check_ray()
                 outcome = self.pool.failed(event.attempt_id, event.reason, event.error, now)
                 if outcome is None:
@@ -284,77 +262,11 @@ class Validator:
         attempt, time = self.pool.attempt(attempt_id), self._clock.time()
         self._emit(AttemptBegan(time=time, id=attempt.request.id, attempt=attempt.number))
 
-    def _take_estimate(self, event: Estimated, now: float) -> Outcome | None:
-        """Record an attempt's estimates; end its validation if they suffice."""
-        attempt, value = self.pool.attempt(event.attempt_id), received(event.value)
-        numbers: Mapping[str, str | None] = {}
-        wrong = rejected(value, {}) or self._gather(attempt, value, "yielded")
-        if wrong is None:
-            known = estimates_in(value)
-            if known:
-                self._note(event.attempt_id, known, now)
-            if not known or not self._knows_enough(attempt):
-                return None
-            value, numbers = self._evidence_of(attempt).score(), self.around.judged_by.numbers
-        self._forget(event.attempt_id)
-        self.executor.stop(attempt)
-        return self.pool.returned(event.attempt_id, value, numbers, now, wrong=wrong)
-
-    def _gather(self, attempt: Attempt, value: Mapping[str, Any], how: str) -> str | None:
-        """Add estimates to those of an attempt; return what is wrong with them, if anything."""
-        try:
-            self._evidence_of(attempt).take(value)
-        except ConfigError as error:
-            return f"{how} {error}"
-        return None
-
-    def _note(self, attempt_id: str, known: Mapping[str, Estimate], now: float) -> None:
-        """Record an attempt's estimates regularly, so that another attempt can resume."""
-        self.pool.estimated(attempt_id, known)
-        if now >= self._next_note.setdefault(attempt_id, now + _NOTE_INTERVAL_S):
-            self._next_note[attempt_id] = now + _NOTE_INTERVAL_S
-            self._emit(ValidationEstimated.of(attempt_id, known, self._clock.time()))
-
-    def _evidence_of(self, attempt: Attempt) -> Evidence:
-        """Return an attempt's estimates, including those that it resumed from."""
-        evidence = self._evidence.get(attempt.id)
-        if evidence is None:
-            evidence = self._evidence[attempt.id] = Evidence(self._sequential.confidence)
-            if self._resumes:
-                evidence.take(attempt.request.known)
-        return evidence
-
-    def _knows_enough(self, attempt: Attempt) -> bool:
-        """Return whether more examples would not change any decision."""
-        evidence, names = self._evidence_of(attempt), sorted(self.around.judged_by.names)
-        alike = partial(self.around.alike, attempt.request)
-        return bool(names) and all(
-            name in evidence.sequences
-            and self._sequential.is_enough(
-                evidence.examples(name), partial(alike, name, evidence.sequences[name].interval)
-            )
-            for name in names
-        )
-
     def _take_result(self, event: Returned, now: float) -> Outcome | None:
-        """Record the value that a validation has returned, with its estimates as numbers."""
-        attempt_id, wrong = event.attempt_id, None
-        attempt, value = self.pool.attempt(attempt_id), received(event.value)
-        if value is None and self._resumes:
-            # The driver was killed after the last estimate had been recorded.
-            value = attempt.request.known or None
-        if event.cached:  # it is complete, and replaces earlier estimates
-            self._evidence[attempt_id] = Evidence(self._sequential.confidence)
-        known = estimates_in(value) if isinstance(value, Mapping) else {}
+        """Record the value that a validation has returned."""
+        value = received(event.value)
         self._warn_of_left_out(value)
-        if known:
-            wrong = self._gather(attempt, value, "returned")
-            if wrong is None:
-                value = self._evidence_of(attempt).score()
-                self.pool.estimated(attempt_id, known)
-        self._forget(attempt_id)
-        numbers = self.around.judged_by.numbers
-        outcome = self.pool.returned(attempt_id, value, numbers, now, wrong=wrong)
+        outcome = self.pool.returned(event.attempt_id, value, self.around.judged_by.numbers, now)
         if event.key is None or outcome is None or not outcome.validated:
             return outcome
         if event.cached:
@@ -375,10 +287,6 @@ class Validator:
                 "instead. Write large values to a file, and return its path.",
                 ", ".join([*map(repr, new[:3]), *(["and others"] if len(new) > 3 else [])]),
             )
-
-    def _forget(self, attempt_id: str) -> None:
-        self._evidence.pop(attempt_id, None)
-        self._next_note.pop(attempt_id, None)
 
     def _warn_of_retry(self, failed: Failed) -> None:
         key = ValidationKey.parse(failed.attempt_id.rsplit("#", 1)[0])
@@ -404,7 +312,6 @@ class Validator:
     def _cancel(self, cancelled: list[Attempt], outcomes: list[Outcome]) -> bool:
         """End attempts and record the outcomes; return whether there were any attempts."""
         for attempt in cancelled:
-            self._forget(attempt.id)
             self.executor.cancel(attempt)
         for outcome in outcomes:
             self._conclude(outcome)

@@ -40,7 +40,6 @@ from tunekit.core.events import (
     TrialFailed,
     TrialRetried,
     ValidationEnded,
-    ValidationEstimated,
     ValidationRequested,
     Waited,
 )
@@ -352,7 +351,6 @@ def test_a_wait_counts():
         TrialAdded(trial_id="b"),
         AttemptStarted(id="a:0:1:1", attempt=1),
         AttemptBegan(id="a:0:1:1", attempt=1),
-        ValidationEstimated(id="a:0:2:1", attempt=1, estimates={}),
         Chosen(trial_id="a", runs=True),
         BudgetExpired(trial_ids=["a"]),
         SnapshotTaken(file="x"),

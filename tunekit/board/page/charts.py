@@ -122,7 +122,7 @@ def curves_chart(
 ) -> Spec:
     """Plot a metric by training iteration: a line for each trial, the five best in colour.
 
-    Estimated values have a bar for their interval. The axes have the domains of the signals
+    The axes have the domains of the signals
     ``zoom_x`` and ``zoom_y``, unless these are null.
 
     Args:
@@ -167,13 +167,8 @@ def curves_chart(
     lines = base.mark_line(interpolate="linear", clip=True).encode(strokeWidth=width)
     dotted = base if few else base.transform_filter(best)
     dots = dotted.mark_circle(size=38 if validated else 12, opacity=1, clip=True)
-    layers = [lines, dots]
-    if any("low" in point for point in points):
-        known = dotted.transform_filter("isValid(datum.low)")
-        bars = known.mark_rule(strokeOpacity=0.45, strokeWidth=1.5, clip=True)
-        layers = [bars.encode(y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q"), *layers]
     signals = [{"name": name, "value": None} for name in ("zoom_x", "zoom_y")]
-    chart = _finished(alt.layer(*layers), rows)
+    chart = _finished(alt.layer(lines, dots), rows)
     return {**chart, "params": signals, "usermeta": {"curves": metric}}
 
 

@@ -138,15 +138,11 @@ def training_metrics(sweep: Sweep) -> list[str]:
 
 
 def curves(sweep: Sweep, trial_ids: Sequence[str], metric: str) -> list[dict[str, Any]]:
-    """Return the values of a metric, reported or validated, by trial, generation and iteration.
-
-    Estimated values also have the ends of their interval, ``low`` and ``high``.
-    """
+    """Return the values of a metric, reported or validated, by trial, generation and iteration."""
     points = []
     for trial_id in trial_ids:
         for row in sweep.timeline.rows(trial_id):
-            known = flatten(row)
-            own, low, high = (number(known.get(f"{metric}{end}")) for end in ("", "_low", "_high"))
+            own = number(flatten(row).get(metric))
             if own is None or not math.isfinite(own):
                 continue
             point = {
@@ -155,8 +151,6 @@ def curves(sweep: Sweep, trial_ids: Sequence[str], metric: str) -> list[dict[str
                 "iteration": row["training_iteration"],
                 "value": own,
             }
-            if low is not None and high is not None and low <= own <= high:
-                point |= {"low": low, "high": high}
             points.append(point)
     return points
 
