@@ -54,13 +54,9 @@ nitpick_ignore_regex = [
     (r"py:class", r"[\d.]+"),  # the bounds of a number, in its type
     (r"py:class", r"(tune|train)\.(TuneConfig|ValidationConfig)"),
     # Interfaces that appear only in signatures.
-    (
-        r"py:class",
-        r"tunekit\.(_ray\.local\.SteppedClock|journal\.storage\.Folder|journal\.lock\.Driver)",
-    ),
+    (r"py:class", r"tunekit\.(journal\.storage\.Folder|journal\.lock\.Driver)"),
     (r"py:class", r"tunekit\.core\.(events\._Kind|later_validations\.LaterSession)"),
     (r"py:class", r"tunekit\.core\.decision_points\.DecisionRule|Trial"),
-    (r"py:class", r"tunekit\.lab\.replay\.(Score|Decision)"),
 ]
 
 

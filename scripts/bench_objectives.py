@@ -28,10 +28,9 @@ import pandas as pd
 from bench_peers import CONFIGURATIONS, ETA, MAX_T, SLOTS, TRAIN_S, validating
 from bench_peers import table as accuracies
 from harness import arguments, quiet
-from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
-import tunekit
+from tests.virtual import VirtualSweep
 from tunekit.core.halving import Halving, RungAction
 from tunekit.core.pareto import hypervolume
 from tunekit.schedulers import MOASHA
@@ -65,10 +64,15 @@ def points_of(rows: pd.DataFrame) -> dict[tuple[int, int], tuple[float, float]]:
 
 def simulated(make: Callable, **how) -> Callable[[pd.DataFrame], list[Scored]]:
     def run(rows: pd.DataFrame) -> list[Scored]:
-        config = tune.TuneConfig(metric="accuracy", mode="max", scheduler=make(), reuse_actors=True)
-        ran = tunekit.lab.simulate(
-            rows, tune_config=config, train_s=TRAIN_S, validate_s=TRAIN_S, slots=SLOTS, **how
-        )
+        ran = VirtualSweep(
+            rows,
+            make(),
+            reuse_actors=True,
+            train_s=TRAIN_S,
+            validate_s=TRAIN_S,
+            slots=SLOTS,
+            **how,
+        ).run()
         points = points_of(rows)
         return [(one.time_s, points[one.trial, one.iteration]) for one in ran.scores]
 

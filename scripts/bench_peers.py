@@ -6,7 +6,7 @@
 Each sweep has 54 configurations under ASHA (max_t=27, reduction_factor=3) or the most similar
 scheduler. An iteration takes 0.4 s, and a validation a multiple of that. The curves are synthetic:
 noisy and crossing, with another table for each order. Each system's own decision code runs in
-virtual time: Tune's controller and tunekit in ``tunekit.lab.simulate``, Optuna's pruners and Syne
+virtual time: Tune's controller and tunekit on ``tests/virtual.py``, Optuna's pruners and Syne
 Tune's scheduler (if it can be imported) by ask and tell. All have six slots, which training and
 validation share.
 
@@ -26,10 +26,10 @@ import numpy as np
 import optuna
 import pandas as pd
 from harness import arguments, quiet
-from ray import tune
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
 import tunekit
+from tests.virtual import VirtualSweep
 from tunekit.schedulers import PromotionASHA
 
 CONFIGURATIONS, MAX_T, ETA = 54, 27, 3
@@ -71,17 +71,10 @@ class Ran:
 # tunekit, and stock Ray ------------------------------------------------------------------------
 
 
-def judged(scheduler: type[TrialScheduler] = ASHAScheduler, **more) -> tune.TuneConfig:
-    asha = scheduler(
-        max_t=MAX_T, grace_period=1, reduction_factor=ETA, time_attr="training_iteration"
-    )
-    return tune.TuneConfig(metric="accuracy", mode="max", scheduler=asha, **more)
-
-
 def validating(when: int | str, on_pending: str) -> dict:
     config = tunekit.ValidationConfig(fn=lambda checkpoint: {}, when=when, on_pending=on_pending)
     policy = tunekit.AtDecisions() if when == "decisions" else tunekit.EveryIterations(1)
-    return {"validation_config": config, "checkpoint_policy": policy}
+    return {"config": config, "policy": policy}
 
 
 def simulated(
@@ -95,16 +88,19 @@ def simulated(
     **how,
 ) -> Callable[[pd.DataFrame, float], Ran]:
     def run(curves: pd.DataFrame, ratio: float) -> Ran:
-        ran = tunekit.lab.simulate(
+        ran = VirtualSweep(
             curves,
-            tune_config=judged(scheduler, reuse_actors=reuse),
+            scheduler(
+                max_t=MAX_T, grace_period=1, reduction_factor=ETA, time_attr="training_iteration"
+            ),
+            reuse_actors=reuse,
             train_s=TRAIN_S,
             validate_s=TRAIN_S * (ratio * slower if late is None else late),
             slots=slots,
             validation_slots=validators,
             **how,
-        )
-        return Ran(ran.makespan_s, ran.regret, ran.iterations, ran.iterations_after_stop)
+        ).run()
+        return Ran(ran.now, ran.regret, ran.iterations, ran.iterations_after_stop)
 
     return run
 

@@ -15,7 +15,7 @@ import tunekit
 from tests.sweeps import Ran, sweep
 from tunekit.core.validation import Attempt
 
-__all__ = ["SPACE", "asha", "failed", "pbt", "three"]
+__all__ = ["SPACE", "asha", "failed", "pbt"]
 
 #: Ten hyperparameters: logarithmic, linear, integers, choices, nested ones, and long names.
 SPACE = {
@@ -166,9 +166,3 @@ class Failing(Net):
         if self.steps == 2 and self.config["model"]["activation"] == "silu":
             raise ValueError(f"Loss is NaN with learning rate {self.config['optimizer']}")
         return super().step()
-
-
-def three(folder: Path, trials: int = 20) -> list[Path]:
-    """Three sweeps to be compared, of which one has a long name."""
-    names = {"baseline": 0, "no-augmentation": 1, "a-much-longer-name-than-anyone-should-choose": 2}
-    return [asha(folder / name, trials, seed).home for name, seed in names.items()]

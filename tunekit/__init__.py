@@ -2,7 +2,7 @@
 
 Start with :class:`tunekit.Tuner`. Its parts also work with a plain ``ray.tune.Tuner``. The rest is
 in submodules: :mod:`tunekit.policies`, :mod:`tunekit.schedulers`, :mod:`tunekit.loggers`,
-:mod:`tunekit.distributed`, :mod:`tunekit.lab`, :mod:`tunekit.errors`, :mod:`tunekit.testing`.
+:mod:`tunekit.distributed`, :mod:`tunekit.errors`, :mod:`tunekit.testing`.
 """
 
 # Each trial and each validation imports tunekit in its own process, so modules load on first use.
@@ -19,7 +19,6 @@ from tunekit.version import of_another_project as _of_another_project
 if TYPE_CHECKING:
     from tunekit import distributed as distributed
     from tunekit import errors as errors
-    from tunekit import lab as lab
     from tunekit import loggers as loggers
     from tunekit import policies as policies
     from tunekit import schedulers as schedulers
@@ -61,7 +60,7 @@ __all__ = [
 
 __version__ = VERSION
 
-_SUBMODULES = {"distributed", "errors", "lab", "loggers", "policies", "schedulers", "testing"}
+_SUBMODULES = {"distributed", "errors", "loggers", "policies", "schedulers", "testing"}
 _HOMES = {
     "tunekit.config": ("ValidationConfig",),
     "tunekit.core.constraints": ("Constraint",),

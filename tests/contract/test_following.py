@@ -557,8 +557,7 @@ def test_the_command_prints_a_line_of_json_for_each(world, tmp_path):
     assert [line["step"] for line in lines] == [2, 1] and ran.exit_code == 0
     assert lines[0]["metrics"] == {"accuracy": 0.5, "by/kind": 1}
     goal = ["--metric", "accuracy", "--mode", "max"]
-    other = shutil.copytree(world.root, tmp_path / "another")
-    for read in (["status"], ["best", *goal], ["compare", str(other), *goal], ["report"]):
+    for read in (["status"], ["best", *goal], ["report"]):
         shown = CliRunner().invoke(commands.tunekit, [read[0], str(world.root), *read[1:]])
         assert shown.exit_code == 0, shown.output
 

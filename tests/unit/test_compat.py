@@ -123,7 +123,7 @@ assert "tensorboardX" in sys.modules
     )
     foreign = {name.split(".")[0] for name in modules}
     assert not foreign & {"torch", "altair", "jinja2", "optuna", "starlette", "IPython"}
-    for name in ("_ray.trials", "_ray.worker_group", "_ray.workers", "board", "lab"):
+    for name in ("_ray.trials", "_ray.worker_group", "_ray.workers", "board"):
         assert f"tunekit.{name}" not in modules
     unused = {
         "ray.train.v2.api.data_parallel_trainer",

@@ -500,22 +500,6 @@ def given_earlier(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
         assert [trial.config["lr"] for trial in ran.trials][:2] == [0.25, 0.9]
 
 
-def given_two(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Two sweeps have run."""
-    run_digits(folder)
-    space = {"lr": tune.grid_search([0.1, 0.2, 0.5])}
-    options: dict[str, Any] = {"trainable": Journey, "trials": 1, "validate": score}
-    ran = sweep(
-        folder / "ran",
-        FIFOScheduler(),
-        param_space=space,
-        validation_s=lambda attempt: 1.5,
-        **options,
-    )
-    ran.home.rename(folder / "wider")
-    yield
-
-
 def given_seeds(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """A sweep has run: one seed of the first configuration was lucky."""
     scores = {
@@ -582,8 +566,6 @@ GIVEN: dict[str, Given] = {
     "`tunekit.load`": given_digits,
     "The best checkpoint": given_digits,
     "In Optuna": given_digits,
-    "Compare sweeps": given_two,
-    "Simulate other settings": given_digits,
     "Score the checkpoints with another function": given_later,
     "Means over seeds": given_seeds,
     "When the driver dies": given_digits,

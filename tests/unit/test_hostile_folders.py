@@ -88,7 +88,6 @@ def shown(home: Path, scratch: Path) -> str:
         ("best", home),
         ("best", home, "--json"),
         ("list", home.parent),
-        ("compare", home, home),
         ("report", home, "--output", output),
     ):
         result = CliRunner().invoke(commands.tunekit, [str(word) for word in command])
@@ -248,7 +247,6 @@ def test_nothing_in_a_sweep_moves_the_cursor_or_begins_a_line(hostile, tmp_path)
     for command in (
         ("status", hostile),
         ("best", hostile),
-        ("compare", hostile, hostile),
         ("list", hostile.parent),
     ):
         result = CliRunner().invoke(commands.tunekit, [str(word) for word in command])

@@ -36,7 +36,7 @@ FLOORS = [
     {"evaluation"},
     {"driver"},
     {"reading"},
-    {"lab", "making_room"},
+    {"making_room"},
     {"board", "tuner"},
     {"testing"},
     {"__init__"},
@@ -91,11 +91,10 @@ def test_imports_go_downwards(path):
 
 # What people read with: who may import it, and what it may read besides the core and itself.
 READERS = {
-    "lab": {"__init__", "board", "cli", "demo"},
     "board": {"cli", "demo"},
 }
 BOARD_READS = {
-    *("core", "lab", "reading", "journal", "_ray.storage"),
+    *("core", "reading", "journal", "_ray.storage"),
     *("clock", "errors", "extras", "version"),
 }
 

@@ -22,7 +22,6 @@ import ray
 
 from tunekit._ray.storage import absolute, storage_at
 from tunekit.cli.best import best_as_data, best_as_text, front_as_text
-from tunekit.cli.compare import comparison_as_data, comparison_as_text
 from tunekit.cli.evaluations import scores_as_data, scores_as_text
 from tunekit.cli.layout import terminal_width, width_of_output
 from tunekit.cli.list import RESULTS, listing, listing_as_text, newest_or_given
@@ -39,7 +38,6 @@ from tunekit.evaluation.following import follow
 from tunekit.journal.experiments import no_sweep, sweeps_below
 from tunekit.journal.lock import TAKE_OVER
 from tunekit.journal.requests import Request, ask, in_words
-from tunekit.lab.comparison import compare as compared
 from tunekit.log import shown
 from tunekit.reading.sweep import Sweep, load
 from tunekit.tuner import Tuner
@@ -228,28 +226,6 @@ def _print_front(sweep: Sweep, path: str, as_json: bool) -> None:
         _print_json({name: known[name] for name in ("objectives", "constraints", "pareto")})
     else:
         click.echo(front_as_text(known, path))
-
-
-@tunekit.command(short_help="Compare sweeps: scores, speed and settings.")
-@_paths
-@_goal
-@_json
-def compare(paths: list[str], as_json: bool, **goal: str | None) -> None:
-    """Compare several sweeps.
-
-    It shows the best scores, with their intervals if there are any; the best after the same time
-    and the same number of iterations; the settings that differ; and where each has searched.
-
-    \b
-    Examples:
-      tunekit compare ~/ray_results/asha ~/ray_results/pbt
-      tunekit compare runs/* --metric validation_loss --mode min --json
-    """
-    found = compared(paths, **goal)
-    if as_json:
-        _print_json(comparison_as_data(found))
-    else:
-        click.echo(comparison_as_text(found, width_of_output()))
 
 
 _fn = partial(click.option, "--fn", "where", metavar="WHERE")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -236,8 +235,6 @@ class Timeline:
         #: The time of the first line, and of the last; None if there is none.
         self.first: float | None = None
         self.last: float | None = None
-        #: The periods without a driver: between one session and the next.
-        self.breaks: list[tuple[float, float]] = []
         #: How the last session ended: ``"finished"`` or ``"interrupted"``; None if the driver is
         #: running or was killed.
         self.end: str | None = None
@@ -252,18 +249,20 @@ class Timeline:
         # The place of the score behind the scheduler's last decision, by trial.
         self._heard: dict[str, tuple[int, int]] = {}
         self._values: dict[Place, float | None] = {}
-        # When trials trained and waited, by trial; and when each iteration ended.
+        #: The number of trained iterations; a repeated one counts each time.
+        self.iterations = 0
+        # When trials trained and waited, by trial.
         self._spans: dict[str, list[Span]] = {}
-        self._trained: list[float] = []
         # By trial: the best and the newest score by a metric, cached.
         self._found: dict[str, dict[tuple[str, str | None], ScoredCheckpoint | None]] = {}
         restored = list(sessions[1:])
         for event in events:
             while restored and event.n > restored[0]["n"]:
-                self._restored(restored.pop(0))
+                restored.pop(0)
+                self._restored()
             self._take(event)
-        for session in restored:
-            self._restored(session)
+        for _ in restored:
+            self._restored()
         self._later_names: list[str] = []
         for row in later:
             self._take_later(row)
@@ -278,8 +277,8 @@ class Timeline:
             ... ]
             >>> timeline = Timeline(reports[:1])
             >>> timeline.extend(reports[1:])
-            >>> timeline.trials["a"].iteration, timeline.last, timeline.iterations_by(9.0)
-            (2, 2.0, 2)
+            >>> timeline.trials["a"].iteration, timeline.last
+            (2, 2.0)
         """
         for event in events:
             self._take(event)
@@ -299,15 +298,6 @@ class Timeline:
     def run_of(self, trial_id: str, generation: int, iteration: int) -> int:
         """Return the number of runs of an iteration; 1 if it has not been reported."""
         return self._history.run_of(trial_id, iteration, generation)
-
-    @property
-    def iterations(self) -> int:
-        """Return the number of trained iterations; a repeated one counts each time."""
-        return len(self._trained)
-
-    def iterations_by(self, time: float) -> int:
-        """Return the number of iterations trained by a time, in seconds since the epoch."""
-        return bisect.bisect_right(sorted(self._trained), time)
 
     @property
     def iterations_after_stop(self) -> int:
@@ -480,7 +470,7 @@ class Timeline:
         took = _number(report.get(TOOK)) or 0.0
         begin = min(now, max(now - took, spans[-1].end if spans else -math.inf))
         spans.append(Span(trial_id, "training", begin, now, generation, iteration))
-        self._trained.append(now)
+        self.iterations += 1
         trial.trained_s += now - begin
 
     def _take_request(self, event: ValidationRequested) -> None:
@@ -500,12 +490,9 @@ class Timeline:
         row = self._by_id.get(name, {})
         return row if row.get("status") in PENDING else {}
 
-    def _restored(self, session: Mapping[str, Any]) -> None:
+    def _restored(self) -> None:
         """Start another session; the processes of the previous one no longer run."""
         self.end = None
-        begins = _number(session.get("time"))
-        if self.last is not None and begins is not None and begins > self.last:
-            self.breaks.append((self.last, begins))
         for row in self.of_all_stages:
             if row["status"] in PENDING:
                 row.update(status=PendingStatus.WAITING.value, started=None, ran_from=None)

@@ -82,9 +82,9 @@ def follow(
 
     Training runs in another process or on another machine, unchanged. The folder is recorded like a
     sweep, with runs as trials and steps as iterations, so :func:`tunekit.load`,
-    ``tunekit status``, ``best``, ``report``, ``serve`` and ``compare`` can read it. Evaluations run
-    on Ray, which is started if necessary. This returns when all runs have ended, or on Ctrl-C or
-    SIGTERM; to continue, call it again.
+    ``tunekit status``, ``best``, ``report`` and ``serve`` can read it. Evaluations run on Ray,
+    which is started if necessary. This returns when all runs have ended, or on Ctrl-C or SIGTERM;
+    to continue, call it again.
 
     Args:
         folder: The folder that checkpoints are written into, or one with a folder for each run: a
