@@ -15,6 +15,7 @@ from ray.tune.schedulers import TrialScheduler
 import tunekit
 from tunekit.core.room import Shares
 from tunekit.core.validation import Attempt
+from tunekit.core.values import number
 from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
 
 LENGTH = 9
@@ -178,7 +179,11 @@ class Ran:
         """By trial, and by (generation, iteration), the scores."""
         history = self.validation.history
         return {
-            index_of(t): {place: m["accuracy"] for place, m in history.scores(t.trial_id)}
+            index_of(t): {
+                place: m["accuracy"]
+                for place, m in history.scores(t.trial_id)
+                if number(m["accuracy"]) is not None
+            }
             for t in self.trials
         }
 

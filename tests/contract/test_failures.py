@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from ray import train, tune
 from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
@@ -15,7 +17,8 @@ import tunekit
 from tests.invariants import check_journal
 from tests.journals import read
 from tests.restores import prepare_restore
-from tests.sweeps import LENGTH, Counting, Ran, SavesWhen, sweep
+from tests.sweeps import LENGTH, Counting, Ran, SavesWhen, index_of, sweep
+from tunekit.cli import commands
 from tunekit.core.validation import Attempt
 from tunekit.driver.callback import ValidationCallback
 from tunekit.journal.journal import events_in
@@ -92,6 +95,58 @@ def test_the_end_says_why_there_is_no_best_trial(tmp_path, caplog):
     [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
     assert "No trial has a validated 'accuracy', so there is no best trial" in told
     assert "raised KeyError" in told and "Fix validate" in told
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_checkpoint_with_no_finite_value_has_no_score_and_is_not_a_failure(
+    tmp_path, value, caplog
+):
+    """As in reinforcement learning, before an episode has ended."""
+
+    def validate(attempt: Attempt) -> dict[str, float]:
+        early = attempt.request.iteration <= 2
+        return {"accuracy": value if early else attempt.request.iteration / 10}
+
+    ran = run(tmp_path, validate=validate, on_failure="raise")
+    assert outcomes(tmp_path) == ["validated"] * 4 * LENGTH
+    for trial in ran.trials:
+        assert trial.status == trial.TERMINATED
+        assert ran.heard.of(index_of(trial)) == list(range(3, LENGTH))
+    loaded = tunekit.load(ran.home)
+    assert loaded.best().score == LENGTH / 10
+    assert loaded.best(scope="last").score == LENGTH / 10
+    early = loaded.reports[loaded.reports.training_iteration <= 2].accuracy
+    assert all(repr(float(one)) == repr(value) for one in early), "the rows show it"
+    assert CliRunner().invoke(commands.tunekit, ["status", str(ran.home)]).exit_code == 0
+    warned = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert len([r for r in warned if "'accuracy'" in r.getMessage()]) == 1, "once, not each time"
+
+
+def test_a_trial_that_ends_without_a_value_keeps_its_last_score(tmp_path):
+    def validate(attempt: Attempt) -> dict[str, float]:
+        n = attempt.request.iteration
+        return {"accuracy": math.nan if n in (2, LENGTH) else n / 10}
+
+    for trial in run(tmp_path, validate=validate).trials:
+        assert trial.last_result["accuracy"] == (LENGTH - 1) / 10
+        assert trial.last_result["validated_iteration"] == LENGTH - 1
+        known = trial.metric_analysis["accuracy"]
+        assert (known["min"], known["max"], known["last"]) == (0.1, 0.8, 0.8)
+
+
+def test_a_sweep_that_never_gets_a_score_says_so_at_its_end(tmp_path, caplog):
+    ran = run(tmp_path, validate=lambda attempt: {"accuracy": math.nan})
+    assert all(trial.status == trial.TERMINATED for trial in ran.trials)
+    [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert "'accuracy'" in told and "no best trial" in told and "NaN" in told
+    loaded = tunekit.load(ran.home)
+    assert [one.rank for one in loaded.ranking()] == [None] * 4
+    assert (
+        len(loaded.trials) == 4
+        and CliRunner().invoke(commands.tunekit, ["status", str(ran.home)]).exit_code == 0
+    )
+    with pytest.raises(tunekit.errors.MetricNotFoundError):
+        loaded.best()
 
 
 def renewed(folder: Path, validation: Any) -> Ran:

@@ -31,7 +31,7 @@ from tests.contract.test_contract import check_contract, lags
 from tests.sweeps import LENGTH, Counting, Ran, index_of, sweep
 from tunekit import ValidatedSearcher
 from tunekit._ray.controller import Controller
-from tunekit.core.validation import Attempt
+from tunekit.core.validation import Attempt, is_score
 from tunekit.tuner import _validated_search_alg as as_in_a_tuner
 
 pytestmark = pytest.mark.sampled(2)
@@ -181,7 +181,8 @@ def waits_for_scores(base: Searcher) -> bool:
 def check_searcher(ran: Ran, base: Searcher, names: tuple[str, ...] = ("accuracy",)) -> None:
     """The rules that hold whatever happened."""
     for trial in ran.trials:
-        history = {i: m for (_, i), m in ran.validation.history.scores(trial.trial_id)}
+        scores = ran.validation.history.scores(trial.trial_id)
+        history = {i: m for (_, i), m in scores if is_score(m, names)}
         first, *told = [t for t in base.told if t.trial_id == trial.trial_id]
         assert first.what == "suggest"
         *results, last = told

@@ -142,11 +142,6 @@ class JudgedBy:
         """
         return self.objectives.get(name, self.mode if self.names == {name} else None)
 
-    @property
-    def numbers(self) -> dict[str, str | None]:
-        """Return the metrics, which must be numbers, each with its mode."""
-        return {name: self.better(name) for name in self.names}
-
 
 #: The engine's inputs: events, and facts that are not recorded as each session reports them again.
 Input: TypeAlias = Event | JudgedBy | Hears
@@ -491,6 +486,19 @@ class Engine:
         """Return the metrics that the sweep uses."""
         return self.judged_by.names
 
+    @property
+    def unscored(self) -> set[str]:
+        """Return the metrics that the sweep uses, and that each validation returned as no number.
+
+        Example:
+            >>> engine = Engine()
+            >>> engine.apply(JudgedBy(frozenset({"accuracy"})))
+            >>> engine.unscored
+            set()
+        """
+        scored = {name for record in self.trials.values() for name in record.extremes}
+        return {name for name in self.required if name in self.history.names} - scored
+
     def state_by_hand(self, trial_id: str) -> State:
         """Return the state of a trial, as far as manual requests depend on it."""
         record = self.record(trial_id)
@@ -531,7 +539,7 @@ class Engine:
         return self.history.hesitates(self.required)
 
     def lacks(self, result: Mapping[str, Any]) -> list[str]:
-        """Return the metrics that the sweep uses and a flat result does not have as numbers."""
+        """Return the metrics that the sweep uses and a flat result lacks as finite numbers."""
         return sorted(name for name in self.required if number(result.get(name)) is None)
 
     def _can_be_judged(self, result: Mapping[str, Any]) -> bool:

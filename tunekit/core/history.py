@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from tunekit.core.metrics import flatten, hide, leaves, merge, without
-from tunekit.core.validation import Outcome
+from tunekit.core.validation import Outcome, is_score
 
 #: The key, in a report, of the number of times its trial had been overwritten with other weights.
 GENERATION = "generation"
@@ -195,10 +195,22 @@ class History:
         """Return the validated metrics of a generation and iteration; empty if there are none."""
         return self._scores.get(trial_id, {}).get(place, {})
 
-    def newest(self, trial_id: str) -> tuple[int, Mapping[str, Any]] | None:
-        """Return ``(iteration, metrics)`` of a trial's newest validated iteration."""
-        order = self._order.get(trial_id)
-        return (order[-1][1], self._scores[trial_id][order[-1]]) if order else None
+    def newest(
+        self, trial_id: str, judged: Collection[str] = ()
+    ) -> tuple[int, Mapping[str, Any]] | None:
+        """Return ``(iteration, metrics)`` of a trial's newest validated iteration.
+
+        Args:
+            trial_id: The trial.
+            judged: The metrics that the sweep uses: an iteration at which they are NaN or infinite
+                counts only if there is no other.
+        """
+        order, scores = self._order.get(trial_id), self._scores.get(trial_id, {})
+        if not order:
+            return None
+        places = (place for place in reversed(order) if is_score(scores[place], judged))
+        place = next(places, order[-1])
+        return place[1], scores[place]
 
     def changes(self, trial_id: str) -> bool:
         """Return whether the rows of a trial differ from its reports."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -194,7 +194,7 @@ class Pool:
         >>> attempt.id
         'a:0:1:1#1'
         >>> pool.began(attempt.id, now=2.0)
-        >>> judged = {"accuracy": "max"}
+        >>> judged = {"accuracy"}
         >>> outcome = pool.returned(attempt.id, {"accuracy": 0.9}, judged, now=5.0)
         >>> outcome.status.value, outcome.waited_s, outcome.ran_s
         ('validated', 2.0, 3.0)
@@ -564,7 +564,7 @@ class Pool:
             self._starved_since = now
 
     def returned(
-        self, attempt_id: str, value: object, judged: Mapping[str, str | None], now: float
+        self, attempt_id: str, value: object, judged: Collection[str], now: float
     ) -> Outcome | None:
         """End an attempt whose function returned ``value``; return None if it is not needed."""
         flight = self._land(attempt_id, now)

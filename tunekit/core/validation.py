@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -76,10 +75,6 @@ RESERVED = frozenset(
         "validated_iteration",
     }
 )
-
-
-# The value that no score may have, by mode.
-_BEST: dict[str | None, float] = {"min": -math.inf, "max": math.inf}
 
 
 class Status(str, Enum):
@@ -225,30 +220,40 @@ class Outcome:
         return {self.request.stage: self.metrics} if self.request.stage else self.metrics
 
 
-def rejected(returned: object, judged: Mapping[str, str | None]) -> str | None:
-    """Return why a validation function's return value is not a score; None if it is one.
+def is_score(metrics: Mapping[str, Any], judged: Collection[str]) -> bool:
+    """Return whether no metric that the sweep uses is NaN or infinite, nor anything but a number.
 
-    A score is a dict with string keys, none of them :data:`RESERVED`. Metrics that a scheduler or
-    searcher uses must, if they occur in it, be numbers other than NaN, and not the infinity that is
-    better than any other value: the worse infinity, as of a trial that has diverged, is a score.
-    Other metrics may be anything. :func:`~tunekit.core.values.admitted` has made the keys strings.
+    Args:
+        metrics: What a validation function returned.
+        judged: Flat names of the metrics that the sweep uses.
+
+    Example:
+        >>> is_score({"accuracy": 0.9, "note": "fine"}, {"accuracy"})
+        True
+        >>> is_score({"accuracy": float("nan")}, {"accuracy"})
+        False
+    """
+    return all(number(value) is not None for name, value in leaves(metrics) if name in judged)
+
+
+def rejected(returned: object, judged: Collection[str]) -> str | None:
+    """Return why a validation function's return value is a mistake; None if it is not one.
+
+    It has to be a dict with string keys, none of them :data:`RESERVED`. Metrics that a scheduler or
+    searcher uses must, if they occur in it, be numbers; with NaN or infinity, as of a trial that
+    has diverged or an episode that has not ended, there is no score. Other metrics may be anything.
+    :func:`~tunekit.core.values.admitted` has made the keys strings.
 
     Args:
         returned: The return value.
-        judged: Flat names of the metrics that the sweep uses, each with its mode, ``"min"`` or
-            ``"max"``; None if that is unknown.
+        judged: Flat names of the metrics that the sweep uses.
 
     Example:
-        >>> judged = {"accuracy": "max"}
+        >>> judged = {"accuracy"}
         >>> rejected({"accuracy": 0.9, "note": "fine"}, judged)
+        >>> rejected({"accuracy": float("nan")}, judged)
         >>> rejected(0.9, judged)
         'returned a float, not a dict of metrics'
-        >>> rejected({"accuracy": float("nan")}, judged)
-        "returned NaN for 'accuracy'"
-        >>> print(rejected({"accuracy": float("inf")}, judged))
-        returned inf for 'accuracy', which would win over every other. Was something divided by
-        zero? Return a finite number
-        >>> rejected({"accuracy": float("-inf")}, judged)
         >>> rejected({"accuracy": "high"}, judged)
         "returned 'high' (a str) for 'accuracy', not a number"
     """
@@ -260,16 +265,6 @@ def rejected(returned: object, judged: Mapping[str, str | None]) -> str | None:
     if taken:
         return f"returned {taken[0]!r}, a name reserved by Tune or tunekit"
     for name, value in leaves(returned):
-        if name not in judged:
-            continue
-        if type(value) is float and math.isnan(value):
-            return f"returned NaN for {name!r}"
-        score = number(value)
-        if score is None:
+        if name in judged and type(value) is not float and number(value) is None:
             return f"returned {text(value)} (a {type(value).__name__}) for {name!r}, not a number"
-        if score == _BEST.get(judged[name]):
-            return (
-                f"returned {score} for {name!r}, which would win over every other. Was something "
-                "divided by zero? Return a finite number"
-            )
     return None

@@ -126,16 +126,18 @@ def named(key: Any) -> str:
 
 
 def number(value: Any) -> float | None:
-    """Return a value as a number that can be compared; None for NaN and for other values.
+    """Return a value as a finite number; None for NaN, infinity and anything else.
 
     Example:
-        >>> number(3), number(True), number(float("nan")), number("3"), number(10**400)
-        (3.0, 1.0, None, None, None)
+        >>> number(3), number(True), number("3"), number(10**400)
+        (3.0, 1.0, None, None)
+        >>> number(float("nan")), number(float("-inf"))
+        (None, None)
     """
     if type(value) is float:
-        return None if math.isnan(value) else value
+        return value if math.isfinite(value) else None
     found = safely(lambda: float(value) if isinstance(value, numbers.Real) else None)
-    return None if found is None or math.isnan(found) else found
+    return found if found is not None and math.isfinite(found) else None
 
 
 def same(one: Any, other: Any) -> bool:

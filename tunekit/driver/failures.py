@@ -18,6 +18,7 @@ from tunekit.core.metric_names import chosen, listed
 from tunekit.core.metrics import flatten
 from tunekit.core.signatures import name_of
 from tunekit.core.validation import Outcome, Status
+from tunekit.core.values import text
 from tunekit.errors import MetricNotFoundError, TunekitError, ValidationFailedError
 from tunekit.policies import CheckpointPolicy
 
@@ -40,6 +41,7 @@ class FailureReports:
         # Until a checkpoint is saved: whether any trial has reported, or has ended.
         self._has_reported = self._has_ended = False
         self._how_to_save = NO_CHECKPOINT
+        self._has_passed_over = False
 
     # Failed validations -------------------------------------------------------------------------
 
@@ -79,16 +81,24 @@ class FailureReports:
         return None
 
     def passed_over(self, scored: Scored) -> MetricNotFoundError | None:
-        """Log a score that lacks a metric; return the error that ends the sweep if all do."""
+        """Log a result without a score; return the error that ends the sweep if all lack it."""
         engine, result = self._engine, flatten(scored.result)
-        missing, names = engine.lacks(result), engine.history.names
-        if not engine.has_delivered and names.keys().isdisjoint(missing):
+        lacks, names = engine.lacks(result), engine.history.names
+        missing = [name for name in lacks if name not in result]
+        if missing and not engine.has_delivered and names.keys().isdisjoint(missing):
             return MetricNotFoundError(unknown_metric(missing, names, result))
-        logger.warning(
-            "Trial %s has no %s at iteration %d, so it is not ranked by that iteration.",
+        # NaN is usual at the first checkpoints, before an episode has ended.
+        level = logging.INFO if self._has_passed_over else logging.WARNING
+        self._has_passed_over = True
+        logger.log(
+            level,
+            "Trial %s has no score at iteration %d, so it is not ranked by that iteration: %s.",
             scored.trial_id,
-            ", ".join(map(repr, missing)),
             scored.iteration,
+            ", ".join(
+                f"{name!r} is {text(result[name])}" if name in result else f"{name!r} is missing"
+                for name in lacks
+            ),
         )
         return None
 
@@ -129,6 +139,14 @@ class FailureReports:
             logger.warning("Validations have failed: %s.", more)
         reported = {name for trial in trials for name in flatten(trial.last_result)}
         missing = sorted(self._engine.required - reported)
+        unscored = sorted(self._engine.unscored)
+        if unscored:
+            logger.error(
+                "No trial has a score, so there is no best trial: each validation of this sweep "
+                "returned NaN or infinity for %s. Return a finite number in %s.",
+                " and ".join(map(repr, unscored)),
+                name_of(self._config.fn),
+            )
         if missing and not self._engine.history.names and self._last is not None:
             said, trace = self._last
             logger.error(

@@ -193,7 +193,8 @@ class TrialFiles:
         if not result:
             return
         if self._history.names:
-            iteration, metrics = self._history.newest(trial.trial_id) or (None, {})
+            newest = self._history.newest(trial.trial_id, self._engine.required)
+            iteration, metrics = newest or (None, {})
             # A result that has validated metrics already keeps these values.
             own = flatten(metrics).keys() if VALIDATED_ITERATION in result else ()
             result = hide(result, [name for name in self._history.names if name not in own])
@@ -223,7 +224,7 @@ class TrialFiles:
     @staticmethod
     def _count(trial: Trial, metrics: Mapping[str, Any], step: int) -> None:
         for name, value in flatten(metrics).items():
-            if type(value) is float or number(value) is not None:
+            if number(value) is not None:
                 trial.run_metadata.update_metric(name, value, step=step)
 
     def _drop(self, trial: Trial) -> None:

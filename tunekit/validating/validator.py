@@ -23,7 +23,7 @@ from tunekit.core.failures import Failures, place_of
 from tunekit.core.metrics import leaves
 from tunekit.core.pool import Pool
 from tunekit.core.signatures import name_of, signature_of, still_lacks
-from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status
+from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status, is_score
 from tunekit.core.values import LeftOut
 from tunekit.stage import Stage
 from tunekit.validating.cache import ValidationCache
@@ -266,12 +266,14 @@ class Validator:
         """Record the value that a validation has returned."""
         value = received(event.value)
         self._warn_of_left_out(value)
-        outcome = self.pool.returned(event.attempt_id, value, self.around.judged_by.numbers, now)
+        names = self.around.judged_by.names
+        outcome = self.pool.returned(event.attempt_id, value, names, now)
         if event.key is None or outcome is None or not outcome.validated:
             return outcome
         if event.cached:
             return replace(outcome, cached=True)
-        if self._cache is not None:
+        # Without a score, another evaluation of the same checkpoint may have one.
+        if self._cache is not None and is_score(outcome.metrics, names):
             self._cache.keep(event.key, outcome, name_of(self._fn))
         return outcome
 

@@ -57,10 +57,9 @@ class World:
         what = script[min(attempt.number, len(script)) - 1]
         if what == "score":
             value = {"accuracy": attempt.request.iteration}
-            return self.pool.returned(attempt.id, value, {"accuracy": "max"}, self.now)
-        if what == "nan":
-            value = {"accuracy": float("nan")}
-            return self.pool.returned(attempt.id, value, {"accuracy": "max"}, self.now)
+            return self.pool.returned(attempt.id, value, {"accuracy"}, self.now)
+        if what == "nothing":
+            return self.pool.returned(attempt.id, None, {"accuracy"}, self.now)
         if what == "raise":
             return self.pool.failed(attempt.id, "raised", "trace", self.now)
         self.now += 11.0
@@ -85,7 +84,7 @@ class World:
                 self.heard.setdefault(trial, []).append(step.iteration)
 
 
-endings = st.lists(st.sampled_from(["score", "nan", "raise", "hang"]), min_size=1, max_size=3)
+endings = st.lists(st.sampled_from(["score", "nothing", "raise", "hang"]), min_size=1, max_size=3)
 
 
 @st.composite

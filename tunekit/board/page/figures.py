@@ -143,7 +143,7 @@ def curves(sweep: Sweep, trial_ids: Sequence[str], metric: str) -> list[dict[str
     for trial_id in trial_ids:
         for row in sweep.timeline.rows(trial_id):
             own = number(flatten(row).get(metric))
-            if own is None or not math.isfinite(own):
+            if own is None:
                 continue
             point = {
                 "trial": trial_id,
@@ -217,7 +217,7 @@ def decided(sweep: Sweep) -> list[dict[str, Any]]:
             "late": row["late_iterations"],
         }
         for row in sweep.timeline.decisions
-        if row["score"] is not None and math.isfinite(row["score"]) and row["on"] != "again"
+        if row["score"] is not None and row["on"] != "again"
     ]
 
 
