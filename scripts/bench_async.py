@@ -1,7 +1,7 @@
 """Measure what asynchronous validation costs training, with work that sleeps.
 
     python scripts/bench_async.py
-    python scripts/bench_async.py --asha function resettable class --train-s 2
+    python scripts/bench_async.py --asha function class resettable --train-s 2
 
 Every variant runs the same trials, whose iterations only sleep and save a checkpoint each. The
 variants alternate. Times are measured from the first report to the last (training) or to the end of
@@ -10,8 +10,9 @@ the sweep (total), so starting processes does not count. A validation sleeps, to
 With ``--asha``, trials are stopped early by their scores, with inline validation at the rungs of
 ASHA or with tunekit's defaults. A trial takes a CPU and a GPU, and a validation a CPU; there are
 two more CPUs than GPUs. The time of the whole sweep counts, including processes and their imports.
-Trials are a ``function``, a ``resettable`` class, whose process can be reused, or a ``class``. All
-variants make the same decisions in whatever order the scores arrive, so all train equally long.
+Trials are a ``function``, a ``class``, or a ``resettable`` class, whose process the next trial
+reuses in both variants. All variants make the same decisions in whatever order the scores arrive,
+so all train equally long.
 """
 
 from __future__ import annotations
@@ -162,6 +163,7 @@ def under_asha(options, kind: str, validation_s: float, ours: bool) -> float:
             metric="accuracy",
             mode="max",
             scheduler=ASHAScheduler(max_t=RUNGS[-1], grace_period=1, reduction_factor=3),
+            reuse_actors=kind == "resettable",
         ),
         "run_config": tune.RunConfig(storage_path=tempfile.mkdtemp(), verbose=0),
     }

@@ -220,9 +220,8 @@ def exploits():
                 folder,
                 trainer(2, length=10),
                 callbacks=[clock],
-                reuse_workers=warm,
                 validation_config=config,
-                tune_config=tune.TuneConfig(scheduler=Pauses()),
+                tune_config=tune.TuneConfig(scheduler=Pauses(), reuse_actors=warm),
             )
             rows["pause and resume"].append(
                 gaps(clock, lambda a, b: a["training_iteration"] % 3 == 0)
@@ -233,7 +232,6 @@ def exploits():
                 folder,
                 trainer(2, length=12),
                 callbacks=[clock],
-                reuse_workers=warm,
                 validation_config=config,
                 param_space={"train_loop_config": {"lr": tune.uniform(0, 1)}},
                 tune_config=tune.TuneConfig(
@@ -246,6 +244,7 @@ def exploits():
                         quantile_fraction=0.5,
                         hyperparam_mutations={"train_loop_config": {"lr": tune.uniform(0.0, 1.0)}},
                     ),
+                    reuse_actors=warm,
                 ),
             )
             rows["exploit"].append(gaps(clock, lambda a, b: b["generation"] > a["generation"]))
@@ -255,8 +254,9 @@ def exploits():
                 folder,
                 trainer(2, length=2),
                 callbacks=[clock],
-                reuse_workers=warm,
-                tune_config=tune.TuneConfig(num_samples=4, max_concurrent_trials=1),
+                tune_config=tune.TuneConfig(
+                    num_samples=4, max_concurrent_trials=1, reuse_actors=warm
+                ),
             )
             firsts = {}
             for at, trial_id, _ in clock.reports:
@@ -279,8 +279,9 @@ def sweep(trials):
             fit(
                 folder,
                 trainer(2, length=2),
-                reuse_workers=warm,
-                tune_config=tune.TuneConfig(num_samples=trials, max_concurrent_trials=1),
+                tune_config=tune.TuneConfig(
+                    num_samples=trials, max_concurrent_trials=1, reuse_actors=warm
+                ),
             )
             took.append(time.time() - began)
     cold, warm = took

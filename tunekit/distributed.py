@@ -165,14 +165,13 @@ def run_config_of(source: Any) -> tune.RunConfig | None:
     )
 
 
-def trials_of(source: Any, reuse_workers: bool, validation: train.ValidationConfig | None) -> Any:
+def trials_of(source: Any, validation: train.ValidationConfig | None) -> Any:
     """Return the trainable whose trials are runs of a trainer."""
     check_trainers()
     from tunekit._ray.trials import distributed_class  # takes half a second, with Ray Train
 
     trainable = distributed_class(
         source.make if isinstance(source, TrainerFactory) else source,
-        reuse_workers=reuse_workers,
         wish_key=VALIDATION_KEY,
     )
     if validation is not None:

@@ -18,7 +18,6 @@ from ray import train, tune
 from ray.tune.logger import JsonLoggerCallback, LoggerCallback, TBXLoggerCallback
 from ray.tune.schedulers import (
     FIFOScheduler,
-    ResourceChangingScheduler,
     TrialScheduler,
     create_scheduler,
 )
@@ -111,7 +110,7 @@ def checkpointable(trainable: Any) -> Any:
         'train'
     """
     problems = Problems("tunekit.checkpointable")
-    _check_trainable(trainable, True, problems)
+    _check_trainable(trainable, problems)
     problems.raise_any()
     return checkpointable_class(trainable)
 
@@ -134,10 +133,21 @@ class Tuner(tune.Tuner):
     A ``TorchTrainer``, or another data-parallel trainer from Ray Train, makes distributed trials.
     Each is a run of the trainer, whose workers call ``ray.train.report`` and
     ``ray.train.get_checkpoint`` as usual. The workers live in the trial's placement group, so a
-    trial starts only where all of it fits, and they take over one trial after another
-    (``reuse_processes``). Without a ``run_config`` here, the sweep uses the trainer's own; likewise
-    for ``validation_config``. A plain one on the trainer validates the checkpoints whose reports
+    trial starts only where all of it fits. They stay with their trial when PBT overwrites it or it
+    resumes. Without a ``run_config`` here, the sweep uses the trainer's own; likewise for
+    ``validation_config``. A plain one on the trainer validates the checkpoints whose reports
     request it.
+
+    Each trial runs in a process of its own, as in Tune. ``TuneConfig(reuse_actors=True)`` runs it
+    in the process of a trial that has paused or ended, or a trainer's in its workers with their
+    process group, which saves the start and the imports. A class needs a ``reset_config`` that
+    replaces everything that depends on the configuration. A function is unpickled again and starts
+    from scratch. For functions and trainers, the environment, the working directory, the random
+    generators, torch's settings and unused CUDA memory are reset; other state, such as a module's
+    variables, is not. If a trial fails in another trial's process, it continues in a new process,
+    which does not count as a failure; from then on, all trials get new processes. New workers are
+    always started for other resources, for trainers with ``datasets`` or ``RunConfig(callbacks=)``,
+    and for backends other than torch's.
 
     Args:
         trainable: A function, a ``ray.tune.Trainable`` class, the name that one was registered
@@ -148,7 +158,8 @@ class Tuner(tune.Tuner):
             own; ``"datasets"``; and ``"resume_from_checkpoint"``, which
             ``ray.train.get_checkpoint()`` returns at first.
         tune_config: As for ``ray.tune.Tuner``. ``metric`` may name one that only validation
-            produces. The scheduler and the searcher are wrapped, not changed.
+            produces. The scheduler and the searcher are wrapped, not changed. ``reuse_actors`` is
+            described above.
         run_config: As for ``ray.tune.Tuner``.
         validation_config: How to validate. Without one, nothing is validated. A plain
             ``ray.train.ValidationConfig`` is refused here.
@@ -156,17 +167,6 @@ class Tuner(tune.Tuner):
             to what the trainable and ``CheckpointConfig`` request. If nothing requests checkpoints
             and the trainable can save on demand, it saves at the iterations that ``when`` selects.
             Not for trainers, whose workers decide when to save.
-        reuse_processes: Whether the next trial runs in the process of a trial that has paused or
-            ended, which saves the start and the imports. This applies to functions, to classes with
-            a ``reset_config``, and to a trainer's workers with their process group. The function is
-            unpickled again and starts from scratch, with the new configuration and checkpoint. The
-            environment, the working directory, the random generators, torch's settings and unused
-            CUDA memory are reset; other state, such as a module's variables, is not. If a trial
-            fails in another trial's process, it continues in a new process, which does not count as
-            a failure; from then on, all trials get new processes. Pass False if trials must not see
-            each other's state. New processes are always started for other resources, for trainers
-            with ``datasets`` or ``RunConfig(callbacks=)``, for backends other than torch's, and
-            with ``on_pending="continue"``.
 
     Raises:
         tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake.
@@ -198,12 +198,11 @@ class Tuner(tune.Tuner):
         run_config: tune.RunConfig | None = None,
         validation_config: ValidationConfig | None = None,
         checkpoint_policy: CheckpointPolicy | None = None,
-        reuse_processes: bool = True,
         **internal: Any,
     ):
         problems = Problems("Tuner")
         param_space = space_of(param_space)
-        distributed = _check_trainable(trainable, reuse_processes, problems, space=param_space)
+        distributed = _check_trainable(trainable, problems, space=param_space)
         if distributed:
             validation_config = validation_config or validation_config_of(trainable)
             run_config = run_config or run_config_of(trainable)
@@ -216,6 +215,8 @@ class Tuner(tune.Tuner):
         if distributed:
             check_saving(policy, run_config, problems)
             check_scheduler(scheduler, problems)
+        elif tune_config.reuse_actors and not problems:
+            _check_reuse(trainable, problems)
         if config is not None:
             wrong_together(
                 scheduler,
@@ -233,12 +234,9 @@ class Tuner(tune.Tuner):
 
         imported_from = import_path(trainable)
         if distributed:
-            trainable = trials_of(trainable, reuse_processes, config)
-            tune_config.reuse_actors = tune_config.reuse_actors or reuse_processes
+            trainable = trials_of(trainable, config)
         trainable = checkpointable_class(trainable)
         if config is not None and not distributed:
-            hands_over = reuse_processes and _hands_over(trainable, config, scheduler)
-            tune_config.reuse_actors = tune_config.reuse_actors or hands_over
             policy = policy or by_default(trainable, run_config, config.when)
         callbacks = list(run_config.callbacks or [])
         if policy is not None:
@@ -280,7 +278,6 @@ class Tuner(tune.Tuner):
         restart_errored: bool = False,
         param_space: dict[str, Any] | None = None,
         storage_filesystem: pyarrow.fs.FileSystem | None = None,
-        reuse_processes: bool = True,
         validation_config: ValidationConfig | None = None,
         **internal: Any,
     ) -> Tuner:
@@ -300,7 +297,6 @@ class Tuner(tune.Tuner):
             param_space: The search space again, if it has references to objects of the former Ray
                 cluster: the same names, with new references.
             storage_filesystem: The filesystem of ``path``, if it is a custom one.
-            reuse_processes: As for :class:`Tuner`.
             validation_config: New settings for validation, such as a fixed function or more memory.
                 ``when`` and ``on_pending`` must stay the same, and ``stages`` must include the
                 sweep's; a new stage validates the kept checkpoints. Existing scores and failures
@@ -328,7 +324,7 @@ class Tuner(tune.Tuner):
             tunekit.errors.SweepNotFoundError: Tuner.restore: path='/no/such/folder' has no tuner...
         """
         problems = Problems("Tuner.restore")
-        distributed = _check_trainable(trainable, reuse_processes, problems)
+        distributed = _check_trainable(trainable, problems)
         param_space = space_of(param_space)
         fix = "Pass a dict, or nothing."
         problems.optional("param_space", param_space, dict, fix)
@@ -355,7 +351,7 @@ class Tuner(tune.Tuner):
                 raise problems.error(SweepNotFoundError)
             imported_from = import_path(trainable)
             if distributed:
-                trainable = trials_of(trainable, reuse_processes, None)
+                trainable = trials_of(trainable, None)
             record, state = found
             if state is not None:
                 state.put_back(folder, record.events)
@@ -383,7 +379,6 @@ class Tuner(tune.Tuner):
             if validation_config is not None:
                 _renew(validation, validation_config)
             if validation is not None:
-                validation.keeps_apart = not reuse_processes
                 if distributed:
                     settle(trainable, validation.config)
                 written = record.sessions[-1].get("trainable") if record.sessions else None
@@ -623,7 +618,6 @@ def _folder_of(path: Any, filesystem: Any, problems: Problems) -> Folder | None:
 
 def _check_trainable(
     trainable: Any,
-    reuse_processes: Any,
     problems: Problems,
     *,
     space: dict[str, Any] | None = None,
@@ -642,8 +636,19 @@ def _check_trainable(
                 "function of one argument, the configuration, or a ray.tune.Trainable class."
             ),
         )
-    problems.instance("reuse_processes", reuse_processes, bool, "Pass True or False.")
     return distributed
+
+
+def _check_reuse(trainable: Any, problems: Problems) -> None:
+    """Add a problem if a trial cannot run in the process of another one."""
+    if not can_be_reset(checkpointable_class(trainable)):
+        problems.add(
+            f"tune_config.reuse_actors=True, but {getattr(trainable, '__name__', trainable)} has "
+            "no reset_config, so its process cannot run another trial. Define "
+            "reset_config(self, new_config): replace everything that depends on the "
+            "configuration, the network and the optimizer too, and return True. Or leave out "
+            "reuse_actors."
+        )
 
 
 def _checked_tune_config(given: Any, problems: Problems) -> tune.TuneConfig:
@@ -668,13 +673,6 @@ def _checked_tune_config(given: Any, problems: Problems) -> tune.TuneConfig:
             fix = f"Pass one of ray.tune.{where}."
             problems.optional(f"tune_config.{name}", value, kinds, fix)
     return config
-
-
-def _hands_over(trainable: Any, config: ValidationConfig, scheduler: Any) -> bool:
-    """Return whether other trials take over the actors of trials that wait for scores."""
-    if config.on_pending == "continue" or isinstance(scheduler, ResourceChangingScheduler):
-        return False  # a scheduler that changes resources restarts trials
-    return can_be_reset(trainable)
 
 
 def _checked_run_config(given: Any, problems: Problems) -> tune.RunConfig:

@@ -57,7 +57,6 @@ else:
             metric="accuracy",
             mode="max",
             scheduler=HyperBandScheduler(max_t=9, reduction_factor=3),
-            reuse_actors=False,
         ),
         run_config=tune.RunConfig(
             storage_path=STORAGE,

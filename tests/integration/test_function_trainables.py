@@ -275,7 +275,7 @@ def scored(checkpoint):
     return {"accuracy": json.loads(Path(checkpoint.path, "state.json").read_text())["score"]}
 
 
-def swept_in_one_process(folder, body, *, trials=4, **options):
+def swept_in_one_process(folder, body):
     """Each trial reports what ``body`` returns, in a process that one after the other may use."""
 
     def train(config):
@@ -294,10 +294,11 @@ def swept_in_one_process(folder, body, *, trials=4, **options):
     return fit(
         train,
         folder,
-        param_space={"n": tune.grid_search(list(range(trials)))},
-        tune_config=tune.TuneConfig(max_concurrent_trials=1, metric="accuracy", mode="max"),
+        param_space={"n": tune.grid_search([0, 1, 2, 3])},
+        tune_config=tune.TuneConfig(
+            max_concurrent_trials=1, metric="accuracy", mode="max", reuse_actors=True
+        ),
         validation_config=tunekit.ValidationConfig(fn=scored),
-        **options,
     )
 
 
@@ -307,6 +308,7 @@ def test_a_function_finds_a_process_that_another_trial_has_used_as_if_it_were_ne
             "left": "LEFT_BEHIND" in os.environ,
             "type": str(torch.get_default_dtype()),
             "threads": torch.get_num_threads(),
+            "folder": os.getcwd(),
         }
 
     results = swept_in_one_process(tmp_path, found)
@@ -317,39 +319,10 @@ def test_a_function_finds_a_process_that_another_trial_has_used_as_if_it_were_ne
     }
     assert len({(row["drawn"], row["threads"]) for row in rows}) == 1
     assert [row["accuracy"] for row in rows] == [0, 1, 2, 3]
-
-
-def test_each_function_has_a_process_of_its_own_if_that_is_asked_for(tmp_path):
-    results = swept_in_one_process(tmp_path, lambda n: {}, trials=2, reuse_processes=False)
-    assert len({result.metrics["pid"] for result in results}) == 2
-
-
-@pytest.mark.parametrize("reuses", [True, False])
-def test_a_restored_sweep_shares_processes_or_not_as_it_is_told(tmp_path, reuses):
-    def fails_at_first(config):
-        if not (tmp_path / "fixed").exists():
-            raise RuntimeError("not yet")
-        tunekit.checkpoint_with(
-            lambda folder: (folder / "state.json").write_text(json.dumps({"score": config["n"]}))
-        )
-        tune.report({"pid": os.getpid()})
-
-    wide = tune.with_resources(fails_at_first, {"CPU": 3})  # two at a time
-    results = fit(
-        wide,
-        tmp_path,
-        param_space={"n": tune.grid_search(list(range(6)))},
-        tune_config=tune.TuneConfig(metric="accuracy", mode="max"),
-        validation_config=tunekit.ValidationConfig(fn=scored),
-    )
-    assert len(results.errors) == 6
-    (tmp_path / "fixed").touch()
-    tuner = tunekit.Tuner.restore(
-        results.experiment_path, wide, restart_errored=True, reuse_processes=reuses
-    )
-    results = tuner.fit()
-    assert not results.errors
-    assert (len({result.metrics["pid"] for result in results}) == 6) is not reuses
+    # Each has its own folder: what it writes there is not the former trial's.
+    assert [os.path.basename(row["folder"]) for row in rows] == [
+        os.path.basename(result.path) for result in results
+    ]
 
 
 @pytest.mark.parametrize("dies", [False, True])
@@ -391,6 +364,7 @@ def test_a_function_that_does_not_end_keeps_the_next_trial_from_nothing(tmp_path
             metric="accuracy",
             mode="max",
             scheduler=ASHAScheduler(max_t=2, grace_period=1, reduction_factor=2),
+            reuse_actors=True,
         ),
         validation_config=tunekit.ValidationConfig(fn=scored),
     )

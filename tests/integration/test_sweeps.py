@@ -247,7 +247,7 @@ def test_validations_run_beside_training_and_leave_nothing_behind(tmp_path, ray_
     assert first_score < last_checkpoint, "training did not wait"
 
 
-class Sleeping(tune.Trainable):
+class Resettable(tune.Trainable):
     """Takes a tenth of a second for an iteration; the larger ``talent``, the better."""
 
     def setup(self, config):
@@ -264,8 +264,6 @@ class Sleeping(tune.Trainable):
     def load_checkpoint(self, checkpoint_dir):
         self.n = int(Path(checkpoint_dir, "state").read_text().split()[0])
 
-
-class Resettable(Sleeping):
     def reset_config(self, new_config):
         self.setup(new_config)
         return True
@@ -277,12 +275,12 @@ def validate_in_place(checkpoint):
     return {"accuracy": talent * n, "where": os.getpid()}
 
 
-@pytest.mark.parametrize("trainable", [Sleeping, Resettable])
-def test_trials_take_all_cpus_and_are_validated_in_their_place(tmp_path, trainable):
+@pytest.mark.parametrize("reuses", [False, True])
+def test_trials_take_all_cpus_and_are_validated_in_their_place(tmp_path, reuses):
     """By default, with when="decisions": two trials take all CPUs, and none is left over."""
     half = ray.cluster_resources()["CPU"] / 2
     tuner = tunekit.Tuner(
-        tune.with_resources(trainable, {"cpu": half}),
+        tune.with_resources(Resettable, {"cpu": half}),
         param_space={"talent": tune.grid_search([4, 3, 2, 1])},
         tune_config=tune.TuneConfig(
             metric="accuracy",
@@ -290,6 +288,7 @@ def test_trials_take_all_cpus_and_are_validated_in_their_place(tmp_path, trainab
             scheduler=ASHAScheduler(
                 max_t=4, grace_period=2, reduction_factor=2, time_attr="training_iteration"
             ),
+            reuse_actors=reuses,
         ),
         run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
         validation_config=tunekit.ValidationConfig(fn=validate_in_place, when="decisions"),
@@ -311,5 +310,4 @@ def test_trials_take_all_cpus_and_are_validated_in_their_place(tmp_path, trainab
     reports = sweep.reports
     processes = reports.groupby("trial_id").pid.nunique()
     assert (processes == 1).all(), "no trial was paused"
-    if trainable is Resettable:
-        assert reports.pid.nunique() < 4, "the next trial goes on in the same process"
+    assert (reports.pid.nunique() < 4) is reuses, "only then, a trial has another one's process"

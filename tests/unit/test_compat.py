@@ -25,7 +25,7 @@ def test_the_installed_ray_has_all_that_is_needed():
 def test_what_only_trainers_need_is_checked_where_one_is_given(monkeypatch):
     monkeypatch.setattr(compat, "NEEDED_BY_TRAINERS", {"ray.train.v2": "gone.forever"})
     validate = partial(TrainerValidation, lambda config: {}, train.ScalingConfig(num_workers=1))
-    trials = partial(trials_of, TrainerFactory(lambda config: None), None, None)
+    trials = partial(trials_of, TrainerFactory(lambda config: None), None)
     for given in (validate, trials):
         with pytest.raises(UnsupportedRayError, match=r"lacks ray\.train\.v2\.gone\.forever"):
             given()

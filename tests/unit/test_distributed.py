@@ -40,10 +40,9 @@ def test_all_mistakes_about_a_trainer_are_in_one_message(tmp_path):
                 checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=2)
             ),
             checkpoint_policy=tunekit.EveryIterations(2),
-            reuse_processes=3,
         )
     text = str(caught.value)
-    assert len(caught.value.problems) == 7
+    assert len(caught.value.problems) == 6
     for part in (
         "num_workers=0, which trains in the driver",
         "param_space has 'lr'",
@@ -51,7 +50,6 @@ def test_all_mistakes_about_a_trainer_are_in_one_message(tmp_path):
         "ResourceChangingScheduler changes the resources",
         "checkpoint_policy=EveryIterations(2) cannot make",
         "CheckpointConfig(checkpoint_frequency=2) cannot make",
-        "reuse_processes=3",
     ):
         assert part in text
 
@@ -106,14 +104,12 @@ def test_workers_wait_as_the_sweep_does(tmp_path, on_pending, ahead):
     config = tunekit.ValidationConfig(fn=validate, on_pending=on_pending)
     settings = make(trainer(), tmp_path, validation_config=config)
     assert settings.trainable.ahead == ahead
-    assert settings.trainable.reuse_workers and settings.tune_config.reuse_actors
+    assert not settings.tune_config.reuse_actors
     assert settings.trainable.validates
 
 
-def test_a_switch_keeps_nothing_warm(tmp_path):
-    settings = make(trainer(), tmp_path, reuse_processes=False)
-    assert not settings.trainable.reuse_workers and not settings.tune_config.reuse_actors
-    assert not settings.trainable.validates
+def test_without_validation_workers_do_not_wait_for_any(tmp_path):
+    assert not make(trainer(), tmp_path).trainable.validates
 
 
 def test_a_trainer_s_own_settings_are_the_sweep_s(tmp_path):

@@ -89,9 +89,8 @@ def test_all_mistakes_are_told_at_once(tmp_path):
             resume_errored=True,
             restart_errored=True,
             param_space=[1],
-            reuse_processes=1,
         )
-    assert len(caught.value.problems) == 4
+    assert len(caught.value.problems) == 3
 
 
 def test_a_sweep_of_which_no_trial_has_begun_is_none(tmp_path):

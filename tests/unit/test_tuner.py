@@ -289,6 +289,17 @@ def pbt(**settings):
     return PopulationBasedTraining(hyperparam_mutations={"lr": [1, 2]}, **settings)
 
 
+def test_trials_share_processes_only_if_that_is_asked_for_and_possible(tmp_path):
+    asked = tune.TuneConfig(reuse_actors=True)
+    for validation_config in (None, VALIDATION):
+        own = make(tmp_path, validation_config=validation_config)
+        shared = make(tmp_path, validation_config=validation_config, tune_config=asked)
+        assert (own.tune_config.reuse_actors, shared.tune_config.reuse_actors) == (False, True)
+        for cannot in (tune.Trainable, tune.with_resources(tune.Trainable, {"CPU": 2})):
+            with pytest.raises(tunekit.errors.ConfigError, match="Define reset_config"):
+                tunekit.Tuner(cannot, tune_config=asked, validation_config=validation_config)
+
+
 @pytest.mark.parametrize(
     ("settings", "on_pending", "fix"),
     [

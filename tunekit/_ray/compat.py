@@ -52,9 +52,10 @@ NEEDED = {
     "ray.tune.execution.tune_controller": "TrialRunnerWrapper",
     "ray.tune.execution.tune_controller:TuneController": (
         "checkpoint _cleanup_cached_actors is_finished _mark_trial_to_checkpoint "
-        "_maybe_add_actors _maybe_reuse_cached_actor _maybe_update_trial_queue "
-        "_on_training_result _on_trial_reset pause_trial _process_trial_failure resumed "
-        "save_to_dir _schedule_trial_actor _schedule_trial_stop _schedule_trial_train "
+        "_maybe_add_actors _maybe_cache_trial_actor _maybe_reuse_cached_actor "
+        "_maybe_update_trial_queue _on_training_result _on_trial_reset pause_trial "
+        "_process_trial_failure _remove_actor resumed save_to_dir _schedule_trial_actor "
+        "_schedule_trial_pause _schedule_trial_stop _schedule_trial_train "
         "_set_trial_status stop_trial _unstage_trial_with_resources _update_trial_queue "
         "_used_resources_string _wrapped"
     ),

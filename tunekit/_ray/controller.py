@@ -77,6 +77,8 @@ class Controller:
         self._first: set[Trial] = set()
         #: The trials that were added by hand, which the search algorithm does not count.
         self.added: Collection[str] = ()
+        # The actors that paused trials keep, to continue in them.
+        self._kept: dict[Trial, Any] = {}
         # Returns how many trials may have a process at once.
         self._places: Callable[[], int | None] = lambda: None
         #: The trials with resources on a node that is about to end.
@@ -195,10 +197,6 @@ class Controller:
         """Return whether other trials run in the actors of trials that pause or end."""
         return bool(self._tune._reuse_actors)
 
-    def keep_apart(self) -> None:
-        """Run each trial in a new process, whatever the saved setting of a restored sweep."""
-        self._tune._reuse_actors = False
-
     def wrapped(self) -> TrialRunnerWrapper:
         """Return the controller as Tune passes it to schedulers."""
         return self._tune._wrapped()
@@ -238,7 +236,8 @@ class Controller:
         """Pause a running trial; without ``save``, it resumes from its last checkpoint.
 
         It must not be saving, and without ``save``, none of its tasks may be in progress. Its
-        resources are released, unless actors are reused and a trial starts in the next step.
+        resources are released, unless actors are reused and a trial starts in the next step, or
+        the trial keeps its actor until something else needs them.
 
         Args:
             trial: The trial.
@@ -248,7 +247,7 @@ class Controller:
         # The trial may resume at once in the same actor.
         with contextlib.nullcontext() if for_validations else _keeping_actor(self._tune, trial):
             self._tune.pause_trial(trial, should_checkpoint=save)
-        if for_validations and self.reuses_actors:
+        if for_validations:
             self._tune._cleanup_cached_actors(force_all=True)
 
     def can_withhold(self, trial: Trial) -> bool:
@@ -293,6 +292,7 @@ class Controller:
         pending: Callable[[], bool],
         places: Callable[[], int | None],
         lacking: Callable[[], bool] = lambda: False,
+        keeps: Callable[[Trial], bool] = lambda trial: False,
     ) -> None:
         """Make Tune take validations into account from now on.
 
@@ -304,13 +304,16 @@ class Controller:
                 cached actors, are released.
             lacking: Returns whether a validation lacks resources that a cached actor may hold,
                 while no trial waits for them.
+            keeps: Returns whether a trial that pauses keeps its actor, to continue in it, until
+                something else needs the resources.
         """
 
         goes_first, left, leaving = self._first, self._left, self.leaving
-        self._places = places
+        self._places, kept = places, self._kept
         # The trials in processes that other trials have used, and those in an iteration.
         sharing: set[Trial] = set()
         in_iteration: set[Trial] = set()
+        pausing: set[Trial] = set()
 
         class Heeding(type(self._tune)):  # type: ignore[misc]
             # The state is in the closure, because Tune saves attributes.
@@ -329,6 +332,9 @@ class Controller:
                     super()._maybe_update_trial_queue()
 
             def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
+                if trial in kept:
+                    with _cached(self, trial, kept.pop(trial)):
+                        return bool(super()._maybe_reuse_cached_actor(trial))
                 # A trial whose own actor is starting leaves the cached one to another trial. Else
                 # its own would end at once and another start for the next trial: none would ever
                 # get ready where trials are shorter than the start of an actor.
@@ -351,7 +357,9 @@ class Controller:
 
             def _process_trial_failure(self, trial: Trial, exception: Any) -> None:
                 may_continue = trial.status in (Trial.PENDING, Trial.RUNNING)
-                shared = trial in sharing and may_continue and not _is_final(exception)
+                # A kept actor may have ended meanwhile.
+                shared = trial in sharing or trial in self._resetting_trials
+                shared = shared and may_continue and not _is_final(exception)
                 with _in_its_own_process(self, trial) if shared else contextlib.nullcontext():
                     super()._process_trial_failure(trial, exception)
 
@@ -363,12 +371,30 @@ class Controller:
                 in_iteration.discard(trial)
                 super()._on_training_result(trial, result)
 
+            def _schedule_trial_pause(self, trial: Trial, should_checkpoint: bool = True) -> None:
+                pausing.add(trial)
+                try:
+                    super()._schedule_trial_pause(trial, should_checkpoint=should_checkpoint)
+                finally:
+                    pausing.discard(trial)
+
+            def _maybe_cache_trial_actor(self, trial: Trial) -> bool:
+                if trial not in pausing or self._reuse_actors or not keeps(trial):
+                    return bool(super()._maybe_cache_trial_actor(trial))
+                if not has_starting_actor(self, trial):
+                    return False
+                kept[trial] = self._trial_to_actor.pop(trial)
+                self._actor_to_trial.pop(kept[trial])
+                trial.set_ray_actor(None)
+                return True
+
             def _schedule_trial_stop(self, trial: Trial, exception: Any = None) -> None:
                 how: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
                 iteration_s = float((trial.last_result or {}).get(TIME_THIS_ITER_S, math.inf))
                 # In the process of a long iteration, another trial would wait until its end.
                 if trial.trial_id in leaving or (trial in in_iteration and iteration_s > USUAL_S):
                     leaving.discard(trial.trial_id)
+                    pausing.discard(trial)
                     how = _with(self, _reuse_actors=False)
                 elif self._resources_to_pending_trials[trial.placement_group_factory]:
                     how = _keeping_actor(self, trial)
@@ -380,10 +406,18 @@ class Controller:
             def _cleanup_cached_actors(self, force_all: bool = False) -> None:
                 # Waiting trials with the same resources continue in cached actors in the next step.
                 waiting, cached = self._resources_to_pending_trials, self._actor_cache
-                kept = [one for one in waiting if cached.has_cached_object(one)]
-                if kept and not self._pending_trials:
+                used = [one for one in waiting if cached.has_cached_object(one)]
+                if (used or kept) and not self._pending_trials:
                     force_all = force_all or lacking()
-                if force_all or not all(len(waiting[one]) for one in kept):
+                others = any(not has_starting_actor(self, one) for one in self._pending_trials)
+                for trial in list(kept):
+                    if not (force_all or others or trial.is_finished() or not keeps(trial)):
+                        continue
+                    actor = kept.pop(trial)
+                    actor.set_on_stop(None)  # it is no trial's any more
+                    actor.set_on_error(None)
+                    self._remove_actor(tracked_actor=actor)
+                if force_all or not all(len(waiting[one]) for one in used):
                     super()._cleanup_cached_actors(force_all=force_all)
 
             def _schedule_trial_actor(self, trial: Trial) -> None:
@@ -683,7 +717,7 @@ def _in_its_own_process(tune: TuneController, trial: Trial) -> Iterator[None]:
         logger.warning(
             "Trial %s failed in a process that another trial had used. It continues in a process "
             "of its own, as do all trials from now on. To run each trial in its own process from "
-            "the start, pass reuse_processes=False to tunekit.Tuner.",
+            "the start, leave reuse_actors=True out of TuneConfig.",
             trial.trial_id,
         )
     tune._reuse_actors = False
@@ -717,6 +751,18 @@ def _keeping_actor(tune: TuneController, trial: Trial) -> Iterator[None]:
         yield
     finally:
         tune._staged_trials.discard(trial)
+        tune._actor_cache.decrease_max(resources)
+
+
+@contextlib.contextmanager
+def _cached(tune: TuneController, trial: Trial, actor: Any) -> Iterator[None]:
+    """Make an actor the one that Tune finds in its cache for a trial."""
+    resources = trial.placement_group_factory
+    tune._actor_cache.increase_max(resources)
+    tune._actor_cache.cache_object(resources, actor)
+    try:
+        yield
+    finally:
         tune._actor_cache.decrease_max(resources)
 
 

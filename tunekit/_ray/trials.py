@@ -52,21 +52,18 @@ _TAKEOVER_S = 60.0
 def distributed_class(
     source: DataParallelTrainer | Callable[[dict[str, Any]], DataParallelTrainer],
     *,
-    reuse_workers: bool,
     wish_key: str,
 ) -> type[_DistributedTrial]:
     """Return the trainable whose trials are runs of a trainer.
 
     Args:
         source: The trainer, or a function that makes one from a configuration.
-        reuse_workers: Whether workers may move from one trial to the next.
         wish_key: The key of a result that passes on a report's validation request.
     """
     own = type(source) if isinstance(source, DataParallelTrainer) else source
     name = getattr(own, "__name__", "trainer")
     settings = {
         "source": staticmethod(source) if callable(source) else source,
-        "reuse_workers": reuse_workers,
         "wish_key": wish_key,
     }
     return type(name, (_DistributedTrial,), {"_name": name, **settings})
@@ -126,7 +123,6 @@ class _DistributedTrial(tune.Trainable):
     """A trial that is a run of a trainer."""
 
     source: Any
-    reuse_workers: bool
     wish_key: str
     #: The number of undecided reports that workers may return from.
     ahead = 1
@@ -292,8 +288,7 @@ class _DistributedTrial(tune.Trainable):
         """Return whether the living workers can run a trainer, whose processes must be alike."""
         former = self._group_of
         return (
-            self.reuse_workers
-            and former is not None
+            former is not None
             and not (trainer.datasets or former.datasets)
             and not (trainer.run_config.callbacks or former.run_config.callbacks)
             and trainer.train_loop_per_worker == former.train_loop_per_worker

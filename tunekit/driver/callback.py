@@ -160,8 +160,6 @@ class ValidationCallback(tune.Callback):
         #: The checkpoints that its trials start from, if it starts from another sweep.
         #: Whether a ``tunekit.Tuner`` made it, so that only that Tuner may run it.
         self.owned = False
-        #: Whether a restored sweep uses a new process for each trial, whatever its saved setting.
-        self.keeps_apart = False
         self._run_by_owner = False
         #: Whether the sweep has ended; False if it was interrupted, None while it runs.
         self.has_ended: bool | None = None
@@ -297,8 +295,6 @@ class ValidationCallback(tune.Callback):
         """
         self.controller, emit = controller, self.emit
         engine, trials, validator, clock = self.engine, self.trials, self.validator, self.clock
-        if self.keeps_apart:
-            controller.keep_apart()
         #: The user's scheduler.
         self.user_scheduler = user_scheduler = UserScheduler(
             state, controller, engine, validator, emit
@@ -379,7 +375,10 @@ class ValidationCallback(tune.Callback):
             self._judge_by(*searcher.objectives)
         display.attach(controller)
         controller.heed(
-            pending=lambda: self._end.pending, places=waiting.places, lacking=waiting.lacking
+            pending=lambda: self._end.pending,
+            places=waiting.places,
+            lacking=waiting.lacking,
+            keeps=waiting.keeps,
         )
 
     def _judge_by(self, *more: str) -> None:

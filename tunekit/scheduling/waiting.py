@@ -15,6 +15,7 @@ from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
 from tunekit._ray.functions import is_checkpointable_function
 from tunekit._ray.proxies import Proxy
+from tunekit._ray.tuner import has_workers
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.engine import Engine, JudgedBy
@@ -339,6 +340,14 @@ class Waiting(Around):
         """Return whether a validation waits for resources that a trial's process may hold."""
         waits = self.pool.waiting > 0 or self.pool.queued > 0
         return waits and self.contend and not self.shares.apart
+
+    def keeps(self, trial: Trial) -> bool:
+        """Return whether a paused trial keeps its process while nothing else needs its resources.
+
+        It has workers, which take seconds to start again, and no other trial may use them.
+        """
+        by_hand = self.user_scheduler.proxies.paused_by_hand(trial.trial_id)
+        return has_workers(trial) and not by_hand
 
     def spare(self) -> None:
         """End evaluators without work if trials need their resources."""
