@@ -113,7 +113,9 @@ def _starts(sweep: tunekit.Sweep) -> int:
 def _on_spot(folder: Path, cluster: Cluster, alive: list, kind: str, notice: bool) -> dict:
     home = folder / kind
     home.mkdir()
-    log = str(home / "log")
+    # Trials wait in the middle until a node is about to end: however late the scores are, it has
+    # trials then.
+    log, gate = str(home / "log"), home / "gate"
     length, trials = 20, 2
 
     def take_away() -> None:
@@ -126,24 +128,27 @@ def _on_spot(folder: Path, cluster: Cluster, alive: list, kind: str, notice: boo
         alive.append(cluster.add_node(num_cpus=4, resources={"spot": 4}))
         if not notice:
             cluster.remove_node(node, allow_graceful=False)
+            gate.touch()
             return
         deadline = int((time.time() + 6) * 1000)
         preempted = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
         gcs = ray._raylet.GcsClient(address=cluster.address)
         assert gcs.drain_node(node.node_id, preempted, "spot", deadline)[0]
+        gate.touch()
         end = threading.Timer(6, cluster.remove_node, [node], {"allow_graceful": False})
         end.start()
         ends.append(end)
 
     ends: list[threading.Timer] = []
-    config = {"length": length, "log": log, "sleep_s": 0.4}
+    config = {"length": length, "log": log, "sleep_s": 0.4, "gate": str(gate)}
     common: dict[str, Any] = {
         "tune_config": tune.TuneConfig(num_samples=trials, metric="accuracy", mode="max"),
         "callbacks": [Once(2, take_away)],
     }
     remote = {"num_cpus": 1, "resources": {"head": 1}}
     if kind == "trainer":
-        worker = trainer(home, length=length, sleep_s=0.4, resources={"spot": 1.0})
+        options = {"sleep_s": 0.4, "gate": str(gate)}
+        worker = trainer(home, length=length, resources={"spot": 1.0}, **options)
         results, validation = fit(
             worker,
             home,

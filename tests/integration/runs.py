@@ -13,7 +13,10 @@ import tunekit
 
 
 def counting(config: dict[str, Any]) -> None:
-    """Counts to ``length``; saves when asked; fails once at ``fail_at``; logs what it runs."""
+    """Counts to ``length``; saves when asked; fails once at ``fail_at``; logs what it runs.
+
+    It does not pass ten before the file ``gate`` exists.
+    """
     state = {"steps": 0, "scale": config.get("scale", 1.0)}
     checkpoint = tune.get_checkpoint()
     if checkpoint:
@@ -30,7 +33,15 @@ def counting(config: dict[str, Any]) -> None:
             with open(config["log"], "a") as log:
                 log.write(f"{state['steps']}\n")
         time.sleep(config.get("sleep_s", 0.0))
+        if state["steps"] == 10:
+            wait_for(config.get("gate"))
         tune.report({"loss": 1 / state["steps"], **config.get("metrics", {})})
+
+
+def wait_for(path: str | None) -> None:
+    """Wait until a file exists, if there is to be one."""
+    while path is not None and not Path(path).exists():
+        time.sleep(0.05)
 
 
 def validate(checkpoint: tune.Checkpoint, *, sleep_s: float = 0.0) -> dict[str, float]:

@@ -1,10 +1,16 @@
-"""Clusters of several nodes, nodes that are lost, drivers that are killed."""
+"""Clusters of several nodes, nodes that are lost, drivers that are killed.
+
+Each has a temporary folder of Ray of its own: programs that start later in the machine's usual one
+would connect to a cluster whose address was left behind there.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -13,12 +19,14 @@ pytestmark = pytest.mark.ray
 
 def run(what, folder, *given):
     command = [sys.executable, "-m", "tests.integration.clusters", what, str(folder)]
-    done = subprocess.run(
-        [*command, *map(json.dumps, given)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    with tempfile.TemporaryDirectory(prefix="tk-", ignore_cleanup_errors=True) as own:
+        done = subprocess.run(
+            [*command, *map(json.dumps, given)],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            env={**os.environ, "RAY_TMPDIR": own},
+        )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -12,6 +12,7 @@ from typing import Any
 from ray import train, tune
 
 import tunekit
+from tests.integration.runs import wait_for
 from tests.versions import score_of, version_at
 
 
@@ -19,7 +20,8 @@ def loop(config: dict[str, Any]) -> None:
     """``length`` iterations, each a checkpoint of a file per rank.
 
     The ranks compare their versions in each iteration. ``kill_at`` kills rank 1 there, the first
-    time; ``folder`` is where that, and what ran, is written down.
+    time; ``folder`` is where that, and what ran, is written down. It does not pass ten before the
+    file ``gate`` exists.
     """
     import torch
     import torch.distributed as dist
@@ -35,6 +37,8 @@ def loop(config: dict[str, Any]) -> None:
             assert int(own) == version, "each rank finds its own file"
     while version % 1000 < config["length"]:
         time.sleep(config.get("sleep_s", 0.0))
+        if version % 1000 == 10:
+            wait_for(config.get("gate"))
         version += 1
         versions = [torch.zeros(1, dtype=torch.int64) for _ in range(context.get_world_size())]
         dist.all_gather(versions, torch.tensor([version]))
