@@ -8,7 +8,7 @@ import logging
 import os
 import pickle
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -251,6 +251,7 @@ class Tuner(tune.Tuner):
             validation.trainable = imported_from
             validation.owned = not is_remote()
             validation.searched = described_space(param_space)
+            _warn_of_early(callbacks)
             callbacks = _with_loggers(callbacks, validation)
             if not isinstance(tune_config.scheduler, ValidatedScheduler):
                 tune_config.scheduler = ValidatedScheduler(tune_config.scheduler or FIFOScheduler())
@@ -729,6 +730,26 @@ def _with_loggers(
             loggers = [logger for logger in loggers if type(logger) is not stock]
             loggers.append(ours)
     return [*others, validation, *map(validated, loggers)]
+
+
+def _warn_of_early(callbacks: Iterable[tune.Callback]) -> None:
+    """Warn about the user's callbacks that get reports but no scores."""
+    early = []
+    for callback in callbacks:
+        kind = type(callback)
+        known = isinstance(callback, (LoggerCallback, CheckpointPolicy))
+        known = known or kind.__module__.split(".")[0] in ("ray", "tunekit")
+        overrides = kind.on_trial_result is not tune.Callback.on_trial_result
+        if overrides and not known and not hasattr(callback, "on_trial_validated"):
+            early.append(f"{kind.__name__}.on_trial_result")
+    if early:
+        logger.warning(
+            "%s will get each report before its checkpoint is validated, so without the validated "
+            "metrics. For these, define on_trial_validated(self, trial, report, metrics), which is "
+            "called once for each validated result of a trial, in order. "
+            "on_trial_settled(self, trial) is called after its last one.",
+            " and ".join(early),
+        )
 
 
 def _validated_search_alg(search_alg: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import signal
 
@@ -396,6 +397,41 @@ def test_other_loggers_are_wrapped(tmp_path):
     assert isinstance(tensorboard, tunekit.loggers.ValidatedLoggerCallback)
     assert isinstance(tensorboard, TBXLoggerCallback)
     assert run_config.callbacks == given
+
+
+class KeepsBest(tune.Callback):
+    best = 0.0
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        self.best = max(self.best, result.get("accuracy", 0.0))
+
+
+class KeepsBestValidated(KeepsBest):
+    def on_trial_validated(self, trial, report, metrics):
+        self.best = max(self.best, metrics["accuracy"])
+
+
+class OwnPolicy(tunekit.policies.CheckpointPolicy):
+    def due(self, trial, result):
+        return True
+
+
+class OwnLogger(LoggerCallback):
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        pass
+
+
+def test_a_callback_that_sees_reports_without_scores_is_told_once(tmp_path, caplog):
+    def warned(*callbacks, **settings):
+        caplog.clear()
+        make(tmp_path, run_config=tune.RunConfig(callbacks=list(callbacks)), **settings)
+        return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+    validated = {"validation_config": VALIDATION}
+    [told] = warned(KeepsBest(), OwnPolicy(), OwnLogger(), **validated)
+    assert "KeepsBest" in told and "on_trial_validated" in told and "Own" not in told
+    assert not warned(KeepsBestValidated(), Watches(), OwnPolicy(), OwnLogger(), **validated)
+    assert not warned(KeepsBest()), "nothing is validated"
 
 
 def test_a_functions_checkpoint_settings_are_kept_for_its_trials(tmp_path):
