@@ -100,7 +100,7 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
             case ValidationEnded():
                 rule(event.id in requested and event.id not in ended, "ended twice", event)
                 ended[event.id] = event
-                if event.status == "validated" and not event.key.stage:
+                if event.status == "validated":
                     summary.scores[place_of(event.id)] = event.metrics
             case ScoreDelivered():
                 known, trial = ended.get(event.id), event.trial_id

@@ -154,7 +154,6 @@ class Ran:
     executor: FakeExecutor
     clock: FakeClock
     heard: Heard
-    stage_executors: dict[str, FakeExecutor] = field(default_factory=dict)
 
     @property
     def trials(self) -> list[Trial]:
@@ -211,14 +210,9 @@ def sweep(
     mended: int | None = None,
     listening: bool = True,
     executor_class: type[FakeExecutor] = FakeExecutor,
-    stage_s: Callable[[Attempt], float] = lambda attempt: 5.0,
-    stage_slots: int = 1_000_000,
     **options: Any,
 ) -> Ran:
-    """Run a sweep whose validations have the durations and outcomes that a test sets.
-
-    Those of further stages call the functions of their stages with the attempt.
-    """
+    """Run a sweep whose validations have the durations and outcomes that a test sets."""
     clock = FakeClock()
     numbers: dict[str, int] = {}
 
@@ -246,14 +240,9 @@ def sweep(
         "on_failure": "ignore",
     }
     config = tunekit.ValidationConfig(**{**by_itself, **(settings or {})})
-    stage_executors = {
-        stage.name: FakeExecutor(clock, stage.fn, stage_s, slots=stage_slots)
-        for stage in config.stages
-    }
     validation = tunekit.ValidationCallback(
         config,
         executor=executor,
-        stage_executors=stage_executors,
         clock=clock,
     )
     if how == "paused":  # for want of what trials do not need
@@ -278,10 +267,7 @@ def sweep(
         metric=metric,
         mode=mode,
         seconds=training_s or (lambda trial, method: 1.0 if method == "train" else 0.0),
-        next_due=lambda: min(
-            (one.next_due() for one in (executor, *stage_executors.values())),
-            key=lambda due: float("inf") if due is None else due,
-        ),
+        next_due=executor.next_due,
         seed=seed,
         **options,
     )
@@ -291,7 +277,7 @@ def sweep(
         except (Exception, KeyboardInterrupt):
             validation.let_go()  # as Tuner.fit does
             raise
-    return Ran(local, validation, executor, clock, heard, stage_executors)
+    return Ran(local, validation, executor, clock, heard)
 
 
 class _Numbers(tune.Callback):

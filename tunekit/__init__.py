@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tunekit.policies import AtDecisions, EveryIterations
     from tunekit.reading.sweep import Sweep, load
     from tunekit.scheduling.searcher import ValidatedSearcher
-    from tunekit.stage import Stage
     from tunekit.training import VALIDATION_KEY, checkpoint_with, report, state_of
     from tunekit.tuner import Tuner, checkpointable
     from tunekit.validating.context import ValidationContext, get_validation_context
@@ -41,7 +40,6 @@ __all__ = [
     "AtDecisions",
     "Constraint",
     "EveryIterations",
-    "Stage",
     "Sweep",
     "Tuner",
     "ValidatedScheduler",
@@ -70,7 +68,6 @@ _HOMES = {
     "tunekit.reading.sweep": ("Sweep", "load"),
     "tunekit.driver.scheduler": ("ValidatedScheduler",),
     "tunekit.scheduling.searcher": ("ValidatedSearcher",),
-    "tunekit.stage": ("Stage",),
     "tunekit.training": ("VALIDATION_KEY", "checkpoint_with", "report", "state_of"),
     "tunekit.tuner": ("Tuner", "checkpointable"),
     "tunekit.validating.context": ("ValidationContext", "get_validation_context"),

@@ -1,4 +1,4 @@
-"""Checks of the arguments that describe validations of any stage."""
+"""Checks of the arguments that describe validations."""
 
 from __future__ import annotations
 
@@ -17,31 +17,6 @@ from tunekit.picklable import LARGE, culprit_in, pickled_size
 
 logger = logging.getLogger(__name__)
 
-
-class Limits:
-    """The limits on a stage's validations: :class:`tunekit.ValidationConfig` or ``Stage``.
-
-    Attributes:
-        evaluators: The maximum number of long-lived processes; None: validations are tasks.
-        max_in_flight: The maximum number of validations in flight; None: no limit.
-
-    Example:
-        >>> class Two(Limits):
-        ...     evaluators, max_in_flight = 2, None
-        >>> Two().most_in_flight
-        2
-    """
-
-    evaluators: int | None
-    max_in_flight: int | None
-
-    @property
-    def most_in_flight(self) -> int | None:
-        """Return the maximum number of validations in flight; None: as the resources allow."""
-        limits = [limit for limit in (self.max_in_flight, self.evaluators) if limit is not None]
-        return min(limits, default=None)
-
-
 #: The values of ``ValidationConfig(where=...)``.
 WHERE = ("auto", "trial", "elsewhere")
 #: The options of a task about its resources, rather than its process.
@@ -53,11 +28,11 @@ _VALIDATE = "Pass a function like `def validate(checkpoint, **kwargs) -> dict`."
 
 
 def check_validation(config: Any, problems: Problems) -> None:
-    """Add the problems with settings that :class:`ValidationConfig` and :class:`Stage` share.
+    """Add the problems with a validation's function, its resources and its limits.
 
     Example:
         >>> from types import SimpleNamespace
-        >>> problems = Problems("Stage")
+        >>> problems = Problems("ValidationConfig")
         >>> unset = ["task_config", "ray_remote_kwargs", "evaluators", "max_in_flight"]
         >>> unset = dict.fromkeys(unset)
         >>> check_validation(SimpleNamespace(fn=3, max_retries=-1, **unset), problems)

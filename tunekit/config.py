@@ -9,17 +9,16 @@ from typing import Any
 from ray import train
 
 from tunekit._ray.storage import absolute
-from tunekit.checks import Limits, check_constraints, check_validation, check_where
+from tunekit.checks import check_constraints, check_validation, check_where
 from tunekit.core.constraints import Constraint
 from tunekit.core.pending import ON_PENDING
 from tunekit.core.problems import Problems
 from tunekit.core.signatures import (
     ValidationFunction,
 )
-from tunekit.stage import Stage, check_stages
 
 
-class ValidationConfig(Limits, train.ValidationConfig):
+class ValidationConfig(train.ValidationConfig):
     """Configure the validations of a sweep: a ``ray.train.ValidationConfig`` with more settings.
 
     As in Ray Train, the validation function takes the checkpoint first, then keyword arguments, and
@@ -93,15 +92,11 @@ class ValidationConfig(Limits, train.ValidationConfig):
         constraints: Limits on scores, such as ``[tunekit.Constraint("latency_ms <= 20")]``.
             Schedulers and searchers rank a score that violates one below all feasible ones (the
             larger the violation, the lower), and the best checkpoint is feasible if any is.
-        stages: Further validations of the same checkpoints by other functions, such as a full
-            validation of checkpoints that the scheduler has promoted: see :class:`tunekit.Stage`.
-            Schedulers and search algorithms decide on ``fn`` alone.
         cache: A folder that all nodes can reach, or a URI such as ``s3://bucket/scores``, with
             scores of checkpoints that this sweep or others have validated with the same function,
             arguments and hyperparameters; this sweep adds its own. A validation reads the
-            checkpoint, looks up its score, and calls ``fn`` only if there is none. Further stages
-            use the cache, too. :meth:`Sweep.validate
-            <tunekit.Sweep.validate>` can share the folder. None: no cache.
+            checkpoint, looks up its score, and calls ``fn`` only if there is none.
+            :meth:`Sweep.validate <tunekit.Sweep.validate>` can share the folder. None: no cache.
 
     Raises:
         tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake.
@@ -134,7 +129,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         on_pending: str = "auto",
         on_failure: str = "record",
         constraints: Sequence[Constraint] = (),
-        stages: Sequence[Stage] = (),
         cache: str | Path | None = None,
     ):
         super().__init__(fn, task_config, ray_remote_kwargs)
@@ -159,14 +153,24 @@ class ValidationConfig(Limits, train.ValidationConfig):
         check_where(self, problems)
         problems.choice("on_failure", on_failure, ["record", "raise", "ignore"])
         check_constraints(constraints, problems)
-        check_stages(stages, problems)
         fix = "Pass a folder, or a URI such as 's3://bucket/scores'."
         problems.optional("cache", cache, (str, Path), fix)
         problems.raise_any()
         self.ray_remote_kwargs = dict(ray_remote_kwargs or {})
         self.constraints = tuple(constraints)
-        self.stages = tuple(stages)
         self.cache = None if cache is None else absolute(str(cache))
+
+    @property
+    def most_in_flight(self) -> int | None:
+        """Return the maximum number of validations in flight; None: as the resources allow.
+
+        Example:
+            >>> config = ValidationConfig(lambda checkpoint: {}, evaluators=2, max_in_flight=5)
+            >>> config.most_in_flight
+            2
+        """
+        limits = [limit for limit in (self.max_in_flight, self.evaluators) if limit is not None]
+        return min(limits, default=None)
 
     @classmethod
     def of(cls, config: train.ValidationConfig) -> ValidationConfig:

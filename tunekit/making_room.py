@@ -43,9 +43,6 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
     per_validation = validation.executor.need
     advice = "Ask for less with ray_remote_kwargs."
     say_what_is_too_much("validation", per_validation, cluster, advice, problems)
-    for name, stage in validation.stages.items():
-        what = f"validation of stage {name!r}"
-        say_what_is_too_much(what, stage.executor.need, cluster, advice, problems)
     problems.raise_any()
     if not is_distributed(settings.trainable):
         validation.executor.without_workers()

@@ -299,9 +299,7 @@ class Tuner(tune.Tuner):
                 cluster: the same names, with new references.
             storage_filesystem: The filesystem of ``path``, if it is a custom one.
             validation_config: New settings for validation, such as a fixed function or more memory.
-                ``when`` and ``on_pending`` must stay the same, and ``stages`` must include the
-                sweep's; a new stage validates the kept checkpoints. Existing scores and failures
-                remain.
+                ``when`` and ``on_pending`` must stay the same. Existing scores and failures remain.
             **internal: As for ``ray.tune.Tuner.restore``.
 
         Returns:
@@ -458,8 +456,7 @@ class Tuner(tune.Tuner):
         with ExitStack() as around:
             validation.begin()
             around.callback(validation.let_go)
-            for validator in validation.validators:
-                around.callback(validator.free)
+            around.callback(validation.validator.free)
             around.enter_context(_logging_how_to_continue(settings, validation))
             leave_room(settings, validation)
             let_tell_of_resuming(settings.trainable)
@@ -472,8 +469,7 @@ class Tuner(tune.Tuner):
             if not is_remote():
                 how = partial(_how_to_continue, settings, validation)
                 check = around.enter_context(watched(how, close=validation.break_off))
-                for validator in validation.validators:
-                    validator.check_ray = check
+                validation.validator.check_ray = check
             around.enter_context(ended_by_sigterm())
             return ValidatedResults(super().fit(), validation.config.constraints)
 
@@ -570,14 +566,6 @@ def _renew(validation: ValidationCallback | None, new: ValidationConfig) -> None
             problems.add(
                 f"validation_config.{name}={getattr(new, name)!r} differs from what the sweep has "
                 f"used so far. Pass {name}={getattr(old, name)!r}."
-            )
-    given = {stage.name: stage.every for stage in new.stages}
-    for stage in old.stages:
-        if given.get(stage.name) != stage.every:
-            problems.add(
-                f"validation_config.stages={list(given)} lacks Stage({stage.name!r}, "
-                f"every={stage.every!r}), which the sweep already has. Pass it, with another "
-                "function if needed; you may add further stages."
             )
     problems.raise_any()
     validation.renew(new)

@@ -93,9 +93,8 @@ def ran(folder: Path, name: str, fn: Any = score, base: Any = None, **options: A
     return over, through
 
 
-def ended(over: Ran, stage: str = "") -> list[ValidationEnded]:
-    found = [event for event in events_in(over.home) if isinstance(event, ValidationEnded)]
-    return [event for event in found if event.key.stage == stage]
+def ended(over: Ran) -> list[ValidationEnded]:
+    return [event for event in events_in(over.home) if isinstance(event, ValidationEnded)]
 
 
 def test_another_sweep_takes_all_scores_from_the_cache_and_decides_alike(tmp_path):
@@ -108,23 +107,6 @@ def test_another_sweep_takes_all_scores_from_the_cache_and_decides_alike(tmp_pat
     assert again.scores() == first.scores()
     table = tunekit.load(again.home).validations
     assert table["cached"].all() and (table["attempts"] == 1).all()
-
-
-def test_stages_have_scores_of_their_own(tmp_path):
-    def run(name: str) -> tuple[Any, list[Through]]:
-        full = Through(tmp_path, half)
-        stage = tunekit.Stage("full", full, every="last")
-        over, first = ran(tmp_path, name, settings={"stages": [stage]}, trials=3)
-        return over, [first, full]
-
-    first, calls = run("first")
-    again, none = run("again")
-    assert all(one.calls for one in calls) and not any(one.calls for one in none)
-    for over in (first, again):
-        by_place = {event.key.first: event.metrics["accuracy"] for event in ended(over)}
-        for event in ended(over, "full"):
-            assert event.metrics["accuracy"] == by_place[event.key.first] / 2
-    assert all(event.cached for event in ended(again, "full"))
 
 
 @pytest.mark.parametrize("fn", [fails, odd])

@@ -115,7 +115,7 @@ def smaller(notebook: nbformat.NotebookNode) -> None:
 
 
 #: What other tests run, too, is left to the night: sweeps of a population, of trainers, how what
-#: they left is read, how an interrupted sweep goes on, and the demonstration in stages.
+#: they left is read, and how an interrupted sweep goes on.
 AT_NIGHT = ("02_pbt", "03_distributed", "04_reading", "05_recovering")
 
 

@@ -27,7 +27,7 @@ FLOORS = [
     {"core", "extras"},
     {"pickles"},
     {"_ray", "checks", "log"},
-    {"policies", "schedulers", "stage", "training"},
+    {"policies", "schedulers", "training"},
     {"combinations", "config"},
     {"journal"},
     {"results", "validating"},

@@ -217,12 +217,6 @@ class LeasingCheckpointManager(_CheckpointManager):
             entry.result.metrics = merge(hide(entry.result.metrics, own), metrics)
             entry.validated, entry.own = self._number(metrics), frozenset(own)
 
-    def add(self, path: str, metrics: Mapping[str, Any]) -> None:
-        """Merge metrics into those of the checkpoint at ``path``, without ranking it by them."""
-        if path in self._entries:
-            result = self._entries[path].result
-            result.metrics = merge(result.metrics, metrics)
-
     def hide(self, names: Collection[str]) -> None:
         """Remove training's values under validated names from the checkpoints' metrics."""
         for entry in self._entries.values():

@@ -76,7 +76,7 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
                 **{name: row[name] for name in ("trial_id", "generation", "iteration", "status")},
                 "for_s": max(0.0, until - (row["ran_from"] or row["requested"])),
             }
-            for row in sweep.timeline.of_all_stages
+            for row in sweep.timeline.validations
             if row["status"] in PENDING
         ],
         "failures": [{name: row[name] for name in _FAILURE} for row in failures],
@@ -189,7 +189,6 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
         asked = sum(row["by_hand"] == what for row in ranking)
         trials += f"; {asked} {what} by hand" if asked else ""
     lines += [("trials", trials), ("validations", _kinds(status["validations"]))]
-    lines += [("stage", f"{name}: {_kinds(of)}") for name, of in status["stages"].items()]
     for name, later in status["later"].items():
         by = f"{name}: {_kinds(later['validations'])}, by {later['function']}"
         lines.append(("later", by))

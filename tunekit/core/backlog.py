@@ -1,4 +1,4 @@
-"""The validations of one stage: to be requested, pending and ended."""
+"""The validations of a sweep: to be requested, pending and ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tunekit.core.validation import Outcome, Request, Status
 
 
 class Backlog:
-    """The validations that the scheduler decides by, or those of a further stage.
+    """The validations that the scheduler decides by.
 
     Args:
         leases: Keeps each checkpoint, from :meth:`owe` to :meth:`let_go`.

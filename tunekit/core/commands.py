@@ -58,13 +58,6 @@ class Fold:
 
 
 @dataclass(frozen=True)
-class Show:
-    """Show the score of a further stage in its trial; no decision depends on it."""
-
-    outcome: Outcome
-
-
-@dataclass(frozen=True)
 class NoteFailure:
     """Log or count a validation that ended without a score."""
 
@@ -106,5 +99,5 @@ class Deliver:
 
 
 Command: TypeAlias = (
-    Ask | Validate | Cancel | CarryOut | Fold | Show | NoteFailure | PassOver | Notify | Deliver
+    Ask | Validate | Cancel | CarryOut | Fold | NoteFailure | PassOver | Notify | Deliver
 )

@@ -189,7 +189,7 @@ class Engine:
         #: The trials that the scheduler stopped early, in order.
         self.rejected: dict[str, None] = {}
         self._selection = Selection(when)
-        #: The checkpoints that are needed, including by further stages and by the scheduler.
+        #: The checkpoints that are needed, including by the scheduler.
         self.leases = Leases()
         #: The validations that the scheduler decides by.
         self.backlog = Backlog(self.leases)
@@ -364,7 +364,7 @@ class Engine:
 
     def _request(self, event: ValidationRequested) -> None:
         request = self.backlog.request(event.id)
-        if request is None:  # a further stage's, already pending, or its line is lost
+        if request is None:  # it is already pending, or its line is lost
             return
         self._commands.append(Validate(request, again=event.id in self._from_before))
         if request.optional:  # no trial waits for it
@@ -583,7 +583,7 @@ class Engine:
                     yield f"{path} may be deleted, though it is needed: {holder}"
         for holder in self.leases.holders() - kept:
             name = holder[-1]
-            if holder == for_validation(name) and not ValidationKey.parse(name).stage:
+            if holder == for_validation(name):
                 yield f"{self.leases.held(holder)} is kept, though it is not needed: {holder}"
         for trial_id in self.rejected:
             if not self.delivery.closed(trial_id):

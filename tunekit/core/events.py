@@ -68,54 +68,41 @@ class ValidationKey(NamedTuple):
         generation: The number of times the trial had been overwritten with other weights.
         iteration: The training iteration at which it was saved.
         run: Which run of that iteration it was saved in: 1 for the first, 2 for its rerun.
-        stage: The further stage that validates it; empty for the one that schedulers decide by.
 
     Example:
         >>> key = ValidationKey.parse("train_7f:0:3:1")
         >>> key.trial_id, key.place, str(key)
         ('train_7f', (0, 3), 'train_7f:0:3:1')
-        >>> ValidationKey.parse("train_7f:0:3:1:full").stage
-        'full'
     """
 
     trial_id: str
     generation: int
     iteration: int
     run: int
-    stage: str = ""
 
     @classmethod
     def parse(cls, text: str) -> ValidationKey:
         """Parse a key from its ``str``."""
-        of_checkpoint, last = text.rsplit(":", 1)
-        stage = "" if last.isdecimal() else last
-        trial_id, generation, iteration, run = (of_checkpoint if stage else text).rsplit(":", 3)
-        return cls(trial_id, int(generation), int(iteration), int(run), stage)
+        trial_id, generation, iteration, run = text.rsplit(":", 3)
+        return cls(trial_id, int(generation), int(iteration), int(run))
 
     @property
     def place(self) -> tuple[int, int]:
         """Return ``(generation, iteration)``, which identifies the row of its trial."""
         return (self.generation, self.iteration)
 
-    @property
-    def first(self) -> ValidationKey:
-        """Return the key of the first stage's validation of the same checkpoint."""
-        return ValidationKey(self.trial_id, self.generation, self.iteration, self.run)
-
     def __str__(self) -> str:
-        own = f"{self.trial_id}:{self.generation}:{self.iteration}:{self.run}"
-        return f"{own}:{self.stage}" if self.stage else own
+        return f"{self.trial_id}:{self.generation}:{self.iteration}:{self.run}"
 
 
 def trial_of(validation: str) -> str:
     """Return the trial of a validation's name, without the rest of :class:`ValidationKey`.
 
     Example:
-        >>> trial_of("train_7f:0:3:1"), trial_of("train_7f:0:3:1:full")
-        ('train_7f', 'train_7f')
+        >>> trial_of("train_7f:0:3:1")
+        'train_7f'
     """
-    trial_id, *_, last = validation.rsplit(":", 3)
-    return trial_id if last.isdecimal() else validation.rsplit(":", 4)[0]
+    return validation.rsplit(":", 3)[0]
 
 
 class Happened(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -320,11 +307,6 @@ class ValidationRequested(OfCheckpoint, frozen=True, kw_only=True, tag="requeste
     def key(self) -> ValidationKey:
         """Return the key of the validation."""
         return ValidationKey.parse(self.id)
-
-    @property
-    def stage(self) -> str:
-        """Return the further stage that validates it; empty for the first."""
-        return self.key.stage
 
 
 class AttemptStarted(OfValidation, frozen=True, kw_only=True, tag="started"):

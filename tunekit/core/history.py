@@ -58,13 +58,12 @@ class History:
         self._saved: dict[str, dict[tuple[int, int], str]] = {}
         self._scores: dict[str, dict[tuple[int, int], Mapping[str, Any]]] = {}
         self._order: dict[str, list[tuple[int, int]]] = {}
-        #: Flat names of all metrics that the first stage has produced, in order of appearance.
+        #: Flat names of all metrics of validations, in order of appearance.
         self.names: dict[str, None] = {}
-        # The metrics of further stages, below the stages' names, by trial and (generation,
-        # iteration).
-        self._staged: dict[str, dict[tuple[int, int], Mapping[str, Any]]] = {}
-        #: Flat names of all metrics that further stages have produced, in order of appearance.
-        self.staged_names: dict[str, None] = {}
+        # The metrics of later validations, below their names, by trial and (generation, iteration).
+        self._later: dict[str, dict[tuple[int, int], Mapping[str, Any]]] = {}
+        #: Flat names of all metrics of later validations, in order of appearance.
+        self.later_names: dict[str, None] = {}
         # The requests that are pending, and those that were pending when the first score arrived.
         self._pending: set[str] = set()
         self._may_tell: set[str] = set()
@@ -75,7 +74,7 @@ class History:
         runs[place] = runs.get(place, 0) + 1
         if self._scores.get(trial_id, {}).pop(place, None) is not None:
             self._order[trial_id].remove(place)  # the score of an older run
-        self._staged.get(trial_id, {}).pop(place, None)
+        self._later.get(trial_id, {}).pop(place, None)
         self._saved.get(trial_id, {}).pop(place, None)
         return runs[place]
 
@@ -152,39 +151,32 @@ class History:
         self.names.update((name, None) for name, _ in leaves(outcome.metrics))
         return True
 
-    def staged(self, outcome: Outcome) -> bool:
-        """Record an outcome of a further stage; return whether it is a score of the newest run.
+    def later(self, name: str, outcome: Outcome) -> bool:
+        """Record an outcome of another function; return whether it is a score of the newest run.
 
-        Its metrics are shown below the name of the stage; no decision depends on them.
+        Its metrics are shown below its name; no decision depends on them.
 
         Example:
             >>> from tunekit.core.validation import Outcome, Request, Status
-            >>> history, request = History(), Request("a", 3, stage="full")
-            >>> history.staged(Outcome(request, Status.VALIDATED, {"accuracy": 0.8}))
+            >>> history = History()
+            >>> history.later("full", Outcome(Request("a", 3), Status.VALIDATED, {"accuracy": 0.8}))
             True
-            >>> history.newest_staged("a"), list(history.names), list(history.staged_names)
-            ({'full': {'accuracy': 0.8}}, [], ['full/accuracy'])
+            >>> list(history.later_scores("a")), list(history.names), list(history.later_names)
+            ([((0, 3), {'full': {'accuracy': 0.8}})], [], ['full/accuracy'])
         """
         if not self.counts(outcome):
             return False
         request = outcome.request
         # Metrics that the sweep decides by keep their names.
-        metrics = without({request.stage: outcome.metrics}, self.names)
-        scores = self._staged.setdefault(request.trial_id, {})
+        metrics = without({name: outcome.metrics}, self.names)
+        scores = self._later.setdefault(request.trial_id, {})
         scores[request.place] = merge(scores.get(request.place, {}), metrics)
-        self.staged_names.update((name, None) for name, _ in leaves(metrics))
+        self.later_names.update((name, None) for name, _ in leaves(metrics))
         return True
 
-    def staged_scores(self, trial_id: str) -> Iterator[tuple[tuple[int, int], Mapping[str, Any]]]:
-        """Yield ``((generation, iteration), metrics)`` of further stages, in order."""
-        return iter(sorted(self._staged.get(trial_id, {}).items(), key=lambda one: one[0]))
-
-    def newest_staged(self, trial_id: str) -> dict[str, Any]:
-        """Return the newest metrics of each further stage of a trial, below the stages' names."""
-        newest: dict[str, Any] = {}
-        for _, metrics in self.staged_scores(trial_id):
-            newest = merge(newest, metrics)
-        return newest
+    def later_scores(self, trial_id: str) -> Iterator[tuple[tuple[int, int], Mapping[str, Any]]]:
+        """Yield ``((generation, iteration), metrics)`` of later validations, in order."""
+        return iter(sorted(self._later.get(trial_id, {}).items(), key=lambda one: one[0]))
 
     def scores(self, trial_id: str) -> Iterator[tuple[tuple[int, int], Mapping[str, Any]]]:
         """Yield ``((generation, iteration), metrics)`` of validated iterations, in order."""
@@ -214,7 +206,7 @@ class History:
 
     def changes(self, trial_id: str) -> bool:
         """Return whether the rows of a trial differ from its reports."""
-        return bool(self.names or self.staged_names or self._saved.get(trial_id)) or any(
+        return bool(self.names or self._saved.get(trial_id)) or any(
             n > 1 for n in self._runs.get(trial_id, {}).values()
         )
 
@@ -238,9 +230,9 @@ class History:
             own = dict(leaves(score)) if RUNS in report else {}
             hidden = hide(report, [name for name in self.names if name not in own])
             row = merge({**hidden, GENERATION: place[0]}, score)
-            if self.staged_names:
-                staged = self._staged.get(trial_id, {}).get(place, {})
-                row = merge(hide(without(row, flatten(staged)), self.staged_names), staged)
+            if self.later_names:
+                later = self._later.get(trial_id, {}).get(place, {})
+                row = merge(hide(without(row, flatten(later)), self.later_names), later)
             row[RUNS] = self._runs.get(trial_id, {}).get(place, 0)
             if place in saved:  # only functions that report a checkpoint name it themselves
                 row[CHECKPOINT] = saved[place]

@@ -53,7 +53,7 @@ def saved_in(events: Iterable[Event]) -> dict[Place, SavedCheckpoint]:
     found: dict[Place, SavedCheckpoint] = {}
     for event in events:
         if isinstance(event, (CheckpointSaved, ValidationRequested)) and event.checkpoint:
-            key = ValidationKey.parse(event.id).first
+            key = ValidationKey.parse(event.id)
             place = (key.trial_id, *key.place)
             if place not in found or found[place].key.run <= key.run:
                 found[place] = SavedCheckpoint(key, event.checkpoint)
@@ -144,7 +144,7 @@ class LaterSession:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each validation, as in :attr:`tunekit.core.timeline.Timeline`."""
-        return Timeline(self.events).of_all_stages
+        return Timeline(self.events).validations
 
     @property
     def scored(self) -> bool:
@@ -211,7 +211,7 @@ def rows_of(sessions: Iterable[LaterSession]) -> list[dict[str, Any]]:
     """
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for session in sessions:
-        own = {"stage": session.name, "function": session.function}
+        own = {"name": session.name, "function": session.function}
         for row in session.rows:
             known = found.get((session.name, row["id"]))
             if known is None or known["status"] != "validated" or row["status"] == "validated":

@@ -52,18 +52,12 @@ class _Cluster(TypedDict):
 _Every = Annotated[int, msgspec.Meta(ge=1, le=MOST)] | str
 
 
-class _Stage(TypedDict):
-    name: str
-    every: _Every
-
-
 class _Validation(TypedDict, total=False):
     fn: str
     when: _Every
     on_pending: str
     constraints: list[str]
     resources: _Amounts
-    stages: list[_Stage]
 
 
 class _Kind(TypedDict):

@@ -45,13 +45,12 @@ class News:
         return True
 
 
-def counted(counts: Mapping[str, int], of: str = "Validations") -> str:
+def counted(counts: Mapping[str, int]) -> str:
     """Return the numbers of validations by status, in words.
 
     Args:
         counts: By ``validated``, ``failed``, ``timed_out``, ``skipped``, ``running``, ``starting``,
             ``queued`` (out of ``starting``) and ``waiting``.
-        of: The prefix.
 
     Example:
         >>> counted({"validated": 12, "running": 2, "starting": 1, "waiting": 2, "failed": 1})
@@ -60,8 +59,6 @@ def counted(counts: Mapping[str, int], of: str = "Validations") -> str:
         'Validations: 1 running, 2 starting (1 queued for resources), 2 waiting'
         >>> counted({"validated": 0})
         'Validations: none yet'
-        >>> counted({"validated": 3}, of="Stage full")
-        'Stage full: 3 validated'
     """
     queued = f" ({counts['queued']} queued for resources)" if counts.get("queued") else ""
     parts = [
@@ -69,7 +66,7 @@ def counted(counts: Mapping[str, int], of: str = "Validations") -> str:
         for name in _COUNTED
         if counts.get(name)
     ]
-    return f"{of}: {', '.join(parts) or 'none yet'}"
+    return f"Validations: {', '.join(parts) or 'none yet'}"
 
 
 def waiting_trials(waiting: int, left: int) -> str | None:

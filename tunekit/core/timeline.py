@@ -40,7 +40,7 @@ from tunekit.core.values import number as _number
 
 #: The row of a validation about which nothing is known.
 VALIDATION: Mapping[str, Any] = {
-    **dict.fromkeys(("id", "trial_id", "generation", "iteration", "run", "stage")),
+    **dict.fromkeys(("id", "trial_id", "generation", "iteration", "run")),
     "status": PendingStatus.WAITING.value,
     **dict.fromkeys(("requested", "started", "ran_from", "ended")),
     "attempts": 0,
@@ -191,9 +191,8 @@ class Timeline:
         metric: The validated metric, by flat name, that the sweep ranks by, if there is only one.
         sessions: The first line of each session.
         constraints: The constraints on scores.
-        later: The rows of later validations, as in :attr:`of_all_stages`, with their ``function``;
-            ``stage`` is the prefix of their metrics. They are shown next to the sweep's own, like
-            those of a further stage.
+        later: The rows of later validations, as in :attr:`validations`, with their ``function``
+            and the prefix of their metrics, ``name``. They are shown next to the sweep's own.
 
     Example:
         >>> timeline = Timeline([
@@ -220,10 +219,8 @@ class Timeline:
         self._history = History()
         #: The trials, in the order of addition.
         self.trials: dict[str, TrialSummary] = {}
-        #: A row for each validation of the first stage, in the order of the requests.
+        #: A row for each validation of the sweep, in the order of the requests.
         self.validations: list[dict[str, Any]] = []
-        #: A row for each validation of every stage, in the order of the requests.
-        self.of_all_stages: list[dict[str, Any]] = []
         #: A row for each checkpoint and name of later validations.
         self.later = later
         #: The exploits.
@@ -263,7 +260,6 @@ class Timeline:
             self._take(event)
         for _ in restored:
             self._restored()
-        self._later_names: list[str] = []
         for row in later:
             self._take_later(row)
 
@@ -287,13 +283,13 @@ class Timeline:
 
     @property
     def names(self) -> list[str]:
-        """Return the flat names of all metrics of validations, those of further stages last."""
-        return [*self._history.names, *self._history.staged_names]
+        """Return the flat names of all metrics of validations, those of later ones last."""
+        return [*self._history.names, *self._history.later_names]
 
     @property
     def own_names(self) -> list[str]:
-        """Return the metrics of the sweep's own validations, in any stage."""
-        return [name for name in self.names if name not in self._later_names]
+        """Return the flat names of the metrics of the sweep's own validations."""
+        return list(self._history.names)
 
     def run_of(self, trial_id: str, generation: int, iteration: int) -> int:
         """Return the number of runs of an iteration; 1 if it has not been reported."""
@@ -314,7 +310,7 @@ class Timeline:
     def scores(self, trial_id: str) -> list[ScoredCheckpoint]:
         """Return a trial's validated checkpoints, by generation and iteration."""
         found = dict(self._history.scores(trial_id))
-        for place, metrics in self._history.staged_scores(trial_id):
+        for place, metrics in self._history.later_scores(trial_id):
             found[place] = merge(found.get(place, {}), metrics)
         return [
             ScoredCheckpoint(
@@ -374,7 +370,7 @@ class Timeline:
         A validation counts as requested until its last attempt runs.
         """
         found = {trial_id: list(self._spans.get(trial_id, [])) for trial_id in self.trials}
-        for row in self.of_all_stages:
+        for row in self.validations:
             own = found.setdefault(row["trial_id"], [])
             place = (row["generation"], row["iteration"])
             end = row["ended"] or self.last or row["requested"]
@@ -476,14 +472,12 @@ class Timeline:
     def _take_request(self, event: ValidationRequested) -> None:
         if event.id in self._by_id:  # it was already pending when the driver was killed
             return
-        names = ("id", "trial_id", "generation", "iteration", "run", "stage", "checkpoint")
+        names = ("id", "trial_id", "generation", "iteration", "run", "checkpoint")
         known = {name: getattr(event, name) for name in names}
         row: dict[str, Any] = {**VALIDATION, **known, "requested": event.time}
         self._by_id[event.id] = row
         self._paths[event.trial_id, event.generation, event.iteration] = event.checkpoint
-        self.of_all_stages.append(row)
-        if not event.stage:
-            self.validations.append(row)
+        self.validations.append(row)
 
     def _unended(self, name: str) -> dict[str, Any]:
         """Return the row of a pending validation; a new dict if it is unknown or has ended."""
@@ -493,7 +487,7 @@ class Timeline:
     def _restored(self) -> None:
         """Start another session; the processes of the previous one no longer run."""
         self.end = None
-        for row in self.of_all_stages:
+        for row in self.validations:
             if row["status"] in PENDING:
                 row.update(status=PendingStatus.WAITING.value, started=None, ran_from=None)
 
@@ -513,25 +507,20 @@ class Timeline:
             lag_iterations=max(0, reached - iteration),
             **{name: getattr(event, name) for name in OF_OUTCOME},
         )
-        outcome = event.outcome(
-            Request(trial_id, iteration, row["run"], generation, stage=row["stage"])
-        )
+        outcome = event.outcome(Request(trial_id, iteration, row["run"], generation))
         self._found.pop(trial_id, None)
-        if row["stage"]:
-            self._history.staged(outcome)
-        elif self._history.ended(outcome) and self._metric is not None:
+        if self._history.ended(outcome) and self._metric is not None:
             value = _number(flatten(event.metrics).get(self._metric))
             self._values[trial_id, generation, iteration] = value
 
     def _take_later(self, row: Mapping[str, Any]) -> None:
         """Show a score in its row, unless the trial has run that iteration again since."""
-        key, known = ValidationKey.parse(row["id"]), set(self._history.staged_names)
+        key = ValidationKey.parse(row["id"])
         if row["status"] != "validated" or key.trial_id not in self.trials:
             return
-        request = Request(key.trial_id, key.iteration, key.run, key.generation, stage=row["stage"])
-        if self._history.staged(Outcome(request, Status.VALIDATED, row["metrics"])):
+        request = Request(key.trial_id, key.iteration, key.run, key.generation)
+        if self._history.later(row["name"], Outcome(request, Status.VALIDATED, row["metrics"])):
             self._paths.setdefault((key.trial_id, *key.place), row["checkpoint"])
-        self._later_names += [one for one in self._history.staged_names if one not in known]
 
     def _reported_at(self, trial_id: str, place: tuple[int, int], unknown: float) -> float:
         found = self._reports.get(trial_id, {}).get(place)

@@ -106,7 +106,6 @@ class Request:
         used: Whether the scheduler decides by the score, or whether it is the trial's last.
         serves: What the score serves in the scheduler's internal state; None if nothing.
         optional: Whether it runs only if no trial is delayed by that: no decision depends on it.
-        stage: The further stage that validates it; empty for the one that schedulers decide by.
     """
 
     trial_id: str
@@ -122,13 +121,11 @@ class Request:
     used: bool = field(default=True, compare=False, repr=False)
     serves: float | None = field(default=None, compare=False, repr=False)
     optional: bool = field(default=False, compare=False, repr=False)
-    stage: str = ""
 
     @property
     def id(self) -> str:
         """Return a name that is unique in the sweep, and the same after a restore."""
-        own = f"{self.trial_id}:{self.generation}:{self.iteration}:{self.run}"
-        return f"{own}:{self.stage}" if self.stage else own
+        return f"{self.trial_id}:{self.generation}:{self.iteration}:{self.run}"
 
     @property
     def place(self) -> tuple[int, int]:
@@ -213,11 +210,6 @@ class Outcome:
     def validated(self) -> bool:
         """Return whether there is a score."""
         return self.status is Status.VALIDATED
-
-    @property
-    def shown(self) -> Mapping[str, Any]:
-        """Return the metrics as they are shown: a further stage's below its name."""
-        return {self.request.stage: self.metrics} if self.request.stage else self.metrics
 
 
 def is_score(metrics: Mapping[str, Any], judged: Collection[str]) -> bool:

@@ -33,13 +33,11 @@ from tunekit.core.commands import (
     NoteFailure,
     Notify,
     PassOver,
-    Show,
     Validate,
 )
 from tunekit.core.engine import Engine, Input, JudgedBy
 from tunekit.core.events import (
     Happened,
-    OfTrial,
     SessionClosed,
     TrialErrored,
     ValidationRequested,
@@ -60,7 +58,6 @@ from tunekit.driver.optimizers import Optimizers
 from tunekit.driver.requests import Requests, receive
 from tunekit.driver.restore import Restore
 from tunekit.errors import AlreadyRunningError, ConfigError, RestoreError, TunekitError, WiringError
-from tunekit.evaluation.stages import StageEvaluation
 from tunekit.journal.home import Home
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.session import about
@@ -90,7 +87,7 @@ CHECK = "TUNEKIT_CHECK"
 _PAUSE_S = 0.02
 
 # The saved attributes: constructor arguments, and settings made later.
-_GIVEN = ("config", "_given", "_stage_executors")
+_GIVEN = ("config", "_given")
 _SET = ("trainable", "searched", "owned", "_loggers")
 
 _NOT_BY_RAY = (
@@ -110,7 +107,6 @@ class ValidationCallback(tune.Callback):
     Args:
         config: The settings.
         executor: Runs validations; by default, in Ray tasks.
-        stage_executors: Run the validations of further stages, by name; by default, in Ray tasks.
         clock: The source of the time; the system's clock by default.
 
     Raises:
@@ -134,14 +130,13 @@ class ValidationCallback(tune.Callback):
         config: ValidationConfig,
         *,
         executor: Executor | None = None,
-        stage_executors: Mapping[str, Executor] | None = None,
         clock: Clock | None = None,
     ):
         problems = Problems("ValidationCallback")
         check_config("config", config, problems)
         problems.raise_any()
         self.config = config
-        self._given, self._stage_executors = (executor, clock), stage_executors
+        self._given = (executor, clock)
         #: The sweep's clock.
         self.clock = clock or SystemClock()
         #: The trials so far.
@@ -178,10 +173,7 @@ class ValidationCallback(tune.Callback):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the settings; the rest is initialized again."""
         executor, clock = state["_given"]
-        stages = state["_stage_executors"]
-        ValidationCallback.__init__(
-            self, state["config"], executor=executor, stage_executors=stages, clock=clock
-        )
+        ValidationCallback.__init__(self, state["config"], executor=executor, clock=clock)
         for name in _SET:
             setattr(self, name, state[name])
 
@@ -219,26 +211,8 @@ class ValidationCallback(tune.Callback):
         self.shares = Shares()
         #: Runs the validations.
         self.validator = Validator(config, self.executor, self.clock, emit=self.emit, cache=cache)
-        #: The further stages, by name.
-        self.stages: dict[str, StageEvaluation] = {}
-        for stage in config.stages:
-            self.stages[stage.name] = StageEvaluation(
-                stage,
-                (self._stage_executors or {}).get(stage.name) or executor_of(stage, cache),
-                self.clock,
-                engine=self.engine,
-                trials=self.trials,
-                earlier=self.validators,
-                emit=self.emit,
-                cache=cache,
-            )
         self._failures = FailureReports(config, self.engine)
         self._optimizers = Optimizers(self.ancestry)
-
-    @property
-    def validators(self) -> list[Validator]:
-        """Return the validator whose scores the scheduler gets, and those of further stages."""
-        return [self.validator, *self.stages.values()]
 
     def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
         """Return loggers that can log late scores: ``result.json``, TensorBoard, and yours.
@@ -317,8 +291,6 @@ class ValidationCallback(tune.Callback):
             over=lambda: self._draining.waits,
         )
         validator.around = waiting
-        for stage in self.stages.values():
-            stage.follow(waiting)
         #: Makes trials follow the scheduler.
         self.actions = actions = TrialActions(
             user_scheduler, controller, engine, waiting, validator, clock, emit
@@ -343,7 +315,6 @@ class ValidationCallback(tune.Callback):
         #: Adds scores to Tune's trials, and writes the trials' files.
         self.files = TrialFiles(
             engine,
-            [stage.state for stage in self.stages.values()],
             changed=controller.changed,
             finalized=partial(self._tell, "on_trial_settled"),
         )
@@ -353,7 +324,7 @@ class ValidationCallback(tune.Callback):
             self._draining,
             display,
             engine,
-            self.validators,
+            validator,
             self.deliveries,
             self.files,
             self._failures,
@@ -507,8 +478,7 @@ class ValidationCallback(tune.Callback):
         self._end.note_end_of_time(trials)
         self._keep()
         at_once = controller.woken()
-        for validator in self.validators:
-            validator.poll(at_once=at_once)
+        self.validator.poll(at_once=at_once)
         self._optimizers.warn()
         self.by_hand.look()
         self.files.show()
@@ -524,7 +494,7 @@ class ValidationCallback(tune.Callback):
             broken += [f"{one} was requested but is not validated" for one in lost]
             self._refuse(broken, "at the end of a step")
         self._delete_surplus(controller)
-        controller.wake_on([one for v in self.validators for one in v.awaited()])
+        controller.wake_on(self.validator.awaited())
         self.waiting.spare()
         if controller.awaits_nothing and not self.validator.idle:
             self._pause()
@@ -565,8 +535,7 @@ class ValidationCallback(tune.Callback):
     ) -> None:
         """Record that a trial has failed for good, and cancel its validations."""
         self.emit(TrialErrored(trial_id=trial.trial_id))
-        for validator in self.validators:
-            validator.drop(trial.trial_id, "its trial failed")
+        self.validator.drop(trial.trial_id, "its trial failed")
         self.user_scheduler.fail(self.user_scheduler.proxies.of(trial))
 
     def ended(self, trial: Trial, *, removed: bool = False) -> None:
@@ -591,8 +560,7 @@ class ValidationCallback(tune.Callback):
         self._keep()
         self.has_ended = self.controller is not None and self._end.has_ended
         self._draining.broken_off()
-        for validator in self.validators:
-            validator.close()
+        self.validator.close()
         self._close(finished=self.has_ended)
 
     def break_off(self) -> None:
@@ -641,9 +609,6 @@ class ValidationCallback(tune.Callback):
             self.ledger.append(event)
         for command in self.apply(event):
             self.perform(command)
-        if isinstance(event, OfTrial) and not isinstance(event, ValidationRequested):
-            for stage in self.stages.values():
-                stage.ask()
 
     def apply(self, event: Input) -> list[Command]:
         """Apply an event; return the resulting commands.
@@ -652,11 +617,9 @@ class ValidationCallback(tune.Callback):
             AssertionError: With ``TUNEKIT_CHECK=1``, if an invariant is broken.
         """
         commands = self.engine.handle(event)
-        of_stages = [one for stage in self.stages.values() for one in stage.state.apply(event)]
         if os.environ.get(CHECK):
-            stages = [one for stage in self.stages.values() for one in stage.state.backlog.broken()]
-            self._refuse([*self.engine.broken(), *stages], f"after {event!r}")
-        return of_stages + commands
+            self._refuse(list(self.engine.broken()), f"after {event!r}")
+        return commands
 
     @staticmethod
     def _refuse(broken: list[str], when: str) -> None:
@@ -680,8 +643,6 @@ class ValidationCallback(tune.Callback):
             case Fold():
                 self._take_over_new_criteria()
                 self.files.scored(self.trials[command.outcome.request.trial_id], command.outcome)
-            case Show():
-                self.files.staged(self.trials[command.outcome.request.trial_id], command.outcome)
             case NoteFailure():
                 self.fail(self._failures.failed(command.outcome))
             case PassOver():
@@ -702,7 +663,7 @@ class ValidationCallback(tune.Callback):
         """Pass a score to the loggers that can log it."""
         request = outcome.request
         report = hide(request.report, self.unreported)
-        self._tell("on_trial_validated", self.trials[request.trial_id], report, outcome.shown)
+        self._tell("on_trial_validated", self.trials[request.trial_id], report, outcome.metrics)
 
     def _tell(self, hook: str, *known: Any) -> None:
         """Call one of tunekit's hooks on the callbacks that have it."""
@@ -755,11 +716,10 @@ class ValidationCallback(tune.Callback):
         waiting = sum(self.waiting.waits(t.trial_id) is not None for t in left_over)
         lines = [
             counted(self.summary()),
-            *(counted(one.summary(), f"Stage {name}") for name, one in self.stages.items()),
             waiting_trials(waiting, left),
             starved(self.validator.starved_s()),
             paused_by_hand(self.engine.paused_by_hand),
-            self._draining.awaited([one for v in self.validators for one in v.statuses()]),
+            self._draining.awaited(self.validator.statuses()),
         ]
         return [line for line in lines if line is not None]
 
@@ -781,8 +741,7 @@ class ValidationCallback(tune.Callback):
             0.0
         """
         return {
-            "validations_ran_s": self.engine.backlog.ran_s
-            + sum(stage.state.backlog.ran_s for stage in self.stages.values()),
+            "validations_ran_s": self.engine.backlog.ran_s,
             "trials_waited_s": self.engine.waited_s,
             "drained_s": self._draining.took_s,
         }

@@ -88,7 +88,7 @@ class SweepEnd:
         draining: Measures the wait for the last validations.
         display: Shows the wait.
         engine: The state of the sweep.
-        validators: Run its validations.
+        validator: Runs its validations.
         deliveries: Delivers the remaining scores and ends.
         files: Writes the files of its trials.
         failures: Reports failures.
@@ -99,7 +99,7 @@ class SweepEnd:
     draining: Draining
     display: Display
     engine: Engine
-    validators: Collection[Validator]
+    validator: Validator
     deliveries: Deliveries
     files: TrialFiles
     failures: FailureReports
@@ -114,11 +114,7 @@ class SweepEnd:
     @property
     def pending(self) -> bool:
         """Return whether the sweep has validations to wait for."""
-        return not self._idle and self.error is None
-
-    @property
-    def _idle(self) -> bool:
-        return all(validator.idle for validator in self.validators)
+        return not self.validator.idle and self.error is None
 
     def step(self, trials: list[Trial]) -> None:
         """Write the files of ended trials at the end of a step, and conclude a sweep that is over.
@@ -133,14 +129,13 @@ class SweepEnd:
             self.draining.over()  # a trial may have been added by hand
             return
         if self.pending:
-            statuses = [one for v in self.validators for one in v.statuses()]
-            self.draining.goes_on(self.display, statuses)
+            self.draining.goes_on(self.display, self.validator.statuses())
         else:
             self._conclude(trials)
 
     def note(self) -> None:
         """Record whether everything is done, before Tune ends all trials and makes it look so."""
-        all_final = self.files.all_final and self._idle
+        all_final = self.files.all_final and self.validator.idle
         self._ended_by_itself = all_final and self.controller.finished
 
     def conclude_restored(self, trials: list[Trial]) -> bool:
@@ -149,7 +144,10 @@ class SweepEnd:
         Returns:
             Whether it was concluded.
         """
-        return self.controller.finished and self._idle and self._conclude(trials)
+        over = self.controller.finished and self.validator.idle
+        if over:
+            self._conclude(trials)
+        return over
 
     @property
     def has_ended(self) -> bool:
@@ -164,17 +162,10 @@ class SweepEnd:
             self._cut = {t for t in stopped if not self.engine.delivery.completed(t)}
             self.emit(BudgetExpired(trial_ids=sorted(self._cut)))
 
-    def _conclude(self, trials: list[Trial]) -> bool:
-        """Deliver and write everything that is left, after the last validation has ended.
-
-        Returns:
-            Whether the sweep is over; otherwise, a further stage still has to validate trials.
-        """
+    def _conclude(self, trials: list[Trial]) -> None:
+        """Deliver and write everything that is left, after the last validation has ended."""
         cut = self._cut or set()
         self.deliveries.conclude(trial for trial in trials if trial.trial_id not in cut)
-        if self.pending:
-            return False
         self.draining.over()
         self.files.finalize(at_end=True)
         self.error = self.error or self.failures.conclude(trials, cut)
-        return True

@@ -29,7 +29,7 @@ from tunekit._ray.checkpoints import (
 from tunekit._ray.controller import Controller
 from tunekit._ray.proxies import Proxy, Version
 from tunekit._ray.storage import exists
-from tunekit.core.commands import CarryOut, Command, Fold, Notify, Show, Told
+from tunekit.core.commands import CarryOut, Command, Fold, Notify, Told
 from tunekit.core.engine import Engine, Hears, Input
 from tunekit.core.events import (
     Asked,
@@ -55,7 +55,6 @@ from tunekit.core.reconcile import Actual, Desired
 from tunekit.core.validation import Outcome, Request
 from tunekit.driver.deliveries import Deliveries
 from tunekit.driver.requests import Requests
-from tunekit.evaluation.stages import StageEvaluation
 from tunekit.journal.encoding import resolve_opaque
 from tunekit.journal.ledger import Ledger
 from tunekit.policies import CheckpointPolicy
@@ -78,7 +77,6 @@ class SweepDriver(Protocol):
     user_scheduler: UserScheduler
     deliveries: Deliveries
     requests: Requests
-    stages: dict[str, StageEvaluation]
     files: TrialFiles
 
     def apply(self, event: Event) -> list[Command]:
@@ -193,7 +191,7 @@ class Restore:
             self._deliver_again(event)
         for command in driver.apply(event):
             match command:
-                case Show() | Fold() if event.n > self.as_of:
+                case Fold() if event.n > self.as_of:
                     driver.perform(command)
                 case Fold(outcome):  # Tune has saved all but the rank of the checkpoint
                     manager = LeasingCheckpointManager.of(driver.trials[outcome.request.trial_id])
@@ -310,8 +308,6 @@ class Restore:
     def resume(self, controller: Controller) -> None:
         """Carry out pending commands, and let each trial continue from where it was."""
         driver, trials = self._driver, self._driver.trials
-        for stage in driver.stages.values():
-            stage.resume()
         for trial_id, trial in trials.items():
             driver.files.add(trial)
             # The interrupted step may have deleted nothing.
@@ -391,7 +387,7 @@ def _trains(proxy: Proxy) -> None:
 def _note(told: dict[str, list[Told]], outcomes: Iterable[Outcome]) -> None:
     """Record outcomes that loggers may have received, so that they receive each only once."""
     for outcome in outcomes:
-        told[outcome.request.trial_id].append(Told(outcome.request.report, outcome.shown))
+        told[outcome.request.trial_id].append(Told(outcome.request.report, outcome.metrics))
 
 
 def with_configs(events: Sequence[Event], trials: Mapping[str, Trial]) -> list[Event]:

@@ -1,9 +1,8 @@
-"""Evaluations that no decision depends on: stages, later validations, followed folders.
+"""Evaluations that no decision depends on: later validations, followed folders.
 
 Each is an :class:`~tunekit.evaluation.evaluation.Evaluation`: a
 :class:`~tunekit.evaluation.evaluation.Source` of checkpoints, a function with its resources, a
-journal and a cache. Further stages follow a sweep and write into its journal
-(:mod:`tunekit.evaluation.stages`). A :class:`~tunekit.evaluation.session.Session` has its own
-journal: next to the sweep's for later validations, instead of a sweep's for a followed folder
+journal and a cache. A :class:`~tunekit.evaluation.session.Session` has its own journal: next to the
+sweep's for later validations, instead of a sweep's for a followed folder
 (:mod:`tunekit.evaluation.following`).
 """

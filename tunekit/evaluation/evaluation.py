@@ -12,7 +12,6 @@ from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, ValidationRequested
 from tunekit.core.failures import Failures, gone, place_of
 from tunekit.core.validation import Outcome, Request, Status
-from tunekit.stage import Stage
 from tunekit.validating.validator import Around, Validator
 
 logger = logging.getLogger(__name__)
@@ -75,7 +74,7 @@ class Evaluation(Validator):
 
     def __init__(
         self,
-        config: ValidationConfig | Stage,
+        config: ValidationConfig,
         *where: Any,
         source: Source,
         emit: Callable[[Event], None],

@@ -116,15 +116,6 @@ def _settings_of(config: ValidationConfig) -> dict[str, Any]:
         "evaluators": config.evaluators,
         "timeout_s": config.task_config.timeout_s,
         "resources": _amounts_of(config.ray_remote_kwargs),
-        "stages": [
-            {
-                "name": stage.name,
-                "fn": name_of(stage.fn),
-                "every": stage.every,
-                "resources": _amounts_of(stage.ray_remote_kwargs),
-            }
-            for stage in config.stages
-        ],
     }
 
 

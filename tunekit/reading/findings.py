@@ -82,8 +82,7 @@ def state_of(end: str | None, driver: Driver | None) -> str:
 
 def summary_of(timeline: Timeline, driver: Driver | None) -> dict[str, Any]:
     """Summarize trials and validations, independently of the metric to rank by."""
-    trials, every = list(timeline.trials.values()), timeline.of_all_stages
-    stages = {name: _counts(rows) for name, rows in _by_stage(every).items() if name}
+    trials, every = list(timeline.trials.values()), timeline.validations
     return {
         "state": state_of(timeline.end, driver),
         "driver": driver
@@ -91,16 +90,15 @@ def summary_of(timeline: Timeline, driver: Driver | None) -> dict[str, Any]:
         "began": timeline.first,
         "last": timeline.last,
         "trials": dict(Counter(trial.status for trial in trials)),
-        "validations": _counts(timeline.validations),
-        "stages": stages,
+        "validations": _counts(every),
         "trained_s": sum(trial.trained_s for trial in trials),
         "trials_waited_s": sum(trial.waited_s for trial in trials),
         "validations_ran_s": sum(row["ran_s"] or 0.0 for row in every),
         "iterations": timeline.iterations,
         "iterations_after_stop": timeline.iterations_after_stop,
-        "lag_s": _lag_in_short(timeline.validations),
+        "lag_s": _lag_in_short(every),
         "exploits": len(timeline.ancestry),
-        "later": {name: _later(name, rows) for name, rows in _by_stage(timeline.later).items()},
+        "later": {name: _later(name, rows) for name, rows in _by_name(timeline.later).items()},
     }
 
 
@@ -110,10 +108,10 @@ def _later(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"function": rows[0]["function"], "metrics": names, "validations": _counts(rows)}
 
 
-def _by_stage(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+def _by_name(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     found = defaultdict(list)
     for row in rows:
-        found[row["stage"]].append(row)
+        found[row["name"]].append(row)
     return found
 
 
@@ -191,7 +189,7 @@ def failures_of(timeline: Timeline, errors: Mapping[str, str]) -> list[dict[str,
             own = {name: getattr(trial, name) for name in names}
             own |= {"times": trial.failures, "reason": reason, "details": text}
             found.append({"of": "trial", **own})
-    every = {"validation": timeline.of_all_stages, "later validation": timeline.later}
+    every = {"validation": timeline.validations, "later validation": timeline.later}
     for of, rows in every.items():
         for row in rows:
             if row["status"] in _FAILED:
@@ -235,7 +233,7 @@ def later_scores(
         metric: The sweep's metric, by flat name.
         mode: ``"min"`` or ``"max"``.
     """
-    later = [row for row in timeline.later if row["stage"] == name]
+    later = [row for row in timeline.later if row["name"] == name]
     known = {
         (trial_id, *scored.place): scored
         for trial_id in {row["trial_id"] for row in later}

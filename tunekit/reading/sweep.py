@@ -182,8 +182,8 @@ class Sweep:
           value of the metric, with the iteration, generation and path of that checkpoint;
         - ``last``, ``last_iteration``, ``last_generation``, ``last_checkpoint``: the same for its
           newest validated checkpoint;
-        - ``validated``, ``not_validated``, ``pending``: how many of its validations (of the first
-          stage) ended with a score, ended without one, and have not ended;
+        - ``validated``, ``not_validated``, ``pending``: how many of its validations ended with a
+          score, ended without one, and have not ended;
         - ``trained_s``: seconds that it trained; ``waited_s``: seconds that it waited for
           scores;
         - ``added``, ``ended``: the times;
@@ -218,8 +218,7 @@ class Sweep:
         Columns:
 
         - ``id``; ``trial_id``, ``generation``, ``iteration``: the origin of the checkpoint;
-          ``run``: how many times the trial had run that iteration; ``stage``: the
-          :class:`tunekit.Stage` that validated it, empty for the first;
+          ``run``: how many times the trial had run that iteration;
         - ``status``: ``"waiting"`` (Ray does not have it yet), ``"starting"`` (Ray has it: it
           waits for resources, or its process is starting), ``"running"``, ``"validated"``,
           ``"failed"``, ``"timed_out"`` or ``"skipped"``; for a sweep that has crashed, the status
@@ -235,7 +234,7 @@ class Sweep:
         - ``checkpoint``: the path of the checkpoint;
         - ``metrics/...``: the validated metrics.
         """
-        return tables.validations(self.timeline.of_all_stages)
+        return tables.validations(self.timeline.validations)
 
     @cached_property
     def later_validations(self) -> pd.DataFrame:
@@ -577,8 +576,7 @@ class Sweep:
           since the epoch; None if no lock names one;
         - ``began``, ``last``: the times of the sweep's first and last event, in seconds since the
           epoch;
-        - ``trials``, ``validations``: their number by status; ``stages``: the same for the
-          validations of each further stage;
+        - ``trials``, ``validations``: their number by status;
         - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: total seconds;
         - ``iterations``: how many were trained, counting every run; ``iterations_after_stop``: how
           many of them came after the iteration whose score stopped their trial;

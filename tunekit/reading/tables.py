@@ -29,7 +29,7 @@ TRIALS = (
 )
 #: The columns of the validations.
 VALIDATIONS = tuple(name for name in VALIDATION if name != "metrics")
-_LATER = ("stage", "function", *(name for name in VALIDATIONS if name != "stage"))
+_LATER = ("name", "function", *VALIDATIONS)
 #: The columns of the decisions.
 DECISIONS = (
     *("time", "trial_id", "generation", "iteration", "on", "decision", "score"),
@@ -110,7 +110,7 @@ def validations(rows: Iterable[Mapping[str, Any]], *, later: bool = False) -> pd
     found = [{**row, **flatten({"metrics": row["metrics"]})} for row in rows]
     made = table(found, _LATER if later else VALIDATIONS).drop(columns="metrics", errors="ignore")
     if later:
-        made = made.drop(columns=["lag_s", "lag_iterations"]).rename(columns={"stage": "name"})
+        made = made.drop(columns=["lag_s", "lag_iterations"])
     return made
 
 

@@ -11,7 +11,7 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,7 @@ from tunekit._ray.storage import trial_files
 from tunekit.core.engine import Engine
 from tunekit.core.events import Event, Reported
 from tunekit.core.history import GENERATION, VALIDATED_ITERATION
-from tunekit.core.metrics import flatten, hide, merge, without
-from tunekit.core.stages import StageState
+from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.validation import Outcome
 from tunekit.core.values import admitted, as_json, number, writable
 from tunekit.journal.storage import replace_file
@@ -37,12 +36,11 @@ class TrialFiles:
 
     Args:
         engine: The state of the sweep.
-        stages: The states of its further stages.
         changed: Called with each trial whose new state Tune has to save.
         finalized: Called once with each trial whose files are written.
 
     Example:
-        >>> files = TrialFiles(Engine(), (), changed=print, finalized=print)
+        >>> files = TrialFiles(Engine(), changed=print, finalized=print)
         >>> files.all_final
         True
     """
@@ -50,13 +48,11 @@ class TrialFiles:
     def __init__(
         self,
         engine: Engine,
-        stages: Collection[StageState],
         *,
         changed: Callable[[Trial], None],
         finalized: Callable[[Trial], None],
     ):
         self._engine = engine
-        self._backlogs = [engine.backlog, *(stage.backlog for stage in stages)]
         self._changed, self._finalized = changed, finalized
         self._history = engine.history
         self._reported: dict[str, Trial] = {}
@@ -90,17 +86,6 @@ class TrialFiles:
             manager.score(outcome.request.path, outcome.metrics)
         self._changed(trial)
 
-    def staged(self, trial: Trial, outcome: Outcome) -> None:
-        """Show the score of a further stage in the same places."""
-        stage = outcome.request.stage
-        scores = self._history.staged_scores(trial.trial_id)
-        self._count(trial, outcome.shown, sum(stage in metrics for _, metrics in scores))
-        self._last_result(trial)
-        manager = LeasingCheckpointManager.of(trial)
-        if manager is not None:
-            manager.add(outcome.request.path, outcome.shown)
-        self._changed(trial)
-
     def show(self) -> None:
         """Add validated metrics to the reports that have arrived since the last call."""
         for trial in self._reported.values():
@@ -116,15 +101,14 @@ class TrialFiles:
         Args:
             at_end: Whether no more scores will come.
         """
-        history = self._history
-        names = len(history.names) + len(history.staged_names)
-        if self._engine.hesitates() or (not history.names and not at_end):
+        names = len(self._history.names)
+        if self._engine.hesitates() or (not names and not at_end):
             return
         if names != self._names:
             self._names = names
             self._open.update(self._final)
         for trial_id, trial in list(self._open.items()):
-            if not trial.is_finished() or any(one.pending(trial_id) for one in self._backlogs):
+            if not trial.is_finished() or self._engine.backlog.pending(trial_id):
                 continue
             del self._open[trial_id]
             again = trial_id in self._final
@@ -200,10 +184,6 @@ class TrialFiles:
             result = hide(result, [name for name in self._history.names if name not in own])
             if iteration is not None:
                 result = {**merge(result, metrics), VALIDATED_ITERATION: iteration}
-        if self._history.staged_names:
-            staged = self._history.newest_staged(trial.trial_id)
-            hidden = hide(without(result, flatten(staged)), self._history.staged_names)
-            result = merge(hidden, staged)
         trial.run_metadata.last_result = result
 
     def _analyse(self, trial: Trial, outcome: Outcome) -> None:

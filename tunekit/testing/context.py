@@ -17,7 +17,6 @@ def validation_context(
     iteration: int = 1,
     generation: int = 0,
     attempt: int = 1,
-    stage: str = "",
 ) -> Iterator[ValidationContext]:
     """Make :func:`tunekit.get_validation_context` work in this process, as in a validation.
 
@@ -27,15 +26,14 @@ def validation_context(
         iteration: The training iteration of the checkpoint.
         generation: How many times the trial was overwritten.
         attempt: The number of the attempt, from 1.
-        stage: The name of the :class:`~tunekit.Stage`; empty for the first one.
 
     Example:
         >>> import tunekit
         >>> with validation_context(config={"width": 64}, iteration=3):
         ...     tunekit.get_validation_context()
         ValidationContext(trial_id='trial', config={'width': 64}, iteration=3, generation=0,
-                          attempt=1, stage='')
+                          attempt=1)
     """
-    told = ValidationContext(trial_id, dict(config or {}), iteration, generation, attempt, stage)
+    told = ValidationContext(trial_id, dict(config or {}), iteration, generation, attempt)
     with telling(told):
         yield told

@@ -22,7 +22,6 @@ class ValidationContext:
         generation: How many times the trial's weights had been replaced by another trial's; 0
             without population based training.
         attempt: The number of the attempt: 1, or more after a failure.
-        stage: The name of the :class:`~tunekit.Stage` that validates it; empty for the first.
 
     Example:
         >>> context = ValidationContext("trial_1", {"width": 64}, iteration=3)
@@ -35,7 +34,6 @@ class ValidationContext:
     iteration: int
     generation: int = 0
     attempt: int = 1
-    stage: str = ""
 
 
 def get_validation_context() -> ValidationContext:

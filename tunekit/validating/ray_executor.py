@@ -34,7 +34,6 @@ from tunekit.config import ValidationConfig
 from tunekit.core.room import fits, fits_in, total
 from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import described
-from tunekit.stage import Stage
 from tunekit.validating.cache import Lookup, ValidationCache
 from tunekit.validating.context import ValidationContext
 from tunekit.validating.executor import (
@@ -228,7 +227,6 @@ class RayExecutor(Executor):
             request.iteration,
             request.generation,
             attempt.number,
-            request.stage,
         )
         lookup = self._lookup(request)
         kwargs = dict(request.kwargs)
@@ -443,13 +441,13 @@ def explain(error: Exception) -> tuple[str, str | None]:
     return next(reasons, f"was lost: {type(error).__name__}"), trace
 
 
-def executor_of(config: ValidationConfig | Stage, cache: ValidationCache | None = None) -> Executor:
-    """Return the executor for a stage's validations; it looks in the cache first."""
+def executor_of(config: ValidationConfig, cache: ValidationCache | None = None) -> Executor:
+    """Return the executor for validations; it looks in the cache first."""
     own = None if cache is None else fingerprint(config.fn)
     return RayExecutor(
         config.fn,
         config.ray_remote_kwargs,
         evaluators=config.evaluators,
-        elsewhere=getattr(config, "where", None) == "elsewhere",
+        elsewhere=config.where == "elsewhere",
         lookup=lambda request: None if cache is None else cache.lookup(own, request.kwargs),
     )

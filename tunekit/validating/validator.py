@@ -25,7 +25,6 @@ from tunekit.core.pool import Pool
 from tunekit.core.signatures import name_of, signature_of, still_lacks
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status, is_score
 from tunekit.core.values import LeftOut
-from tunekit.stage import Stage
 from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import Began, Executor, Failed, Lost, Returned
 from tunekit.validating.process import received
@@ -71,7 +70,7 @@ class Validator:
     """Carry out the pool's decisions with an executor, after recording them in the journal.
 
     Args:
-        config: The user's settings for this stage.
+        config: The user's settings.
         executor: Runs the attempts.
         clock: The clock.
         emit: Called with each event, before it is acted on.
@@ -84,7 +83,7 @@ class Validator:
 
     def __init__(
         self,
-        config: ValidationConfig | Stage,
+        config: ValidationConfig,
         executor: Executor,
         clock: Clock,
         *,
@@ -110,11 +109,6 @@ class Validator:
         self._next_look = 0.0
         # The metrics about whose size a warning was logged.
         self._too_large: set[str] = set()
-
-    def wanted(self) -> Iterator[dict[str, float]]:
-        """Yield the resources of each waiting validation."""
-        for _ in range(self.pool.waiting + self.pool.queued):
-            yield self.executor.need
 
     # Where they run -----------------------------------------------------------------------------
 

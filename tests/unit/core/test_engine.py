@@ -317,12 +317,6 @@ def test_a_broken_rule_is_named(events, fault, said):
     assert any(said in one for one in state.broken())
 
 
-def test_what_a_further_stage_keeps_is_its_own_matter():
-    state = after(*one(1))
-    state.leases.take(for_validation("a:0:7:1:full"), "/sweep/c7", "a")
-    assert list(state.broken()) == []
-
-
 def test_nothing_is_left_behind_until_it_is_known_which_names_are_validations():
     asked = [*one(1)[:-1], *one(2)[:-1], *one(3)[:-1]]
     loss = ValidationEnded(id="a:0:2:1", status="validated", metrics={"loss": 0.5})

@@ -15,7 +15,7 @@ def reported(iteration, **metrics):
 
 def later(iteration, run=1, trial="a", **metrics):
     known = {"id": f"{trial}:0:{iteration}:{run}", "checkpoint": f"./{trial}/c{iteration}"}
-    return {"stage": "new", "status": "validated", "metrics": metrics, **known}
+    return {"name": "new", "status": "validated", "metrics": metrics, **known}
 
 
 def rows(events, scores):

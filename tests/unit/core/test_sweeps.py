@@ -36,12 +36,11 @@ from tunekit.core.events import (
     Waited,
 )
 from tunekit.core.retention import for_clone, for_validation
-from tunekit.core.stages import StageState
 from tunekit.core.validation import Request
 
 TRIALS = "ab"
 #: What is kept in an engine, and is no part of what it knows.
-NOT_KNOWN = {"_commands", "_from_before", "_engine"}
+NOT_KNOWN = {"_commands", "_from_before"}
 
 
 class Killed(Exception):
@@ -64,14 +63,11 @@ def step(method: Callable[..., None]) -> Callable[..., None]:
     return rule(data=st.data())(stepped)
 
 
-def known(engine: Engine, stages: Iterable[StageState]) -> list[dict[str, Any]]:
-    """Return what an engine and its stages know, to be compared."""
+def known(engine: Engine) -> dict[str, Any]:
+    """Return what an engine knows, to be compared."""
     for trial in TRIALS:
         engine.record(trial)
-    parts = [vars(engine), *map(vars, stages)]
-    return [
-        {name: _plain(one) for name, one in part.items() if name not in NOT_KNOWN} for part in parts
-    ]
+    return {name: _plain(one) for name, one in vars(engine).items() if name not in NOT_KNOWN}
 
 
 def _plain(thing: Any) -> Any:
@@ -88,13 +84,9 @@ def _plain(thing: Any) -> Any:
 class Sweep(RuleBasedStateMachine):
     """Carries out what the engine says, and knows by itself what must come of it."""
 
-    @initialize(
-        when=st.sampled_from([1, 1, 2, "decisions"]),
-        all_count=st.booleans(),
-        stages=st.sampled_from([{}, {"full": "promoted", "some": 2, "end": "last"}]),
-    )
-    def begin(self, when: int | str, all_count: bool, stages: dict[str, int | str]) -> None:
-        self.when, self.all_count, self.stages = when, all_count, stages
+    @initialize(when=st.sampled_from([1, 1, 2, "decisions"]), all_count=st.booleans())
+    def begin(self, when: int | str, all_count: bool) -> None:
+        self.when, self.all_count = when, all_count
         self.lines: list[Event] = []
         self.lines_left = 0
         self.iteration = dict.fromkeys(TRIALS, 0)
@@ -105,7 +97,7 @@ class Sweep(RuleBasedStateMachine):
         self.asked: dict[str, dict[tuple[int, int], str]] = {trial: {} for trial in TRIALS}
         self.never_due: set[str] = set()
         self.delivered: dict[str, list[tuple[int, int]]] = {trial: [] for trial in TRIALS}
-        self.notified: dict[tuple[str, str], list[str]] = defaultdict(list)
+        self.notified: dict[str, list[str]] = defaultdict(list)
         self.offered: set[tuple[str, int, int]] = set()
         self.stopped: set[str] = set()
         self.again: set[str] = set()
@@ -114,31 +106,18 @@ class Sweep(RuleBasedStateMachine):
     def begin_session(self) -> None:
         self.engine = Engine(self.when)
         self.engine.apply(JudgedBy(frozenset({"accuracy"}), self.all_count))
-        self.following = [StageState(name, n, self.engine) for name, n in self.stages.items()]
 
     # What the driver does ------------------------------------------------------------------------
 
     def emit(self, event: Event) -> None:
         self.lines.append(event)
         commands = self.engine.handle(event)
-        of_stages = [command for stage in self.following for command in stage.apply(event)]
         assert list(self.engine.broken()) == [], event
-        for stage in self.following:
-            assert list(stage.backlog.broken()) == [], event
         self.lines_left -= 1
         if self.lines_left == 0:
             raise Killed
-        for command in of_stages:
-            self.perform(command)
-        self.ask_for_stages()
         for command in commands:
             self.perform(command)
-
-    def ask_for_stages(self) -> None:
-        for stage in self.following:
-            for request in list(stage.backlog.owed.values()):
-                if request.id in stage.backlog.owed:  # the line before has not asked for all
-                    self.emit(ValidationRequested.of(request))
 
     def perform(self, command: Command) -> None:
         match command:
@@ -149,8 +128,7 @@ class Sweep(RuleBasedStateMachine):
                     request.id in self.engine.backlog.unfinished and request.id not in self.scores
                 )
             case Notify(outcome):
-                stage = outcome.request.stage
-                self.notified[outcome.request.trial_id, stage].append(outcome.request.id)
+                self.notified[outcome.request.trial_id].append(outcome.request.id)
             case Deliver(trial):
                 self.deliver(trial)
 
@@ -176,15 +154,12 @@ class Sweep(RuleBasedStateMachine):
 
     def restore(self) -> None:
         """Take the lines into another engine, which then knows what this one knew."""
-        before = self.engine, self.following
+        before = self.engine
         self.begin_session()
         self.lines_left = 0
         for event in self.lines:
             self.engine.apply(event)
-            for stage in self.following:
-                stage.apply(event)
-        assert known(self.engine, self.following) == known(*before)
-        self.ask_for_stages()
+        assert known(self.engine) == known(before)
         for trial in TRIALS:
             delivered = [
                 one.place
@@ -255,8 +230,6 @@ class Sweep(RuleBasedStateMachine):
     @invariant()
     def what_is_needed_is_kept(self) -> None:
         engine = getattr(self, "engine", None)
-        for stage in getattr(self, "following", ()):
-            assert not stage.backlog.owed, "nobody has asked for it"
         for name, request in {} if engine is None else self.unfinished().items():
             assert engine.leases.held(for_validation(name)) == request.path
             assert name not in self.scores, "both pending and ended"
@@ -268,10 +241,10 @@ class Sweep(RuleBasedStateMachine):
 
     @invariant()
     def loggers_hear_of_each_once_in_order(self) -> None:
-        for (trial, stage), names in getattr(self, "notified", {}).items():
+        for trial, names in getattr(self, "notified", {}).items():
             assert len(set(names)) == len(names)
             places = [ValidationKey.parse(name)[1:4] for name in names]
-            assert stage or trial in self.again or places == sorted(places)
+            assert trial in self.again or places == sorted(places)
 
     def teardown(self) -> None:
         """All ends: then nothing waits, and nothing is kept but what trials are restored from."""
@@ -293,8 +266,7 @@ class Sweep(RuleBasedStateMachine):
     # What happens --------------------------------------------------------------------------------
 
     def unfinished(self) -> dict[str, Request]:
-        everything = [one.backlog for one in (self.engine, *self.following)]
-        return {name: one for part in everything for name, one in part.unfinished.items()}
+        return dict(self.engine.backlog.unfinished)
 
     def runs(self, trial: str) -> bool:
         return not self.engine.delivery.completed(trial) and not self.engine.record(trial).failed
