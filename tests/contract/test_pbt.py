@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import PopulationBasedTrainingReplay
 
 import tunekit
 from tests.contract.test_contract import check_contract, journal
@@ -136,29 +135,7 @@ def test_the_lineage_tells_where_weights_came_from(tmp_path):
     assert final["version"] == root + final["training_iteration"] - 1
 
 
-def test_the_schedule_can_be_replayed(tmp_path):
-    ran, _ = run(
-        tmp_path / "pbt", seed=2, trials=8, on_pending="wait", stop={"training_iteration": 16}
-    )
-    lineage = ran.validation.lineage
-    best = max(ran.trials, key=lambda t: len(lineage.ancestors(t.trial_id)))
-    policy = lineage.write_policy(best.trial_id, tmp_path / "policy.txt")
-    schedule = lineage.schedule(best.trial_id)
-    replayed, _ = run(
-        tmp_path / "replay",
-        base=PopulationBasedTrainingReplay(str(policy)),
-        trials=1,
-        on_pending="wait",
-        stop={"training_iteration": 16},
-        param_space={},
-    )
-    again = replayed.validation.lineage.schedule(replayed.trials[0].trial_id)
-    changes = schedule[~schedule["iteration"].duplicated(keep="last")]
-    assert again["iteration"].tolist() == changes["iteration"].tolist()
-    assert again["lr"].tolist() == pytest.approx(changes["lr"].tolist())
-
-
-def test_a_lineage_that_is_not_there(tmp_path):
+def test_a_lineage_that_is_not_there():
     empty = tunekit.results.lineage.Lineage()
     assert empty.to_dataframe().empty and "score" in empty.to_dataframe().columns
     assert empty.schedule("a").empty
@@ -166,8 +143,6 @@ def test_a_lineage_that_is_not_there(tmp_path):
         tunekit.errors.ConfigError, match="generation=2 of trial 'a' does not exist"
     ):
         empty.ancestors("a", generation=2)
-    with pytest.raises(tunekit.errors.ConfigError, match="never overwritten"):
-        empty.write_policy("a", tmp_path / "policy.txt")
 
 
 def test_pb2_searches_by_itself(tmp_path, monkeypatch):

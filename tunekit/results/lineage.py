@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import pandas as pd
 
@@ -11,7 +10,6 @@ from tunekit.core.events import Exploited
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
-from tunekit.core.values import as_json
 
 
 class Lineage:
@@ -94,41 +92,6 @@ class Lineage:
         return pd.DataFrame(
             [{"iteration": iteration, **flatten(config)} for iteration, config in changes]
         )
-
-    def write_policy(self, trial_id: str, path: str | Path, generation: int | None = None) -> Path:
-        """Write the schedule as a policy that ``PopulationBasedTrainingReplay`` reads.
-
-        Args:
-            trial_id: The trial.
-            path: The file; it is replaced if it exists.
-            generation: Which of the trial's generations; the newest by default.
-
-        Returns:
-            The file.
-
-        Raises:
-            tunekit.errors.ConfigError: If the trial has no such generation, or no exploit has led
-                to it, so that there is no schedule to replay.
-        """
-        line = self._line(trial_id, generation)
-        problems = Problems("Lineage.write_policy")
-        if not line:
-            problems.add(
-                f"trial_id={trial_id!r} was never overwritten, so its weights were trained with a "
-                "single configuration. Use that one."
-            )
-        problems.raise_any()
-        # Each line names the one before it as its origin: a reader follows them from the last.
-        names = [line[0].donor_id, *(f"{e.trial_id}-{e.generation}" for e in line)]
-        rows = [
-            [names[n + 1], names[n], e.reached, e.iteration, dict(before), dict(e.config)]
-            for n, (e, (_, before)) in enumerate(
-                zip(line, self._ancestry.schedule(trial_id, generation)[:-1], strict=True)
-            )
-        ]
-        path = Path(path)
-        path.write_text("".join(f"{as_json(row)}\n" for row in rows))
-        return path
 
     def _line(self, trial_id: str, generation: int | None) -> list[Exploited]:
         newest = self._ancestry.generation(trial_id)
