@@ -223,17 +223,9 @@ class ValidationCallback(tune.Callback):
                 itself.
         """
         if not self._loggers:
-            self._loggers = [JsonLogger(), TensorBoardLogger(self._goal, self._searched_names)]
+            self._loggers = [JsonLogger(), TensorBoardLogger()]
         self._loggers += [validated(other) for other in others]
         return list(self._loggers)
-
-    def _searched_names(self) -> Collection[str]:
-        """Return the searched hyperparameters, by flat name, as far as known."""
-        return self.searched or ()
-
-    def _goal(self) -> tuple[frozenset[str], str | None]:
-        """Return the metrics that the sweep uses, and the mode."""
-        return self.engine.required, None if self.controller is None else self.user_scheduler.mode
 
     def share(
         self,

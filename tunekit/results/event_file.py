@@ -79,11 +79,8 @@ class EventFile:
             known: Its ``global_step`` and ``walltime``, and more arguments of that function.
         """
         step, walltime = known.pop("global_step", None), known.pop("walltime", None)
-        self.add_summary(getattr(self._summary, kind)(tag, value, **known), step, walltime)
-
-    def add_summary(self, summary: Any, *at: Any) -> None:
-        """Add a TensorBoard ``Summary``; ``at``: its step and time, as for :meth:`add_event`."""
-        self.add_event(self._event(summary=summary), *at)
+        summary = getattr(self._summary, kind)(tag, value, **known)
+        self.add_event(self._event(summary=summary), step, walltime)
 
     def add_event(self, event: Any, step: int | None = None, walltime: float | None = None) -> None:
         """Add a TensorBoard ``Event``."""
