@@ -9,12 +9,10 @@ in submodules: :mod:`tunekit.policies`, :mod:`tunekit.schedulers`, :mod:`tunekit
 
 from __future__ import annotations
 
-import warnings as _warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tunekit.version import VERSION
-from tunekit.version import of_another_project as _of_another_project
 
 if TYPE_CHECKING:
     from tunekit import distributed as distributed
@@ -87,7 +85,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-if (_other := _of_another_project()) is not None:
-    _warnings.warn(_other, RuntimeWarning, stacklevel=2)

@@ -46,7 +46,6 @@ from tunekit._ray.tuner import (
     described_space,
     ended_soon,
     is_distributed,
-    is_remote,
     is_trainer,
     location_of,
     settings_of,
@@ -249,7 +248,7 @@ class Tuner(tune.Tuner):
         if config is not None:
             validation = ValidationCallback(config)
             validation.trainable = imported_from
-            validation.owned = not is_remote()
+            validation.owned = True
             validation.searched = described_space(param_space)
             _warn_of_early(callbacks)
             callbacks = _with_loggers(callbacks, validation)
@@ -416,8 +415,7 @@ class Tuner(tune.Tuner):
     @property
     def validation(self) -> ValidationCallback | None:
         """Return the sweep's validations, with their counts and times; None without any."""
-        settings = settings_of(self)
-        return None if settings is None else _validation_of(settings)
+        return _validation_of(settings_of(self))
 
     @shown()
     def fit(self) -> tune.ResultGrid:
@@ -446,8 +444,6 @@ class Tuner(tune.Tuner):
                 taken it over.
         """
         settings = settings_of(self)
-        if settings is None:
-            return super().fit()
         validation = _validation_of(settings)
         if validation is None:
             leave_resuming_to_tune(settings.trainable)
@@ -466,10 +462,9 @@ class Tuner(tune.Tuner):
             display = around.enter_context(reported(settings.run_config, validation, scheduler))
             validation.show_on(display)
             around.enter_context(without_advice())
-            if not is_remote():
-                how = partial(_how_to_continue, settings, validation)
-                check = around.enter_context(watched(how, close=validation.break_off))
-                validation.validator.check_ray = check
+            how = partial(_how_to_continue, settings, validation)
+            check = around.enter_context(watched(how, close=validation.break_off))
+            validation.validator.check_ray = check
             around.enter_context(ended_by_sigterm())
             return ValidatedResults(super().fit(), validation.config.constraints)
 

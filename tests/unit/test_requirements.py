@@ -6,7 +6,6 @@ import ast
 import configparser
 import importlib.metadata
 import json
-import os
 import pickle
 import re
 import subprocess
@@ -309,23 +308,6 @@ def test_a_module_that_an_extra_is_for_says_so(plainly, module, name):
     kind, told = plainly[module]
     assert kind == "MissingExtraError"
     assert f"pip install 'ray-tunekit[{name}]'" in told
-
-
-def test_another_projects_package_of_the_same_name_is_noticed(tmp_path):
-    about = tmp_path / "tunekit-0.1.1.dist-info/METADATA"
-    about.parent.mkdir()
-    about.write_text("Metadata-Version: 2.1\nName: tunekit\nVersion: 0.1.1\n")
-    paths = os.pathsep.join([str(ROOT), str(tmp_path)])
-    done = subprocess.run(
-        [sys.executable, "-m", "tunekit", "--version"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout.startswith("tunekit, version"), done.stderr
-    assert "tunekit 0.1.1 is also installed here. It is another project's" in done.stderr
-    assert "pip uninstall -y tunekit ray-tunekit && pip install ray-tunekit" in done.stderr
 
 
 def test_what_tunekit_or_its_tests_do_that_will_stop_working_is_an_error_here():

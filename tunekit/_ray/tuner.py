@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import ray
 from ray import tune
 from ray.air._internal.uri_utils import URI
 from ray.tune.experiment import Trial
@@ -34,11 +33,9 @@ class Settings:
     restored: bool = False
 
 
-def settings_of(tuner: tune.Tuner) -> Settings | None:
-    """Return a Tuner's settings; None in Ray Client mode, where they are remote."""
-    internal = getattr(tuner, "_local_tuner", None)
-    if internal is None:
-        return None
+def settings_of(tuner: tune.Tuner) -> Settings:
+    """Return a Tuner's settings."""
+    internal: Any = tuner._local_tuner
     return Settings(
         trainable=internal.trainable,
         param_space=internal.param_space or {},
@@ -140,11 +137,6 @@ def _largest(value: Any) -> Any:
     else:
         return value
     return max(choices) if all(isinstance(one, (int, float)) for one in choices) else choices[0]
-
-
-def is_remote() -> bool:
-    """Return whether Tuners run remotely, in Ray Client mode."""
-    return bool(ray.util.client.ray.is_connected())
 
 
 def location_of(settings: Settings, home: str) -> str:

@@ -152,7 +152,6 @@ class ValidationCallback(tune.Callback):
         self.trainable: str | None = None
         #: The parameters of the search space, by flat name, for the record.
         self.searched: dict[str, Any] | None = None
-        #: The checkpoints that its trials start from, if it starts from another sweep.
         #: Whether a ``tunekit.Tuner`` made it, so that only that Tuner may run it.
         self.owned = False
         self._run_by_owner = False

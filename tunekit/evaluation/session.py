@@ -19,7 +19,6 @@ import ray
 from msgspec import structs
 
 from tunekit._ray.interruption import ended_by_sigterm
-from tunekit._ray.tuner import is_remote
 from tunekit.clock import SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.events import (
@@ -110,7 +109,7 @@ class Session:
             if not source.over() or source.wanted():
                 executor = around.enter_context(self._executing(call))
             check_ray: Callable[[], None] = lambda: None  # noqa: E731
-            if executor is not None and not is_remote():
+            if executor is not None:
                 check_ray = around.enter_context(watched(lambda: _HOW_TO_CONTINUE))
             around.enter_context(ended_by_sigterm())
             around.enter_context(self._recorded(about))
