@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ray import train
 
-from tunekit._ray.storage import absolute
 from tunekit.checks import check_constraints, check_validation, check_where
 from tunekit.core.constraints import Constraint
 from tunekit.core.pending import ON_PENDING
@@ -92,11 +90,6 @@ class ValidationConfig(train.ValidationConfig):
         constraints: Limits on scores, such as ``[tunekit.Constraint("latency_ms <= 20")]``.
             Schedulers and searchers rank a score that violates one below all feasible ones (the
             larger the violation, the lower), and the best checkpoint is feasible if any is.
-        cache: A folder that all nodes can reach, or a URI such as ``s3://bucket/scores``, with
-            scores of checkpoints that this sweep or others have validated with the same function,
-            arguments and hyperparameters; this sweep adds its own. A validation reads the
-            checkpoint, looks up its score, and calls ``fn`` only if there is none.
-            :meth:`Sweep.validate <tunekit.Sweep.validate>` can share the folder. None: no cache.
 
     Raises:
         tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake.
@@ -129,7 +122,6 @@ class ValidationConfig(train.ValidationConfig):
         on_pending: str = "auto",
         on_failure: str = "record",
         constraints: Sequence[Constraint] = (),
-        cache: str | Path | None = None,
     ):
         super().__init__(fn, task_config, ray_remote_kwargs)
         self.evaluators = evaluators
@@ -153,12 +145,9 @@ class ValidationConfig(train.ValidationConfig):
         check_where(self, problems)
         problems.choice("on_failure", on_failure, ["record", "raise", "ignore"])
         check_constraints(constraints, problems)
-        fix = "Pass a folder, or a URI such as 's3://bucket/scores'."
-        problems.optional("cache", cache, (str, Path), fix)
         problems.raise_any()
         self.ray_remote_kwargs = dict(ray_remote_kwargs or {})
         self.constraints = tuple(constraints)
-        self.cache = None if cache is None else absolute(str(cache))
 
     @property
     def most_in_flight(self) -> int | None:

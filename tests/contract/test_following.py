@@ -102,7 +102,7 @@ def world(tmp_path, monkeypatch) -> World:
     root.mkdir()
     world = World(root)
 
-    def executor_of(config: tunekit.ValidationConfig, cache: Any) -> FakeExecutor:
+    def executor_of(config: tunekit.ValidationConfig) -> FakeExecutor:
         def validate(attempt: Attempt) -> Any:
             return config.fn(attempt.request.checkpoint, **attempt.request.kwargs)
 

@@ -10,7 +10,6 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tests.contract.test_restore import kill, restored
-from tests.journals import lines_of, read, rewrite, write_lines
+from tests.journals import lines_of, read, write_lines
 from tests.sweeps import sweep
 from tunekit.board.page.page import render
 from tunekit.cli import commands
@@ -32,11 +31,7 @@ from tunekit.evaluation import session as sessions
 from tunekit.journal.journal import later_sessions
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeExecutor
-from tunekit.validating.cache import ValidationCache
-from tunekit.validating.context import ValidationContext
 from tunekit.validating.executor import AttemptEvent
-from tunekit.validating.fingerprint import fingerprint
-from tunekit.validating.process import Call, looked_up, result_of
 
 CALLS: Counter[str] = Counter()
 
@@ -82,20 +77,9 @@ def executors(monkeypatch) -> list[FakeExecutor]:
     """Validate in this process; return the executors that were made."""
     made: list[FakeExecutor] = []
 
-    def executor_of(
-        config: tunekit.ValidationConfig, cache: ValidationCache | None
-    ) -> FakeExecutor:
-        mark = fingerprint(config.fn)
-
+    def executor_of(config: tunekit.ValidationConfig) -> FakeExecutor:
         def validate(attempt: Attempt) -> Any:
-            request = attempt.request
-            told = ValidationContext(
-                request.trial_id, request.config, request.iteration, attempt=attempt.number
-            )
-            lookup = None if cache is None else cache.lookup(mark, request.kwargs)
-            call = Call(attempt.id, None, request.checkpoint, request.kwargs, told, lookup)
-            run = partial(config.fn, call.checkpoint, **call.kwargs)
-            return looked_up(call, lambda: result_of(attempt.id, run))
+            return config.fn(attempt.request.checkpoint, **attempt.request.kwargs)
 
         made.append(RUNS_ON["class"](SystemClock(), validate))  # type: ignore[arg-type]
         return made[-1]
@@ -269,7 +253,6 @@ def test_what_takes_too_long_is_given_up(home, monkeypatch, executors):
         ({"checkpoints": "best"}, "neither a number"),
         ({"checkpoints": ["nobody"]}, "not a trial of the sweep"),
         ({"checkpoints": []}, "names no trial"),
-        ({"cache": __file__}, "it is a file"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(home, executors, options, message):
@@ -294,8 +277,8 @@ def test_a_function_has_to_be_callable_with_what_is_given(home, executors):
 
 def test_all_mistakes_are_told_at_once(home):
     with pytest.raises(tunekit.errors.ConfigError) as caught:
-        tunekit.load(home).validate(robust, 0, name="loss", cache=__file__)
-    assert len(caught.value.problems) == 3
+        tunekit.load(home).validate(robust, 0, name="loss")
+    assert len(caught.value.problems) == 2
 
 
 # Again, and again -------------------------------------------------------------------------------
@@ -310,7 +293,7 @@ def test_what_has_a_score_is_not_validated_again(home, executors):
     sweep.validate(robust, 3)
     assert sum(CALLS.values()) == 3 and len(executors) == 2
     journals = list(home.glob("validations/*/*.jsonl"))
-    assert len(journals) == 2 and not sweep.later_validations["cached"].any()
+    assert len(journals) == 2
     assert sum(journal.read_text().count('"requested"') for journal in journals) == 3
 
 
@@ -337,21 +320,20 @@ def test_scores_under_one_name_are_of_one_function(home):
     assert set(CALLS.values()) == {1}
     with pytest.raises(tunekit.errors.ConfigError, match="cannot be compared"):
         sweep.validate(other, 2, name="new")
-    config = tunekit.ValidationConfig(robust, ValidationTaskConfig(fn_kwargs={"noise": 3.0}))
-    with pytest.raises(tunekit.errors.ConfigError, match=r"other code or arguments"):
-        sweep.validate(config, 2, name="new")
-    replaced = sweep.validate(config, 2, name="new", replace=True)
+    replaced = sweep.validate(other, 2, name="new", replace=True)
     assert len(chosen(replaced)) == 2, "those of the other one are not shown any more"
-    assert replaced.reports["new/accuracy"].notna().sum() == 2
-    assert replaced.best("new/accuracy", "max").score > -9 + 2.9
-    # the former ones stay in the folder, and are shown when their function is back
-    back = replaced.validate(robust, 1, name="new", replace=True)
-    assert (
-        len(chosen(back)) == len(sweep.validations) and back.best("new/accuracy", "max").score < 0
-    )
-    assert max(CALLS.values()) == 2, "once with each argument"
-    again = back.validate(robust, "all", name="another")
-    assert again.later_validations.query("name == 'another'")["cached"].all()
+    assert set(replaced.reports["new/f1"].dropna()) == {0.5}
+    assert "new/accuracy" not in replaced.reports
+
+
+def test_a_function_that_was_changed_replaces_its_scores(home):
+    sweep = tunekit.load(home).validate(robust, 3)
+    noisy = tunekit.ValidationConfig(robust, ValidationTaskConfig(fn_kwargs={"noise": 3.0}))
+    replaced = sweep.validate(noisy, 2, replace=True)
+    assert len(chosen(replaced)) == 2 and sum(CALLS.values()) == 5
+    assert replaced.best("robust/accuracy", "max").score > -9 + 2.9
+    again = replaced.validate(noisy, 3)
+    assert len(chosen(again)) == 3 and sum(CALLS.values()) == 6
 
 
 def test_a_function_that_never_had_a_score_does_not_keep_its_name(home):
@@ -391,74 +373,6 @@ def test_a_session_that_was_killed_at_any_line_goes_on(home, kept):
     after = tunekit.load(home).validate(robust, 4)
     assert after.reports["robust/accuracy"].notna().sum() == 4
     assert sum(CALLS.values()) == 4 - ended
-
-
-# The cache --------------------------------------------------------------------------------------
-
-
-def test_a_cache_spares_what_was_validated_in_another_sweep(home, swept, tmp_path, executors):
-    cache = tmp_path / "scores"
-    first = tunekit.load(home).validate(robust, 3, cache=cache)
-    assert sum(CALLS.values()) == 3 and not first.later_validations["cached"].any()
-    elsewhere = shutil.copytree(swept, tmp_path / "elsewhere" / "copy")
-    second = tunekit.load(elsewhere).validate(robust, 4, name="again", cache=cache)
-    assert sum(CALLS.values()) == 4
-    assert sorted(second.later_validations["cached"]) == [False, True, True, True]
-    third = tunekit.load(elsewhere).validate(robust, 4, name="third", cache=str(cache))
-    assert sum(CALLS.values()) == 4 and len(executors) == 2
-    assert third.later_validations.query("name == 'third'")["cached"].all()
-    for name in ("again", "third"):
-        column = third.reports[f"{name}/accuracy"].dropna()
-        assert (column == -third.reports.loc[column.index, "training_iteration"]).all()
-    assert third.best("third/accuracy", "max").metrics["third"]["by"] == {"kind": "robust"}
-
-
-@pytest.mark.parametrize("what", ["content", "arguments", "function", "hyperparameters"])
-def test_what_a_score_depends_on_is_part_of_its_name(home, swept, tmp_path, what):
-    cache = tmp_path / "scores"
-    tunekit.load(home).validate(robust, 1, cache=cache)
-    sweep = tunekit.load(shutil.copytree(swept, tmp_path / "copy"))
-    fn, kwargs = robust, {}
-    if what == "content":
-        Path(sweep.best().path, "more").write_text("weights")
-    elif what == "arguments":
-        kwargs = {"noise": 1.0}
-    elif what == "function":
-        fn = other
-    else:
-        journal = next(Path(sweep.path).glob("journal/*.jsonl"))
-        assert '"config": {}' in journal.read_text()
-        rewrite(journal, lambda text: text.replace('"config": {}', '"config": {"width": 3}'))
-        sweep = tunekit.load(sweep.path)
-    config = tunekit.ValidationConfig(fn, ValidationTaskConfig(fn_kwargs=kwargs))
-    after = sweep.validate(config, 1, name="new", cache=cache)
-    assert not after.later_validations["cached"].any()
-
-
-def test_a_failed_validation_is_not_kept_and_a_damaged_entry_is_as_none(home, tmp_path, caplog):
-    cache = tmp_path / "scores"
-    config = tunekit.ValidationConfig(broken, max_retries=0)
-    tunekit.load(home).validate(config, 1, cache=cache)
-    assert not list(cache.rglob("*.json"))
-    tunekit.load(home).validate(robust, 1, cache=cache)
-    [entry] = cache.rglob("*.json")
-    entry.write_text('{"metr')
-    shutil.rmtree(home / "validations")
-    after = tunekit.load(home).validate(robust, 1, name="new", cache=cache)
-    assert not after.later_validations["cached"].any() and sum(CALLS.values()) == 2
-    assert f"The cache {cache} does not work" in caplog.text
-    assert json.loads(entry.read_text())["metrics"]["by"] == {"kind": "robust"}, "written again"
-
-
-def test_nothing_in_a_cache_is_unpickled(home, tmp_path):
-    cache = tmp_path / "scores"
-    tunekit.load(home).validate(robust, 1, cache=cache)
-    [entry] = cache.rglob("*.json")
-    bad = {"__pickled__": "Y29zCnN5c3RlbQooUyd0b3VjaCAvdG1wL3gnCnRSLg==", "__shown__": "x"}
-    shutil.rmtree(home / "validations")
-    entry.write_text(json.dumps({"metrics": {"accuracy": 0.5, "bad": bad}}))
-    after = tunekit.load(home).validate(robust, 1, name="new", cache=cache)
-    assert after.best("new/accuracy", "max").metrics["new"]["bad"]["__shown__"] == "x"
 
 
 # A sweep that goes on ---------------------------------------------------------------------------

@@ -15,10 +15,9 @@ import tunekit
 from tests.integration.runs import counting, fit
 from tests.journals import read
 from tunekit._ray.actors import has_died
-from tunekit.core.validation import Attempt, Outcome, Request, Status
-from tunekit.validating.cache import ValidationCache
+from tunekit.core.validation import Attempt, Request
 from tunekit.validating.executor import Failed, Returned
-from tunekit.validating.ray_executor import RayExecutor, executor_of
+from tunekit.validating.ray_executor import RayExecutor
 
 pytestmark = pytest.mark.ray
 
@@ -91,35 +90,6 @@ def test_one_that_dies_with_nothing_to_do_costs_no_attempt(ray_cluster):
         time.sleep(0.02)
     assert validated(3) != first
     executor.close()
-
-
-@pytest.mark.parametrize("kind", ["task", "evaluator"])
-def test_each_looks_a_score_up_before_it_validates(ray_cluster, tmp_path, kind):
-    weights, cache = tmp_path / "weights", ValidationCache(str(tmp_path / "scores"))
-    weights.mkdir()
-    (weights / "model").write_text("1")
-    evaluators = 1 if kind == "evaluator" else None
-    fn = lambda checkpoint: {"pid": os.getpid()}  # noqa: E731
-    executor = executor_of(tunekit.ValidationConfig(fn=fn, evaluators=evaluators), cache)
-
-    def returned(iteration):
-        request = Request("a", iteration, checkpoint=tune.Checkpoint(weights), config={"lr": 1})
-        executor.start(Attempt(request, 1))
-        while True:
-            for event in executor.poll():
-                if isinstance(event, Returned | Failed):
-                    return event
-            time.sleep(0.02)
-
-    try:
-        first = returned(1)
-        assert first.key and not first.cached
-        outcome = Outcome(Request("a", 1), Status.VALIDATED, first.value)
-        cache.keep(first.key, outcome, "validate")
-        again = returned(2)
-        assert again.cached and (again.key, again.value) == (first.key, first.value)
-    finally:
-        executor.close()
 
 
 def test_one_that_dies_or_hangs_is_replaced(ray_cluster, tmp_path):

@@ -76,7 +76,7 @@ def test_checkpoints_on_s3_are_followed_and_protected(ray_cluster, s3_server, tm
         with checkpoint.as_directory() as folder:
             return {"accuracy": int(Path(folder, "weights").read_text()), "at": checkpoint.path}
 
-    config = tunekit.ValidationConfig(evaluate, evaluators=1, cache=tmp_path / "scores")
+    config = tunekit.ValidationConfig(evaluate, evaluators=1)
     follow = partial(
         tunekit.follow, f"{bucket}/outputs", config, storage_filesystem=filesystem, keep=True
     )
@@ -90,7 +90,7 @@ def test_checkpoints_on_s3_are_followed_and_protected(ray_cluster, s3_server, tm
     left = [one.path for one in below if one.base_name == "weights"]
     assert left == [f"{bucket}/outputs/checkpoint-3/weights"]
     follow(journal=f"{bucket}/other")
-    assert list(tunekit.load(f"{bucket}/other", filesystem).validations["cached"]) == [True]
+    assert list(tunekit.load(f"{bucket}/other", filesystem).validations["iteration"]) == [3]
 
 
 def test_a_file_on_s3_is_read_as_a_folder_that_has_it(ray_cluster, s3_server):

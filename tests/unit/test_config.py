@@ -127,16 +127,3 @@ def test_a_loop_of_workers_that_yields_is_refused():
 
     with pytest.raises(ConfigError, match=r"loop=.* is a generator function.*Pass `def loop"):
         tunekit.distributed.TrainerValidation(loop, train.ScalingConfig(num_workers=1))
-
-
-def test_a_cache_is_a_folder_or_a_uri(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for given, kept in [
-        ("scores", str(tmp_path / "scores")),
-        (tmp_path, str(tmp_path)),
-        ("s3://bucket/scores", "s3://bucket/scores"),
-        (None, None),
-    ]:
-        assert ValidationConfig(fn=validate, cache=given).cache == kept
-    with pytest.raises(ConfigError, match=r"cache=True is of type bool\. Pass a folder, or a URI"):
-        ValidationConfig(fn=validate, cache=True)

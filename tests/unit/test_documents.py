@@ -528,7 +528,7 @@ def given_later(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) 
         noisy_images={"00000": 0.1, "00001": 0.2, "00002": 0.0},
     )
 
-    def executor_of(config: tunekit.ValidationConfig, cache: None) -> tunekit.testing.FakeExecutor:
+    def executor_of(config: tunekit.ValidationConfig) -> tunekit.testing.FakeExecutor:
         def validate(attempt: Any) -> Any:
             return config.fn(attempt.request.checkpoint)
 

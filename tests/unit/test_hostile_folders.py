@@ -291,7 +291,7 @@ def test_no_pickle_in_a_sweep_is_opened_by_who_reads_or_evaluates_it(
         (hostile / name).write_bytes(pickle.dumps(Bomb(canary)))
     opened(canary)
 
-    def executor_of(config: tunekit.ValidationConfig, cache: None) -> FakeExecutor:
+    def executor_of(config: tunekit.ValidationConfig) -> FakeExecutor:
         return FakeExecutor(SystemClock(), lambda _: config.fn(None))  # type: ignore[arg-type]
 
     monkeypatch.setattr(sessions, "executor_of", executor_of)

@@ -314,7 +314,6 @@ def example(kind: type, field: str) -> Any:
         "used",
         "optional",
         "wish",
-        "cached",
     ):
         return True
     if field.endswith("config"):

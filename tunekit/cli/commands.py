@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import sys
@@ -27,7 +26,6 @@ from tunekit.cli.layout import terminal_width, width_of_output
 from tunekit.cli.list import RESULTS, listing, listing_as_text, newest_or_given
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import lasting, trainable_at
-from tunekit.config import ValidationConfig
 from tunekit.core.later_validations import ALL
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.values import number as as_number
@@ -246,7 +244,6 @@ _fn = partial(click.option, "--fn", "where", metavar="WHERE")
     "checkpoints of these trials; all: every checkpoint.",
 )
 @click.option("--name", help="Prefix of the new metrics' names; by default the function's name.")
-@click.option("--cache", metavar="DIR", help="A folder or URI with scores that sweeps share.")
 @click.option("--replace", is_flag=True, help="Replace scores of another version under that name.")
 @click.option(
     "--follow", "follows", is_flag=True, help="PATH is any folder into which checkpoints are saved."
@@ -280,7 +277,6 @@ def validate(
     where: str,
     checkpoints: str,
     name: str | None,
-    cache: str | None,
     replace: bool,
     as_json: bool,
     follows: bool,
@@ -298,7 +294,7 @@ def validate(
     \b
     Examples:
       tunekit validate ~/ray_results/digits --fn evals.py:robust --checkpoints 5
-      tunekit validate ~/ray_results/digits --fn evals:robust --checkpoints all --cache ~/scores
+      tunekit validate ~/ray_results/digits --fn evals:robust --checkpoints all
       tunekit best ~/ray_results/digits --metric robust/accuracy --mode max
       tunekit validate outputs/ --fn evals.py:generate --follow --until done --json
     """
@@ -307,7 +303,7 @@ def validate(
     if follows:
         if name or replace or checkpoints != "10":
             raise click.UsageError("--checkpoints, --name and --replace do not work with --follow.")
-        _follow(path, fn, cache, as_json, metric=metric, mode=mode, **given)
+        _follow(path, fn, as_json, metric=metric, mode=mode, **given)
         return
     if given:
         raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} needs --follow.")
@@ -315,13 +311,13 @@ def validate(
     name = name or where.rpartition(":")[2].rpartition(".")[2]
     ids = ALL if checkpoints == ALL else checkpoints.split(",")
     which = int(checkpoints) if checkpoints.isdigit() else ids
-    own: dict[str, Any] = {"name": name, "cache": cache and absolute(cache), "replace": replace}
+    own: dict[str, Any] = {"name": name, "replace": replace}
     with _on_ray(as_json):
         sweep = sweep.validate(fn, which, **own)
     _print_scores(sweep, name, path, as_json)
 
 
-def _follow(path: str, fn: Any, cache: str | None, as_json: bool, **options: Any) -> None:
+def _follow(path: str, fn: Any, as_json: bool, **options: Any) -> None:
     """Follow a folder, and print a line for each outcome."""
 
     def show(known: Mapping[str, Any]) -> None:
@@ -337,10 +333,6 @@ def _follow(path: str, fn: Any, cache: str | None, as_json: bool, **options: Any
         click.echo(printable(text), file=output)
 
     output = sys.stdout
-    config = fn if isinstance(fn, ValidationConfig) else ValidationConfig(fn)
-    if cache is not None:
-        config = copy.copy(config)
-        config.cache = absolute(cache)
     if str(options.get("until", "")).isdecimal():
         options["until"] = int(options["until"])
     if "complete" in options:
@@ -348,7 +340,7 @@ def _follow(path: str, fn: Any, cache: str | None, as_json: bool, **options: Any
     if "journal" in options:
         options["journal"] = absolute(options["journal"])
     with _on_ray(as_json), suppress(KeyboardInterrupt):  # Ctrl-C stops it
-        follow(path, config, notify=show, **options)
+        follow(path, fn, notify=show, **options)
 
 
 def _print_scores(sweep: Sweep, name: str, path: str, as_json: bool) -> None:

@@ -43,11 +43,11 @@ def scores_as_text(known: Mapping[str, Any], path: str) -> str:
 
     Example:
         >>> row = {"trial_id": "a", "generation": 0, "iteration": 3, "status": "validated"}
-        >>> row |= {"score": 0.9, "metrics": {"robust/accuracy": 0.7}, "cached": True}
+        >>> row |= {"score": 0.9, "metrics": {"robust/accuracy": 0.7}}
         >>> known = {"name": "robust", "function": "evals:robust", "metric": "accuracy"}
         >>> known |= {"scored": 1, "unscored": 0, "rows": [row]}
         >>> print(scores_as_text(known, "/digits"))
-        robust: evals:robust has validated 1 checkpoint (1 from the cache)
+        robust: evals:robust has validated 1 checkpoint
         <BLANKLINE>
         trial  iteration  accuracy  robust/accuracy
         a              3    0.9000           0.7000
@@ -56,9 +56,8 @@ def scores_as_text(known: Mapping[str, Any], path: str) -> str:
     """
     known = printable(known)
     rows, count = known["rows"], known["scored"]
-    cached = sum(row["cached"] for row in rows)
     head = f"{known['name']}: {known['function']} has validated {count} checkpoint"
-    head += "s" * (count != 1) + (f" ({cached} from the cache)" if cached else "")
+    head += "s" * (count != 1)
     head += f", and not {known['unscored']}" if known["unscored"] else ""
     names = names_in(rows)
     cells = [("trial", "iteration", known["metric"] or "score", *names)]

@@ -55,7 +55,7 @@ _Seconds = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=2.0**63)]
 
 #: The fields that :class:`ValidationEnded` shares with :class:`~tunekit.core.validation.Outcome`.
-OF_OUTCOME = ("metrics", "reason", "error", "attempts", "waited_s", "ran_s", "cached")
+OF_OUTCOME = ("metrics", "reason", "error", "attempts", "waited_s", "ran_s")
 
 _Kind = TypeVar("_Kind", bound="OfCheckpoint")
 
@@ -325,7 +325,6 @@ class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
     """A validation ended for good. See :class:`tunekit.core.validation.Outcome`.
 
     Attributes:
-        cached: Whether the score was taken from a cache.
     """
 
     status: str
@@ -335,7 +334,6 @@ class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
     attempts: _Count = 0
     waited_s: _Seconds = 0.0
     ran_s: _Seconds = 0.0
-    cached: bool = False
 
     @classmethod
     def of(cls, outcome: Outcome, time: float = 0.0) -> ValidationEnded:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
@@ -118,28 +117,19 @@ class LaterSession:
         return str(self.head.get("name") or self.id)
 
     @property
-    def fingerprint(self) -> str:
-        """Return the fingerprint of its function and arguments; its own ID if it has none."""
-        return str(self.head.get("fingerprint") or self.id)
-
-    @property
     def function(self) -> str:
         """Return the name of its function."""
         return str(self.head.get("function") or "a function")
 
     @property
+    def replaces(self) -> bool:
+        """Return whether it hides the earlier scores of its name."""
+        return bool(self.head.get("replaces"))
+
+    @property
     def began(self) -> float:
         """Return the time of its start, in seconds since the epoch."""
         return float(self.head.get("time") or 0.0)
-
-    @property
-    def as_another(self) -> str:
-        """Return why its scores cannot be compared with those of another function."""
-        when = datetime.fromtimestamp(self.began, timezone.utc)
-        return (
-            f"scores of {self.function}, of {when:%Y-%m-%d %H:%M} UTC, which was another function, "
-            "or had other code or arguments then, so they cannot be compared with new scores"
-        )
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -168,38 +158,35 @@ def began_of(sessions: Sequence[Mapping[str, Any]]) -> float | None:
 def in_force(sessions: Iterable[LaterSession], sweep: float | None) -> list[LaterSession]:
     """Return the sessions whose scores are shown, in the order in which they started.
 
-    All scores under one name are of one function with the same arguments, so that they can be
-    compared: that of the newest session with any score. Without any, the newest session counts.
+    All scores under one name are of one function, so that they can be compared. A session with
+    ``replaces``, or of another function than those before, which have no score, hides these.
 
     Args:
         sessions: All sessions of later validations in the sweep's folder.
         sweep: The sweep's start time. Another sweep may have run in the same folder since.
 
     Example:
-        >>> from tunekit.core.events import ValidationEnded
-        >>> def session(id, time, fingerprint, *, scores):
-        ...     head = {"name": "robust", "time": time, "sweep": 5.0, "fingerprint": fingerprint}
-        ...     ended = ValidationEnded(id="a:0:1:1", status="validated", metrics={"f1": 0.5})
-        ...     asked = ValidationRequested(trial_id="a", id="a:0:1:1", iteration=1)
-        ...     return LaterSession(id, head, [asked, ended] if scores else [asked])
-        >>> old, new = session("s1", 6.0, "f", scores=True), session("s2", 7.0, "g", scores=True)
-        >>> [one.id for one in in_force([new, old], 5.0)]
-        ['s2']
-        >>> [one.id for one in in_force([session("s3", 8.0, "g", scores=False), old, new], 5.0)]
-        ['s2', 's3']
-        >>> in_force([old], 99.0)
-        []
+        >>> def session(id, time, **about):
+        ...     head = {"name": "robust", "time": time, "sweep": 5.0, "function": "f", **about}
+        ...     return LaterSession(id, head, [])
+        >>> old, more = session("s1", 6.0), session("s2", 7.0)
+        >>> new = session("s3", 8.0, replaces=True)
+        >>> [one.id for one in in_force([more, old], 5.0)]
+        ['s1', 's2']
+        >>> [one.id for one in in_force([new, more, old], 5.0)], in_force([old], 99.0)
+        (['s3'], [])
     """
     own = sorted(
         (one for one in sessions if one.head.get("sweep") == sweep),
         key=lambda one: (one.began, one.id),
     )
-    decides: dict[str, LaterSession] = {}
+    shown: dict[str, list[LaterSession]] = {}
     for session in own:
-        known = decides.get(session.name)
-        if known is None or session.scored or not known.scored:
-            decides[session.name] = session
-    return [one for one in own if one.fingerprint == decides[one.name].fingerprint]
+        known = shown.setdefault(session.name, [])
+        if session.replaces or any(one.function != session.function for one in known):
+            known.clear()
+        known.append(session)
+    return [one for one in own if one in shown[one.name]]
 
 
 def rows_of(sessions: Iterable[LaterSession]) -> list[dict[str, Any]]:
@@ -215,6 +202,5 @@ def rows_of(sessions: Iterable[LaterSession]) -> list[dict[str, Any]]:
         for row in session.rows:
             known = found.get((session.name, row["id"]))
             if known is None or known["status"] != "validated" or row["status"] == "validated":
-                again = row["status"] == "validated" and not row["attempts"]
-                found[session.name, row["id"]] = {**row, **own, "cached": row["cached"] or again}
+                found[session.name, row["id"]] = {**row, **own}
     return list(found.values())

@@ -97,7 +97,7 @@ class _Head(_Begin, total=False):
     sweep: _Time | None
     name: str
     function: str
-    fingerprint: str | None
+    replaces: bool
 
 
 def check_head(head: Mapping[str, Any]) -> None:

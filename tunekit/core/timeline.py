@@ -44,7 +44,6 @@ VALIDATION: Mapping[str, Any] = {
     "status": PendingStatus.WAITING.value,
     **dict.fromkeys(("requested", "started", "ran_from", "ended")),
     "attempts": 0,
-    "cached": False,
     **dict.fromkeys(("waited_s", "ran_s", "lag_s", "lag_iterations", "reason", "error")),
     "checkpoint": None,
     "metrics": {},

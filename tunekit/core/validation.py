@@ -193,7 +193,6 @@ class Outcome:
         waited_s: Seconds from the request to the start of the last attempt (or to the end, if
             none was started).
         ran_s: Seconds that the last attempt ran.
-        cached: Whether the score is from a cache.
     """
 
     request: Request
@@ -204,7 +203,6 @@ class Outcome:
     attempts: int = 0
     waited_s: float = 0.0
     ran_s: float = 0.0
-    cached: bool = False
 
     @property
     def validated(self) -> bool:

@@ -73,7 +73,6 @@ from tunekit.scheduling.stopping import StoppingCriteria
 from tunekit.scheduling.trial_actions import TrialActions
 from tunekit.scheduling.user_scheduler import UserScheduler
 from tunekit.scheduling.waiting import Waiting
-from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import Executor
 from tunekit.validating.ray_executor import executor_of
 from tunekit.validating.validator import Validator
@@ -198,18 +197,17 @@ class ValidationCallback(tune.Callback):
 
     def _assemble(self, executor: Executor | None) -> None:
         """Create the parts that depend on the settings; tests pass ``executor``."""
-        config, where = self.config, self.config.cache
-        self._cache = cache = None if where is None else ValidationCache(where)
+        config = self.config
         #: The state of the sweep.
         self.engine = Engine(config.when, config.constraints)
         self._draining = Draining(self.clock)
         self._stopping = StoppingCriteria(self.fail)
         #: Runs validations in processes.
-        self.executor = executor or executor_of(config, cache)
+        self.executor = executor or executor_of(config)
         #: How trials and validations share the cluster, as far as known.
         self.shares = Shares()
         #: Runs the validations.
-        self.validator = Validator(config, self.executor, self.clock, emit=self.emit, cache=cache)
+        self.validator = Validator(config, self.executor, self.clock, emit=self.emit)
         self._failures = FailureReports(config, self.engine)
         self._optimizers = Optimizers(self.ancestry)
 
@@ -561,8 +559,6 @@ class ValidationCallback(tune.Callback):
     def _close(self, *, finished: bool) -> None:
         self.emit(SessionClosed(finished=finished))
         self.ledger.close()
-        if self._cache is not None:
-            self._cache.close()
 
     def let_go(self) -> None:
         """Release the sweep for another driver, however this one has ended."""

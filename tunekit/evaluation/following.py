@@ -39,7 +39,7 @@ from tunekit.core.values import number
 from tunekit.errors import AlreadyRunningError
 from tunekit.evaluation.evaluation import Source, is_there
 from tunekit.evaluation.folder import DOUBT_S, KEPT, Complete, Entry, Test, WatchedFolder
-from tunekit.evaluation.session import Session
+from tunekit.evaluation.session import Session, called
 from tunekit.journal.confined import local_path
 from tunekit.journal.home import Home
 from tunekit.journal.journal import SERIES, record_of
@@ -47,9 +47,7 @@ from tunekit.journal.lock import DriverLock
 from tunekit.journal.storage import Folder, folder_at, keeps_objects
 from tunekit.log import shown
 from tunekit.results.event_file import EventFile
-from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import Executor
-from tunekit.validating.fingerprint import fingerprint
 from tunekit.validating.validator import Launch
 
 logger = logging.getLogger(__name__)
@@ -90,7 +88,7 @@ def follow(
         folder: The folder that checkpoints are written into, or one with a folder for each run: a
             path or a URI.
         fn: A validation function, called as ``fn(checkpoint)``, or a
-            :class:`~tunekit.ValidationConfig` with its arguments, resources, evaluators, cache and
+            :class:`~tunekit.ValidationConfig` with its arguments, resources, evaluators and
             limits. Settings that concern training have no effect.
         which: The checkpoints to evaluate. ``"all"``; ``"newest"``: the newest whenever an
             evaluator is free, skipping older ones; or ``"every=N"``: checkpoints at least N steps
@@ -158,13 +156,11 @@ def follow(
         notify=notify,
     )
     lock, place = DriverLock(own, home), folder_at(own, home)
-    cache = None if config.cache is None else ValidationCache(config.cache)
-    mark = fingerprint(config.fn, sorted((config.task_config.fn_kwargs or {}).items()))
-    about: dict[str, Any] = {"followed": path, "fingerprint": mark}
+    about: dict[str, Any] = {"followed": path}
     if metric is not None:
         about |= {"judged": [metric], "mode": mode, "objectives": {metric: mode}}
     with lock.held():
-        before = _before(place, Home(home), mark)
+        before = _before(place, Home(home), called(config))
         source.replay(before)
 
         def give_way(error: AlreadyRunningError) -> None:
@@ -175,8 +171,8 @@ def follow(
         if end is not None:
             here = "/" not in str(until)
             logger.info("Waiting for %s%s.", end[1], " or one in a run's folder" * here)
-        session = Session(place, Home(home), config, cache, series=SERIES, before=before)
-        session.run(source, (), call="tunekit.follow", about=about)
+        session = Session(place, Home(home), config, series=SERIES, before=before)
+        session.run(source, call="tunekit.follow", about=about)
 
 
 def _end_of(
@@ -211,13 +207,13 @@ def _end_of(
     return storage, path
 
 
-def _before(folder: Folder, home: Home, mark: str | None) -> list[Event]:
+def _before(folder: Folder, home: Home, function: str) -> list[Event]:
     """Return the events of earlier sessions; empty if these have no score that counts.
 
     Args:
         folder: The folder of the journal.
         home: Its location.
-        mark: A fingerprint of the function and its arguments.
+        function: The name of the validation function.
 
     Raises:
         tunekit.errors.ConfigError: If it is a sweep's, or has scores of another function.
@@ -230,12 +226,13 @@ def _before(folder: Folder, home: Home, mark: str | None) -> list[Event]:
                 f"{home.folder!r} is the folder of a sweep, whose journal says what was validated. "
                 "Pass another folder for the journal: journal='...' (--journal)."
             )
-        elif head.get("fingerprint") != mark and former.scored:
+        elif former.function != function and former.scored:
             problems.add(
-                f"{home.folder!r} has {former.as_another}. Pass another folder for the journal: "
-                "journal='...' (--journal)."
+                f"{home.folder!r} has scores of {former.function}, which cannot be compared with "
+                f"those of {function}. Pass another folder for the journal: journal='...' "
+                "(--journal)."
             )
-        elif head.get("fingerprint") != mark:
+        elif former.function != function:
             return []
     problems.raise_any()
     return [relocated(event, home.path) for event in record.events]

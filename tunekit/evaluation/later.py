@@ -6,7 +6,6 @@ import logging
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow.fs
@@ -30,14 +29,12 @@ from tunekit.core.signatures import name_of, signature_of, still_lacks
 from tunekit.core.timeline import Timeline
 from tunekit.core.validation import Request
 from tunekit.evaluation.evaluation import Source
-from tunekit.evaluation.session import Session
+from tunekit.evaluation.session import Session, called
 from tunekit.file_checkpoint import checkpoint_at
 from tunekit.journal.confined import is_inside, link_out_of
 from tunekit.journal.home import Home
 from tunekit.journal.journal import later_sessions, record_of
 from tunekit.journal.storage import Folder, folder_at
-from tunekit.validating.cache import ValidationCache
-from tunekit.validating.fingerprint import fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +43,6 @@ _FORMS = (
     f"neither a number, {ALL!r} nor a list of trials. Pass 10 for the best checkpoint of each of "
     f"the ten best trials, the ids of trials for all of their checkpoints, or {ALL!r}."
 )
-
-Metrics = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -78,7 +73,6 @@ def validate_later(
     which: int | str | Collection[str],
     *,
     name: str | None = None,
-    cache: str | Path | None = None,
     replace: bool = False,
 ) -> None:
     """Validate checkpoints of a sweep; see :meth:`tunekit.Sweep.validate`."""
@@ -89,35 +83,23 @@ def validate_later(
     else:
         call.check_name("the function's own name, " if name is None else "")
     call.check_call()
-    kwargs = config.task_config.fn_kwargs or {}
-    call.mark = fingerprint(config.fn, sorted(kwargs.items()))
-    other = call.other()
-    if other is not None and other.scored and not replace:
-        call.problems.add(
-            f"name={call.called!r} is that of {other.as_another}. Pass another name, or "
-            "replace=True (--replace) to hide them."
-        )
-    where = config.cache if cache is None else cache
-    scores = None if where is None else ValidationCache(str(where))
-    if scores is not None:
-        call.problems.attempt(
-            scores.opened,
-            lambda error: (
-                f"cache={str(where)!r} cannot be used: {error}. Pass a local folder, or a URI of a "
-                "storage that pyarrow supports, such as s3://bucket/scores."
-            ),
-        )
+    former = [] if replace else call.former()
+    for other in former[-1:]:
+        if other.function != called(config) and any(one.scored for one in former):
+            call.problems.add(
+                f"name={call.called!r} has scores of {other.function}, which cannot be compared "
+                f"with those of {called(config)}. Pass another name, or replace=True (--replace) "
+                "to hide them."
+            )
     requests = call.requests(which)
     call.problems.raise_any()
-    here, known = call.former()
-    count = sum(request.id in known for request in requests)
-    if count:
+    scored = {row["id"] for row in rows_of(former) if row["status"] == "validated"}
+    left = [request for request in requests if request.id not in scored]
+    if len(left) < len(requests):
+        count = len(requests) - len(left)
         logger.info("Already validated: %d of %d checkpoints.", count, len(requests))
-    left = [request for request in requests if request.id not in here]
     if left:
-        hits = [(request, known[request.id]) for request in left if request.id in known]
-        source = Source([request for request in left if request.id not in known])
-        call.run(source, hits, cache=scores)
+        call.run(Source(left), replaces=replace)
 
 
 class _Call:
@@ -139,8 +121,6 @@ class _Call:
         found = record_of(self._folder).events
         self.events = [relocated(event, self._home.path) for event in found]
         self._sessions = later_sessions(self._folder)
-        #: A fingerprint of the function and its arguments; None if there is none.
-        self.mark: str | None = None
 
     def check_name(self, whose: str = "") -> None:
         """Check the name, and add its problems."""
@@ -161,27 +141,10 @@ class _Call:
                 "give it a default: no report provides it."
             )
 
-    @property
-    def _shown(self) -> list[LaterSession]:
+    def former(self) -> list[LaterSession]:
+        """Return the sessions whose scores are shown under the name, oldest first."""
         shown = in_force(self._sessions, self.swept.began)
         return [one for one in shown if one.name == self.called]
-
-    def other(self) -> LaterSession | None:
-        """Return the newest session with scores of this name, if its fingerprint differs."""
-        return next((one for one in self._shown[-1:] if one.fingerprint != self.mark), None)
-
-    def former(self) -> tuple[Collection[str], dict[str, Metrics]]:
-        """Return earlier scores of the same function and arguments.
-
-        Returns:
-            The IDs of the scores that are already shown under the name, and all metrics by ID.
-        """
-        return () if self.other() else _scores(self._shown).keys(), _scores(self._same)
-
-    @property
-    def _same(self) -> list[LaterSession]:
-        own = [one for one in self._sessions if one.head.get("sweep") == self.swept.began]
-        return [one for one in own if one.fingerprint == self.mark]
 
     def requests(self, which: int | str | Collection[str]) -> list[Request]:
         """Return the requests to validate the checkpoints; add any problems.
@@ -242,28 +205,15 @@ class _Call:
             for one in kept
         ]
 
-    def run(
-        self,
-        source: Source,
-        known: Iterable[tuple[Request, Metrics]],
-        *,
-        cache: ValidationCache | None = None,
-    ) -> None:
+    def run(self, source: Source, *, replaces: bool) -> None:
         """Run a session.
 
         Args:
             source: The checkpoints.
-            known: Earlier scores of the same function and arguments.
-            cache: As for :class:`~tunekit.evaluation.session.Session`.
+            replaces: Whether it hides the earlier scores of the name.
         """
-        head = {"sweep": self.swept.began, "name": self.called, "fingerprint": self.mark}
-        session = Session(self._folder, self._home, self.config, cache)
-        session.run(source, known, call=self._call, about=head)
-
-
-def _scores(sessions: Iterable[LaterSession]) -> dict[str, Metrics]:
-    rows = rows_of(sessions)
-    return {row["id"]: row["metrics"] for row in rows if row["status"] == "validated"}
+        head = {"sweep": self.swept.began, "name": self.called, "replaces": replaces}
+        Session(self._folder, self._home, self.config).run(source, call=self._call, about=head)
 
 
 # Which checkpoints ------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timezone
 from typing import Any
@@ -32,14 +32,13 @@ from tunekit.core.failures import HOPELESS
 from tunekit.core.problems import Problems
 from tunekit.core.progress import News, counted, starved
 from tunekit.core.signatures import name_of
-from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.validation import Outcome, Status
 from tunekit.errors import ValidationFailedError
 from tunekit.evaluation.evaluation import Evaluation, Source
 from tunekit.journal.home import Home
 from tunekit.journal.journal import LATER, Journal
 from tunekit.journal.session import about, import_path
 from tunekit.journal.storage import Folder
-from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import Executor
 from tunekit.validating.ray_executor import executor_of
 from tunekit.validating.too_large import say_what_is_too_much
@@ -59,7 +58,6 @@ class Session:
         folder: The folder that contains the journal.
         home: Its location.
         config: How checkpoints are validated.
-        cache: Where scores are looked up and stored.
         series: The journal's folder there; None: a new one below ``validations/``.
         before: The events of former sessions that this one continues.
     """
@@ -69,13 +67,12 @@ class Session:
         folder: Folder,
         home: Home,
         config: ValidationConfig,
-        cache: ValidationCache | None = None,
         *,
         series: str | None = None,
         before: Sequence[Event] = (),
     ):
         self._folder, self._home, self._config = folder, home, config
-        self._cache, self._clock = cache, SystemClock()
+        self._clock = SystemClock()
         self._series, self._begins = series, not before
         self._journal: Journal
         self._source: Source
@@ -87,7 +84,6 @@ class Session:
     def run(
         self,
         source: Source,
-        known: Iterable[tuple[Request, Mapping[str, Any]]],
         *,
         call: str,
         about: Mapping[str, Any],
@@ -96,7 +92,6 @@ class Session:
 
         Args:
             source: The source of the checkpoints.
-            known: The metrics from other sessions.
             call: The call that errors name.
             about: Additional items for the first line of the journal.
 
@@ -113,31 +108,25 @@ class Session:
                 check_ray = around.enter_context(watched(lambda: _HOW_TO_CONTINUE))
             around.enter_context(ended_by_sigterm())
             around.enter_context(self._recorded(about))
-            for request, metrics in known:
-                self._emit(ValidationRequested.of(request))
-                self._emit(ValidationEnded.of(Outcome(request, Status.VALIDATED, metrics)))
             if executor is not None:
                 self._run(source, executor, check_ray)
 
     @contextmanager
     def _executing(self, call: str) -> Iterator[Executor]:
         """Connect to Ray, or start it, and provide an executor."""
-        executor = executor_of(self._config, self._cache)
+        executor = executor_of(self._config)
         try:
             _start_ray(executor, call)
             yield executor
         finally:
             executor.close()
-            if self._cache is not None:
-                self._cache.close()
 
     @contextmanager
     def _recorded(self, own: Mapping[str, Any]) -> Iterator[None]:
         """Write a journal; its last line records how the session ended."""
         now = self._clock.time()
         stamp = datetime.fromtimestamp(now, timezone.utc).strftime("%Y%m%d-%H%M%S")
-        function = import_path(self._config.fn) or name_of(self._config.fn)
-        head = {**about(now, config=self._config), "function": function, **own}
+        head = {**about(now, config=self._config), "function": called(self._config), **own}
         series = self._series or f"{LATER}/{stamp}-{secrets.token_hex(4)}"
         journal = self._journal = Journal(
             self._folder, series=series, begins=self._begins, about=head
@@ -158,7 +147,6 @@ class Session:
             self._clock,
             source=source,
             emit=self._emit,
-            cache=self._cache,
             gives_up=self._config.on_failure != "ignore"
             and not self._ended[Status.VALIDATED.value],
         )
@@ -206,6 +194,11 @@ class Session:
         if short is not None and not self._starved:
             logger.warning("%s.", short)
         self._starved = short is not None
+
+
+def called(config: ValidationConfig) -> str:
+    """Return the name by which the record knows a validation function."""
+    return import_path(config.fn) or name_of(config.fn)
 
 
 def _start_ray(executor: Executor, call: str) -> None:

@@ -224,8 +224,8 @@ def later_scores(
     """Return the checkpoints that were validated later, the best by the sweep's metric first.
 
     Each row has the trial, generation and iteration; the ``score`` that the sweep is ranked by;
-    the new ``metrics``, by their full names; the ``status`` and ``reason``; whether the score was
-    ``cached``; and the path of the ``checkpoint``.
+    the new ``metrics``, by their full names; the ``status`` and ``reason``; and
+    the path of the ``checkpoint``.
 
     Args:
         timeline: The history of the sweep.
@@ -243,7 +243,7 @@ def later_scores(
     for row in later:
         scored = known.get((row["trial_id"], row["generation"], row["iteration"]))
         metrics = {} if scored is None else flatten(scored.metrics)
-        same = ("trial_id", "generation", "iteration", "status", "cached", "checkpoint")
+        same = ("trial_id", "generation", "iteration", "status", "checkpoint")
         rows.append(
             {
                 **{column: row[column] for column in same},

@@ -225,8 +225,7 @@ class Sweep:
           at that time;
         - ``requested``, ``started``, ``ran_from``, ``ended``: the times; ``started`` is when Ray
           received the last attempt, ``ran_from`` when that attempt began to run;
-        - ``attempts``: how many were started; ``cached``: whether the score was taken from a cache
-          (``ValidationConfig(cache=...)``);
+        - ``attempts``: how many were started;
         - ``waited_s``: from the request to the last attempt; ``ran_s``: how long that attempt ran;
         - ``lag_s``: from the report to the end of its validation; ``lag_iterations``: how many
           iterations the trial reported meanwhile;
@@ -246,7 +245,6 @@ class Sweep:
         - ``id``, ``trial_id``, ``generation``, ``iteration``, ``run``, ``status``, ``requested``,
           ``started``, ``ran_from``, ``ended``, ``attempts``, ``waited_s``, ``ran_s``, ``reason``,
           ``error``, ``checkpoint``: as for ``validations``;
-        - ``cached``: whether the score was taken from a cache, or from an earlier session;
         - ``metrics/...``: the metrics, without the prefix. In ``reports`` they are next to the
           sweep's own, as ``name/...``.
         """
@@ -387,7 +385,6 @@ class Sweep:
         checkpoints: int | str | Collection[str] = 10,
         *,
         name: str | None = None,
-        cache: str | Path | None = None,
         replace: bool = False,
     ) -> Sweep:
         """Validate checkpoints of the sweep with another function; return the sweep, read again.
@@ -398,8 +395,8 @@ class Sweep:
         be restored later.
 
         Validations run on Ray, which is started if necessary. Ctrl-C or SIGTERM ends them; to
-        continue, call this again. A checkpoint of the sweep that has a score of the same function,
-        with the same code and arguments, is not validated again.
+        continue, call this again. A checkpoint that has a score of the same function under the same
+        name is not validated again. Functions are told apart by their names only.
 
         Args:
             validation: A validation function, called as ``fn(checkpoint)``, or a
@@ -410,11 +407,8 @@ class Sweep:
                 all kept checkpoints. Checkpoints that no longer exist are reported.
             name: The prefix of the metrics' names: ``"robust"`` makes ``accuracy``
                 ``robust/accuracy``. By default, the name of the function.
-            cache: A folder, or a URI such as ``s3://bucket/scores``, with scores from any sweep: a
-                checkpoint with the same content, function (code and arguments) and hyperparameters
-                is not validated again. New scores are added. None: no cache.
-            replace: Whether to hide scores of another function, or of another version of it, under
-                the same name. They stay in the folder.
+            replace: Whether to hide the earlier scores under this name: of another function, or of
+                one whose code or arguments have changed since. They stay in the folder.
 
         Raises:
             tunekit.errors.ConfigError: If an argument is wrong, if none of the checkpoints is
@@ -436,7 +430,7 @@ class Sweep:
             config = ValidationConfig(config)
         newest = _reread(self)
         swept = _swept(newest, ranked_checkpoints(newest))
-        validate_later(swept, config, checkpoints, name=name, cache=cache, replace=replace)
+        validate_later(swept, config, checkpoints, name=name, replace=replace)
         return _reread(self)
 
     def to_optuna(

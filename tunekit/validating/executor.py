@@ -21,17 +21,10 @@ class Began:
 
 @dataclass(frozen=True)
 class Returned:
-    """An attempt's function has returned a value.
-
-    Attributes:
-        key: The key of the score in the cache; None without a cache.
-        cached: Whether the score was in the cache, so that the function was not called.
-    """
+    """An attempt's function has returned a value."""
 
     attempt_id: str
     value: Any
-    key: str | None = field(default=None, repr=False)
-    cached: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.exceptions import RayTaskError, TaskCancelledError
@@ -28,9 +28,6 @@ from tunekit.process_state import release_gpu_memory, undisturbed
 from tunekit.validating.context import ValidationContext, telling
 from tunekit.validating.executor import AttemptEvent, Began, Failed, Returned
 
-if TYPE_CHECKING:  # most validations have no cache, and each imports this in its own process
-    from tunekit.validating.cache import Lookup
-
 
 @dataclass(frozen=True)
 class Call:
@@ -43,7 +40,6 @@ class Call:
         checkpoint: The checkpoint.
         kwargs: The keyword arguments.
         context: The checkpoint's context.
-        lookup: Looks up the score first; None: it is not cached.
     """
 
     attempt_id: str
@@ -51,7 +47,6 @@ class Call:
     checkpoint: Any
     kwargs: dict[str, Any]
     context: ValidationContext
-    lookup: Lookup | None = None
 
     def run(self) -> Any:
         """Fetch the function and call it."""
@@ -65,7 +60,7 @@ def in_task(call: Call) -> Iterator[AttemptEvent]:
     """Validate, and yield the events; the function is fetched after the first one."""
     yield Began(call.attempt_id)
     with telling(call.context):
-        yield looked_up(call, lambda: result_of(call.attempt_id, call.run))
+        yield result_of(call.attempt_id, call.run)
 
 
 def in_trial(trainable: Any, call: Call) -> Iterator[AttemptEvent]:
@@ -99,7 +94,7 @@ class Evaluator:
             return self._evaluate(call.checkpoint, **call.kwargs)
 
         with telling(call.context):
-            yield looked_up(call, lambda: result_of(call.attempt_id, run))
+            yield result_of(call.attempt_id, run)
 
     def _build(self, fn_ref: Any) -> None:
         fn = ray.get(fn_ref)
@@ -115,22 +110,6 @@ class Evaluator:
 
 
 # The events ------------------------------------------------------------------------------------
-
-
-def looked_up(call: Call, run: Callable[[], Returned | Failed]) -> Returned | Failed:
-    """Return the cached score if there is one; otherwise run the validation.
-
-    Args:
-        call: The validation.
-        run: Runs it, as :func:`result_of` does.
-    """
-    key, known = None, None
-    if call.lookup is not None:
-        key, known = call.lookup(call.checkpoint, call.context.config)
-    if known is not None:
-        return Returned(call.attempt_id, known, key, cached=True)
-    event = run()
-    return replace(event, key=key) if isinstance(event, Returned) else event
 
 
 def result_of(attempt_id: str, call: Callable[[], Any]) -> Returned | Failed:

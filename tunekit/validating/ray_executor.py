@@ -32,9 +32,8 @@ from tunekit._ray.tuner import has_workers
 from tunekit.checks import AMOUNTS
 from tunekit.config import ValidationConfig
 from tunekit.core.room import fits, fits_in, total
-from tunekit.core.validation import Attempt, Request
+from tunekit.core.validation import Attempt
 from tunekit.core.values import described
-from tunekit.validating.cache import Lookup, ValidationCache
 from tunekit.validating.context import ValidationContext
 from tunekit.validating.executor import (
     AttemptEvent,
@@ -44,7 +43,6 @@ from tunekit.validating.executor import (
     Lost,
     Returned,
 )
-from tunekit.validating.fingerprint import fingerprint
 from tunekit.validating.process import Call, Evaluator, in_task, in_trial
 from tunekit.validating.trainer import in_workers
 
@@ -125,7 +123,6 @@ class RayExecutor(Executor):
             never.
         evaluators: The maximum number of actors; None for tasks.
         elsewhere: Whether to keep attempts out of the processes of trials.
-        lookup: Returns the cache lookup for a request; None: its score is not cached.
         idle_s: The idle seconds after which an actor ends.
         monotonic: Returns the time, in seconds.
     """
@@ -139,12 +136,10 @@ class RayExecutor(Executor):
         *,
         evaluators: int | None = None,
         elsewhere: bool = False,
-        lookup: Callable[[Request], Lookup | None] = lambda request: None,
         idle_s: float = _IDLE_S,
         monotonic: Callable[[], float] = time.monotonic,
     ):
-        self._fn, self._lookup = fn, lookup
-        self._idle_s, self._monotonic = idle_s, monotonic
+        self._fn, self._idle_s, self._monotonic = fn, idle_s, monotonic
         options = {"max_retries": 0, **ray_remote_kwargs}
         self._placed = "placement_group" in options or "scheduling_strategy" in options
         if "placement_group" not in options:
@@ -228,9 +223,8 @@ class RayExecutor(Executor):
             request.generation,
             attempt.number,
         )
-        lookup = self._lookup(request)
         kwargs = dict(request.kwargs)
-        call = Call(attempt.id, self._fn_ref, request.checkpoint, kwargs, context, lookup)
+        call = Call(attempt.id, self._fn_ref, request.checkpoint, kwargs, context)
         name = self._name or f"validate {request.trial_id}@{request.iteration}"
         process = None if host is None else actor_of(host)
         if host is not None and process is not None:
@@ -441,13 +435,11 @@ def explain(error: Exception) -> tuple[str, str | None]:
     return next(reasons, f"was lost: {type(error).__name__}"), trace
 
 
-def executor_of(config: ValidationConfig, cache: ValidationCache | None = None) -> Executor:
-    """Return the executor for validations; it looks in the cache first."""
-    own = None if cache is None else fingerprint(config.fn)
+def executor_of(config: ValidationConfig) -> Executor:
+    """Return the executor for validations."""
     return RayExecutor(
         config.fn,
         config.ray_remote_kwargs,
         evaluators=config.evaluators,
         elsewhere=config.where == "elsewhere",
-        lookup=lambda request: None if cache is None else cache.lookup(own, request.kwargs),
     )

@@ -21,7 +21,7 @@ from tunekit.extras import extra
 from tunekit.process_state import undisturbed
 from tunekit.validating.context import ValidationContext, telling, told_now
 from tunekit.validating.executor import AttemptEvent, Began, Failed, Returned
-from tunekit.validating.process import Call, looked_up, opened, outcome_of, plain, result_of
+from tunekit.validating.process import Call, opened, outcome_of, plain, result_of
 
 if TYPE_CHECKING:
     from tunekit._ray.worker_group import TrialWorkerGroup
@@ -169,9 +169,7 @@ def in_workers(trial: Any, call: Call, *, alone: bool) -> Iterator[AttemptEvent]
 
     def run() -> Returned | Failed:
         if alone:
-            event: Returned | Failed = trial.beside(
-                partial(_on_rank_0, replace(call, lookup=None)), alone=True
-            )[0]
+            event: Returned | Failed = trial.beside(partial(_on_rank_0, call), alone=True)[0]
             return event
         config = {**call.kwargs, "checkpoint": call.checkpoint}
         on_each = partial(_on_each_rank, partial(_loop_of, call.fn_ref), config, call.context)
@@ -182,7 +180,7 @@ def in_workers(trial: Any, call: Call, *, alone: bool) -> Iterator[AttemptEvent]
 
     yield Began(call.attempt_id)
     try:
-        event = looked_up(call, run)
+        event = run()
         if isinstance(event, Failed) and not trial.has_workers:
             event = replace(event, lost=True)
         yield event

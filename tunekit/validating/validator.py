@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 from ray.tune.experiment import Trial
@@ -23,9 +22,8 @@ from tunekit.core.failures import Failures, place_of
 from tunekit.core.metrics import leaves
 from tunekit.core.pool import Pool
 from tunekit.core.signatures import name_of, signature_of, still_lacks
-from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status, is_score
+from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status
 from tunekit.core.values import LeftOut
-from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import Began, Executor, Failed, Lost, Returned
 from tunekit.validating.process import received
 
@@ -75,7 +73,6 @@ class Validator:
         clock: The clock.
         emit: Called with each event, before it is acted on.
         around: The rest of the sweep; by default none, as until it begins.
-        cache: Stores the scores of complete validations.
     """
 
     #: Raises an error if Ray is gone, so that the failures that this causes are not recorded.
@@ -89,13 +86,12 @@ class Validator:
         *,
         emit: Callable[[Event], None],
         around: Around | None = None,
-        cache: ValidationCache | None = None,
     ):
         #: The pending validations.
         self.pool = Pool(max_in_flight=config.most_in_flight, max_retries=config.max_retries)
         #: Runs the attempts.
         self.executor = executor
-        self._clock, self._emit, self._cache = clock, emit, cache
+        self._clock, self._emit = clock, emit
         #: The rest of the sweep.
         self.around = around or Around()
         # The trials that the scheduler has stopped early since the last poll.
@@ -260,16 +256,7 @@ class Validator:
         """Record the value that a validation has returned."""
         value = received(event.value)
         self._warn_of_left_out(value)
-        names = self.around.judged_by.names
-        outcome = self.pool.returned(event.attempt_id, value, names, now)
-        if event.key is None or outcome is None or not outcome.validated:
-            return outcome
-        if event.cached:
-            return replace(outcome, cached=True)
-        # Without a score, another evaluation of the same checkpoint may have one.
-        if self._cache is not None and is_score(outcome.metrics, names):
-            self._cache.keep(event.key, outcome, name_of(self._fn))
-        return outcome
+        return self.pool.returned(event.attempt_id, value, self.around.judged_by.names, now)
 
     def _warn_of_left_out(self, value: Any) -> None:
         """Warn once about each metric that is too large to store."""

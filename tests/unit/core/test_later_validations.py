@@ -80,20 +80,15 @@ def test_of_several_outcomes_the_newest_score_is_shown_or_the_newest():
     assert [found[i]["status"] for i in (1, 2, 3)] == ["validated", "validated", "timed_out"]
 
 
-def test_a_newer_function_takes_a_name_over_once_it_has_a_score():
-    old = session(1, (1, "validated"))
-    failed = session(2, (1, "failed"))
-    scored = session(3, (2, "validated"))
-    heads = [
-        {**one.head, "fingerprint": f} for one, f in ((old, "f"), (failed, "g"), (scored, "g"))
-    ]
-    old, failed, scored = (
-        LaterSession(one.id, head, one.events)
-        for one, head in zip((old, failed, scored), heads, strict=True)
-    )
-    assert [one.id for one in in_force([old, failed], None)] == ["s1"]
-    assert [one.id for one in in_force([failed], None)] == ["s2"]
-    assert [one.id for one in in_force([old, failed, scored], None)] == ["s2", "s3"]
+def test_a_session_of_another_function_or_that_replaces_hides_those_before():
+    def shown(*about):
+        sessions = [LaterSession(str(n), {"time": n, "name": "new", **a}, []) for n, a in about]
+        return [one.id for one in in_force(reversed(sessions), None)]
+
+    f, g, again = {"function": "f"}, {"function": "g"}, {"function": "g", "replaces": True}
+    assert shown((1, f), (2, f)) == ["1", "2"]
+    assert shown((1, f), (2, g), (3, g)) == ["2", "3"]
+    assert shown((1, g), (2, again), (3, g), (4, {**f, "name": "old"})) == ["2", "3", "4"]
 
 
 @pytest.mark.parametrize("name", ["", " ", "a//b", "/a", "a/", "a\n", "pid", "trial_id", "done/x"])
