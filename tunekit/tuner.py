@@ -54,7 +54,6 @@ from tunekit._ray.tuner import (
 from tunekit.combinations import wrong_together
 from tunekit.config import ValidationConfig, check_config
 from tunekit.core.advice import how_to_resume
-from tunekit.core.function_code import unseeded_split
 from tunekit.core.problems import Problems
 from tunekit.distributed import (
     TrainerFactory,
@@ -226,11 +225,6 @@ class Tuner(tune.Tuner):
                 constrained=bool(config.constraints),
             )
         problems.raise_any()
-        for function in () if config is None else (trainable, config.fn):
-            split = unseeded_split(getattr(function, "train_loop_per_worker", function))
-            if split is not None:
-                logger.warning("%s", split)
-
         imported_from = import_path(trainable)
         if distributed:
             trainable = trials_of(trainable, config)

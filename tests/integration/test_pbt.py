@@ -183,21 +183,12 @@ def test_hyperband_pauses_resumes_and_stops_by_validated_accuracy(ray_cluster, t
         assert validated["training_iteration"].is_monotonic_increasing
 
 
-def optimized(config):
-    """Ends where trials exploit others; sets the learning rate of what it restores if it is told.
-
-    The optimizer is torch's; there is nothing to train.
-    """
-    torch = pytest.importorskip("torch")
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], config["lr"])
+def ends_at_an_exploit(config):
     epoch = 0
     if checkpoint := tune.get_checkpoint():
         with checkpoint.as_directory() as folder:
-            epoch, state = torch.load(f"{folder}/state.pt")
-        optimizer.load_state_dict(state)
-        for group in optimizer.param_groups if config["corrects"] else ():
-            group["lr"] = config["lr"]
-    tunekit.checkpoint_with(lambda d: torch.save((epoch, optimizer.state_dict()), d / "state.pt"))
+            epoch = int(Path(folder, "epoch").read_text())
+    tunekit.checkpoint_with(lambda folder: (folder / "epoch").write_text(str(epoch)))
     while epoch < 8:
         epoch += 1
         tune.report({"loss": epoch})
@@ -207,15 +198,11 @@ def by_learning_rate(checkpoint: tune.Checkpoint) -> dict[str, float]:
     return {"accuracy": tunekit.get_validation_context().config["lr"]}
 
 
-@pytest.mark.parametrize("corrects", [False, True])
-def test_an_optimizer_that_has_its_donors_learning_rate_is_named(
-    ray_cluster, tmp_path, caplog, corrects
-):
-    """And a clone of a checkpoint after which there is nothing left to train ends as it should."""
+def test_a_clone_of_a_checkpoint_with_nothing_left_to_train_ends(ray_cluster, tmp_path):
     results = fit(
-        optimized,
+        ends_at_an_exploit,
         tmp_path,
-        param_space={"lr": tune.uniform(0.01, 0.1), "corrects": corrects},
+        param_space={"lr": tune.uniform(0.01, 0.1)},
         tune_config=tune.TuneConfig(
             metric="accuracy",
             mode="max",
@@ -233,5 +220,3 @@ def test_an_optimizer_that_has_its_donors_learning_rate_is_named(
     assert not results.errors
     assert [result.metrics["training_iteration"] for result in results] == [8] * 4
     assert len(tunekit.load(results.experiment_path).lineage)
-    told = [record.message for record in caplog.records if "load_state_dict" in record.message]
-    assert len(told) == (not corrects), "once, not for each trial"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 from typing import Any
 
-from ray.actor import ActorHandle
 from ray.core.generated.gcs_pb2 import ActorTableData
 from ray.tune.experiment import Trial
 
@@ -34,26 +31,3 @@ def generator_in(actor: Any, name: str) -> Any:
     call = actor.__ray_call__
     call._is_generator = True  # the called function returns a generator, which Ray cannot see
     return call.options(num_returns="streaming", name=name).remote
-
-
-def ask_for_groups(trial: Trial) -> Any:
-    """Request the numbers in the parameter groups of PyTorch's optimizers in a trial's process.
-
-    Returns:
-        A reference to a list of dicts; None if the trial has no process of its own.
-    """
-    actor = actor_of(trial)
-    return actor.__ray_call__.remote(_groups) if isinstance(actor, ActorHandle) else None
-
-
-def _groups(trainable: Any) -> list[dict[str, float]]:
-    module = sys.modules.get("torch.optim")
-    if module is None:
-        return []
-    # isinstance would read an object's __class__, which a proxy may compute.
-    found = (one for one in gc.get_objects() if issubclass(type(one), module.Optimizer))
-    return [
-        {key: value for key, value in group.items() if type(value) is float}
-        for one in found
-        for group in one.param_groups
-    ]

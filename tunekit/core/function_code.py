@@ -13,23 +13,6 @@ from typing import Any
 # Keywords of calls, and any names, by which a function reports a checkpoint, or asks to be saved.
 _ASKING_KEYWORDS = frozenset({"checkpoint", "validation"})
 _ASKING_NAMES = frozenset({"should_checkpoint", "tunekit_validation"})
-# Functions that split rows at random, and the argument that makes each reproducible.
-_SPLITS = {
-    "random_split": "generator=torch.Generator().manual_seed(0)",
-    "train_test_split": "random_state=0",
-}
-# Names by which code seeds a generator.
-_SEEDING = frozenset(
-    {
-        "Generator",
-        "RandomState",
-        "default_rng",
-        "manual_seed",
-        "seed",
-        "seed_everything",
-        "set_seed",
-    }
-)
 # Packages whose code says nothing about the user's.
 _FRAMEWORKS = frozenset({"ray", "tunekit"})
 # The most functions whose code is read.
@@ -75,37 +58,6 @@ def asks_itself(cls: type) -> bool:
     """
     names = {name for code in _codes(cls) for name in _names(code)}
     return not names.isdisjoint({"should_checkpoint", "SHOULD_CHECKPOINT"})
-
-
-def unseeded_split(function: Any) -> str | None:
-    """Return a warning if a function splits rows at random without a seed; None if it does not.
-
-    Like the other functions here, it only reads names. A call that gets its generator by position,
-    or a seed from elsewhere, counts as seeded if the code names one.
-
-    Args:
-        function: The trainable, or the validation function.
-
-    Example:
-        >>> def rows(data):
-        ...     return random_split(data, [0.8, 0.2])
-        >>> print(unseeded_split(rows))
-        random_split in ... (line ...) has no seed: each process validates on other rows, and may
-        have trained on them. Pass generator=torch.Generator().manual_seed(0), or split once and
-        save the indices.
-    """
-    codes = [code for code in _codes(function) if "-packages" not in code.co_filename]
-    if not _SEEDING.isdisjoint(name for code in codes for name in _names(code)):
-        return None
-    for code in codes:
-        for name in _SPLITS.keys() & set(code.co_names):
-            if _SPLITS[name].partition("=")[0] not in _keywords(code):
-                return (
-                    f"{name} in {code.co_filename} (line {code.co_firstlineno}) has no seed: each "
-                    "process validates on other rows, and may have trained on them. Pass "
-                    f"{_SPLITS[name]}, or split once and save the indices."
-                )
-    return None
 
 
 def _names(code: CodeType) -> Iterator[str]:

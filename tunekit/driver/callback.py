@@ -54,7 +54,6 @@ from tunekit.driver.by_hand import ByHand
 from tunekit.driver.deliveries import Deliveries
 from tunekit.driver.end import Draining, SweepEnd
 from tunekit.driver.failures import FailureReports
-from tunekit.driver.optimizers import Optimizers
 from tunekit.driver.requests import Requests, receive
 from tunekit.driver.restore import Restore
 from tunekit.errors import AlreadyRunningError, ConfigError, RestoreError, TunekitError, WiringError
@@ -209,7 +208,6 @@ class ValidationCallback(tune.Callback):
         #: Runs the validations.
         self.validator = Validator(config, self.executor, self.clock, emit=self.emit)
         self._failures = FailureReports(config, self.engine)
-        self._optimizers = Optimizers(self.ancestry)
 
     def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
         """Return loggers that can log late scores: ``result.json``, TensorBoard, and yours.
@@ -444,7 +442,6 @@ class ValidationCallback(tune.Callback):
         """Record a report; called by Tune after the scheduler and before the loggers."""
         reported = self.requests.reported(trial, result)
         self._failures.reported(trial, result, self.listeners)
-        self._optimizers.reported(trial)
         self.emit(reported)
         self.validator.pool.durations.reported(trial.trial_id, self.clock.monotonic())
         self.files.reported(trial)
@@ -468,7 +465,6 @@ class ValidationCallback(tune.Callback):
         self._keep()
         at_once = controller.woken()
         self.validator.poll(at_once=at_once)
-        self._optimizers.warn()
         self.by_hand.look()
         self.files.show()
         self.actions.act()

@@ -10,7 +10,7 @@ import pytest
 from ray import tune
 
 import tunekit
-from tunekit.core.function_code import saves_only_when_asked, unseeded_split
+from tunekit.core.function_code import saves_only_when_asked
 
 
 def waits(config):
@@ -126,59 +126,3 @@ def test_helpers_in_other_modules_are_looked_at(monkeypatch):
     )
     exec(source, vars(module))
     assert not saves_only_when_asked(module.train)
-
-
-def draws(data):
-    return torch.utils.data.random_split(data, [0.8, 0.2])  # noqa: F821
-
-
-def draws_from_a_seed(data):
-    generator = torch.Generator().manual_seed(0)  # noqa: F821
-    return torch.utils.data.random_split(data, [0.8, 0.2], generator)  # noqa: F821
-
-
-def splits(data):
-    return train_test_split(data, test_size=0.2)  # noqa: F821
-
-
-def splits_from_a_seed(data):
-    return train_test_split(data, random_state=3)  # noqa: F821
-
-
-def seeds_before(config):
-    torch.manual_seed(config["trial"])  # noqa: F821
-    return draws(config)
-
-
-class Rows:
-    def setup(self, config):
-        self.rows = splits(config)
-
-
-@pytest.mark.parametrize(
-    ("function", "named"),
-    [
-        (draws, "random_split"),
-        (splits, "train_test_split"),
-        (functools.partial(draws, 1), "random_split"),
-        (Rows, "train_test_split"),
-        (draws_from_a_seed, None),
-        (splits_from_a_seed, None),
-        (seeds_before, None),
-        (waits, None),
-    ],
-)
-def test_rows_that_each_process_draws_anew_are_named(function, named):
-    told = unseeded_split(function)
-    assert (told is None) is (named is None), told
-    if named is not None:
-        assert told.startswith(f"{named} in {__file__} (line ") and "has no seed" in told
-
-
-def test_a_tuner_warns_of_rows_that_differ_between_trials(caplog):
-    config = tunekit.ValidationConfig(fn=splits)
-    tunekit.Tuner(draws, validation_config=config)
-    assert [record.message.split()[0] for record in caplog.records] == [
-        "random_split",
-        "train_test_split",
-    ]
