@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import ray
 from ray._private import worker
@@ -21,18 +21,14 @@ def cannot_grow() -> bool:
     return node is not None and bool(node.is_head())
 
 
-def ending_nodes() -> Collection[str]:
-    """Return the nodes that Ray drains, which end when nothing runs there, or at a deadline."""
-    return state.get_draining_nodes() if ray.is_initialized() else ()
+def ending_groups() -> set[str]:
+    """Return the IDs of the placement groups with a bundle on a node that Ray drains.
 
-
-def groups_on(nodes: Collection[str]) -> set[str]:
-    """Return the IDs of the placement groups that have a bundle on any of these nodes."""
-    return {
-        group
-        for group, known in state.placement_group_table(None).items()
-        if not set(nodes).isdisjoint(known["bundles_to_node_id"].values())
-    }
+    Such a node ends when nothing runs there, or at a deadline.
+    """
+    nodes = set(state.get_draining_nodes()) if ray.is_initialized() else set()
+    groups = state.placement_group_table(None) if nodes else {}
+    return {group for group, on in groups.items() if nodes & {*on["bundles_to_node_id"].values()}}
 
 
 # How long to wait for an answer, in seconds; the sweep waits meanwhile.

@@ -29,7 +29,7 @@ from ray.tune.result import DEFAULT_METRIC, TIME_THIS_ITER_S
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
-from tunekit._ray.cluster import ending_nodes, groups_on
+from tunekit._ray.cluster import ending_groups
 from tunekit._ray.functions import HAS_ASKED, can_be_resumed
 from tunekit._ray.proxies import Change
 from tunekit._ray.stoppers import ValidatedStopper, reads_metrics
@@ -83,7 +83,7 @@ class Controller:
         self._places: Callable[[], int | None] = lambda: None
         #: The trials with resources on a node that is about to end.
         self.leaving: set[str] = set()
-        self._next_look, self._ending = 0.0, frozenset[str]()
+        self._next_look = 0.0
 
     # The state of the experiment ---------------------------------------------------------------
 
@@ -179,18 +179,14 @@ class Controller:
         """Find the trials on nodes that are about to end, at most every 2 s."""
         if now < self._next_look:
             return
-        self._next_look, former = now + _LOOK_S, self._ending
-        tune, self._ending = self._tune, frozenset(ending_nodes())
+        self._next_look, tune = now + _LOOK_S, self._tune
         self.leaving.clear()
-        if not self._ending:
-            return
-        if self._ending - former:  # no trial may start in an actor that is cached there
-            tune._cleanup_cached_actors(force_all=True)
-        groups = groups_on(self._ending)
-        for trial, actor in tune._trial_to_actor.items():
-            acquired: Any = tune._actor_manager.get_actor_resources(actor)
-            if acquired is not None and acquired.placement_group.id.hex() in groups:
-                self.leaving.add(trial.trial_id)
+        if groups := ending_groups():
+            tune._cleanup_cached_actors(force_all=True)  # no trial may start in one there
+            for trial, actor in tune._trial_to_actor.items():
+                acquired: Any = tune._actor_manager.get_actor_resources(actor)
+                if acquired is not None and acquired.placement_group.id.hex() in groups:
+                    self.leaving.add(trial.trial_id)
 
     @property
     def reuses_actors(self) -> bool:
