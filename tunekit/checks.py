@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
-from ray import train
+from ray import cloudpickle, train
 
 from tunekit.core.constraints import Constraint
 from tunekit.core.problems import Problems, shown
 from tunekit.core.signatures import call_of, is_built, kind_of, never_takes, signature_of
-from tunekit.picklable import LARGE, culprit_in, pickled_size
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +22,9 @@ WHERE = ("auto", "trial", "elsewhere")
 AMOUNTS = frozenset(
     {"num_cpus", "num_gpus", "memory", "resources", "max_retries", "scheduling_strategy"}
 )
+
+# Bytes above which Ray itself warns of a remote function (``FUNCTION_SIZE_WARN_THRESHOLD``).
+_LARGE = 10**7
 
 _VALIDATE = "Pass a function like `def validate(checkpoint, **kwargs) -> dict`."
 
@@ -149,15 +151,41 @@ def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems
         )
 
 
+class _Counter:
+    """A file that keeps only the size of its contents, which may be large."""
+
+    size = 0
+
+    def write(self, data: Any) -> None:
+        self.size += memoryview(data).nbytes
+
+
+def pickled_size(thing: Any) -> int | Exception:
+    """Return the size of an object's pickle in bytes, or the exception if it has none.
+
+    As in Ray, buffers are not copied into the pickle.
+
+    Example:
+        >>> pickled_size(bytes(10**6)) > 10**6
+        True
+    """
+    file = _Counter()
+    try:
+        cloudpickle.CloudPickler(file, protocol=5, buffer_callback=file.write).dump(thing)
+    except Exception as error:  # its parts may raise anything
+        return error
+    return file.size
+
+
 def _check_picklable(name: str, value: Any, problems: Problems) -> None:
     size = pickled_size(value)
     if isinstance(size, Exception):
         problems.add(
-            f"{name}={shown(value)} cannot be sent to the processes that validate: "
-            f"{culprit_in(value, name)} ({type(size).__name__}: {size}). Create it inside the "
-            "function, or with evaluators=n in __init__ of a class."
+            f"{name}={shown(value)} cannot be sent to the processes that validate "
+            f"({type(size).__name__}: {size}). ray.util.inspect_serializability shows which part; "
+            "create that inside the function, or with evaluators=n in __init__ of a class."
         )
-    elif size > LARGE:
+    elif size > _LARGE:
         logger.warning(
             "%s takes %d MB with the objects that it uses; all of it is sent to the processes that "
             "validate and saved with the sweep. Load the objects inside the function, or with "
