@@ -196,7 +196,7 @@ def search(site: Site, tab: Tab, words: str) -> list[tuple[str, str]]:
     [
         ("sigterm", "guide/restoring.html", "ctrl-c-and-sigterm"),
         ("time budget", "guide/restoring.html", "a-time-budget"),
-        ("ray data", "guide/expensive-validation.html", "with-ray-data"),
+        ("ray data", "guide/resources.html", "with-ray-data"),
         ("worker group startup", "torchtrainer.html", "the-worker-group-startup-timed-out-after"),
     ],
 )
