@@ -2,19 +2,21 @@
 
     python scripts/bench_inline.py                       # all whose packages are installed
     python scripts/bench_inline.py --names pytorch pytorch-fifo --repeats 5
+    python scripts/bench_inline.py --reuse               # also with reuse_actors=True in both
 
 The programs are
 
 - those of docs/frameworks;
-- four variants of the PyTorch program: without a scheduler, under population based training, with
-  training and validation sharing a single logical GPU, and with reused actors in stock Tune, too;
+- three variants of the PyTorch program: without a scheduler, under population based training, and
+  with training and validation sharing a single logical GPU;
 - the README's example, on one and on four logical CPUs;
 - the demonstration, compared with inline validation at each epoch and at the epochs where ASHA
   decides;
 - population based training on the demonstration's digits.
 
 Each run is a separate process with its own Ray, measured from its start to its end: imports, Ray,
-training, validation. With tunekit, all settings have their defaults.
+training, validation. With tunekit, all settings have their defaults. With ``--reuse``, a second
+table has the programs whose trials can share processes, with ``reuse_actors=True`` in both.
 
 The script prints the medians of the seconds, their ratio, and the ratio of each pair. It prints the
 same for the CPU seconds, which other programs on the machine disturb less; for the iterations
@@ -43,6 +45,8 @@ PBT = (
     'time_attr="training_iteration", perturbation_interval=2, '
     'hyperparam_mutations={"lr": tune.loguniform(1e-4, 1e-1)})'
 )
+# Their trials cannot run in the process of another one; start-up has only one trial.
+NOT_RESET = ("trainable_class", "rllib", "digits-pbt", "start-up")
 GPU = "import ray; ray.init(num_gpus=1)\n"
 # Prints the seconds to the first report, from fit() and from the program's start.
 START = """
@@ -139,14 +143,12 @@ print(results.get_dataframe()[["config/lr", "training_iteration"]].to_string(ind
 
 
 def changed(program: Path, kind: str) -> str:
-    """Return the PyTorch program with another scheduler, with reuse, or with a GPU to share."""
+    """Return the PyTorch program with another scheduler, or with a GPU to share."""
     text = program.read_text()
     if kind == "fifo":
         return text.replace(f"        {ASHA},\n", "")
     if kind == "pbt":
         return text.replace(ASHA, PBT)
-    if kind == "reuse":
-        return text.replace(ASHA, f"{ASHA}, reuse_actors=True")
     text = text.replace("    train,\n", '    tune.with_resources(train, {"cpu": 1, "gpu": 1}),\n')
     return GPU + text.replace("fn=validate", 'fn=validate, ray_remote_kwargs={"num_gpus": 1}')
 
@@ -188,13 +190,26 @@ def programs(folder: Path) -> dict[str, tuple[Path, Path]]:
         **{f"digits-{at}": (DIGITS_INLINE.format(at=at), DIGITS) for at in ("epochs", "rungs")},
     }
     if both := found.get("pytorch"):
-        for kind in ("fifo", "pbt", "gpu", "reuse"):
+        for kind in ("fifo", "pbt", "gpu"):
             texts[f"pytorch-{kind}"] = tuple(changed(program, kind) for program in both)
     for name, (inline, ours) in texts.items():
         found[name] = folder / f"{name}-inline.py", folder / f"{name}-tunekit.py"
         for path, text in zip(found[name], (inline, ours), strict=True):
             path.write_text(text)
     return found
+
+
+def reusing(found: dict[str, tuple[Path, Path]], folder: Path) -> dict[str, tuple[Path, Path]]:
+    """Return the programs whose trials can share processes, changed so that they do."""
+    changed = {}
+    for name, both in found.items():
+        texts = [path.read_text() for path in both]
+        if name in NOT_RESET or not all("tune.TuneConfig(" in text for text in texts):
+            continue
+        changed[f"{name}, reused"] = folder / f"{name}-inline-r.py", folder / f"{name}-tunekit-r.py"
+        for path, text in zip(changed[f"{name}, reused"], texts, strict=True):
+            path.write_text(text.replace("tune.TuneConfig(", "tune.TuneConfig(reuse_actors=True, "))
+    return changed
 
 
 class Cpu:
@@ -270,37 +285,41 @@ def compare(name: str, found: list[list[float]]) -> float:
     return ours / inline
 
 
-def main() -> None:
-    asked = harness.arguments(__doc__, names=[""], repeats=3)
+def compare_all(chosen: dict[str, tuple[Path, Path]], repeats: int) -> None:
+    """Run programs in turn and print a table of them."""
     ratios = []
-    with tempfile.TemporaryDirectory() as folder:
-        print(f"{'program':36} {'inline':>7} {'tunekit':>8} {'ratio':>6}  ratio of each pair")
-        for name, both in programs(Path(folder)).items():
-            if any(asked.names) and name not in asked.names:
-                continue
-            start = name == "start-up"
-            try:
-                found = harness.in_turn(both, started if start else measured, asked.repeats)
-            except RuntimeError as error:
-                print(
-                    f"{name} is left out, it {str(error).splitlines()[0]}: ...{str(error)[-200:]}"
-                )
-                continue
-            names = (
-                ("from the Tuner", "whole")
-                if start
-                else ("seconds", "CPU", "iterations", "exploits")
-            )
-            each = [
-                compare(f"{name}: {what}", values)
-                for n, what in enumerate(names)
-                if all(map(sum, values := [[run[n] for run in found[one]] for one in both]))
-            ]
-            if not start:
-                ratios.append(each[0])
+    print(f"{'program':36} {'inline':>7} {'tunekit':>8} {'ratio':>6}  ratio of each pair")
+    for name, both in chosen.items():
+        start = name == "start-up"
+        try:
+            found = harness.in_turn(both, started if start else measured, repeats)
+        except RuntimeError as error:
+            print(f"{name} is left out, it {str(error).splitlines()[0]}: ...{str(error)[-200:]}")
+            continue
+        names = (
+            ("from the Tuner", "whole") if start else ("seconds", "CPU", "iterations", "exploits")
+        )
+        each = [
+            compare(f"{name}: {what}", values)
+            for n, what in enumerate(names)
+            if all(map(sum, values := [[run[n] for run in found[one]] for one in both]))
+        ]
+        if not start:
+            ratios.append(each[0])
     if ratios:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         print(f"{'geometric mean':36} {'':7} {'':8} {mean:6.2f}")
+
+
+def main() -> None:
+    asked = harness.arguments(__doc__, names=[""], repeats=3, reuse=False)
+    with tempfile.TemporaryDirectory() as folder:
+        found = programs(Path(folder))
+        if any(asked.names):
+            found = {name: both for name, both in found.items() if name in asked.names}
+        compare_all(found, asked.repeats)
+        if asked.reuse:
+            compare_all(reusing(found, Path(folder)), asked.repeats)
 
 
 if __name__ == "__main__":

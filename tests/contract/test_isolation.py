@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from ray.tune.schedulers import (
 )
 
 import tunekit
-from tests.sweeps import sweep
+from tests.sweeps import Counting, sweep
 from tunekit._ray.tuner import settings_of
 
 LENGTH = 9
@@ -102,3 +103,31 @@ def test_a_trial_begins_with_its_own_network(tmp_path, base, on_pending):
     if base != "pbt":  # where clones continue with their donors' weights
         best = max(ran.trials, key=lambda trial: trial.last_result.get("accuracy", 0.0))
         assert best.config["rate"] == max(RATES)
+
+
+@pytest.mark.parametrize(
+    ("start_s", "trials", "reuses", "advised"),
+    [
+        (5.0, 6, False, True),
+        (5.0, 6, True, False),
+        (0.1, 6, False, False),
+        (5.0, 2, False, False),  # each has a slot of its own
+    ],
+)
+def test_a_sweep_that_has_mostly_started_processes_says_what_would_save_that(
+    tmp_path, caplog, start_s, trials, reuses, advised
+):
+    with caplog.at_level(logging.INFO, logger="tunekit"):
+        sweep(
+            tmp_path,
+            FIFOScheduler(),
+            trainable=Counting,
+            trials=trials,
+            slots=2,
+            reuse_actors=reuses,
+            training_s=lambda trial, method: {"start": start_s, "train": 1.0}.get(method, 0.0),
+        )
+    said = [text for text in caplog.messages if "reuse_actors=True" in text]
+    assert len(said) == advised
+    if advised:  # 4 of 6 starts of 5 s
+        assert "took 20 of the" in said[0]

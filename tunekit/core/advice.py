@@ -91,6 +91,31 @@ def no_room(trial_id: str, *, trials: int) -> str:
     )
 
 
+def slow_starts(avoidable_s: float, total_s: float) -> str | None:
+    """Return how to save the starts of processes; None if that saves at most a tenth of the time.
+
+    Args:
+        avoidable_s: The seconds that reused processes would save.
+        total_s: The seconds in which trials started or trained.
+
+    Example:
+        >>> slow_starts(3.0, 30.0)
+        >>> print(slow_starts(12.4, 30.0))
+        Starting a process for each trial took 12 of the 30 seconds that trials ran.
+        TuneConfig(reuse_actors=True) would save them, on one condition: a function must keep no
+        state in its process, and a class needs a reset_config that replaces everything that depends
+        on the configuration.
+    """
+    if avoidable_s <= 0.1 * total_s:
+        return None
+    return (
+        f"Starting a process for each trial took {avoidable_s:.0f} of the {total_s:.0f} seconds "
+        "that trials ran. TuneConfig(reuse_actors=True) would save them, on one condition: a "
+        "function must keep no state in its process, and a class needs a reset_config that "
+        "replaces everything that depends on the configuration."
+    )
+
+
 def unknown_metric(
     missing: Sequence[str], validated: Collection[str], result: Mapping[str, Any]
 ) -> str:

@@ -22,7 +22,7 @@ from tunekit._ray.controller import Controller, fail_for_good
 from tunekit._ray.progress import Display
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import ValidationConfig, check_config
-from tunekit.core.advice import how_to_resume
+from tunekit.core.advice import how_to_resume, slow_starts
 from tunekit.core.commands import (
     Ask,
     Cancel,
@@ -546,6 +546,10 @@ class ValidationCallback(tune.Callback):
         self.has_ended = self.controller is not None and self._end.has_ended
         self._draining.broken_off()
         self.validator.close()
+        if self.has_ended and self.controller and not self.controller.reuses_actors:
+            starts = self.waiting.starts
+            if advice := slow_starts(starts.avoidable_s, starts.total_s):
+                logger.info("%s", advice)
         self._close(finished=self.has_ended)
 
     def break_off(self) -> None:

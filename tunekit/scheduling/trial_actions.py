@@ -95,7 +95,7 @@ class TrialActions:
         """Carry out the next action of each trial that needs one."""
         now, held = self.clock.monotonic(), []
         self.controller.look_at_nodes(now)
-        for trial in self.controller.starting() if self.waiting.shares.apart else ():
+        for trial in self.controller.starting():
             self._starting(trial.trial_id, now)
         for trial_id in self.validator.lost():
             one = self._proxies.open.get(trial_id)
