@@ -296,7 +296,7 @@ def run_exchanging(ran: Ran, folder: Path, make: Callable[[], tuple[Searcher, Se
             controller._search_alg = SearchGenerator(as_in_a_tuner(alg))
             controller._search_alg.restore_from_dir(str(saved))
             validation.deliveries.searcher = ValidatedSearcher.within(Controller(controller))
-            validation.deliveries.searcher.attach(validation.validator.poll, (), ())
+            validation.deliveries.searcher.attach(validation.validator.poll, ())
             exchanged += 1
     assert exchanged > 3
     return base

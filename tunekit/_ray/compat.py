@@ -59,7 +59,6 @@ NEEDED = {
         "_set_trial_status stop_trial _unstage_trial_with_resources _update_trial_queue "
         "_used_resources_string _wrapped"
     ),
-    "ray.tune.experiment.config_parser": "_create_trial_from_spec",
     "ray.tune.experiment.trial": "_TemporaryTrialState",
     "ray.tune.experiment.trial:Trial": (
         "get_json_state handle_error init_local_path is_saving latest_checkpoint_result "
@@ -80,7 +79,6 @@ NEEDED = {
     ),
     "ray.tune.registry": "get_trainable_cls",
     "ray.tune.search": "SearchAlgorithm._finished",
-    "ray.tune.search.variant_generator": "format_vars",
     "ray.tune.trainable.function_trainable": "FunctionTrainable.save_checkpoint wrap_function",
     "ray.tune.trainable.metadata": "_TrainingRunMetadata.update_metric",
     "ray.tune.trainable.trainable": "_DICT_CHECKPOINT_FILE_NAME",

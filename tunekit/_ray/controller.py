@@ -75,8 +75,6 @@ class Controller:
         self._asked: set[str] = set()
         # The trials that start before all others that wait for resources.
         self._first: set[Trial] = set()
-        #: The trials that were added by hand, which the search algorithm does not count.
-        self.added: Collection[str] = ()
         # The actors that paused trials keep, to continue in them.
         self._kept: dict[Trial, Any] = {}
         # Returns how many trials may have a process at once.
@@ -127,8 +125,7 @@ class Controller:
     @property
     def to_come(self) -> int:
         """Return how many trials the search algorithm has still to create; 0 if unknown."""
-        made = len(self._tune.get_trials()) - len(self.added)
-        return max(0, self._tune.search_alg.total_samples - made)
+        return max(0, self._tune.search_alg.total_samples - len(self._tune.get_trials()))
 
     def promised(self) -> Iterator[Mapping[str, float]]:
         """Yield the resources of each trial whose actor was requested and has not started.
@@ -245,28 +242,6 @@ class Controller:
             self._tune.pause_trial(trial, should_checkpoint=save)
         if for_validations:
             self._tune._cleanup_cached_actors(force_all=True)
-
-    def can_withhold(self, trial: Trial) -> bool:
-        """Return whether a trial has not begun to start."""
-        return trial.status == Trial.PENDING and not has_starting_actor(self._tune, trial)
-
-    def withhold(self, trial: Trial) -> None:
-        """Pause a trial that has not begun to start."""
-        _withdraw(self._tune, trial)
-        self.set_status(trial, Trial.PAUSED)
-
-    def excuse_idleness(self) -> None:
-        """Keep Tune from warning that no trial runs."""
-        self._tune._insufficient_resources_manager._no_running_trials_since = -1
-
-    def searched(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the flat names of searched hyperparameters: of any trial, and of every trial."""
-        names = [frozenset(trial.evaluated_params or ()) for trial in self._tune.get_trials()]
-        return frozenset().union(*names), frozenset.intersection(*names)
-
-    def add(self, trial: Trial) -> None:
-        """Add a trial, as the search algorithm does."""
-        self._tune.add_trial(trial)
 
     @property
     def is_full(self) -> bool:

@@ -9,7 +9,7 @@ a proxy are kept until the trial itself can follow.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -185,10 +185,8 @@ class Proxy:
 
     def is_finished(self) -> bool:
         # An ended trial can be cloned while it has a visible checkpoint, but cannot be overwritten,
-        # as PBT would when it gets its result. A trial that is paused by hand would be cloned into
-        # the same trials repeatedly.
+        # as PBT would when it gets its result.
         ended = self.phase is Desired.ENDED or self.status == Trial.ERROR
-        ended = ended or self._proxies.paused_by_hand(self.trial_id)
         return ended or (self.judging and self.doing is Actual.ENDED)
 
     @property
@@ -329,10 +327,6 @@ class Proxies:
         self.by_id: dict[str, Proxy] = {}
         #: The trials that may need an action.
         self.open: dict[str, Proxy] = {}
-        #: The trials that a restored scheduler does not see until their addition is replayed.
-        self.unknown: set[str] = set()
-        #: Returns whether a trial is paused by hand.
-        self.paused_by_hand: Callable[[str], bool] = lambda trial_id: False
         # The proxies that the scheduler has just changed, or whose checkpoint it has read.
         self._touched: dict[str, Proxy] = {}
         # The trials that it may start or resume, by their positions in Tune's list of trials.
@@ -421,7 +415,6 @@ class ProxyController:
         stopped: Called with a trial that the scheduler stops other than by its decision on a
             result.
         idle: Returns whether no trial runs or is about to run, and no validation is pending.
-        unknown: The trials that the scheduler does not see yet.
     """
 
     def __init__(
@@ -431,10 +424,9 @@ class ProxyController:
         *,
         stopped: Callable[[Proxy], None],
         idle: Callable[[], bool],
-        unknown: Collection[str] = (),
     ):
         self.wrapped, self._proxy_of = wrapped, proxy
-        self._stopped, self.idle, self._unknown = stopped, idle, unknown
+        self._stopped, self.idle = stopped, idle
         self._trials: list[Proxy] = []
         self._as_of: tuple[int, Trial | None] = (0, None)
 
@@ -444,7 +436,7 @@ class ProxyController:
         as_of = (len(trials), trials[-1] if trials else None)
         if as_of != self._as_of:
             self._trials, self._as_of = [self._proxy_of(trial) for trial in trials], as_of
-        return [one for one in self._trials if one.trial_id not in self._unknown]
+        return list(self._trials)
 
     def with_only(self, trials: Callable[[], list[Proxy]]) -> Any:
         """Return a controller that shows only some trials to a scheduler."""

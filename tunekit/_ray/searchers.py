@@ -72,22 +72,4 @@ def parameter_of(name: str, domain: Any) -> Parameter | None:
     if isinstance(domain, Integer) and step in (None, 1):
         high -= 1  # Tune's own upper bound is exclusive, unless values are rounded
     kind = INT if isinstance(domain, Integer) else FLOAT
-    return Parameter(name, kind, low, high, isinstance(sampler, LogUniform), step=step)
-
-
-def fitting(domain: Any, value: Any) -> list[Any]:
-    """Return a recorded value as a value of a domain, in a list; empty if it is not one.
-
-    All values are in the domain of a function, and in that of a constant.
-
-    Example:
-        >>> from ray import tune
-        >>> fitting(tune.choice([(8, 8), 4]), [8, 8]), fitting(tune.choice([1]), True)
-        ([(8, 8)], [])
-        >>> fitting(tune.randint(1, 5), 4), fitting(tune.randint(1, 5), 5)
-        ([4], [])
-        >>> fitting(tune.quniform(0, 1, 0.25), 0.75), fitting(tune.quniform(0, 1, 0.25), 0.7)
-        ([0.75], [])
-    """
-    known = parameter_of("", domain)
-    return [value] if known is None else known.fitting(value)
+    return Parameter(name, kind, low, high, isinstance(sampler, LogUniform))

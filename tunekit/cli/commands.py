@@ -19,7 +19,7 @@ from typing import Any
 import click
 import ray
 
-from tunekit._ray.storage import absolute, storage_at
+from tunekit._ray.storage import absolute
 from tunekit.cli.best import best_as_data, best_as_text, front_as_text
 from tunekit.cli.evaluations import scores_as_data, scores_as_text
 from tunekit.cli.layout import terminal_width, width_of_output
@@ -33,9 +33,8 @@ from tunekit.core.words import number, printable
 from tunekit.demo.command import demo
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.evaluation.following import follow
-from tunekit.journal.experiments import no_sweep, sweeps_below
 from tunekit.journal.lock import TAKE_OVER
-from tunekit.journal.requests import Request, ask, in_words
+from tunekit.journal.stop_requests import ask_to_stop
 from tunekit.log import shown
 from tunekit.reading.sweep import Sweep, load
 from tunekit.tuner import Tuner
@@ -403,14 +402,12 @@ _LEADS_TO = '<meta http-equiv="refresh" content="0; url={0}"><a href="{0}">Open 
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="The port; by default 7007, or any free one."
 )
-@click.option("--control", is_flag=True, help="Allow pages to stop, pause and add trials.")
 @_option("--host", default="127.0.0.1", help="The name or address to listen on.")
 @_goal
 @click.option("--open", "show", is_flag=True, help="Show it in the browser.")
 def serve(
     paths: list[str],
     port: int | None,
-    control: bool,
     host: str,
     show: bool,
     **goal: str | None,
@@ -419,10 +416,9 @@ def serve(
 
     A PATH is a sweep's folder, or a folder with sweeps below it, or a URI; sweeps that start there
     later appear, too. The page is the report, kept up to date. The server does not start Ray, and
-    writes nothing unless --control is set: each trial then has buttons that stop, pause, continue
-    or copy it. Open the printed address, with its token; set TUNEKIT_SERVE_TOKEN for a token that
-    stays the same. For access from other machines, pass --host with the name or address that they
-    use.
+    writes nothing. Open the printed address, with its token; set TUNEKIT_SERVE_TOKEN for a token
+    that stays the same. For access from other machines, pass --host with the name or address that
+    they use.
 
     \b
     Examples:
@@ -442,102 +438,38 @@ def serve(
                 page.write_text(_LEADS_TO.format(escape(address)))
                 Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
 
-        serve_pages(paths, host=host, port=port, control=control, ready=ready, **goal)
-
-
-_trial = click.option("--trial", metavar="ID", required=True, help="The trial.")
+        serve_pages(paths, host=host, port=port, ready=ready, **goal)
 
 
 @tunekit.command(short_help="End a trial of a running sweep.")
 @_path
-@_trial
+@click.option("--trial", metavar="ID", required=True, help="The trial.")
 def stop(path: str, trial: str) -> None:
     """End a trial of a running sweep, in the middle of an iteration.
 
     Its pending validations still count: the scheduler and the searcher get its last score, and then
     its end. The driver, or that of a restored sweep, acts within a second or after its current
-    step. If it refuses the request, the exit code is 1, and the message says what is possible.
+    step.
 
     \b
     Examples:
       tunekit stop ~/ray_results/digits --trial 4f1c_00003
     """
-    _ask(path, Request("stop", trial))
-
-
-@tunekit.command(short_help="Pause a trial of a running sweep, and release its resources.")
-@_path
-@_trial
-def pause(path: str, trial: str) -> None:
-    """Pause a trial of a running sweep: it saves at its next report, and releases its resources.
-
-    Only tunekit continue resumes it. The scheduler may still stop it.
-
-    \b
-    Examples:
-      tunekit pause ~/ray_results/digits --trial 4f1c_00003
-    """
-    _ask(path, Request("pause", trial))
-
-
-@tunekit.command("continue", short_help="Resume a trial that was paused by hand.")
-@_path
-@_trial
-def continue_trial(path: str, trial: str) -> None:
-    """Resume a trial of a running sweep that was paused by hand.
-
-    \b
-    Examples:
-      tunekit continue ~/ray_results/digits --trial 4f1c_00003
-    """
-    _ask(path, Request("continue", trial))
-
-
-@tunekit.command(short_help="Add a trial with these hyperparameters to a running sweep.")
-@_path
-@click.option(
-    "--config",
-    metavar="JSON",
-    required=True,
-    callback=lambda ctx, own, text: _parsed(text),
-    help="A value for each searched hyperparameter, nested as in param_space or by flat name.",
-)
-def add(path: str, config: dict[str, Any]) -> None:
-    """Add a trial with these hyperparameters to a running sweep.
-
-    It starts as soon as there are resources for it. The scheduler ranks it like any other trial;
-    the searcher does not learn from it.
-
-    \b
-    Examples:
-      tunekit add ~/ray_results/digits --config '{"lr": 0.003, "net/width": 64}'
-    """
-    _ask(path, Request("add", config=config))
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    """Return the hyperparameters in a text of JSON."""
+    sweep = load(path)
+    trials = sweep.timeline.trials
+    left = [one.trial_id for one in trials.values() if one.ended is None and not one.by_hand]
+    if trial not in left:
+        why = "has ended" if trial in trials else "is not in this sweep"
+        named = ", ".join(left) or "none"
+        what = [f"trial {trial} {why}. Trials that can be stopped: {named}."]
+        raise ConfigError("tunekit stop", what)
+    assert sweep.filesystem is not None  # it was read from a folder
     try:
-        found = json.loads(text)
+        recorded = ask_to_stop(sweep.filesystem, sweep.path, trial)
     except ValueError as error:
-        raise click.BadParameter(f"it is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise click.BadParameter('it is not a JSON object, such as {"lr": 0.003}')
-    return found
-
-
-def _ask(path: str, request: Request) -> None:
-    """Send a request to the driver of a running sweep, and print the answer."""
-    where, (filesystem, home) = f"tunekit {request.action}", storage_at(path, None)
-    if not sweeps_below(filesystem, home, deep=0):
-        raise ConfigError(where, [f"path={path!r} {no_sweep(filesystem, home, path)}"])
-    try:
-        answer = ask(filesystem, home, request)
-    except ValueError as error:
-        raise ConfigError(where, [f"{error}. See its state: tunekit status."]) from error
-    if answer and answer.refused:
-        raise _Failed(in_words(answer))
-    click.echo(printable(in_words(answer)))
+        raise ConfigError("tunekit stop", [f"{error}. See its state: tunekit status."]) from error
+    said = "is stopped." if recorded else "will be stopped at the end of the driver's current step."
+    click.echo(printable(f"Trial {trial} {said}"))
 
 
 @tunekit.command(short_help="Continue a sweep that was killed or interrupted.")

@@ -185,9 +185,8 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
     trials += f"; {stopped} stopped by the scheduler" if stopped else ""
     exploits = status["exploits"]
     trials += f"; {exploits} exploit{'s' * (exploits != 1)}" if exploits else ""
-    for what in ("paused", "stopped"):
-        asked = sum(row["by_hand"] == what for row in ranking)
-        trials += f"; {asked} {what} by hand" if asked else ""
+    by_hand = sum(row["by_hand"] for row in ranking)
+    trials += f"; {by_hand} stopped by hand" if by_hand else ""
     lines += [("trials", trials), ("validations", _kinds(status["validations"]))]
     for name, later in status["later"].items():
         by = f"{name}: {_kinds(later['validations'])}, by {later['function']}"
@@ -308,7 +307,7 @@ def _as_of(status: Mapping[str, Any], kind: str) -> str:
 
 def _shown_status(status: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     if row["by_hand"]:
-        return f"{row['by_hand']} by hand"
+        return "stopped by hand"
     return "stopped" if row["stopped"] else _as_of(status, row["status"])
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tunekit.core.delivery import Scored
-from tunekit.core.events import Asked
 from tunekit.core.validation import Outcome, Request
 
 
@@ -44,10 +43,10 @@ class Cancel:
 
 
 @dataclass(frozen=True)
-class CarryOut:
-    """Carry out a manual request."""
+class Stop:
+    """Stop a trial that a user stops by hand."""
 
-    asked: Asked
+    trial_id: str
 
 
 @dataclass(frozen=True)
@@ -99,5 +98,5 @@ class Deliver:
 
 
 Command: TypeAlias = (
-    Ask | Validate | Cancel | CarryOut | Fold | NoteFailure | PassOver | Notify | Deliver
+    Ask | Validate | Cancel | Stop | Fold | NoteFailure | PassOver | Notify | Deliver
 )

@@ -14,17 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from tunekit.core.backlog import Backlog
-from tunekit.core.by_hand import State
 from tunekit.core.commands import (
     Ask,
     Cancel,
-    CarryOut,
     Command,
     Deliver,
     Fold,
     NoteFailure,
     Notify,
     PassOver,
+    Stop,
     Validate,
 )
 from tunekit.core.constraints import Constraint, standing_for
@@ -83,7 +82,6 @@ class TrialRecord:
         ended: The requests that have ended and whose scores are not delivered.
         spare: The newest score that decided nothing.
         extremes: Its least and its greatest score so far, by the metrics to judge by.
-        paused: Whether it is paused by hand.
         stopped: Whether it was stopped by hand, and has not ended.
     """
 
@@ -97,7 +95,6 @@ class TrialRecord:
     ended: list[Request] = field(default_factory=list)
     spare: Outcome | None = None
     extremes: dict[str, tuple[float, float]] = field(default_factory=dict)
-    paused: bool = False
     stopped: bool = False
 
 
@@ -183,9 +180,6 @@ class Engine:
         self.ancestry = Ancestry()
         #: The scores to deliver to the scheduler.
         self.delivery = Delivery(counts=self._can_be_judged, merged=self.merged)
-        #: The manual requests that were answered, and the trials that were added by them.
-        self.answered: set[str] = set()
-        self.added: set[str] = set()
         #: The trials that the scheduler stopped early, in order.
         self.rejected: dict[str, None] = {}
         self._selection = Selection(when)
@@ -263,9 +257,10 @@ class Engine:
             case Reminded() | Decided():
                 self._decide(event)
             case Asked():
-                self._answer(event)
+                self.record(event.trial_id).stopped = True
+                self._commands.append(Stop(event.trial_id))
             case TrialEnded():
-                self._let_go_of(event.trial_id)
+                self.record(event.trial_id).stopped = False
                 self._require_last(event.trial_id)
                 self.delivery.complete(event.trial_id)
                 if event.removed:
@@ -280,7 +275,7 @@ class Engine:
                 self.delivery.reopen(event.trial_id)
             case TrialErrored():
                 self.record(event.trial_id).failed = False
-                self._let_go_of(event.trial_id)
+                self.record(event.trial_id).stopped = False
                 self.delivery.forget(event.trial_id)
             case Exploited():
                 trial_id, generation, path = event.trial_id, event.generation, event.checkpoint
@@ -454,27 +449,10 @@ class Engine:
         del record.unlogged[: len(due)]
         return due
 
-    def _answer(self, event: Asked) -> None:
-        self.answered.add(event.request)
-        if event.refused:
-            return
-        if event.action == "add":
-            self.added.add(event.trial_id)
-        else:
-            record = self.record(event.trial_id)
-            record.paused = event.action == "pause"
-            record.stopped = event.action == "stop"
-        self._commands.append(CarryOut(event))
-
-    def _let_go_of(self, trial_id: str) -> None:
-        """Forget the manual requests for a trial that has ended or was stopped by its scheduler."""
-        record = self.record(trial_id)
-        record.paused = record.stopped = False
-
     def _decide(self, event: ScoreDelivered | Reminded | Decided) -> None:
         if event.decision == _STOP:
             self.delivery.close(event.trial_id)
-            self._let_go_of(event.trial_id)
+            self.record(event.trial_id).stopped = False
             if not (isinstance(event, ScoreDelivered) and event.finished):
                 self.rejected[event.trial_id] = None
                 self._commands.append(Cancel(event.trial_id))
@@ -499,17 +477,10 @@ class Engine:
         scored = {name for record in self.trials.values() for name in record.extremes}
         return {name for name in self.required if name in self.history.names} - scored
 
-    def state_by_hand(self, trial_id: str) -> State:
-        """Return the state of a trial, as far as manual requests depend on it."""
-        record = self.record(trial_id)
-        if record.stopped or self.delivery.completed(trial_id) or self.delivery.closed(trial_id):
-            return State.ENDED
-        return State.PAUSED if record.paused else State.ACTIVE
-
-    @property
-    def paused_by_hand(self) -> list[str]:
-        """Return the trials that are paused by hand."""
-        return [trial_id for trial_id, record in self.trials.items() if record.paused]
+    def can_stop(self, trial_id: str) -> bool:
+        """Return whether a trial can be stopped by hand: it has not ended, and is not about to."""
+        over = self.delivery.completed(trial_id) or self.delivery.closed(trial_id)
+        return not (over or self.record(trial_id).stopped)
 
     def best(self, trial_id: str) -> float | None:
         """Return a trial's best score so far (larger is better); None if it has none."""
@@ -572,8 +543,8 @@ class Engine:
         kept = {for_validation(one) for one in self.backlog.owed | self.backlog.unfinished}
         for trial_id, record in self.trials.items():
             kept |= {for_validation(one.id) for one in record.ended}
-            if (record.paused or record.stopped) and self.delivery.completed(trial_id):
-                yield f"trial {trial_id} has ended, and is to be paused or stopped by hand"
+            if record.stopped and self.delivery.completed(trial_id):
+                yield f"trial {trial_id} has ended, and is to be stopped by hand"
             pending = self.delivery.pending(trial_id)
             needed = {for_validation(one.id): one.path for one in pending}
             if record.clone is not None:

@@ -21,7 +21,7 @@ of the type, ``time`` is in seconds since the epoch.
 ``failed``     a trial failed; Tune may restart it
 ``retried``    the trial restarts
 ``errored``    it failed for good
-``asked``      a user has asked to stop, pause, continue or add a trial, by hand
+``asked``      a user stops a trial by hand
 ``expired``    the time budget is used up
 ``exploited``  a trial is overwritten with a checkpoint
 ``snapshot``   the state of the whole sweep as of this line is in a file
@@ -37,7 +37,7 @@ A checkpoint is named by its path below the experiment's folder, which may be mo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
@@ -384,22 +384,8 @@ class Chosen(OfTrial, frozen=True, kw_only=True, tag="chosen"):
     runs: bool
 
 
-class Asked(Happened, frozen=True, kw_only=True, tag="asked"):
-    """A user has made a request by hand.
-
-    Attributes:
-        request: The name of the request, which is carried out once.
-        action: ``"stop"``, ``"pause"``, ``"continue"`` or ``"add"``.
-        trial_id: The trial, also of one that is added.
-        config: The hyperparameters of a trial that is added.
-        refused: Why the request is refused; empty if it is accepted.
-    """
-
-    request: str
-    action: Literal["stop", "pause", "continue", "add"]
-    trial_id: str
-    config: Mapping[str, Any] = {}
-    refused: str = ""
+class Asked(OfTrial, frozen=True, kw_only=True, tag="asked"):
+    """A user stops a trial by hand."""
 
 
 # The sweep -------------------------------------------------------------------------------------

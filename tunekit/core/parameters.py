@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,6 @@ class Parameter:
         high: The greatest value, which is included; None for choices.
         log: Whether it is searched on a logarithmic scale.
         choices: Its values, if ``kind`` is ``"choice"``.
-        step: The step to which its values are rounded, if they are.
 
     Example:
         >>> print(Parameter("lr", FLOAT, 1e-4, 0.1, log=True))
@@ -48,7 +47,6 @@ class Parameter:
     high: float | None = None
     log: bool = False
     choices: tuple[Any, ...] = ()
-    step: float | None = None
 
     def __str__(self) -> str:
         if self.kind == CHOICE:
@@ -57,30 +55,9 @@ class Parameter:
             return setting(self.low)
         return f"{setting(self.low)} to {setting(self.high)}{' (log)' * self.log}"
 
-    def fitting(self, value: Any) -> list[Any]:
-        """Return a list of a recorded value as the search space has it; empty if it does not fit.
-
-        Example:
-            >>> lr, n = Parameter("lr", FLOAT, 1e-4, 0.1), Parameter("n", INT, 1, 4)
-            >>> lr.fitting(0.1), lr.fitting(1), n.fitting(4), n.fitting(2.5), n.fitting("4")
-            ([0.1], [], [4], [], [])
-            >>> Parameter("sizes", CHOICE, choices=((8, 8), 4)).fitting([8, 8])
-            [(8, 8)]
-        """
-        if self.kind == CHOICE:
-            return [own for own in self.choices if _key(own) == _key(value)][:1]
-        if not _is_number(value) or self.low is None or self.high is None:
-            return []
-        if self.kind == INT and not isinstance(value, int):
-            return []
-        inside = min(max(value, self.low), self.high)  # what is drawn by logarithms is inexact
-        step = self.step or 0
-        on_grid = not step or math.isclose(round(value / step) * step, value)
-        return [inside] if on_grid and math.isclose(inside, value) else []
-
     @property
     def described(self) -> dict[str, Any]:
-        """Return its attributes for the record; those of a range are without the step."""
+        """Return its attributes for the record."""
         if self.kind == CHOICE:
             return {"kind": CHOICE, "choices": list(map(choice, self.choices))}
         log = {"log": True} if self.log else {}
@@ -143,39 +120,6 @@ def parameters_of(
         absent = len(values) < len(configs)
         if name in space or alone or absent or not inferred.single:
             found[name] = inferred
-    return found
-
-
-def problems_of(
-    config: Mapping[str, Any],
-    space: Mapping[str, Mapping[str, Any]],
-    *,
-    known: Collection[str],
-    required: Collection[str],
-) -> list[str]:
-    """Return what is wrong with the hyperparameters of a new trial.
-
-    Args:
-        config: Its hyperparameters, by flat name.
-        space: The recorded space, as for :func:`parameters_of`.
-        known: The names of all hyperparameters that are searched.
-        required: Those that each trial has.
-
-    Example:
-        >>> space = {"lr": {"kind": "float", "low": 1e-5, "high": 1, "log": True}}
-        >>> problems_of({"lr": 3, "rate": 1}, space, known=["lr", "n"], required=["lr", "n"])
-        ['rate is not searched: lr, n', 'n is missing', 'lr=3 is outside of 1e-05 to 1 (log)']
-    """
-    found = [
-        f"{name} is not searched: {', '.join(sorted(known)) or 'nothing is'}"
-        for name in config
-        if name not in known
-    ]
-    found += [f"{name} is missing" for name in sorted(required) if name not in config]
-    for name, described in space.items():
-        own = _recorded(name, described)
-        if name in config and own is not None and not own.fitting(config[name]):
-            found.append(f"{name}={setting(config[name])} is outside of {own}")
     return found
 
 

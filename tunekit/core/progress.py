@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from numbers import Real
 from typing import Any
 
@@ -93,18 +93,6 @@ def waiting_trials(waiting: int, left: int) -> str | None:
             f"{'Both' if left == 2 else f'All {left}'} trials that have not ended wait for a score"
         )
     return f"{waiting} of {left} trials {'waits' if waiting == 1 else 'wait'} for a score"
-
-
-def paused_by_hand(trial_ids: Sequence[str]) -> str | None:
-    """Return which trials are paused by hand, in words; None if there are none.
-
-    Example:
-        >>> paused_by_hand(["a", "b"]), paused_by_hand([])
-        ('2 trials paused by hand: a, b', None)
-    """
-    count = len(trial_ids)
-    named = ", ".join(trial_ids)
-    return f"{count} trial{'s' * (count != 1)} paused by hand: {named}" if count else None
 
 
 def starved(seconds: float) -> str | None:

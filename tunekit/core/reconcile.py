@@ -53,7 +53,6 @@ def next_action(
     gives_way: bool = False,
     validates: bool = False,
     leaves: bool = False,
-    paused: bool = False,
     stopped: bool = False,
 ) -> Action:
     """Return the action for a trial now.
@@ -72,7 +71,6 @@ def next_action(
         gives_way: Whether it releases its resources meanwhile.
         validates: Whether a validation runs in its process: it does nothing until that has ended.
         leaves: Whether its node is about to end: it pauses, and resumes elsewhere.
-        paused: Whether it is paused by hand: it does not continue, whatever its scheduler decides.
         stopped: Whether it was stopped by hand.
 
     Example:
@@ -92,11 +90,11 @@ def next_action(
     if overwritten or (changed and doing is Actual.PAUSED):
         return Action.CHANGE
     if doing is Actual.HELD:
-        if leaves or paused or phase is Desired.PAUSED:
+        if leaves or phase is Desired.PAUSED:
             return Action.PAUSE
         if not waits:
             return Action.TRAIN
         return Action.GIVE_WAY if gives_way else Action.NOTHING
-    if doing is Actual.PAUSED and phase is Desired.RUNNING and not (waits or paused):
+    if doing is Actual.PAUSED and phase is Desired.RUNNING and not waits:
         return Action.RESUME
     return Action.NOTHING

@@ -151,7 +151,7 @@ class TrialSummary:
         generation: The number of times it was overwritten.
         iteration: The last training iteration that it has reported.
         stopped: Whether its scheduler ended it, or it was stopped by hand.
-        by_hand: ``"paused"`` or ``"stopped"`` if that was requested by hand; otherwise empty.
+        by_hand: Whether it was stopped by hand.
         failures: The number of its failures.
         added: The time of its addition, in seconds since the epoch.
         ended: The time of its end, in seconds since the epoch; None if it has not ended.
@@ -167,7 +167,7 @@ class TrialSummary:
     generation: int = 0
     iteration: int = 0
     stopped: bool = False
-    by_hand: str = ""
+    by_hand: bool = False
     failures: int = 0
     added: float = math.nan
     ended: float | None = None
@@ -176,9 +176,9 @@ class TrialSummary:
 
     @property
     def shown_status(self) -> str:
-        """Return its status for display, which shows who has stopped or paused it."""
+        """Return its status for display, which shows who has stopped it."""
         if self.by_hand:
-            return f"{self.by_hand} by hand"
+            return "stopped by hand"
         return "stopped" if self.stopped else self.status
 
 
@@ -422,28 +422,25 @@ class Timeline:
             case TrialEnded():
                 summary = self._trial(event)
                 summary.status, summary.ended = "terminated", now
-                asked = summary.by_hand == "stopped"
-                summary.stopped = asked or event.trial_id in self._stopping
-                summary.by_hand = summary.by_hand if asked else ""
+                summary.stopped = summary.by_hand or event.trial_id in self._stopping
             case TrialFailed():
                 self._trial(event).failures += 1
             case TrialErrored():
                 summary = self._trial(event)
                 summary.status, summary.ended = "error", now
-                summary.failures, summary.by_hand = max(summary.failures, 1), ""
+                summary.failures, summary.by_hand = max(summary.failures, 1), False
             case TrialRetried():
                 summary = self._trial(event)
                 summary.status, summary.ended, summary.stopped = "pending", None, False
                 self._stopping.discard(event.trial_id)
-            case Asked(refused="", action="stop" | "pause" | "continue"):
-                known = {"stop": "stopped", "pause": "paused"}
-                self._trial(event).by_hand = known.get(event.action, "")
+            case Asked():
+                self._trial(event).by_hand = True
             case SessionClosed():
                 self.end = "finished" if event.finished else "interrupted"
             case Chosen():
                 self.resumed.add((event.trial_id, *self._heard.get(event.trial_id, (0, 0))))
 
-    def _trial(self, event: OfTrial | Asked) -> TrialSummary:
+    def _trial(self, event: OfTrial) -> TrialSummary:
         trial = self.trials.get(event.trial_id)
         if trial is None:
             trial = self.trials[event.trial_id] = TrialSummary(event.trial_id, added=event.time)

@@ -26,13 +26,13 @@ from tunekit.core.advice import how_to_resume, slow_starts
 from tunekit.core.commands import (
     Ask,
     Cancel,
-    CarryOut,
     Command,
     Deliver,
     Fold,
     NoteFailure,
     Notify,
     PassOver,
+    Stop,
     Validate,
 )
 from tunekit.core.engine import Engine, Input, JudgedBy
@@ -47,15 +47,15 @@ from tunekit.core.history import History
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import hide
 from tunekit.core.problems import Problems
-from tunekit.core.progress import counted, paused_by_hand, starved, waiting_trials
+from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.room import Shares, shares, total
 from tunekit.core.validation import Outcome, Status
-from tunekit.driver.by_hand import ByHand
 from tunekit.driver.deliveries import Deliveries
 from tunekit.driver.end import Draining, SweepEnd
 from tunekit.driver.failures import FailureReports
 from tunekit.driver.requests import Requests, receive
 from tunekit.driver.restore import Restore
+from tunekit.driver.stop_requests import StopRequests
 from tunekit.errors import AlreadyRunningError, ConfigError, RestoreError, TunekitError, WiringError
 from tunekit.journal.home import Home
 from tunekit.journal.ledger import Ledger
@@ -262,7 +262,6 @@ class ValidationCallback(tune.Callback):
         )
         #: Asks the scheduler for the next trial.
         self.next_trial = NextTrial(user_scheduler, controller, emit)
-        controller.added = engine.added
         searcher = ValidatedSearcher.within(controller)
         #: Decides which trials wait, and what may use their resources.
         self.waiting = waiting = Waiting(
@@ -279,20 +278,10 @@ class ValidationCallback(tune.Callback):
         )
         validator.around = waiting
         #: Makes trials follow the scheduler.
-        self.actions = actions = TrialActions(
+        self.actions = TrialActions(
             user_scheduler, controller, engine, waiting, validator, clock, emit
         )
-        #: Carries out manual requests.
-        self.by_hand = ByHand(
-            self.ledger,
-            engine,
-            trials,
-            controller,
-            actions,
-            clock,
-            space=lambda: self.searched or {},
-            emit=emit,
-        )
+        self._stop_requests = StopRequests(self.ledger, engine, trials, clock, emit)
         #: Delivers scores to the scheduler and the searcher.
         self.deliveries = Deliveries(
             engine, trials, user_scheduler, self.next_trial, searcher, self._stopping, emit
@@ -329,7 +318,7 @@ class ValidationCallback(tune.Callback):
         controller.look_at_reports_first(receive)
         self._open_experiment(controller, state, goals)
         if searcher is not None:
-            searcher.attach(self.validator.poll, self.config.constraints, self.engine.added)
+            searcher.attach(self.validator.poll, self.config.constraints)
             self._judge_by(*searcher.objectives)
         display.attach(controller)
         controller.heed(
@@ -414,7 +403,7 @@ class ValidationCallback(tune.Callback):
             for trial_id, before in told.items():
                 self._tell("on_trial_restored", self.trials[trial_id], before)
             restore.resume(controller)
-            self.by_hand.look()
+            self._stop_requests.look()
         if self._end.conclude_restored(list(self.trials.values())):
             self._raise_error()
             self._end.note()
@@ -465,7 +454,7 @@ class ValidationCallback(tune.Callback):
         self._keep()
         at_once = controller.woken()
         self.validator.poll(at_once=at_once)
-        self.by_hand.look()
+        self._stop_requests.look()
         self.files.show()
         self.actions.act()
         self._end.step(trials)
@@ -625,8 +614,8 @@ class ValidationCallback(tune.Callback):
                 self.requests.validate(command.request, again=command.again)
             case Cancel():
                 self.validator.reject(command.trial_id)
-            case CarryOut():
-                self.by_hand.carry_out(command.asked)
+            case Stop():
+                self.actions.stop(command.trial_id)
             case Fold():
                 self._take_over_new_criteria()
                 self.files.scored(self.trials[command.outcome.request.trial_id], command.outcome)
@@ -705,7 +694,6 @@ class ValidationCallback(tune.Callback):
             counted(self.summary()),
             waiting_trials(waiting, left),
             starved(self.validator.starved_s()),
-            paused_by_hand(self.engine.paused_by_hand),
             self._draining.awaited(self.validator.statuses()),
         ]
         return [line for line in lines if line is not None]

@@ -126,7 +126,6 @@ class SweepEnd:
             return
         self.files.finalize()
         if not self.controller.finished:
-            self.draining.over()  # a trial may have been added by hand
             return
         if self.pending:
             self.draining.goes_on(self.display, self.validator.statuses())

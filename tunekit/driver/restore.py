@@ -29,10 +29,9 @@ from tunekit._ray.checkpoints import (
 from tunekit._ray.controller import Controller
 from tunekit._ray.proxies import Proxy, Version
 from tunekit._ray.storage import exists
-from tunekit.core.commands import CarryOut, Command, Fold, Notify, Told
+from tunekit.core.commands import Command, Fold, Notify, Told
 from tunekit.core.engine import Engine, Hears, Input
 from tunekit.core.events import (
-    Asked,
     CheckpointSaved,
     Chosen,
     Decided,
@@ -42,7 +41,6 @@ from tunekit.core.events import (
     Reminded,
     Reported,
     ScoreDelivered,
-    TrialAdded,
     TrialEnded,
     TrialErrored,
     TrialFailed,
@@ -133,9 +131,6 @@ class Restore:
         if saved.get("scheduler") is not None:
             self._scheduler_as_of = self.as_of
             state.load(saved["scheduler"], ledger.home, filesystem=filesystem)
-        asked = (event for event in self.past if isinstance(event, Asked))
-        since = (event for event in asked if event.n > self._scheduler_as_of)
-        state.proxies.unknown.update(one.trial_id for one in since if one.action == "add")
         return True
 
     # Replay -------------------------------------------------------------------------------------
@@ -161,7 +156,6 @@ class Restore:
         for event in self.past[len(known) :]:
             self._tell(event, controller, told, to_scheduler=True)
         self.replays = False
-        user_scheduler.proxies.unknown.clear()
         _note(told, driver.engine.postponed)
         if len(self.past) > len(known):
             count = len(self.past) - len(known)
@@ -185,7 +179,7 @@ class Restore:
         trial = None if trial_id is None else driver.trials.get(trial_id)
         if isinstance(event, ScoreDelivered):
             driver.user_scheduler.to_hear[event.trial_id] -= 1
-        if trial_id is not None and trial is None and not isinstance(event, Asked):
+        if trial_id is not None and trial is None:
             return
         if to_scheduler and isinstance(event, (ScoreDelivered, EndDelivered)):
             self._deliver_again(event)
@@ -256,9 +250,6 @@ class Restore:
                 _trains(proxy)
             case Decided():
                 self._stopped.append(proxy)
-            case Asked(action="add", refused=""):
-                user_scheduler.proxies.unknown.discard(proxy.trial_id)
-                user_scheduler.add(proxy)
             case Chosen():
                 user_scheduler.scheduler.choose_trial_to_run(user_scheduler.view)
                 proxy.phase = Desired.RUNNING if event.runs else Desired.PENDING
@@ -331,18 +322,9 @@ class Restore:
             driver.perform(command)
         if past[-1].n < self.as_of:
             self._record_lost(past)
-        self._add_asked_for(past)
         self._place(controller)
         for trial_id in list(trials):
             driver.emit(Hears(trial_id))
-
-    def _add_asked_for(self, past: Sequence[Event]) -> None:
-        """Add the requested trials that the killed driver had not added."""
-        known = {event.trial_id for event in past if isinstance(event, TrialAdded)}
-        lost = self._driver.engine.added - known - self._driver.trials.keys()
-        for event in past:
-            if isinstance(event, Asked) and event.trial_id in lost:
-                self._driver.perform(CarryOut(event))
 
     def _record_lost(self, past: Sequence[Event]) -> None:
         """Record reports and checkpoints that Tune has saved but the journal lacks at its end."""
@@ -370,9 +352,8 @@ class Restore:
                 continue
             user_scheduler.proxies.reopen(proxy)
             user_scheduler.proxies.moved(proxy)
-            by_hand = driver.engine.record(trial_id)
             waits = proxy.phase is Desired.RUNNING and driver.waiting.waits(trial_id)
-            if waits or by_hand.paused or by_hand.stopped or proxy.phase is Desired.PAUSED:
+            if waits or driver.engine.record(trial_id).stopped or proxy.phase is Desired.PAUSED:
                 controller.set_status(proxy.real, Trial.PAUSED)
             elif proxy.phase is Desired.RUNNING:
                 proxy.phase = Desired.PENDING  # it will start again

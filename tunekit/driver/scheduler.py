@@ -137,13 +137,12 @@ class ValidatedScheduler(TrialScheduler):
         before = proxies.by_id.get(trial.trial_id)
         restored = before is not None and before.real is None  # the saved scheduler knows it
         proxy = proxies.add(trial)
-        if before is None and trial.trial_id not in proxies.unknown:
+        if before is None:
             sweep.user_scheduler.add(proxy)
-        elif before is not None and not restored:
+        elif not restored:
             sweep.emit(TrialRetried(trial_id=trial.trial_id))
             sweep.user_scheduler.restart(proxy)
-            paused_by_hand = sweep.engine.record(trial.trial_id).paused
-            if proxy.phase is Desired.PAUSED or paused_by_hand:
+            if proxy.phase is Desired.PAUSED:
                 Controller(tune_controller).set_status(trial, Trial.PAUSED)
         sweep.adopt(trial)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -16,8 +16,8 @@ from tunekit.errors import AlreadyRunningError
 from tunekit.journal.home import Home
 from tunekit.journal.journal import Journal, record_of
 from tunekit.journal.lock import DriverLock
-from tunekit.journal.requests import name_of, requests_in
 from tunekit.journal.snapshots import SnapshotWriter
+from tunekit.journal.stop_requests import name_of, requested_in
 from tunekit.journal.storage import Folder, folder_at, warn_of_kills
 
 logger = logging.getLogger(__name__)
@@ -100,18 +100,18 @@ class Ledger:
         if self._journal is not None:
             self._journal.append(relocated(event, self.home.record))
 
-    def requests(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the manual requests that have not been answered, oldest first.
+    def to_stop(self) -> list[str]:
+        """Return the trials that are to be stopped by hand.
 
         Raises:
             Exception: Whatever the storage raises.
         """
-        return iter(()) if self._folder is None else requests_in(self._folder)
+        return [] if self._folder is None else requested_in(self._folder)
 
-    def answered(self, request: str) -> None:
-        """Delete a request that was answered."""
+    def recorded_stop(self, trial_id: str) -> None:
+        """Delete a request to stop a trial, which is recorded."""
         if self._folder is not None:
-            self._folder.remove(name_of(request))
+            self._folder.remove(name_of(trial_id))
 
     def add(self, trial: Trial) -> None:
         """Record a trial, with its current stopping criterion, at the next :meth:`keep`."""

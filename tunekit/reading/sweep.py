@@ -176,8 +176,8 @@ class Sweep:
           ``"error"``; ``stopped``: whether the scheduler ended it; ``failures``: how many times it
           failed;
         - ``iteration``: the last training iteration that it reported; ``generation``: how many
-          times it was overwritten with other weights; ``by_hand``: ``"paused"`` or ``"stopped"``
-          if that was requested, otherwise empty;
+          times it was overwritten with other weights; ``by_hand``: whether it was stopped
+          by hand;
         - ``best``, ``best_iteration``, ``best_generation``, ``best_checkpoint``: its best validated
           value of the metric, with the iteration, generation and path of that checkpoint;
         - ``last``, ``last_iteration``, ``last_generation``, ``last_checkpoint``: the same for its

@@ -61,14 +61,13 @@ class NextTrial:
                 return None
             if proxy.change and proxy.doing is not Actual.ENDED:
                 return None  # the trial adopts the change first
-            paused_by_hand = self._proxies.paused_by_hand(proxy.trial_id)
-            if proxy.doing in (Actual.STARTING, Actual.PAUSED) and not paused_by_hand:
+            if proxy.doing in (Actual.STARTING, Actual.PAUSED):
                 if proxy.phase is Desired.PAUSED:
                     self.emit(Chosen(trial_id=proxy.trial_id, runs=False))
                     proxy.phase = Desired.PENDING
                     self._proxies.reopen(proxy)
                 return proxy.real
-            # The trial is still running, has ended, or is paused by hand: do not start it.
+            # The trial is still running or has ended: do not start it.
             self.emit(Chosen(trial_id=proxy.trial_id, runs=True))
             proxy.phase = Desired.RUNNING
             self._proxies.reopen(proxy)
@@ -96,7 +95,6 @@ class NextTrial:
             proxy
             for proxy in self._proxies.by_id.values()
             if proxy.status not in (Trial.TERMINATED, Trial.ERROR)
-            and not self._proxies.paused_by_hand(proxy.trial_id)
         ]
         if any(proxy.phase is not Desired.PAUSED for proxy in left):
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ray.tune.result import DEFAULT_METRIC, DONE
@@ -65,8 +65,6 @@ class ValidatedSearcher(Searcher):
         self.searcher = searcher
         self._refresh: Callable[[], None] | None = None
         self._constraints: Sequence[Constraint] = ()
-        # The trials that were added by hand, which the searcher does not know.
-        self._added: Collection[str] = ()
         self._completed: set[str] = set()
         self._final: dict[str, Mapping[str, Any] | None] = {}
 
@@ -97,17 +95,14 @@ class ValidatedSearcher(Searcher):
             innermost = innermost.searcher  # a wrapper may have a copy of an unset metric
         return innermost
 
-    def attach(
-        self, refresh: Callable[[], None], constraints: Sequence[Constraint], added: Collection[str]
-    ) -> None:
+    def attach(self, refresh: Callable[[], None], constraints: Sequence[Constraint]) -> None:
         """Connect it with a sweep.
 
         Args:
             refresh: Polls the sweep's validations.
             constraints: The constraints on scores.
-            added: The trials that were added by hand, which your searcher does not know.
         """
-        self._refresh, self._constraints, self._added = refresh, constraints, added
+        self._refresh, self._constraints = refresh, constraints
 
     # Called by Tune ----------------------------------------------------------------------------
 
@@ -142,8 +137,6 @@ class ValidatedSearcher(Searcher):
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Record a trial's end; your searcher gets it after the trial's last score."""
-        if trial_id in self._added:
-            return
         if error:
             self._final.pop(trial_id, None)
             self.searcher.on_trial_complete(trial_id, result=None, error=True)
@@ -169,13 +162,10 @@ class ValidatedSearcher(Searcher):
 
     def receive(self, trial_id: str, result: dict[str, Any]) -> None:
         """Pass a validated result to your searcher."""
-        if trial_id not in self._added:
-            self.searcher.on_trial_result(trial_id, {**self._told(trial_id, result), DONE: False})
+        self.searcher.on_trial_result(trial_id, {**self._told(trial_id, result), DONE: False})
 
     def finish(self, trial_id: str, result: Mapping[str, Any] | None) -> None:
         """Record a trial's newest validated result, after its last validation has ended."""
-        if trial_id in self._added:
-            return
         self._final[trial_id] = result
         self._complete_if_both(trial_id)
 

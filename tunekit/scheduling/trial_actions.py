@@ -17,7 +17,7 @@ from tunekit._ray.tuner import has_workers
 from tunekit.clock import Clock
 from tunekit.core.advice import no_room
 from tunekit.core.engine import Engine, Hears, Input
-from tunekit.core.events import Asked, Waited
+from tunekit.core.events import Waited
 from tunekit.core.pending import Waits, Way, when_starved
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
 from tunekit.scheduling.user_scheduler import UserScheduler
@@ -68,12 +68,11 @@ class TrialActions:
         self.begins(proxy)
         self._proxies.reopen(proxy)
         proxy.offered, proxy.serves = True, self.user_scheduler.serves(proxy.real, result)
-        by_hand = self.engine.record(proxy.trial_id)
         waits = self.waiting.may_wait(proxy) or proxy.trial_id in self.controller.leaving
         if not waits and not proxy.change.restored_from:
-            if proxy.phase is Desired.ENDED or by_hand.stopped:
+            if proxy.phase is Desired.ENDED or self.engine.record(proxy.trial_id).stopped:
                 return TrialScheduler.STOP
-            if proxy.phase is Desired.PAUSED or by_hand.paused:
+            if proxy.phase is Desired.PAUSED:
                 return TrialScheduler.PAUSE
             self._starts.trains(proxy.trial_id, self.clock.monotonic())
             return TrialScheduler.CONTINUE
@@ -141,7 +140,6 @@ class TrialActions:
 
     def _next_action(self, proxy: Proxy, doing: Actual, waits: Waits | None) -> Action:
         validates = self._pool.hosts(proxy.trial_id)
-        by_hand = self.engine.record(proxy.trial_id)
         way = Way.KEEP
         if waits is not None and doing is Actual.HELD and not validates:
             way = self.waiting.way(proxy, waits)
@@ -154,8 +152,7 @@ class TrialActions:
             validates=validates,
             gives_way=way in (Way.SWAP, Way.RELEASE),
             leaves=self._leaves(proxy.real),
-            paused=by_hand.paused,
-            stopped=by_hand.stopped,
+            stopped=self.engine.record(proxy.trial_id).stopped,
         )
 
     def _leaves(self, trial: Trial) -> bool:
@@ -194,15 +191,10 @@ class TrialActions:
             proxy.change = Change()
             controller.change(trial, change)
 
-    # By hand -----------------------------------------------------------------------------------
-
-    def carry_out(self, asked: Asked) -> None:
-        """Stop, pause or continue a trial, at the end of this step or as soon as it can follow."""
-        proxy = self._proxies.by_id[asked.trial_id]
-        self._ready.pop(asked.trial_id, None)
-        if asked.action == "pause" and self.controller.can_withhold(proxy.real):
-            self.controller.withhold(proxy.real)
-        self._proxies.reopen(proxy)
+    def stop(self, trial_id: str) -> None:
+        """Stop a trial by hand, at the end of this step or as soon as it can follow."""
+        self._ready.pop(trial_id, None)
+        self._proxies.reopen(self._proxies.by_id[trial_id])
 
     # While trials wait -------------------------------------------------------------------------
 

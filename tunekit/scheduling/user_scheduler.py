@@ -65,7 +65,6 @@ class UserScheduler:
         #: The scheduler's saved state.
         self.state = state
         self.proxies = state.proxies
-        self.proxies.paused_by_hand = lambda trial_id: engine.record(trial_id).paused
         self._controller, self._engine, self._validator = controller, engine, validator
         self._emit = emit
         #: The sweep as the scheduler sees it.
@@ -74,7 +73,6 @@ class UserScheduler:
             self.proxies.of,
             stopped=self.stopped,
             idle=self._idle,
-            unknown=self.proxies.unknown,
         )
         #: The scheduler's kind.
         self.traits = traits_of(self.scheduler)
@@ -315,15 +313,7 @@ class UserScheduler:
         return (
             self._controller.still
             and self._validator.pool.quiet
-            and not any(
-                proxy.stands is not None
-                # To the scheduler, a trial that is paused by hand runs.
-                or (
-                    proxy.phase in (Desired.PENDING, Desired.RUNNING)
-                    and self.proxies.paused_by_hand(proxy.trial_id)
-                )
-                for proxy in self.proxies.by_id.values()
-            )
+            and not any(proxy.stands is not None for proxy in self.proxies.by_id.values())
         )
 
     def take_up(self) -> None:

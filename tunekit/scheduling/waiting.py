@@ -346,8 +346,7 @@ class Waiting(Around):
 
         It has workers, which take seconds to start again, and no other trial may use them.
         """
-        by_hand = self.user_scheduler.proxies.paused_by_hand(trial.trial_id)
-        return has_workers(trial) and not by_hand
+        return has_workers(trial)
 
     def spare(self) -> None:
         """End evaluators without work if trials need their resources."""

@@ -157,10 +157,10 @@ function save(data, name) {
 // Clicks and keys ------------------------------------------------------------------------------
 
 let silence;
-function say(text, forMs = 1500) {
+function say(text) {
   byId("said").textContent = text;
   clearTimeout(silence);
-  silence = setTimeout(() => { byId("said").textContent = ""; }, forMs);
+  silence = setTimeout(() => { byId("said").textContent = ""; }, 1500);
 }
 
 async function copy(text) {
@@ -198,7 +198,6 @@ document.addEventListener("click", (event) => {
   else if (button.dataset.copy !== undefined)
     copy(button.dataset.copy || button.closest(".code").querySelector("pre").textContent);
   else if (button.dataset.opens) location.hash = `trial=${encodeURIComponent(button.dataset.opens)}`;
-  else if (button.dataset.asks) ask(button.dataset);
   else if (button.dataset.closes !== undefined) byId("panel").close();
 });
 document.addEventListener("input", (event) => {
@@ -207,23 +206,6 @@ document.addEventListener("input", (event) => {
   choiceOf(tools.dataset.for).filter = event.target.value;
   again(tools.dataset.for);
 });
-
-// Requests to the sweep, if the server allows them ---------------------------------------------
-
-async function ask({asks: action, of: trial, config}) {
-  const body = {action};
-  if (action === "add") {
-    const given = prompt("The hyperparameters of the new trial, as JSON", config);
-    if (given === null) return;
-    try { body.config = JSON.parse(given); } catch { say("That is not JSON."); return; }
-  } else if (!confirm(`${action[0].toUpperCase()}${action.slice(1)} trial ${trial}?`)) return;
-  else body.trial_id = trial;
-  try {
-    const answer = await fetch(root.dataset.ask, {method: "POST", body: JSON.stringify(body)});
-    say(await answer.text(), 8000);
-    showTrial();
-  } catch { say("The server cannot be reached."); }
-}
 
 // The details of a trial -----------------------------------------------------------------------
 

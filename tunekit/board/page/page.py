@@ -221,8 +221,6 @@ def render_panels(
     found: Findings,
     errors: Mapping[str, str],
     trial_ids: Iterable[str] | None = None,
-    *,
-    control: bool = False,
 ) -> dict[str, str]:
     """Return the details of trials as HTML, by trial.
 
@@ -230,10 +228,8 @@ def render_panels(
         found: The results of the sweep.
         errors: The failures that Tune recorded, by trial.
         trial_ids: The trials to include; by default all.
-        control: Whether to add buttons that stop, pause, continue and copy a trial.
     """
-    known = {"metric": found.metric, "control": control}
-    made: Any = _environment().get_template("sections.html").make_module(known)
+    made: Any = _environment().get_template("sections.html").make_module({"metric": found.metric})
     shown = panels(found, errors, trial_ids)
     return {trial_id: str(made.panel(one)).strip() for trial_id, one in shown.items()}
 
@@ -256,8 +252,8 @@ def shell(
         panels: The details of trials, likewise, by trial.
         drawn: The charts, by name.
         live: For a page that a server updates: the ``nonce`` of its scripts; its ``version``; the
-            addresses of ``news``, ``chart``, ``trial`` and the ``vega`` script; and, if they exist,
-            the addresses for requests to the sweep (``ask``) and of the list of sweeps (``home``).
+            addresses of ``news``, ``chart``, ``trial`` and the ``vega`` script; and, if it exists,
+            the address of the list of sweeps (``home``).
     """
     files = {kind: _file(f"page.{kind}") for kind in ("css", "js")}
     return (

@@ -14,14 +14,11 @@ from urllib.parse import urlencode
 from tunekit.board.page.page import index_of, shell, vega
 from tunekit.board.serve.catalogue import Catalogue, Entry
 from tunekit.board.serve.live import LiveSweep
-from tunekit.errors import TunekitError
 from tunekit.extras import extra
-from tunekit.journal.requests import MOST_BYTES, ask, decoded, in_words
 from tunekit.version import VERSION
 
 with extra("serve"):
     from starlette.applications import Starlette
-    from starlette.concurrency import run_in_threadpool
     from starlette.exceptions import HTTPException
     from starlette.middleware import Middleware
     from starlette.middleware.base import BaseHTTPMiddleware
@@ -62,14 +59,12 @@ class Application(Starlette):
     A request needs the token, as a cookie or, once, in its address, because other users of this
     machine, or of its network, may not have access to the sweeps' files. Two rules keep other sites
     out, regardless of the cookie: ``Host`` must be one of the server's own, against DNS rebinding;
-    and pages of another origin may not load anything. Requests to a sweep must be posted by a page
-    of the server's own origin.
+    and pages of another origin may not load anything.
 
     Args:
         catalogue: The sweeps that are served.
         options: The metric and the mode, as for :func:`tunekit.load`.
         token: The token that a browser has to send.
-        control: Whether trials may be stopped, paused, continued and added from a page.
         cookie: The name of the cookie that it gets in return.
         hosts: The host names and addresses that requests may use, without a port.
         any_address: Whether ``Host`` may also be any IP address, which DNS rebinding cannot forge.
@@ -81,13 +76,12 @@ class Application(Starlette):
         options: Mapping[str, Any] | None = None,
         *,
         token: str,
-        control: bool = False,
         cookie: str = "tunekit",
         hosts: Collection[str] = LOCAL,
         any_address: bool = False,
     ):
         self._catalogue, self._options = catalogue, dict(options or {})
-        self._token, self._control, self._cookie = token, control, cookie
+        self._token, self._cookie = token, cookie
         self._hosts = list(dict.fromkeys(host.lower() for host in hosts))
         self._any_address = any_address
         self._entries: dict[str, Entry] = {}
@@ -101,8 +95,6 @@ class Application(Starlette):
             Route("/sweeps/{key}/chart", self._chart),
             Route(_VEGA, _vega),
         ]
-        if control:
-            routes.append(Route("/sweeps/{key}/ask", self._ask, methods=["POST"]))
         guard = Middleware(BaseHTTPMiddleware, dispatch=self._guarded)
         packed = Middleware(GZipMiddleware, minimum_size=2000, compresslevel=5)
         super().__init__(routes=routes, middleware=[guard, packed])
@@ -179,7 +171,6 @@ class Application(Starlette):
         own = f"/sweeps/{live.entry.key}"
         known = {name: f"{own}/{name}" for name in ("news", "trial", "chart")}
         # Read the version first, so that changes in the meantime are sent again.
-        known |= {"ask": f"{own}/ask"} if self._control else {}
         known |= {"version": live.version, "home": "/all", "vega": _VEGA}
         return _page(live.entry.name, live.parts, **known)
 
@@ -194,24 +185,6 @@ class Application(Starlette):
         if text is None:
             raise HTTPException(404, "The sweep has no such trial.")
         return HTMLResponse(text)
-
-    async def _ask(self, request: Request) -> Response:
-        data = b""
-        async for part in request.stream():
-            data += part
-            if len(data) > MOST_BYTES:
-                raise HTTPException(413, "The request is too large.")
-        return await run_in_threadpool(self._asked, request, data)
-
-    def _asked(self, request: Request, data: bytes) -> Response:
-        entry = self._live(request).entry
-        try:
-            asked = decoded(data)
-            answer = ask(entry.filesystem, entry.path, asked)
-        except (OSError, ValueError, TunekitError) as error:
-            return PlainTextResponse(f"Refused: {error}.", status_code=409)
-        status = 409 if answer is not None and answer.refused else 200
-        return PlainTextResponse(in_words(answer), status_code=status)
 
     def _chart(self, request: Request) -> Response:
         text = self._live(request).charts.get(request.query_params.get("id", ""))
@@ -229,7 +202,7 @@ class Application(Starlette):
         return self._followed(key)
 
     def _follow(self, key: str) -> LiveSweep:
-        return LiveSweep(self._entries[key], self._options, control=self._control)
+        return LiveSweep(self._entries[key], self._options)
 
 
 def _same(given: str, wanted: str) -> bool:
@@ -239,7 +212,7 @@ def _same(given: str, wanted: str) -> bool:
 
 def _page(name: str, parts: Mapping[str, str], **live: str) -> Response:
     nonce = secrets.token_urlsafe(16)
-    names = ("home", "news", "version", "trial", "chart", "vega", "ask")
+    names = ("home", "news", "version", "trial", "chart", "vega")
     text = shell(name, parts, live={**dict.fromkeys(names), **live, "nonce": nonce})
     policy = (
         f"default-src 'none'; script-src 'self' 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "

@@ -38,7 +38,6 @@ class LiveSweep:
         entry: Where the sweep is.
         options: The metric and the mode, as for :func:`tunekit.load`.
         clock: The clock.
-        control: Whether trials have buttons that stop, pause and continue them.
     """
 
     def __init__(
@@ -46,10 +45,8 @@ class LiveSweep:
         entry: Entry,
         options: Mapping[str, Any],
         clock: Clock | None = None,
-        *,
-        control: bool = False,
     ):
-        self.entry, self._clock, self._control = entry, clock or SystemClock(), control
+        self.entry, self._clock = entry, clock or SystemClock()
         #: Why the page cannot be updated at the moment; empty if it can.
         self.trouble = ""
         self._name, self._number = secrets.token_hex(8), 0
@@ -138,8 +135,7 @@ class LiveSweep:
             if trial_id not in sweep.timeline.trials:
                 return None
             found = Findings(sweep)
-            errors, own = sweep.trial_errors(), [trial_id]
-            return render_panels(found, errors, own, control=self._control)[trial_id]
+            return render_panels(found, sweep.trial_errors(), [trial_id])[trial_id]
 
     def _tell(self) -> None:
         drawn = {name: spec for one in CHARTS for name, spec in self._drawn.get(one, {}).items()}

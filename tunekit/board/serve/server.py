@@ -36,7 +36,6 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int | None = None,
-    control: bool = False,
     metric: str | None = None,
     mode: str | None = None,
     ready: Callable[[str], None] = print,
@@ -48,7 +47,6 @@ def serve(
         host: The name or address to listen on; requests must use it, or a name of this machine, as
             their host, and must have the token.
         port: The port; by default :data:`PORT`, or any free one if it is taken.
-        control: Whether the token also allows stopping, pausing, continuing and adding trials.
         metric: As for :func:`tunekit.load`.
         mode: Likewise.
         ready: Called with the address of the page, including the token, once it can be opened.
@@ -78,7 +76,6 @@ def serve(
         catalogue,
         {"metric": metric, "mode": mode},
         token=token,
-        control=control,
         cookie=f"tunekit-{number}",  # cookies belong to a host, not to a port
         hosts=(*LOCAL, shown, *([socket.getfqdn()] if anywhere else [])),
         any_address=anywhere,

@@ -1,4 +1,4 @@
-"""A sweep of a real Ray is asked by hand, killed and restored meanwhile."""
+"""A trial of a real Ray is stopped by hand, and the sweep is killed and restored."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 import tunekit
-from tests.asking import answers
 from tests.invariants import check_journal
 from tunekit.cli.commands import tunekit as command
-from tunekit.core.events import Reported
+from tunekit.core.events import Asked, Reported
 from tunekit.journal.journal import events_in
 
 pytestmark = pytest.mark.ray
@@ -37,7 +36,7 @@ def said(*arguments: str) -> str:
     return result.output
 
 
-def test_what_was_asked_outlives_a_kill(tmp_path):
+def test_a_stop_outlives_a_kill(tmp_path):
     home, root = tmp_path / "sweep", Path(tunekit.__file__).parents[1]
 
     def start(*program: str) -> subprocess.Popen:
@@ -59,40 +58,32 @@ def test_what_was_asked_outlives_a_kill(tmp_path):
         known = [one for one in events_in(home) if isinstance(one, Reported)]
         return [one.report["training_iteration"] for one in known if one.trial_id == trial_id]
 
-    driver = start("tests.integration.asked", str(tmp_path))
+    driver = start("tests.integration.stopped", str(tmp_path))
     try:
         until(lambda: home.is_dir() and (home / "journal").is_dir(), driver)
         until(lambda: len(tunekit.load(home).timeline.trials) == 3, driver)
         first, second, third = tunekit.load(home).timeline.trials
         until(lambda: min(len(reports(one)) for one in (first, second, third)) >= 2, driver)
         where = str(home)
-        assert "pauses" in said("pause", where, "--trial", first)
         assert "is stopped" in said("stop", where, "--trial", second)
-        added = said("add", where, "--config", '{"scale": 2.0}').split()[1]
-        until(lambda: len(reports(added)) >= 1, driver)
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
-    paused_at, stopped_at = reports(first), reports(second)
+    stopped_at = reports(second)
     trainable = "tests.integration.runs:counting"
     driver = start("tunekit", "resume", where, "--trainable", trainable, "--take-over")
     try:
-        until(lambda: len(tunekit.load(home).sessions) == 2, driver)
-        until(lambda: max(reports(third), default=0) == 12, driver)
-        assert reports(first) == paused_at and reports(second) == stopped_at
-        assert "continues" in said("continue", where, "--trial", first)
         driver.wait(120)
     finally:
         if driver.poll() is None:
             os.killpg(driver.pid, signal.SIGKILL)
             driver.wait()
     assert driver.returncode == 0
-    assert [(one.action, one.refused) for one in answers(home)] == [
-        (action, "") for action in ("pause", "stop", "add", "continue")
-    ]
-    check_journal(events_in(home))
+    events = events_in(home)
+    check_journal(events)
+    assert [one.trial_id for one in events if isinstance(one, Asked)] == [second]
     known = json.loads(said("status", where, "--json"))
-    assert known["state"] == "finished" and known["trials"] == {"terminated": 4}
+    assert known["state"] == "finished" and known["trials"] == {"terminated": 3}
     reached = {row["trial_id"]: row["iteration"] for row in known["ranking"]}
-    assert reached.pop(second) == stopped_at[-1] < 12 and set(reached.values()) == {12}
-    assert {row["trial_id"]: row["by_hand"] for row in known["ranking"]}[second] == "stopped"
+    assert reached == {first: 12, second: stopped_at[-1], third: 12} and stopped_at[-1] < 12
+    assert [row["trial_id"] for row in known["ranking"] if row["by_hand"]] == [second]

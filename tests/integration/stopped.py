@@ -1,6 +1,6 @@
-"""The driver of a sweep that is asked by hand, in a process of its own that can be killed.
+"""The driver of a sweep whose trial is stopped by hand, in a process that can be killed.
 
-python -m tests.integration.asked FOLDER
+python -m tests.integration.stopped FOLDER
 """
 
 from __future__ import annotations
