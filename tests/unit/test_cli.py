@@ -103,26 +103,6 @@ def test_a_long_list_is_cut_and_says_so(ended):
     assert lines[-1] == "and 5 more: --top, or --json for all"
 
 
-def test_trials_without_a_score_have_no_rank(tmp_path):
-    def validate(attempt: Any) -> dict[str, float]:
-        index = int(attempt.request.trial_id.rsplit("_", 1)[-1], 16)
-        if index in (0, 2):
-            raise RuntimeError("no such image")
-        return {"accuracy": float(index)}
-
-    settings = {"max_retries": 0}
-    sweep(tmp_path, FIFOScheduler(), trials=4, validate=validate, settings=settings)
-    known = json.loads(tunekit_("status", tmp_path / "sweep", "--json").stdout)
-    rows = [(row["rank"], row["trial_id"][-1], row["best"]) for row in known["ranking"]]
-    assert rows == [(1, "3", 3.0), (2, "1", 1.0), (None, "0", None), (None, "2", None)]
-    lines = tunekit_("status", tmp_path / "sweep").stdout.splitlines()
-    head = next(n for n, line in enumerate(lines) if line.startswith("rank"))
-    ranks = [line[: len("rank")].strip() for line in lines[head + 1 : head + 5]]
-    assert ranks == ["1", "2", "", ""]
-    named = tunekit_("status", tmp_path / "sweep", "--metric", "loss", "--mode", "min", "--json")
-    assert {row["rank"] for row in json.loads(named.stdout)["ranking"]} == {None}
-
-
 def test_another_metric_and_mode_rank_otherwise(ended):
     best = json.loads(tunekit_("status", ended[0], "--json").stdout)["best"]
     worst = json.loads(tunekit_("status", ended[0], "--json", "--mode", "min").stdout)["best"]
@@ -192,32 +172,6 @@ def test_nothing_is_said_to_run_in_a_sweep_that_was_killed(tmp_path):
     assert trials.startswith("8 running") and told == {"running"}
 
 
-LONG = "the images of the third part are not where they were, " * 5
-
-
-def test_failures_of_one_cause_are_told_once_and_in_a_pipe_in_full(tmp_path, monkeypatch):
-    def validate(attempt: Any) -> dict[str, float]:
-        if attempt.request.iteration % 3 == 2:
-            raise RuntimeError(f"{LONG}{attempt.request.iteration}")
-        if attempt.request.iteration == 1:
-            raise KeyError("model")
-        return {"accuracy": 0.5}
-
-    settings = {"max_retries": 0}
-    sweep(tmp_path, FIFOScheduler(), trials=3, validate=validate, settings=settings)
-    text = tunekit_("status", tmp_path / "sweep").stdout
-    failures = text.partition("failures\n")[2].splitlines()
-    assert [line.partition(":")[0] for line in failures if line[0] != " "] == [
-        "9 validations",
-        "3 validations",
-    ]
-    assert LONG.strip() in failures[0] and failures[1].endswith(" and 4 more")
-    monkeypatch.setenv("COLUMNS", "80")
-    text = tunekit_("status", tmp_path / "sweep").stdout
-    lines = text.partition("failures\n")[2].splitlines()
-    assert len(lines) == 4 and max(map(len, lines)) <= 80 and lines[0].endswith("…")
-
-
 @pytest.mark.parametrize("width", [80, 100, 120, 160])
 def test_status_is_as_wide_as_the_terminal(tmp_path, monkeypatch, width):
     names = [f"a_rather_long_name_{n}" for n in range(6)]
@@ -229,18 +183,6 @@ def test_status_is_as_wide_as_the_terminal(tmp_path, monkeypatch, width):
     head = next(line for line in lines if line.startswith("rank"))
     # One more of them would not have fitted.
     assert width - len(names[0]) - 2 < len(head) <= width
-
-
-def test_hyperparameters_that_differ_are_shown_as_far_as_they_fit(tmp_path):
-    names = [f"a_rather_long_name_{n}" for n in range(4)]
-    space = {name: tune.uniform(0, 1) for name in names}
-    sweep(tmp_path, FIFOScheduler(), trials=2, param_space={**space, "same": 5})
-    lines = tunekit_("status", tmp_path / "sweep").stdout.splitlines()
-    head = next(line for line in lines if line.startswith("rank"))
-    fit = [name for name in names if name in head]
-    assert 0 < len(fit) < 4 and "same" not in head
-    assert all(len(line) <= 100 for line in lines if not line.startswith("/"))
-    assert lines[-1] == f"Not shown: {', '.join(names[len(fit) :])}. --json has all."
 
 
 def test_numbers_that_json_does_not_know_are_null(tmp_path):
@@ -428,32 +370,6 @@ def test_resume_goes_on_with_the_trainable_that_was_written_down(tmp_path, resto
     assert restored.calls[2][2] == {"resume_errored": False, "restart_errored": True}
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_what_ray_prints_as_it_is_shut_down_is_not_in_the_json(
-    tmp_path, restored, monkeypatch, fails
-):
-    path = written_down(tmp_path, "tests.sweeps:Counting")
-    stopped: list[bool] = []
-
-    def shutdown() -> None:
-        stopped.append(True)
-        print("(train pid=7) the last lines of a worker")
-
-    def fail() -> None:
-        raise tunekit.errors.RestoreError("tuner.pkl cannot be read.")
-
-    stub = SimpleNamespace(is_initialized=lambda: False, shutdown=shutdown)
-    monkeypatch.setattr(commands, "ray", stub)
-    if fails:
-        restored.then = fail
-    result = tunekit_("resume", path, "--json")
-    assert stopped == [True] and "the last lines of a worker" in result.stderr
-    if fails:
-        assert result.exit_code == 1 and result.stdout == ""
-    else:
-        assert json.loads(result.stdout)["state"] == "finished"
-
-
 def test_resume_writes_down_where_the_trainable_is(tmp_path, restored, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
@@ -606,21 +522,6 @@ def test_a_path_near_a_sweep_is_told_with_the_sweep(command, ended):
     for near in (checkpoint, checkpoint.parent, ended[0].parent):
         result = tunekit_(command, near)
         assert result.exit_code == 2 and str(ended[0]) in result.stderr
-
-
-def test_paths_may_be_relative(ended, monkeypatch):
-    monkeypatch.chdir(ended[0].parent)
-    assert json.loads(tunekit_("best", "sweep", "--json").stdout)["kept"]
-
-
-def test_help_teaches_each_command():
-    text = tunekit_("--help").stdout
-    for command in commands.tunekit.commands:
-        assert re.search(rf"^  {command} ", text, re.M)
-        one = tunekit_(command, "--help")
-        assert one.exit_code == 0 and f"tunekit {command} " in one.stdout, "it has an example"
-    for code in range(4):
-        assert re.search(rf"^ +{code}  ", text, re.M)
 
 
 def test_the_guide_knows_all_commands_and_exit_codes():

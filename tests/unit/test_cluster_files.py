@@ -60,32 +60,6 @@ def test_a_cluster_has_nodes_for_what_the_sweep_starts(name):
     assert "resources" not in groups["training"]["rayStartParams"]
 
 
-@pytest.mark.parametrize("name", CLUSTERS)
-def test_all_pods_have_the_same_image_and_see_the_results(name):
-    cluster = CLUSTERS[name](yaml.safe_load((FOLDER / name).read_text()))
-    pods = [
-        group["template"]["spec"]
-        for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])
-    ]
-    assert {container["image"] for pod in pods for container in pod["containers"]} == {"IMAGE"}
-    for pod in pods:
-        volumes = {volume["name"] for volume in pod["volumes"]}
-        [container] = pod["containers"]
-        mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-        assert mounted.keys() <= volumes
-        assert mounted["results"] == "/results"
-
-
-def test_the_job_runs_the_program_that_is_there():
-    job = yaml.safe_load((FOLDER / "kuberay.yaml").read_text())
-    program, storage = job["spec"]["entrypoint"].split()[1:]
-    [container] = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"]
-    mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
-    assert str(Path(program).parent) in mounts and (FOLDER / Path(program).name).exists()
-    assert storage in mounts
-    assert job["spec"]["backoffLimit"] > 0, "a sweep that was interrupted is run again"
-
-
 # Slurm ---------------------------------------------------------------------------------------
 
 DOUBLES = {
@@ -157,14 +131,6 @@ def submitted(tmp_path):
     return submit
 
 
-def test_the_script_asks_slurm_for_what_it_uses():
-    text = (FOLDER / "slurm.sbatch").read_text()
-    head, *_ = text.partition("set -euo pipefail")
-    assert text.startswith("#!/bin/bash\n#SBATCH ")
-    for option in ("--nodes=3", "--signal=B:TERM@", "--requeue", "--cpus-per-task="):
-        assert f"\n#SBATCH {option}" in head, option
-
-
 def test_a_job_starts_the_head_then_the_nodes_then_the_driver(submitted, tmp_path):
     status, told, _ = submitted(answers_at=3)
     assert status == 0
@@ -178,22 +144,6 @@ def test_a_job_starts_the_head_then_the_nodes_then_the_driver(submitted, tmp_pat
     assert resources.startswith("n3:") and '--num-cpus=0 --resources={"validation": 8}' in resources
     assert f"n1: python sweep.py {tmp_path}/results at {address}" in told
     assert not any("requeue" in line for line in told)
-
-
-def test_a_job_has_its_token_in_every_step(submitted):
-    status, told, _ = submitted()
-    assert status == 0, "the head answers a health check with the token, and no other"
-    assert "token: token secret" in told, "the driver has it as well"
-
-
-def test_a_job_is_given_another_sweep(submitted):
-    _, told, _ = submitted(arguments=("other.py", "s3://bucket/sweeps"))
-    assert any("python other.py s3://bucket/sweeps" in line for line in told)
-
-
-def test_a_sweep_that_failed_is_a_job_that_failed(submitted):
-    status, told, _ = submitted(driver="exit 3")
-    assert status == 3 and not any("requeue" in line for line in told)
 
 
 def test_a_head_that_does_not_answer_ends_the_job(submitted):

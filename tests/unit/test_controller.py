@@ -17,7 +17,7 @@ from ray.exceptions import (
     RayActorError,
     RaySystemError,
 )
-from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
+from ray.tune.search import BasicVariantGenerator
 
 from tunekit._ray.controller import Controller, PendingTrials, start_in_order
 
@@ -76,68 +76,6 @@ def heeding():
     return tune, says
 
 
-def test_a_sweep_is_not_over_while_validations_are_pending(heeding):
-    tune, says = heeding
-    says.pending = True
-    assert not tune.is_finished()
-    tune.over = True
-    assert not tune.is_finished()
-    says.pending = False
-    assert tune.is_finished()
-
-
-def test_tune_does_not_stand_still_until_the_search_algorithm_has_its_scores(heeding):
-    tune, says = heeding
-    tune._update_trial_queue(blocking=True)
-    says.pending = True
-    tune._update_trial_queue(blocking=True)
-    tune._update_trial_queue()
-    assert tune.blocked == [True, False, False]
-
-
-@pytest.mark.parametrize(
-    ("search_alg", "asked"),
-    [
-        (BasicVariantGenerator(), [6, 5, 4, 3, 2, 1, 0]),
-        (SearchAlgorithm(), [8, 7, 6, 5, 4, 3, 2, 1, 0]),
-    ],
-    ids=["random", "learns"],
-)
-def test_trials_are_made_several_at_once_if_that_makes_no_difference(heeding, search_alg, asked):
-    tune, _ = heeding
-    tune.search_alg = search_alg
-    for waiting in range(8, -1, -1):
-        tune._pending_trials = set(range(waiting))
-        tune._maybe_update_trial_queue()
-    assert tune.asked == asked
-
-
-def test_what_trials_need_that_wait_is_added_up_once():
-    tune, looks = Tune(), []
-
-    class Factory:
-        @property
-        def required_resources(self):
-            looks.append(self)
-            return {"CPU": 2.0}
-
-    factories = [Factory() for _ in range(3)]
-    statuses = ["PENDING", "PENDING", "TERMINATED"]  # Tune leaves what was stopped in the set
-    tune._staged_trials = {
-        Hashable(SimpleNamespace(status=status, placement_group_factory=factory))
-        for status, factory in zip(statuses, factories, strict=True)
-    }
-    controller = Controller(tune)
-    asked = controller.promised()
-    assert not looks, "nobody has looked at it"
-    assert list(asked) == list(controller.promised()) == [{"CPU": 2.0}] * 2
-    assert sorted(map(id, looks)) == sorted(map(id, factories[:2]))
-    for trial in tune._staged_trials:
-        trial.placement_group_factory = factories[2]
-    assert list(controller.promised()) == [{"CPU": 2.0}] * 2
-    assert len(looks) == 3, "and again when they are other ones"
-
-
 def test_tune_does_not_warn_that_no_trial_runs_while_validations_are_pending(heeding):
     tune, says = heeding
     tune._maybe_add_actors()
@@ -189,11 +127,6 @@ class Hashable:
 
     def __init__(self, what):
         self.__dict__.update(vars(what))
-
-
-def test_nothing_that_heeds_is_among_what_tune_saves(heeding):
-    tune, _ = heeding
-    assert vars(tune).keys() == vars(Tune()).keys()
 
 
 # What ends a step -------------------------------------------------------------------------------

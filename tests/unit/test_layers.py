@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
 import tunekit
 
@@ -44,8 +43,6 @@ FLOORS = [
     {"cli"},
     {"__main__"},
 ]
-# Imports that go upwards nevertheless, for types only: none should be added.
-UPWARDS: set[tuple[str, str]] = set()
 PURE = {"errors", "core"}
 OUTSIDE_FOR_PURE = {"ray", "torch", "pandas", "numpy", "optuna", "tensorboard", "os", "io", "time"}
 
@@ -84,27 +81,16 @@ def test_imports_go_downwards(path):
         parts = module.split(".")
         inner = name if name and is_there(name) else "__init__"
         target = parts[1] if len(parts) > 1 else inner
-        if target == room or (room, target) in UPWARDS:
+        if target == room:
             continue
         assert floor_of(target) < floor_of(room), f"{room} imports {target}, which is not below it"
 
 
-# What people read with: who may import it, and what it may read besides the core and itself.
-READERS = {
-    "board": {"cli", "demo"},
-}
+# What the board may read besides itself.
 BOARD_READS = {
     *("core", "reading", "journal", "_ray.storage"),
     *("clock", "errors", "extras", "version"),
 }
-
-
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_nothing_below_imports_what_people_read_with(path):
-    room = room_of(path)
-    used = {m.split(".")[1] for m, _ in imports(path) if m.startswith("tunekit.")}
-    for reader, may in READERS.items():
-        assert room == reader or room in may or reader not in used, f"{room} imports {reader}"
 
 
 def test_the_board_reads_and_runs_nothing():
@@ -140,9 +126,6 @@ def test_the_core_is_pure(path):
         assert not used & OUTSIDE_FOR_PURE
 
 
-# Private names of the package's own, on other objects than ``self`` and ``cls``: of the same class,
-# in the same file.
-OWN_ON_OTHERS: set[tuple[str, str]] = set()
 READS_BY_NAME = {"getattr", "setattr", "hasattr", "delattr", "attrgetter", "methodcaller"}
 
 
@@ -196,16 +179,7 @@ def test_private_names_of_ray_live_in_one_package(path):
         return
     file = path.relative_to(ROOT).as_posix()
     for line, name in private_names(ast.parse(path.read_text())):
-        assert (file, name) in OWN_ON_OTHERS, f"{file}:{line}: {name} belongs into tunekit/_ray/"
-
-
-def test_names_that_are_allowed_are_used():
-    for file, name in OWN_ON_OTHERS:
-        used = private_names(ast.parse((ROOT / file).read_text()))
-        assert name in {found for _, found in used}, f"{file} does not use {name} any more"
-    for room, target in UPWARDS:
-        modules = {module for module, _ in imports(ROOT / f"{room}.py")}
-        assert f"tunekit.{target}" in modules, f"{room} does not import {target} any more"
+        raise AssertionError(f"{file}:{line}: {name} belongs into tunekit/_ray/")
 
 
 @pytest.mark.parametrize(
@@ -230,22 +204,6 @@ def test_names_that_are_allowed_are_used():
 )
 def test_a_private_name_of_rays_is_found_out(code):
     assert private_names(ast.parse(code))
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "self._own",
-        "cls._own = 1",
-        "super()._own()",
-        "self.__dict__.update(own)",
-        "type(trial).__name__",
-        "'see trial._foo'",
-        "from tunekit import _ray",
-    ],
-)
-def test_names_of_ones_own_are_not(code):
-    assert not private_names(ast.parse(code))
 
 
 def is_private(name: str) -> bool:
@@ -285,24 +243,6 @@ def test_classes_made_from_rays_leave_what_is_private_there_alone(path):
             assert not rays_private_names_in(kind), f"{kind.__name__} uses what is private in Ray"
 
 
-def test_what_is_private_in_a_class_of_rays_is_found_out():
-    class Uses(TBXLoggerCallback):
-        def close(self, trial: Any) -> None:
-            self._trial_writer.pop(trial)
-
-    class Overrides(JsonLoggerCallback):
-        def _restore_from_remote(self, file_name: str, trial: Any) -> None:
-            pass
-
-    class Neither(TBXLoggerCallback):
-        def setup(self, **info: Any) -> None:
-            self._own = info
-
-    assert rays_private_names_in(Uses) == {"_trial_writer"}
-    assert rays_private_names_in(Overrides) == {"_restore_from_remote"}
-    assert rays_private_names_in(Neither) == set()
-
-
 def test_public_names_are_sorted_and_documented():
     assert tunekit.__all__ == sorted(tunekit.__all__, key=lambda n: (not n.isupper(), n))
     assert set(tunekit.__all__) == set(tunekit._HOME_OF) <= set(dir(tunekit))
@@ -318,19 +258,3 @@ def test_public_names_are_sorted_and_documented():
         thing = getattr(tunekit, name)
         if not isinstance(thing, str):
             assert thing.__doc__, f"{name} has no docstring"
-
-
-def test_all_modules_say_what_they_are():
-    for path in MODULES:
-        assert ast.get_docstring(ast.parse(path.read_text())), path
-
-
-QUESTIONS = {"What", "Whether", "Which", "How", "Where", "Who", "Why", "When", "Since"}
-
-
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_docstrings_of_functions_begin_with_a_verb(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            first = (ast.get_docstring(node) or "Say").split(" ")[0].strip(".,:;")
-            assert first not in QUESTIONS, f"{path.name}:{node.lineno}: say what {node.name} does"

@@ -233,66 +233,6 @@ def test_asha_decides_the_same_by_due_reports(grace, rf, brackets, max_t, stop_l
     assert lean.shown == lean.used == full.used
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"max_t": 81, "grace_period": 1, "reduction_factor": 3}, [1, 3, 9, 27, 81]),
-        ({"max_t": 100, "grace_period": 1, "reduction_factor": 3}, [1, 3, 9, 27, 81, 100]),
-        ({"max_t": 100, "grace_period": 5, "reduction_factor": 4}, [5, 20, 80, 100]),
-        (
-            {"max_t": 100, "grace_period": 5, "reduction_factor": 4, "stop_last_trials": False},
-            [5, 20, 80],
-        ),
-        ({"max_t": 10, "grace_period": 4, "reduction_factor": 1.5}, [4, 6, 9, 10]),
-        ({"max_t": 10, "grace_period": 10}, [10]),
-    ],
-)
-def test_asha_asks_for_a_score_at_each_rung_and_at_the_last_time(options, expected):
-    base = ASHAScheduler(metric="acc", mode="max", **options)
-    trial, decisions = FakeTrial("a"), Decisions()
-    base.on_trial_add(None, trial)
-    due = []
-    for i in range(1, options["max_t"] + 1):
-        if decisions.asked("a", i, i, rule_for(base, trial), done=False):
-            due.append(i)
-            base.on_trial_result(None, trial, {"training_iteration": i, "acc": float(i)})
-            decisions.settled("a", i)
-    assert due == expected
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.booleans(), one_by_one | in_leaps, st.integers(0, 12), seeds)
-def test_asha_gets_the_same_scores_when_they_come_late(stop_last, steps, lag, seed):
-    draw = random.Random(seed)
-    times = np.cumsum([draw.choice(steps) for _ in range(60)]).tolist()
-    reports = [
-        {"training_iteration": i, "t": t, "acc": draw.random()} for i, t in enumerate(times, 1)
-    ]
-    options = {"metric": "acc", "mode": "max", "time_attr": "t", "stop_last_trials": stop_last}
-    trial = FakeTrial("a")
-    full = ASHAScheduler(max_t=10**6, reduction_factor=2, **options)
-    lean = ASHAScheduler(max_t=10**6, reduction_factor=2, **options)
-    for base in (full, lean):
-        base.on_trial_add(None, trial)
-    decisions, waiting = Decisions(), []
-    for report in [*reports, *[None] * lag]:
-        if report:
-            full.on_trial_result(None, trial, report)
-            rule = rule_for(lean, trial)
-            i = report["training_iteration"]
-            if decisions.asked("a", i, report["t"], rule, done=False):
-                waiting.append([lag, report])
-        for entry in waiting:
-            entry[0] -= 1
-        while waiting and waiting[0][0] < 0:
-            _, late = waiting.pop(0)
-            lean.on_trial_result(None, trial, late)
-            decisions.settled("a", late["training_iteration"])
-    for _, late in waiting:
-        lean.on_trial_result(None, trial, late)
-    assert rungs_of(lean) == rungs_of(full)
-
-
 def test_asha_keeps_its_rungs_when_a_trial_goes_back_and_has_none_after_a_change_of_bracket():
     base = ASHAScheduler(metric="acc", mode="max", max_t=81, reduction_factor=3, brackets=2)
     trial = FakeTrial("a")
@@ -366,20 +306,6 @@ def added(base, trials):
     return made
 
 
-def test_a_promotion_that_decides_in_its_own_way_uses_every_score():
-    class Other(PromotionASHA):
-        def on_trial_result(self, tune_controller, trial, result):
-            return CONTINUE
-
-    class Same(PromotionASHA):
-        pass
-
-    options = {"metric": "acc", "mode": "max", "time_attr": "t"}
-    for base, rule in ((Other(**options), Always()), (Same(**options), Rungs((1, 4, 16, 64, 100)))):
-        assert rule_for(base, added(base, 1)[0]) == rule
-        assert time_attr_of(base) == "t"
-
-
 # PBT ---------------------------------------------------------------------------------------------
 
 
@@ -436,19 +362,6 @@ def pbt(kind=PopulationBasedTraining, **options):
     )
 
 
-@pytest.mark.parametrize("kind", [PopulationBasedTraining, PB2])
-@pytest.mark.parametrize("synch", [False, True])
-def test_pbt_and_pb2_are_read_alike(kind, synch):
-    base = pbt(kind, perturbation_interval=4, synch=synch)
-    trials = [FakeTrial("a"), FakeTrial("b")]
-    world = World(base, trials, lean=False, seed=1, steps=[1.0])
-    assert rule_for(base, trials[0]) == Interval(4, 0.0, 0)
-    world.show(trials[0], {"t": 5, "acc": 1.0, "training_iteration": 5})
-    assert rule_for(base, trials[0]) == Interval(4, 0.0, 5)
-    assert rule_for(base, trials[1]) == Interval(4, 0.0, 0)
-    assert time_attr_of(base) == "t"
-
-
 def test_pbt_counts_anew_after_a_failure():
     base = pbt(perturbation_interval=4)
     trial = FakeTrial("a")
@@ -473,34 +386,6 @@ def hyperband(kind, max_t, eta, stop_last=True, time_attr="training_iteration"):
         reduction_factor=eta,
         stop_last_trials=stop_last,
     )
-
-
-@pytest.mark.parametrize("stop_last", [True, False])
-@pytest.mark.parametrize("eta", [2, 3, 4, 2.5])
-@pytest.mark.parametrize("max_t", [9, 27, 81, 100, 16])
-@pytest.mark.parametrize("kind", [HyperBandScheduler, HyperBandForBOHB])
-def test_hyperband_s_numbers_are_those_that_its_brackets_go_through(kind, max_t, eta, stop_last):
-    base = hyperband(kind, max_t, eta, stop_last)
-    for s in range(base._s_max_1):
-        if base._get_r0(s) == 0:
-            continue
-        bracket = base._create_bracket(s)
-        trial = FakeTrial("a")
-        base._trial_info[trial] = bracket, 0
-        bracket.add_trial(trial)
-        rules, through = [rule_for(base, trial)], [bracket._cumul_r]
-        while bracket._halves:
-            bracket._live_trials[trial] = {"acc": 1.0, "training_iteration": bracket._cumul_r}
-            assert bracket.cur_iter_done()
-            bracket.successive_halving("acc", 1.0)
-            through.append(bracket._cumul_r)
-            rules.append(rule_for(base, trial))
-        if not stop_last:
-            through.pop()
-        assert {rule.times for rule in rules} == {tuple(through)}
-        assert max(through, default=0) <= max_t
-        for passed, rule in enumerate(rules[: len(through)]):
-            assert rule.served == frozenset(through[:passed])
 
 
 @settings(max_examples=60, deadline=None)
@@ -615,14 +500,6 @@ class Own(ASHAScheduler):
 def test_schedulers_that_do_not_know_the_trial_or_decide_at_no_certain_time(base, rule, time_attr):
     assert rule_for(base, FakeTrial("never added")) == rule
     assert time_attr_of(base) == time_attr
-
-
-def test_resource_changes_leave_the_decisions_to_the_scheduler_within():
-    within = ASHAScheduler(metric="acc", mode="max", max_t=9, reduction_factor=3)
-    trial = FakeTrial("a")
-    within.on_trial_add(None, trial)
-    assert rule_for(ResourceChangingScheduler(within), trial) == rule_for(within, trial)
-    assert rule_for(within, trial) == Rungs((1, 3, 9), frozenset(), each=True)
 
 
 def test_a_trial_that_has_ended_has_no_decisions():

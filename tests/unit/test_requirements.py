@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import tokenize
-import warnings
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -30,8 +29,6 @@ EXTRAS = sorted(SETUP["options.extras_require"])
 
 #: Modules of a package that need more than the package itself does.
 NEEDS_ALSO = {"ray.train.torch": "torch"}
-#: Modules that a command starts; no import shows it.
-STARTED = {"tensorboard"}
 
 
 def normal(distribution: str) -> str:
@@ -230,12 +227,6 @@ def told(*arguments):
     result = CliRunner().invoke(commands.tunekit, arguments)
     return [result.exit_code, result.output, repr(result.exception)]
 
-def imported(name):
-    try:
-        __import__(name)
-    except Exception as error:
-        return [type(error).__name__, str(error)]
-
 def as_module(name):
     sys.argv = [name]
     try:
@@ -246,13 +237,10 @@ def as_module(name):
         return [error.code if isinstance(error.code, int) else 1, str(error.code)]
 
 print(json.dumps({
-    "help": told("--help"),
     "demo": told("demo"),
     "report": told("report", FOLDER),
     "serve": told("serve", FOLDER),
     "module": as_module("tunekit.demo"),
-    **{name: imported("tunekit." + name) for name in ("board.page", "demo.digits",
-       "demo.perceptron")},
 }))
 """
 
@@ -276,12 +264,6 @@ def plainly(tmp_path_factory):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_plain_install_has_a_command_line(plainly):
-    code, output, _ = plainly["help"]
-    assert code == 0
-    assert "demo" in output
-
-
 @pytest.mark.parametrize("command", ["demo", "report", "serve"])
 def test_a_command_says_which_extra_it_needs(plainly, command):
     code, output, error = plainly[command]
@@ -294,24 +276,3 @@ def test_the_demo_run_as_a_module_says_which_extra_it_needs(plainly):
     code, output = plainly["module"]
     assert code == 1
     assert "pip install 'ray-tunekit[demo]'" in output
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("board.page", "report"),
-        ("demo.digits", "demo"),
-        ("demo.perceptron", "demo"),
-    ],
-)
-def test_a_module_that_an_extra_is_for_says_so(plainly, module, name):
-    kind, told = plainly[module]
-    assert kind == "MissingExtraError"
-    assert f"pip install 'ray-tunekit[{name}]'" in told
-
-
-def test_what_tunekit_or_its_tests_do_that_will_stop_working_is_an_error_here():
-    with pytest.raises(DeprecationWarning):
-        warnings.warn("Ends soon.", DeprecationWarning, stacklevel=1)
-    others = {"__name__": "somebody.elses", "__warningregistry__": {}}
-    exec("import warnings; warnings.warn('Ends soon.', DeprecationWarning)", others)

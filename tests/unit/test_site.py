@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
 from configparser import ConfigParser
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -18,7 +16,6 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.chromium import CHROMIUM, Chromium, Tab
 from tests.unit.test_documents import ROOT, public
 
 DOCS = ROOT / "docs"
@@ -148,58 +145,3 @@ def test_links_of_the_long_description_are_those_of_the_readme_and_whole():
     assert [link for link in there if not urlsplit(link).scheme] == []
     [picture] = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", described)
     assert picture == f"{bases[1]}docs/live.png"
-
-
-# In a browser --------------------------------------------------------------------------------
-
-LOOKED_AT = (
-    "index",
-    "quickstart",
-    "guide/watching",
-    "migrating",
-    "reference",
-)
-
-
-@pytest.fixture(scope="module")
-def tab() -> Iterator[Tab]:
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium (Debian: chromium)")
-    with Chromium() as browser:
-        yield browser.tab()
-
-
-@pytest.mark.parametrize("name", LOOKED_AT)
-def test_pages_fit_windows_of_any_width(name, site, tab):
-    tab.open(site.pages[name].path)
-    for width in (1280, 800, 500):
-        tab.resize(width)
-        assert tab.run("document.documentElement.scrollWidth") <= width
-
-
-def search(site: Site, tab: Tab, words: str) -> list[tuple[str, str]]:
-    """What is found, the first one first: its title, and where it leads."""
-    tab.open("about:blank")
-    tab.open(f"{site.pages['search'].path.as_uri()}?q={words.replace(' ', '+')}")
-    tab.until("/\\d+ page|no document/.test(document.querySelector('.search-summary')?.innerText)")
-    links = "[...document.querySelectorAll('#search-results li > a')]"
-    return [
-        (title, address)
-        for title, address in json.loads(
-            tab.run(f"JSON.stringify({links}.map(a => [a.innerText, a.getAttribute('href')]))")
-        )
-    ]
-
-
-@pytest.mark.parametrize(
-    ("words", "page", "section"),
-    [
-        ("sigterm", "guide/restoring.html", "ctrl-c-and-sigterm"),
-        ("time budget", "guide/restoring.html", "a-time-budget"),
-        ("ray data", "guide/resources.html", "with-ray-data"),
-        ("worker group startup", "torchtrainer.html", "the-worker-group-startup-timed-out-after"),
-    ],
-)
-def test_search_finds_sections(words, page, section, site, tab):
-    found = [address for _, address in search(site, tab, words)]
-    assert f"{page}#{section}" in found[:5]

@@ -22,29 +22,20 @@ from tunekit.core.commands import (
 from tunekit.core.delivery import Completion, Scored
 from tunekit.core.engine import Engine, Hears, JudgedBy
 from tunekit.core.events import (
-    AttemptBegan,
-    AttemptStarted,
-    BudgetExpired,
     CheckpointSaved,
-    Chosen,
     Decided,
     Event,
-    Exploited,
     Reminded,
     Reported,
     ScoreDelivered,
-    SessionClosed,
-    SnapshotTaken,
-    TrialAdded,
     TrialEnded,
     TrialFailed,
     TrialRetried,
     ValidationEnded,
     ValidationRequested,
-    Waited,
 )
-from tunekit.core.retention import for_clone, for_validation
-from tunekit.core.validation import Request, Status
+from tunekit.core.retention import for_validation
+from tunekit.core.validation import Request
 
 
 def reported(iteration: int, generation: int = 0, trial: str = "a") -> Reported:
@@ -80,11 +71,6 @@ def delivered(iteration: int, decision: str = "CONTINUE", generation: int = 0) -
     )
 
 
-def exploited(generation: int, iteration: int) -> Exploited:
-    donor = {"donor_id": "b", "donor_generation": 0, "checkpoint": "/sweep/b/c"}
-    return Exploited(trial_id="a", generation=generation, reached=9, iteration=iteration, **donor)
-
-
 def one(iteration: int) -> list[Event]:
     return [reported(iteration), saved(iteration), requested(iteration), ended(iteration)]
 
@@ -105,15 +91,6 @@ def due(state: Engine) -> float | str | None:
     return found.result["accuracy"] if isinstance(found, Scored) else None
 
 
-def test_a_report_is_the_trials_newest():
-    state = after(reported(1), reported(2))
-    assert state.record("a").report == reported(2).report
-    assert (
-        state.history.run_of("a", 2) == 1
-        and after(reported(2), reported(2)).history.run_of("a", 2) == 2
-    )
-
-
 def asked(commands: Iterable[Command]) -> list[Request]:
     return [one.request for one in commands if isinstance(one, Ask)]
 
@@ -128,20 +105,6 @@ def test_a_checkpoint_is_owed_a_validation_if_it_is_chosen():
     assert not asked(state.handle(saved(1)))
     state.apply(reported(2))
     assert [request.iteration for request in asked(state.handle(saved(2)))] == [2]
-
-
-def test_a_checkpoint_is_kept_as_soon_as_it_is_owed_a_validation_and_pending_until_that_ends():
-    state = after(reported(1), saved(1))
-    assert state.leases.held(for_validation("a:0:1:1")) == "/sweep/c1"
-    assert state.handle(requested(1)) == [Validate(state.backlog.unfinished["a:0:1:1"])]
-    assert state.handle(requested(1)) == [], "once"
-    assert [one.id for one in state.backlog.pending("a")] == ["a:0:1:1"]
-    assert state.delivery.waits("a")
-    state.apply(ended(1))
-    assert not state.backlog.unfinished and not state.backlog.pending("a")
-    assert state.backlog.counts[Status.VALIDATED] == 1 and state.backlog.ran_s == 2.0
-    state.apply(ended(1))
-    assert state.backlog.counts[Status.VALIDATED] == 1, "each ends once"
 
 
 @pytest.mark.parametrize(
@@ -172,27 +135,6 @@ def test_the_score_of_a_report_that_ends_its_trial_goes_with_the_end_though_a_fo
     assert due(state) == "end" and state.delivery.end("a").result["accuracy"] == 0.5
 
 
-def test_a_trial_that_failed_is_known_until_it_is_retried_and_ends_again():
-    state = after(TrialFailed(trial_id="a"), TrialEnded(trial_id="a"))
-    assert state.record("a").failed and state.delivery.completed("a")
-    state.apply(TrialRetried(trial_id="a"))
-    assert not state.record("a").failed and not state.delivery.completed("a")
-
-
-def test_an_exploit_begins_a_generation_with_a_checkpoint_until_the_trial_saves_its_own():
-    state = after(*one(1), exploited(1, 4))
-    assert state.ancestry.generation("a") == 1 and due(state) is None
-    assert state.record("a").clone == "/sweep/b/c"
-    state.apply(reported(5, 1))
-    assert state.leases.held(for_clone("a", 1)) == "/sweep/b/c"
-    [request] = asked(state.handle(saved(5, generation=1)))
-    assert request.config == {"lr": 2} and state.record("a").clone is None
-    assert state.leases.held(for_clone("a", 1)) is None and state.leases.take_touched() == [
-        "a",
-        "b",
-    ]
-
-
 def notified(commands: Iterable[Command]) -> list[int]:
     return [one.outcome.request.iteration for one in commands if isinstance(one, Notify)]
 
@@ -202,12 +144,6 @@ def test_loggers_are_notified_once_it_is_known_which_names_are_validations():
     loss = ValidationEnded(id="a:0:1:1", status="validated", metrics={"loss": 0.5})
     assert notified(state.handle(loss)) == [], "accuracy may be validation's or training's"
     assert notified(state.handle(ended(2))) == [1, 2]
-
-
-def test_loggers_are_notified_of_each_score_in_order_once_all_older_ones_have_ended():
-    state = after(*one(1)[:-1], *one(2)[:-1], *one(3)[:-1])
-    assert notified(state.handle(ended(3))) == notified(state.handle(ended(2, None))) == []
-    assert notified(state.handle(ended(1))) == [1, 3], "2 has failed"
 
 
 def test_loggers_are_not_notified_of_a_run_that_was_repeated():
@@ -240,15 +176,6 @@ def test_what_is_due_is_delivered_in_order_once_it_is_known_which_names_are_vali
 
 def told_to_deliver(commands: Iterable[Command]) -> list[str]:
     return [one.trial_id for one in commands if isinstance(one, Deliver)]
-
-
-@pytest.mark.parametrize("event", [delivered(1), exploited(1, 1)])
-def test_a_checkpoint_is_kept_until_its_score_is_delivered_or_never_will_be(event):
-    state = after(*one(1), reported(2))
-    assert "/sweep/c1" in state.leases and state.leases.take_touched() == ["a"], "it has a score"
-    state.handle(event)
-    assert "/sweep/c1" not in state.leases and state.leases.take_touched() == ["a"]
-    assert list(state.broken()) == [] and not state.delivery.waits("a")
 
 
 def test_a_run_that_decides_nothing_holds_up_no_score_as_the_one_before_did():
@@ -332,31 +259,6 @@ def test_validations_of_a_trial_that_was_stopped_early_are_cancelled():
     assert Cancel("a") in after(*one(1)).handle(delivered(1, "STOP"))
     finished = msgspec.structs.replace(delivered(1, "STOP"), finished=True)
     assert Cancel("a") not in after(*one(1)).handle(finished)
-
-
-def test_a_wait_counts():
-    state = after(Waited(trial_id="a", seconds=1.5), Waited(trial_id="b", seconds=1.0))
-    assert state.waited_s == 2.5
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        TrialAdded(trial_id="b"),
-        AttemptStarted(id="a:0:1:1", attempt=1),
-        AttemptBegan(id="a:0:1:1", attempt=1),
-        Chosen(trial_id="a", runs=True),
-        BudgetExpired(trial_ids=["a"]),
-        SnapshotTaken(file="x"),
-        SessionClosed(finished=True),
-    ],
-)
-def test_the_others_change_nothing_that_is_due(event):
-    state = after(reported(1), saved(1), requested(1))
-    state.apply(event)
-    assert list(state.backlog.unfinished) == ["a:0:1:1"] and due(state) is None
-    state.apply(ended(1))
-    assert due(state) == 0.5
 
 
 def test_a_restored_sweep_does_what_was_asked_for_or_is_owed_and_has_not_ended():
