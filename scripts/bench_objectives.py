@@ -1,6 +1,6 @@
 """Compare sweeps with two objectives with Syne Tune's MOASHA, on the same curves.
 
-    python scripts/bench_objectives.py               # 30 orders: some 4 minutes
+    PYTHONPATH=. python scripts/bench_objectives.py               # 30 orders: some 4 minutes
 
 The objectives of the 54 configurations are accuracy and latency: larger networks are better and
 slower. The curves are synthetic, with another table for each order. There are six slots, iterations

@@ -1,7 +1,7 @@
 """Compare the time of a sweep with inline validation in stock Ray, Optuna and Syne Tune.
 
-    python scripts/bench_peers.py                    # in virtual time: some 5 minutes
-    python scripts/bench_peers.py --orders 30
+    PYTHONPATH=. python scripts/bench_peers.py                    # in virtual time: some 5 minutes
+    PYTHONPATH=. python scripts/bench_peers.py --orders 30
 
 Each sweep has 54 configurations under ASHA (max_t=27, reduction_factor=3) or the most similar
 scheduler. An iteration takes 0.4 s, and a validation a multiple of that. The curves are synthetic:

@@ -1,7 +1,7 @@
 """Measure the driver's CPU time per result with many trials, in tunekit and stock Tune.
 
-    python scripts/bench_trials.py                       # 100, 400, 1,600 and 10,000 trials
-    python scripts/bench_trials.py --sizes 100 400       # a minute
+    PYTHONPATH=. python scripts/bench_trials.py                     # 100 to 10,000 trials
+    PYTHONPATH=. python scripts/bench_trials.py --sizes 100 400     # a minute
 
 Only the controller runs, without Ray. ASHA stops trials with two hyperparameters, of which 64 run
 at a time, each for at most three iterations with a checkpoint each. Stock Tune ranks by the trials'
@@ -31,7 +31,8 @@ from ray.tune.logger import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCall
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
-from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
+from tests.doubles import FakeClock, FakeExecutor
+from tests.local_sweep import LocalSweep
 
 SLOTS = 64
 ITERATIONS = 3

@@ -26,8 +26,9 @@ from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tunekit
+from tests.doubles import FakeClock, FakeExecutor
+from tests.local_sweep import LocalSweep
 from tests.versions import Versioned, Versions, score_of, version_at
-from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
 
 MOST_LAG = 10
 LENGTH = 30

@@ -6,12 +6,12 @@ import pickle
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.doubles import FakeClock
 from tunekit.core.events import Event, Reported, TrialAdded, ValidationEnded
 from tunekit.errors import RestoreError
 from tunekit.journal.journal import Journal
 from tunekit.journal.snapshots import SnapshotWriter, _archive, saved_state
 from tunekit.journal.storage import Folder, LocalFolder
-from tunekit.testing import FakeClock
 
 STATE = {
     "experiment_state-2026-01-01_00-00-00.json": b'{"trial_data": []}',

@@ -13,10 +13,11 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 import tunekit
+from tests.doubles import FakeClock, FakeExecutor
+from tests.local_sweep import LocalSweep
 from tunekit.core.room import Shares
 from tunekit.core.validation import Attempt
 from tunekit.core.values import number
-from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
 
 LENGTH = 9
 

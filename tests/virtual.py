@@ -24,9 +24,10 @@ from ray.tune.result import DONE, TRAINING_ITERATION
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 import tunekit
-from tunekit._ray.local import LocalSweep
+from tests.doubles import FakeClock
+from tests.local_sweep import LocalSweep
 from tunekit._ray.scheduler_kinds import exhausts, rule_for
-from tunekit.clock import Clock, FakeClock
+from tunekit.clock import Clock
 from tunekit.core.room import fits
 from tunekit.core.validation import Attempt, Status
 from tunekit.validating.executor import AttemptEvent, Began, Executor, Returned

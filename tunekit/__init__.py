@@ -2,7 +2,7 @@
 
 Start with :class:`tunekit.Tuner`. Its parts also work with a plain ``ray.tune.Tuner``. The rest is
 in submodules: :mod:`tunekit.policies`, :mod:`tunekit.schedulers`, :mod:`tunekit.loggers`,
-:mod:`tunekit.distributed`, :mod:`tunekit.errors`, :mod:`tunekit.testing`.
+:mod:`tunekit.distributed`, :mod:`tunekit.errors`.
 """
 
 # Each trial and each validation imports tunekit in its own process, so modules load on first use.
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tunekit import loggers as loggers
     from tunekit import policies as policies
     from tunekit import schedulers as schedulers
-    from tunekit import testing as testing
     from tunekit.config import ValidationConfig
     from tunekit.core.constraints import Constraint
     from tunekit.driver.callback import ValidationCallback
@@ -56,7 +55,7 @@ __all__ = [
 
 __version__ = VERSION
 
-_SUBMODULES = {"distributed", "errors", "loggers", "policies", "schedulers", "testing"}
+_SUBMODULES = {"distributed", "errors", "loggers", "policies", "schedulers"}
 _HOMES = {
     "tunekit.config": ("ValidationConfig",),
     "tunekit.core.constraints": ("Constraint",),

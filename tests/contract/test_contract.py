@@ -15,13 +15,14 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
 import tunekit
+from tests.doubles import FakeClock
 from tests.journals import read
+from tests.local_sweep import LocalSweep
 from tests.schedulers import CASES, MODES, every_case
 from tests.seeds import SCHEDULES, seeds
 from tests.sweeps import LENGTH, Counting, Endless, Ran, SavesWhen, index_of, quality, sweep
 from tunekit._ray import checkpoints
 from tunekit.core.validation import Attempt
-from tunekit.testing import FakeClock, LocalSweep
 
 every_mode = pytest.mark.parametrize("on_pending", MODES)
 

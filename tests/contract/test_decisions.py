@@ -8,13 +8,13 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandScheduler
 
 import tunekit
 from tests.contract.test_contract import check_contract, run
+from tests.doubles import FakeExecutor
 from tests.schedulers import CASES, every_case, pbt, seed_all, space
 from tests.sweeps import LENGTH, Counting, Endless, index_of, quality, sweep
 from tests.versions import Versioned, Versions
 from tunekit.core.room import Shares
 from tunekit.schedulers import PromotionASHA
 from tunekit.scheduling.user_scheduler import UserScheduler
-from tunekit.testing import FakeExecutor
 
 pytestmark = pytest.mark.sampled(2)
 

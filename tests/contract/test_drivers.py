@@ -17,6 +17,7 @@ from ray import tune
 from ray.tune import ResumeConfig
 
 import tunekit
+from tests.doubles import FakeClock
 from tests.journals import read
 from tests.kills import Killed, killed_after
 from tests.restores import prepare_restore
@@ -37,7 +38,6 @@ from tunekit.journal.lock import (
     driver_of,
 )
 from tunekit.journal.storage import LocalFolder
-from tunekit.testing import FakeClock
 
 LOCAL = LocalFileSystem()
 

@@ -14,8 +14,10 @@ from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
+from tests.doubles import FakeClock, FakeExecutor
 from tests.invariants import check_journal
 from tests.journals import read
+from tests.local_sweep import LocalSweep
 from tests.restores import prepare_restore
 from tests.sweeps import LENGTH, Counting, Ran, SavesWhen, index_of, sweep
 from tunekit.cli import commands
@@ -23,7 +25,6 @@ from tunekit.core.validation import Attempt
 from tunekit.driver.callback import ValidationCallback
 from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
-from tunekit.testing import FakeClock, FakeExecutor
 
 
 def validate(checkpoint):
@@ -232,7 +233,7 @@ def test_a_forgotten_policy_is_told_at_the_first_report(
     executor = FakeExecutor(clock, lambda attempt: {"accuracy": 0.5})
     config = tunekit.ValidationConfig(fn=validate)
     validation = ValidationCallback(config, executor=executor, clock=clock)
-    local = tunekit.testing.LocalSweep(
+    local = LocalSweep(
         trainable,
         tmp_path,
         clock,

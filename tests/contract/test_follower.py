@@ -16,12 +16,12 @@ from ray.tune.schedulers import FIFOScheduler
 import tunekit
 from tests.contract.test_analysis import TABLES, asha, killed_and_read, pbt
 from tests.contract.test_later_validations import executors, robust  # noqa: F401
+from tests.doubles import FakeClock
 from tests.sweeps import sweep
 from tunekit.core.events import Reported, TrialAdded
 from tunekit.journal.journal import Journal, JournalReader, record_of
 from tunekit.journal.storage import LocalFolder, RemoteFolder
 from tunekit.reading.sweep import Follower
-from tunekit.testing import FakeClock
 
 
 def killed(folder: Path):

@@ -21,6 +21,7 @@ from pyarrow.fs import LocalFileSystem
 from ray import tune
 
 import tunekit
+from tests.doubles import FakeClock, FakeExecutor
 from tests.kills import DoomedFolder, Killed
 from tunekit.cli import commands
 from tunekit.core.events import ValidationEnded
@@ -31,7 +32,6 @@ from tunekit.evaluation.folder import REST_S, WatchedFolder
 from tunekit.journal.journal import Journal, events_in
 from tunekit.journal.lock import LOCK
 from tunekit.journal.storage import LocalFolder
-from tunekit.testing import FakeClock, FakeExecutor
 
 CALLS: Counter[str] = Counter()
 

@@ -10,12 +10,12 @@ import pytest
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 
+from tests.doubles import FakeExecutor
 from tests.invariants import check_journal
 from tests.schedulers import seed_all
 from tests.sweeps import Endless, Ran, sweep
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import events_in
-from tunekit.testing import FakeExecutor
 from tunekit.validating.executor import AttemptEvent, Failed, Lost
 
 LENGTH = 9

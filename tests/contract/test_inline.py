@@ -13,10 +13,11 @@ from ray.tune.schedulers import (
     MedianStoppingRule,
 )
 
+from tests.doubles import FakeClock
+from tests.local_sweep import LocalSweep
 from tests.schedulers import pbt, seed_all, space
 from tests.seeds import seeds
 from tests.sweeps import Counting, Endless, index_of, listen, quality, sweep
-from tunekit.testing import FakeClock, LocalSweep
 
 SCHEDULERS = {
     "hyperband": lambda: HyperBandScheduler(max_t=9, reduction_factor=3),

@@ -21,6 +21,7 @@ from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tests.contract.test_restore import kill, restored
+from tests.doubles import FakeExecutor
 from tests.journals import lines_of, read, write_lines
 from tests.sweeps import sweep
 from tunekit.board.page.page import render
@@ -30,7 +31,6 @@ from tunekit.core.validation import Attempt
 from tunekit.evaluation import session as sessions
 from tunekit.journal.journal import later_sessions
 from tunekit.journal.storage import LocalFolder
-from tunekit.testing import FakeExecutor
 from tunekit.validating.executor import AttemptEvent
 
 CALLS: Counter[str] = Counter()

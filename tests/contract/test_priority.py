@@ -5,10 +5,10 @@ from __future__ import annotations
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 import tunekit
+from tests.doubles import FakeExecutor
 from tests.sweeps import LENGTH, Endless, quality, sweep
 from tunekit.core.events import ScoreDelivered, ValidationRequested
 from tunekit.journal.journal import events_in
-from tunekit.testing import FakeExecutor
 
 REASON = "the scheduler has stopped its trial"
 

@@ -15,12 +15,13 @@ from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
 
 import tunekit
 from tests.contract.test_contract import check_contract, lags
+from tests.doubles import FakeClock
+from tests.local_sweep import LocalSweep
 from tests.schedulers import MODES
 from tests.sweeps import Endless, index_of, quality, sweep
 from tunekit.core.events import Decided, TrialAdded, TrialEnded
 from tunekit.journal.journal import events_in
 from tunekit.schedulers import PromotionASHA
-from tunekit.testing import FakeClock, LocalSweep
 
 pytestmark = pytest.mark.sampled(2)
 

@@ -16,6 +16,7 @@ from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import BasicVariantGenerator
 
 import tunekit
+from tests.doubles import FakeClock
 from tests.invariants import check_journal
 from tests.journals import read
 from tests.kills import Killed, bury, killed_after, run_killed
@@ -25,7 +26,6 @@ from tests.sweeps import Counting, Endless, Ran, index_of, sweep
 from tunekit.core.events import TrialAdded
 from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
-from tunekit.testing import FakeClock
 
 pytestmark = pytest.mark.sampled(2)
 

@@ -26,6 +26,7 @@ from ray.tune.schedulers import FIFOScheduler
 import tunekit
 from tests.contract.test_analysis import asha, moody
 from tests.contract.test_follower import grown, killed
+from tests.doubles import FakeClock
 from tests.serving import Browser
 from tests.sweeps import sweep
 from tunekit.board.page.charts import draw
@@ -46,7 +47,6 @@ from tunekit.core.events import (
 from tunekit.core.problems import Problems
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
-from tunekit.testing import FakeClock
 
 NOTHING = {"metric": None, "mode": None}
 TOKEN = "t0ken-" * 5

@@ -29,9 +29,9 @@ from tests.journals import read
 from tests.kills import run_killed
 from tests.restores import prepare_restore
 from tests.sweeps import Endless, Ran, sweep
+from tunekit.core.validation import Attempt
 from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
-from tunekit.testing.executor import Attempt
 
 pytestmark = pytest.mark.sampled(2)
 

@@ -19,15 +19,16 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 
 import tunekit
 from tests import sweeps
+from tests.doubles import FakeClock
 from tests.hostile import EXCEPTIONS, KEYS, ODD, VALUES, made
 from tests.journals import read
 from tests.kills import run_killed
+from tests.local_sweep import LocalSweep
 from tests.sweeps import Counting, Ran, sweep
 from tunekit.board.page import render
 from tunekit.board.page.figures import Findings
 from tunekit.board.page.page import contents
 from tunekit.cli.status import status_of, text_of
-from tunekit.testing import FakeClock, LocalSweep
 from tunekit.validating.process import plain
 
 ROUNDS = 3

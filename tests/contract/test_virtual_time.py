@@ -11,9 +11,9 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, PopulationBasedTraining
 
 import tunekit
+from tests.doubles import FakeClock
+from tests.local_sweep import _LocalActors
 from tests.virtual import Room, VirtualExecutor, VirtualSweep
-from tunekit._ray.local import _LocalActors
-from tunekit.clock import FakeClock
 from tunekit.core.validation import Attempt, Request
 
 LENGTH = 9

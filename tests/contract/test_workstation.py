@@ -8,12 +8,12 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTra
 from ray.tune.search import Searcher
 
 import tunekit
+from tests.doubles import FakeExecutor
 from tests.schedulers import MODES
 from tests.sweeps import LENGTH, Counting, sweep
 from tunekit._ray.controller import Controller
 from tunekit.core.room import Shares
 from tunekit.schedulers import PromotionASHA
-from tunekit.testing import FakeExecutor
 
 pytestmark = pytest.mark.sampled(2)
 

@@ -28,7 +28,7 @@ from ray.tune.search import BasicVariantGenerator
 from ray.tune.search.optuna import OptunaSearch
 
 import tunekit
-import tunekit.testing
+from tests.doubles import FakeExecutor
 from tests.sweeps import Counting, sweep
 from tunekit._ray.tuner import settings_of
 from tunekit.clock import SystemClock
@@ -395,6 +395,16 @@ def given_evaluator(
     assert names["Evaluator"]()(None) == {"accuracy": 0.5}
 
 
+def given_context(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """There is a checkpoint; the function under test gets the width of its context."""
+    widths: list[int] = []
+    names.update(checkpoint=folder, Net=lambda width: width)
+    names.update(accuracy_of=lambda model, *_: widths.append(model))
+    yield
+    yield
+    assert widths == [64]
+
+
 def given_workers(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     names["right_and_all"] = lambda folder: torch.tensor([1.0, 2.0])
     patch.setattr(torch.distributed, "all_reduce", lambda counts: None)
@@ -462,11 +472,11 @@ def given_later(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) 
         noisy_images={"00000": 0.1, "00001": 0.2, "00002": 0.0},
     )
 
-    def executor_of(config: tunekit.ValidationConfig) -> tunekit.testing.FakeExecutor:
+    def executor_of(config: tunekit.ValidationConfig) -> FakeExecutor:
         def validate(attempt: Any) -> Any:
             return config.fn(attempt.request.checkpoint)
 
-        return tunekit.testing.FakeExecutor(SystemClock(), validate)  # type: ignore[arg-type]
+        return FakeExecutor(SystemClock(), validate)  # type: ignore[arg-type]
 
     patch.setattr(sessions, "executor_of", executor_of)
     patch.setattr(sessions, "_start_ray", lambda *asked: None)
@@ -488,6 +498,7 @@ Given = Callable[[dict[str, Any], Path, pytest.MonkeyPatch], Iterator[None]]
 # of them, to look what came of it.
 GIVEN: dict[str, Given] = {
     "Saving": given_saving,
+    "Validating": given_context,
     "When a validation fails": given_digits,
     "Split with a fixed seed": given_split,
     "Load once": given_evaluator,

@@ -9,10 +9,10 @@ import pytest
 import torch  # noqa: F401  (its settings are kept and put back)
 from ray.tune.trainable import FunctionTrainable
 
+from tests.doubles import FakeClock
 from tunekit._ray import functions, workers
 from tunekit.core.validation import Attempt, Request
 from tunekit.process_state import ProcessState, release_gpu_memory
-from tunekit.testing import FakeClock
 from tunekit.validating.process import Evaluator
 from tunekit.validating.ray_executor import RayExecutor, _Actor, _Flight
 

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import tunekit
+from tests.doubles import FakeClock, FakeExecutor
 from tests.journals import read
 from tunekit.board.page.page import index_of
 from tunekit.board.serve.catalogue import Catalogue
@@ -35,7 +36,6 @@ from tunekit.evaluation import session as sessions
 from tunekit.journal.journal import Journal
 from tunekit.journal.lock import Driver
 from tunekit.journal.storage import LocalFolder, folder_at
-from tunekit.testing import FakeClock, FakeExecutor
 
 LOCAL = pyarrow.fs.LocalFileSystem()
 NOTHING = {"metric": None, "mode": None}

@@ -37,7 +37,6 @@ FLOORS = [
     {"reading"},
     {"making_room"},
     {"board", "tuner"},
-    {"testing"},
     {"__init__"},
     {"demo"},
     {"cli"},

@@ -219,7 +219,7 @@ def blocked(name):
     if name.split(".")[0] in BLOCKED:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-import tunekit, tunekit.testing
+import tunekit
 from click.testing import CliRunner
 from tunekit.cli import commands
 

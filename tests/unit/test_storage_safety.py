@@ -17,6 +17,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import tunekit
+from tests.doubles import FakeClock
 from tests.journals import read
 from tests.stores import Store
 from tunekit.core.events import Chosen
@@ -31,7 +32,6 @@ from tunekit.journal.storage import (
     replace_file,
     warn_of_kills,
 )
-from tunekit.testing import FakeClock
 
 
 def folder_in(store, root="bucket/sweep"):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
+from unittest import mock
 
 import pytest
 
 import tunekit
-from tunekit.testing import validation_context
 from tunekit.validating.context import ValidationContext, telling
 
 
@@ -17,16 +17,14 @@ def validate(checkpoint):
 
 
 def test_outside_of_a_validation_the_error_says_how_to_try_a_function():
-    with pytest.raises(
-        tunekit.errors.WiringError, match=r"tunekit\.testing\.validation_context\(config"
-    ):
+    with pytest.raises(tunekit.errors.WiringError, match=r"In a test, replace it with mock\.patch"):
         validate(None)
 
 
 def test_a_function_can_be_tried_by_itself():
-    with validation_context(config={"width": 64}, attempt=2) as context:
+    context = ValidationContext("trial", {"width": 64}, 1, attempt=2)
+    with mock.patch("tunekit.get_validation_context", return_value=context):
         assert validate(None) == {"accuracy": 0.64, "attempt": 2}
-        assert (context.trial_id, context.iteration, context.generation) == ("trial", 1, 0)
     with pytest.raises(tunekit.errors.WiringError):
         validate(None)
 
@@ -40,7 +38,7 @@ def test_it_is_over_when_the_function_raises():
 
 def test_threads_of_a_validation_may_ask():
     heard = []
-    with validation_context(config={"width": 64}):
+    with telling(ValidationContext("trial", {"width": 64}, 1)):
         thread = threading.Thread(target=lambda: heard.append(tunekit.get_validation_context()))
         thread.start()
         thread.join()

@@ -45,15 +45,18 @@ def get_validation_context() -> ValidationContext:
     Raises:
         tunekit.errors.WiringError: If this process runs no validation: in the driver, while an
             evaluator is being built, or in tasks and actors that a validation starts; pass them
-            what they need. To test a validation function, run it in
-            :func:`tunekit.testing.validation_context`.
+            what they need.
 
     Example:
-        >>> from tunekit.testing import validation_context
+        In a test of a validation function, replace it:
+
+        >>> import tunekit
+        >>> from unittest import mock
         >>> def validate(checkpoint):
-        ...     width = get_validation_context().config["width"]
+        ...     width = tunekit.get_validation_context().config["width"]
         ...     return {"accuracy": 0.9, "width": width}
-        >>> with validation_context(config={"width": 64}):
+        >>> context = tunekit.ValidationContext("trial", {"width": 64}, iteration=1)
+        >>> with mock.patch("tunekit.get_validation_context", return_value=context):
         ...     validate(None)
         {'accuracy': 0.9, 'width': 64}
     """
@@ -67,8 +70,8 @@ def get_validation_context() -> ValidationContext:
     raise WiringError(
         "tunekit.get_validation_context() was called outside of a validation. Call it in the "
         "validation function itself, and pass what it returns to tasks, actors and datasets that "
-        "the function starts. To test a function: "
-        "`with tunekit.testing.validation_context(config={...}): validate(checkpoint)`."
+        "the function starts. In a test, replace it with mock.patch("
+        '"tunekit.get_validation_context", return_value=tunekit.ValidationContext(...)).'
     )
 
 

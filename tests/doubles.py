@@ -1,4 +1,4 @@
-"""Validations with durations and failures that a test sets."""
+"""A clock that does not wait, and validations with durations and failures that a test sets."""
 
 from __future__ import annotations
 
@@ -7,10 +7,39 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tunekit.clock import FakeClock
 from tunekit.core.validation import Attempt
 from tunekit.core.values import described
 from tunekit.validating.executor import AttemptEvent, Began, Executor, Failed, Returned
+
+
+class FakeClock:
+    """A clock whose time passes only in :meth:`sleep`, which returns at once.
+
+    Args:
+        epoch: Where it starts, in seconds since the epoch.
+
+    Example:
+        >>> clock = FakeClock()
+        >>> clock.sleep(2.5)
+        >>> clock.monotonic(), clock.time()
+        (2.5, 1000000002.5)
+    """
+
+    def __init__(self, epoch: float = 1e9):
+        self._now = 0.0
+        self._epoch = epoch
+
+    def monotonic(self) -> float:
+        """Return the seconds slept so far."""
+        return self._now
+
+    def time(self) -> float:
+        """Return seconds since the epoch."""
+        return self._epoch + self._now
+
+    def sleep(self, seconds: float) -> None:
+        """Advance the time at once."""
+        self._now += seconds
 
 
 class FakeExecutor(Executor):

@@ -64,7 +64,7 @@ class LocalSweep:
     Example:
         >>> import tempfile
         >>> import tunekit
-        >>> from tunekit.testing import FakeClock, FakeExecutor
+        >>> from tests.doubles import FakeClock, FakeExecutor
         >>> class Net(tune.Trainable):
         ...     def step(self):
         ...         return {"loss": 1 / (self.training_iteration + 1)}
