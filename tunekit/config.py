@@ -50,19 +50,14 @@ class ValidationConfig(train.ValidationConfig):
         when: Which checkpoints to validate, and when to save if nothing else requests checkpoints.
             ``"decisions"``: the checkpoints whose score the scheduler will use (at the rungs of
             ASHA and HyperBand, at PBT's perturbation interval) and each trial's last one; with a
-            scheduler that tunekit does not know, every one. ``"auto"``: these, and others that cost
-            nothing to validate: in resources in which no trial could start, checkpoints of the best
-            trials first, once starting a process takes at most 5 % of the sweep's time so far; or
-            in the trials' processes, if it takes at most 2 % of an iteration. When all trials have
-            ended, further checkpoints of the three best trials are validated if that makes the
-            sweep at most 5 % longer; the others are skipped. Every checkpoint is validated if the
-            scheduler decides nothing (such as the default) or is unknown to tunekit, or if a
+            scheduler that tunekit does not know, every one. ``"auto"``: likewise, but every
+            checkpoint if the scheduler decides nothing (such as the default), or if a
             stopper reads scores. A number n: checkpoints that are at least n iterations apart.
             ``"requested"``: as in Ray Train, the checkpoints whose report has ``validation=True``
             or a ``ValidationTaskConfig``.
         where: The process to validate in. ``"trial"``: the trial's own, while its training waits
             for each score, which costs as much as inline validation; only the last checkpoint of an
-            ended trial, and checkpoints that no decision depends on, are validated elsewhere.
+            ended trial is validated elsewhere.
             ``"elsewhere"``: always another process, so that training continues where it need not
             wait. ``"auto"``: the trial's own if the trial waits for the score anyway and no
             resources are free, or if the validation takes less than a tenth of the time of starting

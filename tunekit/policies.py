@@ -94,8 +94,8 @@ class AtDecisions(CheckpointPolicy):
 
     That is at the rungs of ``ASHAScheduler`` and ``HyperBandScheduler``, at the perturbation
     interval of ``PopulationBasedTraining``, and so on; with a scheduler that tunekit does not know,
-    at each report. With ``ValidationConfig(when="auto")``, also at other reports, if saving takes
-    at most 2 % of an iteration.
+    at each report. With ``ValidationConfig(when="auto")``, also at each report if the scheduler
+    decides nothing, or if a stopper reads scores.
 
     Raises:
         tunekit.errors.WiringError: At the first report, if the sweep has no

@@ -111,17 +111,6 @@ def test_all_run_in_trials_where_that_is_asked_however_long_they_take(tmp_path):
     }
 
 
-@pytest.mark.parametrize(("seconds", "scored"), [(0.01, {1, 2, 3, 5}), (0.1, {1, 3})])
-def test_what_decides_nothing_runs_in_trials_if_it_takes_a_fiftieth_of_an_iteration(
-    tmp_path, seconds, scored
-):
-    """Once it is known how long it takes; an iteration takes a second, and saving no time."""
-    ran = swept(tmp_path, seconds, settings={"when": "auto"})
-    validated = [set(iterations) for iterations in ran.validated().values()]
-    assert scored in [iterations & {1, 2, 3, 5} for iterations in validated]
-    assert {None} != {ran.executor.hosts[one.id] for one in ran.executor.started}
-
-
 class Beside(InTrials):
     """One more is free elsewhere."""
 

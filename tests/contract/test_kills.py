@@ -129,8 +129,7 @@ def test_killed_once_at_any_write(tmp_path, on_pending, make):
 
 @BOTH
 @pytest.mark.parametrize("make", [asha, promotion, pbt])
-def test_killed_while_what_decides_nothing_is_validated_besides(tmp_path, on_pending, make):
-    """Which of those have a score depends on when it was killed; what is decided does not."""
+def test_killed_where_only_what_decides_is_validated(tmp_path, on_pending, make):
 
     def made(folder: Path, **options: Any) -> Ran:
         auto = {"settings": {"when": "auto"}, "validation_s": lambda attempt: 0.7}

@@ -103,16 +103,6 @@ def test_a_sweep_ends_with_every_checkpoint_validated_or_skipped(tmp_path, base,
         assert ran.clock.monotonic() < 1.2 * (work + saved)
 
 
-@pytest.mark.parametrize("max_in_flight", [None, 1])
-@pytest.mark.parametrize("base", BASES)
-def test_what_waits_for_spare_room_keeps_no_trial_from_starting(tmp_path, base, max_in_flight):
-    settings = {"when": "auto", "max_in_flight": max_in_flight}
-    ran = on_workstation(tmp_path, base, on_pending="auto", settings=settings)
-    ran.sweep.run(most=100_000)
-    assert all(trial.status == "TERMINATED" for trial in ran.trials)
-    assert ran.validation.validator.idle
-
-
 @pytest.mark.parametrize("on_pending", ["continue", "wait"])
 @pytest.mark.parametrize("base", ["fifo", "asha"])
 def test_actors_that_are_kept_for_the_next_trial_make_room(tmp_path, base, on_pending):

@@ -312,7 +312,6 @@ def example(kind: type, field: str) -> Any:
         "finished",
         "offered",
         "used",
-        "optional",
         "wish",
     ):
         return True

@@ -10,7 +10,6 @@ import math
 import tempfile
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -208,11 +207,6 @@ class Controller:
     def has_new_trials(self) -> bool:
         """Return whether a trial waits to be started."""
         return bool(self._tune._pending_trials)
-
-    @property
-    def idle(self) -> Iterator[Trial]:
-        """Yield the trials that have not ended and hold no resources."""
-        return chain(self._tune._pending_trials, self._tune._paused_trials)
 
     @property
     def running(self) -> Collection[Trial]:

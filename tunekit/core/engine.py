@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tunekit.core.backlog import Backlog
@@ -26,7 +26,7 @@ from tunekit.core.commands import (
     Stop,
     Validate,
 )
-from tunekit.core.constraints import Constraint, standing_for
+from tunekit.core.constraints import Constraint
 from tunekit.core.delivery import Delivery
 from tunekit.core.events import (
     Asked,
@@ -51,7 +51,6 @@ from tunekit.core.events import (
     TrialFailed,
     TrialRetried,
     ValidationEnded,
-    ValidationKey,
     ValidationRequested,
     Waited,
     never,
@@ -60,7 +59,7 @@ from tunekit.core.history import ITERATION, History
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.retention import Leases, for_clone, for_validation
-from tunekit.core.validation import Outcome, Request, Selection, Status
+from tunekit.core.validation import Outcome, Request, Selection
 from tunekit.core.values import number
 
 _STOP = "STOP"
@@ -80,8 +79,7 @@ class TrialRecord:
         failed: Whether it has failed and has not restarted.
         unlogged: Outcomes that loggers get only after older ones, in order.
         ended: The requests that have ended and whose scores are not delivered.
-        spare: The newest score that decided nothing.
-        extremes: Its least and its greatest score so far, by the metrics to judge by.
+        last: The request for its newest checkpoint, if that is validated only if it is the last.
         stopped: Whether it was stopped by hand, and has not ended.
     """
 
@@ -93,8 +91,7 @@ class TrialRecord:
     failed: bool = False
     unlogged: list[Outcome] = field(default_factory=list)
     ended: list[Request] = field(default_factory=list)
-    spare: Outcome | None = None
-    extremes: dict[str, tuple[float, float]] = field(default_factory=dict)
+    last: Request | None = None
     stopped: bool = False
 
 
@@ -196,6 +193,8 @@ class Engine:
         self._unsettled: dict[str, None] = {}
         # The requests that an earlier session did not get to make.
         self._from_before: frozenset[str] = frozenset()
+        # The metrics that any validation has returned as a number.
+        self._scored: set[str] = set()
         # The commands that follow from the event that is being applied.
         self._commands: list[Command] = []
         #: The total time that trials waited for scores, in seconds.
@@ -284,6 +283,7 @@ class Engine:
                 self.leases.release(for_clone(trial_id, generation - 1))
                 self.delivery.overwritten(trial_id, generation, event.iteration)
                 self.record(trial_id).clone = path
+                self.record(trial_id).last = None
             case Waited():
                 self.waited_s += event.seconds
             case TrialAdded():
@@ -327,14 +327,16 @@ class Engine:
     def _save(self, event: CheckpointSaved) -> None:
         trial_id, record = event.trial_id, self.record(event.trial_id)
         self.has_saved = True
-        record.saved, record.clone = (*event.place, event.run), None
+        record.saved, record.clone, record.last = (*event.place, event.run), None, None
         self.history.saved(trial_id, event.place, event.checkpoint)
         # From now on the trial restarts from its own checkpoints.
         self.leases.release(for_clone(trial_id, event.generation))
         if self._selection.wants(trial_id, event.iteration, event.wish, used=event.used):
-            request = self.request_of(event)
-            self.backlog.owe(request)
-            self._commands.append(Ask(request))
+            self._owe(self.request_of(event))
+        elif event.wish is None and self._selection.takes_last:
+            record.last = self.request_of(event)
+            if self.delivery.completed(trial_id):  # saved as the trial ended
+                self._require_last(trial_id)
 
     def request_of(self, event: CheckpointSaved) -> Request:
         """Return the request that would validate a checkpoint."""
@@ -353,8 +355,6 @@ class Engine:
             config=report.get("config", {}),
             used=event.used,
             serves=record.serves if last.get(ITERATION) == event.iteration else None,
-            # The checkpoint that a trial saves as it ends is its last.
-            optional=event.optional and not self.delivery.completed(event.trial_id),
         )
 
     def _request(self, event: ValidationRequested) -> None:
@@ -362,37 +362,24 @@ class Engine:
         if request is None:  # it is already pending, or its line is lost
             return
         self._commands.append(Validate(request, again=event.id in self._from_before))
-        if request.optional:  # no trial waits for it
-            return
         self.history.requested(event.id)
         self.delivery.requested(request)
         if request.run > 1:  # the older run may have held up newer scores
             self._undelivered[request.trial_id] = None
 
     def _require_last(self, trial_id: str) -> None:
-        """Require the score of a trial's newest checkpoint at its end, if it was optional.
+        """Request the score of a trial's newest checkpoint at its end.
 
-        It stays optional if the scheduler has stopped the trial early.
+        Not if the scheduler has stopped the trial early.
         """
         record = self.record(trial_id)
-        if record.saved is None or self.delivery.closed(trial_id):
-            return
-        key = str(ValidationKey(trial_id, *record.saved))
-        owed, unfinished = self.backlog.owed, self.backlog.unfinished
-        if key in owed:
-            owed[key] = replace(owed[key], optional=False)
-        request = unfinished.get(key)
-        if request is not None and request.optional:
-            unfinished[key] = request = replace(request, optional=False)
-            self.history.requested(key)
-            self.delivery.requested(request)
-            self._commands.append(Validate(request))
-        if record.spare is not None and record.spare.request.id == key:
-            request = replace(record.spare.request, optional=False)
-            self.leases.take(for_validation(key), request.path, trial_id)
-            record.ended.append(request)
-            self.delivery.requested(request)
-            self.delivery.ended(replace(record.spare, request=request))
+        if record.last is not None and not self.delivery.closed(trial_id):
+            self._owe(record.last)
+        record.last = None
+
+    def _owe(self, request: Request) -> None:
+        self.backlog.owe(request)
+        self._commands.append(Ask(request))
 
     def _end(self, event: ValidationEnded) -> None:
         outcome = self.backlog.end(event)
@@ -403,7 +390,7 @@ class Engine:
         if self._take_score(outcome):
             self._commands.append(Fold(outcome))
             self.leases.touch(request.trial_id)
-        if not outcome.validated and not (outcome.status is Status.SKIPPED and request.optional):
+        if not outcome.validated:
             self._commands.append(NoteFailure(outcome))
         self._notify(outcome)
         self._undelivered[request.trial_id] = None
@@ -411,25 +398,13 @@ class Engine:
     def _take_score(self, outcome: Outcome) -> bool:
         """Record an outcome; return whether it is a score of the newest run of its iteration."""
         metrics = flatten(outcome.metrics) if outcome.validated else {}
-        if metrics and self.constraints:
-            whole = flatten(self.merged(outcome.request.report, outcome.metrics))
-            goals = {name: self.judged_by.better(name) for name in self.required}
-            told = standing_for(whole, goals, self.constraints)
-            metrics = {name: told[name] for name in metrics}
-        for name in self.required & metrics.keys():
-            score = number(metrics[name])
-            if score is not None:
-                extremes = self.record(outcome.request.trial_id).extremes
-                least, most = extremes.get(name, (score, score))
-                extremes[name] = min(least, score), max(most, score)
+        self._scored.update(name for name in metrics if number(metrics[name]) is not None)
         self.delivery.ended(outcome)
-        if outcome.request.optional and outcome.validated:
-            self.record(outcome.request.trial_id).spare = outcome
         return self.history.ended(outcome)
 
     def _notify(self, outcome: Outcome) -> None:
         """Pass scores to loggers in order, once the names that hide training's are known."""
-        self.postponed += [outcome] if outcome.request.optional else self._in_order(outcome)
+        self.postponed += self._in_order(outcome)
         if self.hesitates():
             return
         due, self.postponed = self.postponed, []
@@ -444,7 +419,7 @@ class Engine:
         record = self.record(outcome.request.trial_id)
         bisect.insort(record.unlogged, outcome, key=lambda one: one.request.place)
         pending = self.backlog.pending(outcome.request.trial_id)
-        waits = [one.place for one in pending if not one.optional]
+        waits = [one.place for one in pending]
         due = [one for one in record.unlogged if not waits or one.request.place < min(waits)]
         del record.unlogged[: len(due)]
         return due
@@ -474,21 +449,12 @@ class Engine:
             >>> engine.unscored
             set()
         """
-        scored = {name for record in self.trials.values() for name in record.extremes}
-        return {name for name in self.required if name in self.history.names} - scored
+        return {name for name in self.required if name in self.history.names} - self._scored
 
     def can_stop(self, trial_id: str) -> bool:
         """Return whether a trial can be stopped by hand: it has not ended, and is not about to."""
         over = self.delivery.completed(trial_id) or self.delivery.closed(trial_id)
         return not (over or self.record(trial_id).stopped)
-
-    def best(self, trial_id: str) -> float | None:
-        """Return a trial's best score so far (larger is better); None if it has none."""
-        extremes = self.record(trial_id).extremes
-        for name in (one for one in self.judged_by.objectives if one in extremes):
-            least, most = extremes[name]
-            return -least if self.judged_by.better(name) == "min" else most
-        return None
 
     def undecided(self) -> set[str]:
         """Return the metrics of the sweep that may be validation's or training's."""

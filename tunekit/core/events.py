@@ -216,9 +216,8 @@ class CheckpointSaved(OfCheckpoint, frozen=True, kw_only=True, tag="saved"):
         run: The number of times the trial has run the iteration.
         checkpoint: The checkpoint's path.
         report: The report that is stored with it, if that is not the trial's last.
-        wish: Whether the report requested a validation; None if it left that open.
+        wish: Whether to validate it; None leaves that to ``ValidationConfig(when=...)``.
         used: Whether the scheduler will use the score, or it belongs to the last checkpoint.
-        optional: Whether it is validated only if no trial is delayed by that.
         kwargs: The report's keyword arguments for the validation.
         timeout_s: The report's time limit for the validation, in seconds, if any.
     """
@@ -228,7 +227,6 @@ class CheckpointSaved(OfCheckpoint, frozen=True, kw_only=True, tag="saved"):
     report: Mapping[Any, Any] | None = None
     wish: bool | None = None
     used: bool = False
-    optional: bool = False
     kwargs: Mapping[str, Any] = {}
     timeout_s: _Seconds | None = None
 

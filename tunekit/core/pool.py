@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tunekit.core.start_times import USUAL_S
@@ -22,16 +22,6 @@ from tunekit.core.validation import (
 # Why a validation of a stopped trial is skipped.
 _REJECTED = "the scheduler has stopped its trial"
 # Why a validation that no decision depends on is skipped.
-_NO_PLACE = "no slot was free for it, and no decision depends on it"
-_LATE = "it had not ended with the last trial, and no decision depends on it"
-# At the end of a sweep: the number of trials whose checkpoints can still win; the most of them that
-# a slot validates; and the share of the sweep's time by which its end may be delayed for that. A
-# process is started for one only if that takes no larger share.
-_CAN_WIN = 3
-_ROUNDS = 2
-_TAIL = 0.05
-# The share of an iteration that goes unnoticed.
-_FREE = 0.02
 # A longer start has waited for resources, not for its process.
 _LONGEST_START_S = 10.0
 # The share of a process start for which a trial may wait although resources are free.
@@ -69,7 +59,7 @@ class _Trial:
 class Durations:
     """Measure the newest durations in a sweep, in seconds.
 
-    They are ``starts`` of processes, ``runs`` of validations, and ``saves`` of checkpoints.
+    They are ``starts`` of processes and ``runs`` of validations.
 
     In the process of a trial, nothing has to start, but the trial does not train meanwhile. If
     validations take less than a tenth of a process start, they run there, at each checkpoint.
@@ -89,27 +79,11 @@ class Durations:
         False
         >>> known.less_than_a_start(1), known.less_than_a_start(5)
         (True, False)
-        >>> known.saves.append(0.05)
-        >>> known.are_free(iteration_s=60.0), known.are_free(iteration_s=60.0, scores=True)
-        (True, False)
     """
 
     def __init__(self) -> None:
         self.starts: deque[float] = deque(maxlen=9)
         self.runs: deque[float] = deque(maxlen=9)
-        self.saves: deque[float] = deque(maxlen=9)
-        # The time of the last report of each trial that has not saved since.
-        self._reported: dict[str, float] = {}
-
-    def reported(self, trial_id: str, now: float) -> None:
-        """Record that a trial has reported; it may save next."""
-        self._reported[trial_id] = now
-
-    def saved(self, trial_id: str, now: float) -> None:
-        """Record that a trial has saved."""
-        since = self._reported.pop(trial_id, None)
-        if since is not None:
-            self.saves.append(now - since)
 
     @property
     def typical_s(self) -> float | None:
@@ -124,32 +98,6 @@ class Durations:
         """Return whether ``count`` validations are known to take less than a process start."""
         typical_s = self.typical_s
         return typical_s is not None and count * typical_s <= self.start_s
-
-    def are_free(self, iteration_s: float | None, *, scores: bool = False) -> bool:
-        """Return whether saves are known to be negligible compared to an iteration.
-
-        Args:
-            iteration_s: The duration of an iteration, in seconds; None if unknown.
-            scores: Whether to count validations in the trial's process, too.
-        """
-        parts = (self.saves, self.runs) if scores else (self.saves,)
-        if iteration_s is None or not all(parts):
-            return False
-        return sum(map(statistics.median, parts)) <= _FREE * iteration_s
-
-    def rounds_in(self, seconds: float) -> int:
-        """Return the expected number of consecutive validations in a number of seconds."""
-        known = self.typical_s
-        return 0 if known is None else int((seconds - self.start_s) / max(known, 1e-9))
-
-    def ends_in(self, seconds: float, since_s: float) -> bool:
-        """Return whether a validation is expected to end within a number of seconds.
-
-        Args:
-            seconds: From now on.
-            since_s: The seconds since its process was started; it may import only when it runs.
-        """
-        return bool(self.runs) and self.start_s + (self.typical_s or 0.0) - since_s <= seconds
 
     @property
     def start_s(self) -> float:
@@ -176,11 +124,6 @@ class Pool:
         - A failed or timed-out attempt is retried up to ``max_retries`` times. A return value that
           is not a score is not retried: the function would return the same.
         - When the scheduler stops a trial early, its validations that have not started end.
-        - Optional ones are started only by :meth:`start_optional`: those of the trial with the best
-          score first, within a trial the newest. One slot is reserved for scores that decide. None
-          is started while a process start takes longer than a twentieth of the sweep so far. When
-          all trials have ended, those of the three best trials remain, at most two per slot, if
-          they hardly delay the end of the sweep; the others are skipped.
 
     Args:
         max_in_flight: The most attempts in flight at once; None: as many as resources allow.
@@ -209,11 +152,8 @@ class Pool:
         self._trials: dict[str, _Trial] = {}
         self._queue: OrderedDict[str, None] = OrderedDict()  # trials with something waiting
         self._in_flight: dict[str, _InFlight] = {}
-        self._optional: dict[str, _Waiting] = {}
         # The time since which all started attempts have waited for resources.
         self._starved_since: float | None = None
-        # The time of the first request.
-        self._since: float | None = None
         self._turn = 0
         #: The number of requests that have not started (or wait to be retried).
         self.waiting = 0
@@ -249,24 +189,14 @@ class Pool:
             self._starved_since = now
 
     @property
-    def quiet(self) -> bool:
-        """Return whether all requests have ended, except optional ones that wait for resources."""
-        return not (self.waiting or self._in_flight)
-
-    @property
     def idle(self) -> bool:
         """Return whether all requests have ended."""
-        return self.quiet and not self._optional
+        return not (self.waiting or self._in_flight)
 
     @property
     def needs_capacity(self) -> bool:
         """Return whether :meth:`start` depends on the capacity now."""
         return self._limit is None and bool(self._queue)
-
-    @property
-    def has_optional(self) -> bool:
-        """Return whether an optional validation waits or runs."""
-        return bool(self._optional) or any(self._optional_flights())
 
     def flies(self, attempt_id: str) -> bool:
         """Return whether an attempt is in flight."""
@@ -293,8 +223,7 @@ class Pool:
                 yield Pending(request, PendingStatus.STARTING, for_s, queued=flight.queued)
             else:
                 yield Pending(request, PendingStatus.RUNNING, now - began)
-        required = (one for trial in self._trials.values() for one in trial.waiting.values())
-        for waiting in (*required, *self._optional.values()):
+        for waiting in (one for trial in self._trials.values() for one in trial.waiting.values()):
             yield Pending(waiting.request, PendingStatus.WAITING, now - waiting.since)
 
     # Events ------------------------------------------------------------------------------------
@@ -305,23 +234,11 @@ class Pool:
         These are older runs of its iteration, or the request itself if its trial was stopped.
         """
         trial = self._trials.setdefault(request.trial_id, _Trial())
-        self._since = now if self._since is None else self._since
         if request.trial_id in self._rejected:
             return [_ended(_Waiting(request, since=now), Status.SKIPPED, now, reason=_REJECTED)]
-        known = self._optional.pop(request.id, None)
-        if known is not None:  # now it is the last of its trial
-            self._enqueue(trial, replace(known, request=request))
-            return []
-        for flight in self._in_flight.values():
-            if flight.attempt.request.id == request.id:
-                flight.waiting.request = replace(flight.waiting.request, optional=request.optional)
-                return []
         reason = f"iteration {request.iteration} was run again"
         replaced = self._skip(request.trial_id, reason, now, place=request.place)
-        if request.optional:
-            self._optional[request.id] = _Waiting(request, since=now)
-        else:
-            self._enqueue(trial, _Waiting(request, since=now))
+        self._enqueue(trial, _Waiting(request, since=now))
         return replaced
 
     def _skip(
@@ -329,90 +246,10 @@ class Pool:
     ) -> list[Outcome]:
         """End a trial's requests that have not started: all, or those of one of its places."""
         trial = self._trials.setdefault(trial_id, _Trial())
-        optional = (one for one in self._optional.values() if one.request.trial_id == trial_id)
-        found = [
-            one
-            for one in (*trial.waiting.values(), *optional)
-            if place in (None, one.request.place)
-        ]
+        found = [one for one in trial.waiting.values() if place in (None, one.request.place)]
         for waiting in found:
             self._forget_waiting(trial, waiting)
         return [_ended(one, Status.SKIPPED, now, reason=reason) for one in found]
-
-    def start_optional(
-        self, room: int, best: Callable[[str], float | None], now: float
-    ) -> list[Attempt]:
-        """Return the optional validations to start now.
-
-        Args:
-            room: The number of slots that no trial could use.
-            best: ``best(trial_id)`` returns a trial's best score (larger is better); None if it has
-                none.
-            now: The time.
-        """
-        if self._limit is not None:  # one is left to a score that decides
-            room = min(room, self._limit - len(self._in_flight) - 1)
-        if room <= 0 or self.waiting or self.durations.start_s > self._little_s(now):
-            return []
-        chosen = self._promising(best)[:room]
-        for waiting in chosen:
-            del self._optional[waiting.request.id]
-        return [self._fly(waiting, now) for waiting in chosen]
-
-    def end_optional(
-        self, places: int, best: Callable[[str], float | None], now: float
-    ) -> tuple[list[Attempt], list[Outcome]]:
-        """End the optional validations that cannot win, after the last trial has ended.
-
-        Args:
-            places: The number of further validations that can run at once.
-            best: As for :meth:`start_optional`.
-            now: The time.
-
-        Returns:
-            The attempts to cancel, and the outcomes of those that ended.
-        """
-        waiting, self._optional = self._promising(best), {}
-        tail_s = self._little_s(now)
-        rounds = min(_ROUNDS, self.durations.rounds_in(tail_s))
-        cancel: list[Attempt] = []
-        outcomes: list[Outcome] = []
-        for flight in list(self._optional_flights()):
-            started = now if flight.started is None else flight.started
-            if self.durations.ends_in(tail_s, now - started):
-                flight.waiting.request = replace(flight.waiting.request, optional=False)
-            else:
-                self._land(flight.attempt.id, now)
-                cancel.append(flight.attempt)
-                outcomes.append(_ended(flight.waiting, Status.SKIPPED, now, flight, reason=_LATE))
-        trials = list(dict.fromkeys(one.request.trial_id for one in waiting))
-        ranked = [one for one in waiting if best(one.request.trial_id) is not None]
-        can_win = [one for one in ranked if one.request.trial_id in trials[:_CAN_WIN]]
-        left = {one.request.id for one in can_win[: max(0, rounds) * max(1, places)]}
-        for one in waiting:
-            if one.request.id in left:
-                one.request = replace(one.request, optional=False)
-                self._enqueue(self._trials[one.request.trial_id], one)
-            else:
-                outcomes.append(_ended(one, Status.SKIPPED, now, reason=_NO_PLACE))
-        return cancel, outcomes
-
-    def _little_s(self, now: float) -> float:
-        """Return the seconds that are negligible compared to the sweep so far."""
-        return _TAIL * (0.0 if self._since is None else now - self._since)
-
-    def _optional_flights(self) -> Iterator[_InFlight]:
-        return (one for one in self._in_flight.values() if one.waiting.request.optional)
-
-    def _promising(self, best: Callable[[str], float | None]) -> list[_Waiting]:
-        """Return the waiting optional validations, the most promising first."""
-        scores = {one: best(one) for one in {w.request.trial_id for w in self._optional.values()}}
-
-        def order(waiting: _Waiting) -> tuple[bool, float, str, int]:
-            trial_id, score = waiting.request.trial_id, scores[waiting.request.trial_id]
-            return score is None, -(score or 0.0), trial_id, -waiting.request.iteration
-
-        return sorted(self._optional.values(), key=order)
 
     def wait_s(self, trial_id: str, now: float) -> float | None:
         """Return the least time, in seconds, that a trial still waits for scores that decide.
@@ -636,8 +473,6 @@ class Pool:
         self.waiting += 1
 
     def _forget_waiting(self, trial: _Trial, waiting: _Waiting) -> None:
-        if self._optional.pop(waiting.request.id, None) is not None:
-            return
         del trial.waiting[waiting.request.id]
         trial.decides -= waiting.request.used
         self._deciding -= waiting.request.used

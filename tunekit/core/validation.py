@@ -16,8 +16,8 @@ class Selection:
 
     Args:
         when: A number: checkpoints at least that many iterations after the last one, or after the
-            start of the trial; ``"decisions"``: those whose score is used; ``"requested"``: those
-            whose report requests it. ``"auto"``: all, some of them only if resources are free.
+            start of the trial; ``"auto"`` and ``"decisions"``: those whose score is used, and each
+            trial's last one; ``"requested"``: those whose report requests it.
 
     Example:
         >>> selection = Selection(when=2)
@@ -33,7 +33,9 @@ class Selection:
     """
 
     def __init__(self, when: int | str = 1):
-        self._when = 1 if when == "auto" else when
+        self._when = when
+        #: Whether the last checkpoint of each trial is selected, which is known only at its end.
+        self.takes_last = when in ("auto", "decisions")
         # The newest selected iteration of each trial.
         self._newest: dict[str, int] = {}
 
@@ -45,13 +47,13 @@ class Selection:
         Args:
             trial_id: The trial that saved it.
             iteration: The iteration at which it was saved.
-            wish: The report's request: True or False decides, None leaves it to ``when``.
+            wish: True or False decides, None leaves it to ``when``.
             used: Whether the scheduler will use its score, or whether it is the trial's last.
         """
         if wish is not None:
             return wish
         if isinstance(self._when, str):
-            return used and self._when == "decisions"
+            return used and self.takes_last
         apart = iteration - self._newest.get(trial_id, 0)
         if 0 < apart < self._when:
             return False
@@ -105,7 +107,6 @@ class Request:
             they must not be changed.
         used: Whether the scheduler decides by the score, or whether it is the trial's last.
         serves: What the score serves in the scheduler's internal state; None if nothing.
-        optional: Whether it runs only if no trial is delayed by that: no decision depends on it.
     """
 
     trial_id: str
@@ -120,7 +121,6 @@ class Request:
     config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     used: bool = field(default=True, compare=False, repr=False)
     serves: float | None = field(default=None, compare=False, repr=False)
-    optional: bool = field(default=False, compare=False, repr=False)
 
     @property
     def id(self) -> str:

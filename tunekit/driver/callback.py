@@ -432,12 +432,10 @@ class ValidationCallback(tune.Callback):
         reported = self.requests.reported(trial, result)
         self._failures.reported(trial, result, self.listeners)
         self.emit(reported)
-        self.validator.pool.durations.reported(trial.trial_id, self.clock.monotonic())
         self.files.reported(trial)
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Decide whether to validate the checkpoint that a trial has saved."""
-        self.validator.pool.durations.saved(trial.trial_id, self.clock.monotonic())
         saved = self.requests.saved(trial)
         if saved is not None:
             self.emit(saved)

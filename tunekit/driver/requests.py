@@ -46,7 +46,7 @@ class Requests:
         trials: Its trials; others may be added.
         validator: Runs the validations.
         user_scheduler: The scheduler, which uses some scores.
-        waiting: Decides whether scores that no decision depends on are optional.
+        waiting: Decides whether every checkpoint is validated.
     """
 
     config: ValidationConfig
@@ -119,6 +119,8 @@ class Requests:
         last.pop(SHOULD_CHECKPOINT, None)  # Tune stores the report without it
         used = record.used and last.get(TRAINING_ITERATION) == step
         used = used or bool(trial.last_result.get(DONE))
+        wish = True if self.waiting.wants_all(trial) else None
+        wish = wish if override is None else bool(override)
         return CheckpointSaved(
             trial_id=trial_id,
             id=str(ValidationKey(trial_id, generation, step, run)),
@@ -127,9 +129,8 @@ class Requests:
             run=run,
             checkpoint=checkpoint.path,
             report=None if same(stored, last) else stored,
-            wish=None if override is None else bool(override),
+            wish=wish,
             used=used,
-            optional=not used and override is None and self.waiting.leaves_out(trial),
             kwargs=(own and own.fn_kwargs) or {},
             timeout_s=own and own.timeout_s,
         )

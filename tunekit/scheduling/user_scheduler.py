@@ -312,7 +312,7 @@ class UserScheduler:
         """
         return (
             self._controller.still
-            and self._validator.pool.quiet
+            and self._validator.pool.idle
             and not any(proxy.stands is not None for proxy in self.proxies.by_id.values())
         )
 

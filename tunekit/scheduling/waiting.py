@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -32,7 +31,6 @@ from tunekit.core.pool import Pool
 from tunekit.core.reconcile import Actual
 from tunekit.core.room import Shares
 from tunekit.core.start_times import StartTimes
-from tunekit.core.validation import Attempt, Outcome
 from tunekit.scheduling.stopping import StoppingCriteria
 from tunekit.scheduling.user_scheduler import UserScheduler
 from tunekit.validating.executor import Executor
@@ -253,32 +251,18 @@ class Waiting(Around):
             resumed = self._first
         return resumed is not None and self.hands_over(resumed, whole=True)
 
-    def leaves_out(self, trial: Trial) -> bool:
-        """Return whether a trial's scores that no decision depends on are optional.
+    def wants_all(self, trial: Trial) -> bool:
+        """Return whether ``when`` selects every checkpoint of a trial, given its last report.
 
-        They are if it is known which scores decide, no stopper reads all scores, and validations
-        take time from trials.
+        With ``"auto"``, it does if it is not known which scores decide, or a stopper reads scores.
         """
-        return (
-            self.config.when == "auto"
-            and self.user_scheduler.traits.at_times
-            and not self.stopping.may_read(trial)
-            and not (
-                self.validate_themselves
-                and self.pool.durations.are_free(self.starts.iteration_s, scores=True)
-            )
-        )
+        known = self.user_scheduler.traits.at_times and not self.stopping.may_read(trial)
+        return self.config.when == "auto" and not known
 
     def saves(self, trial: Trial, report: Mapping[str, Any]) -> bool:
-        """Return whether ``when`` lets a trial save at a report.
-
-        A checkpoint that no decision depends on is not worth an iteration's time.
-        """
+        """Return whether ``when`` lets a trial save at a report."""
         used = bool(report.get(DONE)) or self.user_scheduler.proxies.of(trial).serves is not None
-        if used or self.config.when != "auto":
-            return used
-        free = self.pool.durations.are_free(self.starts.iteration_s)
-        return free or not self.leaves_out(trial)
+        return used or self.wants_all(trial)
 
     def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
         """See :class:`~tunekit.validating.validator.Around`."""
@@ -288,25 +272,6 @@ class Waiting(Around):
         # Where trials validate, other validations wait for resources; else one always starts.
         waits = self.validate_themselves and not self.over()
         yield pool.start(capacity, now, waits=waits, all_count=self.judged_by.all_count), {}
-        if pool.has_optional and not pool.waiting and not self.over():
-            room = executor.capacity(self.kept())
-            yield pool.start_optional(room, self.engine.best, now), {}
-
-    def end(
-        self, pool: Pool, executor: Executor, now: float
-    ) -> tuple[list[Attempt], list[Outcome]]:
-        """See :class:`~tunekit.validating.validator.Around`."""
-        if not (pool.has_optional and self.over()):
-            return [], []
-        return pool.end_optional(executor.capacity(()), self.engine.best, now)
-
-    def kept(self) -> Iterator[Mapping[str, float]]:
-        """Yield the resources to leave free for trials that could start, and scores that decide."""
-        idle = islice(self.controller.idle, _STARTED_AT_ONCE)
-        yield from map(self.controller.needs_of, idle)
-        yield from self.to_come()
-        if self.shares.apart or not self.executor.in_trials:
-            yield self.executor.need  # one slot is reserved for scores that decide
 
     def to_come(self) -> list[Mapping[str, float]]:
         """Return the resources of future trials, for as many as could start at once."""
@@ -331,7 +296,7 @@ class Waiting(Around):
         that the scheduler will use count, unless none fits next to a trial. (Trials that hand over
         their resources would lose these to the validations.)
         """
-        wanted = not self.pool.quiet if self.squeezed else self.pool.wants_room
+        wanted = not self.pool.idle if self.squeezed else self.pool.wants_room
         if wanted and self.contend and not self._hand_over():
             return 0
         return self.shares.at_once if self.validate_themselves else self.shares.leaving_room
@@ -350,7 +315,7 @@ class Waiting(Around):
 
     def spare(self) -> None:
         """End evaluators without work if trials need their resources."""
-        if self.contend and self.pool.quiet and any(True for _ in self.controller.promised()):
+        if self.contend and self.pool.idle and any(True for _ in self.controller.promised()):
             self.executor.spare(0 if self.validate_themselves else self.shares.validations)
 
 

@@ -54,15 +54,6 @@ class Around:
         """
         yield pool.start(executor.capacity(()) if pool.needs_capacity else 0, now), {}
 
-    def end(
-        self, pool: Pool, executor: Executor, now: float
-    ) -> tuple[list[Attempt], list[Outcome]]:
-        """Return the attempts to cancel, and the outcomes of validations that are too late.
-
-        The arguments are those of :meth:`start`.
-        """
-        return [], []
-
 
 class Validator:
     """Carry out the pool's decisions with an executor, after recording them in the journal.
@@ -121,7 +112,6 @@ class Validator:
     def _start(self, now: float) -> None:
         for attempts, hosts in self.around.start(self.pool, self.executor, now):
             self._launch(attempts, hosts)
-        self._cancel(*self.around.end(self.pool, self.executor, now))
 
     def _launch(self, attempts: Iterable[Attempt], hosts: Mapping[str, Trial]) -> None:
         """Start attempts, in the processes of their hosts if there are any."""

@@ -196,16 +196,32 @@ def test_a_score_without_a_metric_to_judge_by_is_passed_over_as_soon_as_that_is_
     assert due(state) is None and not state.delivery.waits("a") and not list(state.leases)
 
 
-def test_the_last_checkpoint_is_kept_until_its_score_is_delivered_if_that_was_optional():
-    spare = msgspec.structs.replace(saved(2), optional=True)
-    asked = [*one(1)[:-1], reported(2), spare, requested(2), ended(2), reported(3)]
-    state = after(*asked)
-    assert "/sweep/c2" not in state.leases, "nobody waits for it"
-    for event in (TrialEnded(trial_id="a"), ended(1), delivered(1)):
+@pytest.mark.parametrize("when", ["auto", "decisions"])
+def test_the_last_checkpoint_of_a_trial_is_validated_and_kept_until_its_score_is_delivered(when):
+    state = Engine(when)
+    state.handle(JudgedBy(frozenset({"accuracy"})))
+    for event in (reported(1), saved(1), reported(2), saved(2), reported(3)):
+        assert asked(state.handle(event)) == []
+    assert [one.path for one in asked(state.handle(TrialEnded(trial_id="a")))] == ["/sweep/c2"]
+    for event in (requested(2), ended(2)):
         state.handle(event)
         assert "/sweep/c2" in state.leases and list(state.broken()) == [], event
     state.handle(delivered(2))
-    assert "/sweep/c2" not in state.leases and list(state.broken()) == []
+    assert not list(state.leases) and list(state.broken()) == []
+
+
+@pytest.mark.parametrize(
+    ("when", "between"),
+    [
+        ("requested", []),
+        ("auto", [msgspec.structs.replace(saved(2), wish=False)]),
+        ("auto", [Decided(trial_id="a", decision="STOP")]),
+    ],
+)
+def test_no_other_last_checkpoint_is_validated(when, between):
+    state = after(when=when)
+    for event in (reported(1), saved(1), *between, TrialEnded(trial_id="a")):
+        assert asked(state.handle(event)) == []
 
 
 def stopped_but_open(state: Engine) -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tunekit.core.pool import Pool
@@ -323,90 +321,6 @@ def test_no_more_run_in_the_process_of_a_trial_that_ends_than_may_be_in_flight()
     for iteration in (1, 2):
         pool.submit(Request("a", iteration), now=0.0)
     assert pool.start_last("a") == [] and pool.start_last("nobody") == []
-
-
-def test_what_decides_nothing_runs_only_in_room_that_is_left():
-    pool = Pool()
-    for trial in ("a", "b", "new"):
-        for iteration in (1, 2):
-            pool.submit(Request(trial, iteration, used=False, optional=True), now=0.0)
-    pool.durations.starts.append(1.0)
-    best = {"a": 0.5, "b": 0.9}.get
-    assert pool.start_optional(9, best, now=19.0) == []  # a process would take too long to start
-    assert pool.waiting == 0 and not pool.idle and pool.start(9, now=0.0) == []
-    assert pool.start_optional(0, best, now=20.0) == []
-    assert [one.request.id for one in pool.start_optional(3, best, now=20.0)] == [
-        "b:0:2:1",
-        "b:0:1:1",
-        "a:0:2:1",
-    ]
-    pool.submit(Request("c", 1), now=21.0)
-    assert pool.start_optional(9, best, now=21.0) == []  # what decides goes first
-    assert len(pool.start(9, now=21.0)) == 1
-
-
-def test_one_place_is_left_to_what_decides():
-    pool = Pool(max_in_flight=2)
-    for iteration in (1, 2):
-        pool.submit(Request("a", iteration, used=False, optional=True), now=0.0)
-    pool.durations.starts.append(0.0)
-    assert len(pool.start_optional(9, {}.get, now=0.0)) == 1
-    pool.submit(Request("a", 3), now=1.0)
-    assert [one.request.iteration for one in pool.start(9, now=1.0)] == [3]
-
-
-def optional_pool() -> Pool:
-    """Return one with two optional validations of each of four trials, 1,000 s into the sweep."""
-    pool = Pool()
-    for trial in "abcd":
-        for iteration in (1, 2):
-            pool.submit(Request(trial, iteration, used=False, optional=True), now=0.0)
-    pool.durations.starts.append(1.0)
-    return pool
-
-
-BEST = {"a": 0.1, "b": 0.9, "c": 0.5}.get
-
-
-@pytest.mark.parametrize(("run_s", "left"), [(10.0, 4), (30.0, 2), (60.0, 0), (None, 0)])
-def test_what_decides_nothing_is_skipped_at_the_end_unless_it_can_win(run_s, left):
-    """Two rounds in two places, if they take a twentieth of the sweep's time at most."""
-    pool = optional_pool()
-    if run_s is not None:
-        pool.durations.runs.append(run_s)
-    cancelled, skipped = pool.end_optional(2, BEST, now=1000.0)
-    assert cancelled == [] and not pool.has_optional
-    assert {one.status for one in skipped} == {Status.SKIPPED}
-    assert "no slot was free" in skipped[0].reason
-    assert {"a:0:1:1", "a:0:2:1", "d:0:1:1", "d:0:2:1"} <= {one.request.id for one in skipped}
-    assert pool.waiting == 8 - len(skipped) == left
-
-
-@pytest.mark.parametrize(("run_s", "ends"), [(48.0, True), (60.0, False)])
-def test_what_still_runs_at_the_end_and_decides_nothing_ends_soon_or_is_cancelled(run_s, ends):
-    pool = optional_pool()
-    [attempt] = pool.start_optional(1, BEST, now=1000.0)
-    pool.durations.runs.append(run_s)
-    cancelled, skipped = pool.end_optional(2, BEST, now=1000.0)
-    assert pool.flies(attempt.id) == ends == (attempt not in cancelled)
-    assert (attempt.request.id in {one.request.id for one in skipped}) != ends
-
-
-def test_what_decides_nothing_is_required_once_it_is_the_last_of_its_trial():
-    pool = Pool()
-    request = Request("a", 1, used=False, optional=True)
-    pool.submit(request, now=0.0)
-    pool.submit(replace(request, optional=False), now=1.0)
-    assert pool.waiting == 1 and not pool.has_optional
-    [attempt] = pool.start(1, now=1.0)
-    assert attempt.request.id == request.id
-
-
-def test_what_decides_nothing_is_skipped_when_its_trial_is_rejected():
-    pool = Pool()
-    pool.submit(Request("a", 1, used=False, optional=True), now=0.0)
-    [skipped] = pool.reject("a", now=1.0)
-    assert skipped.status is Status.SKIPPED and pool.idle
 
 
 def test_a_trial_waits_for_what_decides_as_long_as_validations_usually_take():
