@@ -33,14 +33,16 @@ import pyarrow.fs
 
 from tunekit._ray.storage import storage_at
 from tunekit.core.events import (
+    MOST,
     CheckpointSaved,
     Event,
     Exploited,
+    OfValidation,
+    Reported,
     TrialAdded,
     event_of,
 )
 from tunekit.core.later_validations import LaterSession
-from tunekit.core.line_checks import MOST, check, check_head
 from tunekit.core.values import NESTED, PICKLED, admitted, is_too_deep, text
 from tunekit.errors import JournalError
 from tunekit.journal.encoding import MARK, exact, legible, read_opened, read_shown
@@ -431,22 +433,33 @@ class JournalReader:
             at.lines += 1
             if not _is_sealed(line):
                 raise _damaged(file, at.lines)
-            if at.lines == 1 and (not at.begun or b'"journal": ' in line[:_FRONT]):
-                head = _head(line, file)
-                self._check_head(found, head, file, at, before)
-                at.begun, at.last = True, head["n"]
-            else:
-                event = _event(line, file, at.lines, unpickle=self._unpickle)
-                found.events.append(event)
-                if event.n <= at.last:
-                    raise _disordered(file, at.lines, event.n, at.last)
-                if event.n > at.last + 1:
-                    where = f"{file} continues at line {at.lines} with number {event.n}"
-                    self._check_gap(where, at.last + 1, event.n - 1)
-                at.last = event.n
+            try:
+                self._take_line(found, at, line, file, before)
+            except JournalError:
+                raise
+            except Exception as error:  # its checksum is right, but tunekit has not written it
+                raise _damaged(file, at.lines, f"{type(error).__name__}: {error}") from error
         if lines:
             at.seal = _seal_of(lines[-1])
         at.bytes += data.rfind(b"\n") + 1
+
+    def _take_line(
+        self, found: Record, at: _Position, line: bytes, file: str, before: list[bytes]
+    ) -> None:
+        """Add a line to the record."""
+        if at.lines == 1 and (not at.begun or b'"journal": ' in line[:_FRONT]):
+            head = _head(line, file)
+            self._check_head(found, head, file, at, before)
+            at.begun, at.last = True, head["n"]
+            return
+        event = _event(line, file, at.lines, unpickle=self._unpickle)
+        found.events.append(event)
+        if event.n <= at.last:
+            raise _disordered(file, at.lines, event.n, at.last)
+        if event.n > at.last + 1:
+            where = f"{file} continues at line {at.lines} with number {event.n}"
+            self._check_gap(where, at.last + 1, event.n - 1)
+        at.last = event.n
 
     def _check_gap(self, where: str, first: int, last: int) -> None:
         """Raise an error unless a file allows these lines to be missing."""
@@ -527,11 +540,8 @@ def _disordered(file: str, index: int, number: int, last: int) -> JournalError:
 
 
 def _parsed(line: bytes, file: str, index: int, *, unpickle: bool) -> dict[str, Any]:
-    try:
-        hook = None if _MARK not in line else read_opened if unpickle else read_shown
-        parsed = json.loads(line, object_hook=hook)
-    except Exception as error:  # of the JSON, or of unpickling
-        raise _damaged(file, index, f"{type(error).__name__}: {error}") from error
+    hook = None if _MARK not in line else read_opened if unpickle else read_shown
+    parsed = json.loads(line, object_hook=hook)
     if not isinstance(parsed, dict):
         raise _damaged(file, index, "it is not a JSON object")
     number = parsed.get("n")
@@ -559,14 +569,24 @@ def _event(line: bytes, file: str, index: int, *, unpickle: bool) -> Event:
         # Check the line as written, because a pickled object may contain itself.
         if deep and is_too_deep(_parsed(line, file, index, unpickle=False)):
             raise ValueError(f"it is nested more than {NESTED} levels deep")
-        check(event)
-    except (msgspec.ValidationError, ValueError) as error:
+        _named(event)
+    except (msgspec.ValidationError, KeyError, ValueError) as error:
         raise JournalError(
             f"{file}, line {index}, is not a known event: {error}. The line begins with "
             f"{line[:120].decode(errors='replace')!r}. Install the newer tunekit that wrote it, or "
             "restore the original file."
         ) from error
     return event
+
+
+def _named(event: Event) -> object:
+    """Return what the event is of; raises an error here, where its line is known."""
+    match event:
+        case Reported():
+            return event.place
+        case OfValidation():
+            return event.key
+    return None
 
 
 def _head(line: bytes, file: str) -> dict[str, Any]:
@@ -584,8 +604,4 @@ def _head(line: bytes, file: str) -> dict[str, Any]:
             f"{file} has version {version} of the format; this tunekit reads version {VERSION}. "
             "Install the tunekit that wrote it."
         )
-    try:
-        check_head(head)
-    except (msgspec.ValidationError, ValueError) as error:
-        raise _damaged(file, 1, str(error)) from error
     return head
