@@ -1,4 +1,4 @@
-"""A Ray that has died is told of while the driver waits for it."""
+"""A driver that a signal ends does not wait for a Ray that the signal has ended, too."""
 
 from __future__ import annotations
 
@@ -18,49 +18,6 @@ from tunekit.validating.watch import answers, watched
 GCS, RAYLET = ("10.0.0.1", 6379), ("10.0.0.1", 7000)
 
 
-class Looks:
-    """Answers as it is told, look by look; ``done`` is set when all was looked at, twice."""
-
-    def __init__(self, *dead: set[Any]):
-        self._dead, self.done = [*dead, dead[-1]], threading.Event()
-
-    def __call__(self, address: Any) -> bool:
-        alive = address not in self._dead[0]
-        if address == RAYLET:  # the last of a round
-            if len(self._dead) == 1:
-                self.done.set()
-            else:
-                self._dead.pop(0)
-        return alive
-
-
-def watch(looks: Looks) -> None:
-    with watched(
-        lambda: "    tunekit resume /results/digits",
-        find=lambda: {"GCS": GCS, "raylet": RAYLET},
-        look=looks,
-        interval_s=0.001,
-        patience_s=0.0,
-    ):
-        assert looks.done.wait(60)
-
-
-def test_a_service_that_does_not_answer_is_told_of_once_with_what_to_do(caplog):
-    watch(Looks(set(), {GCS}, {GCS}, {GCS}))
-    [said] = caplog.messages
-    assert said.startswith("Ray's GCS at 10.0.0.1:6379 has not answered")
-    assert said.endswith(":\n    tunekit resume /results/digits")
-
-
-def test_each_service_is_told_of_and_when_it_is_back(caplog):
-    watch(Looks({RAYLET}, set(), {GCS, RAYLET}, set()))
-    told = [message.split(" at ")[0].split(" is responding")[0] for message in caplog.messages]
-    assert told == ["Ray's raylet"] * 2 + ["Ray's GCS", "Ray's raylet"] + [
-        "Ray's GCS",
-        "Ray's raylet",
-    ]
-
-
 def test_a_ray_that_cannot_be_looked_after_ends_no_sweep(caplog):
     def gone() -> dict[str, Any]:
         raise RuntimeError("no such thing")
@@ -73,8 +30,8 @@ def test_a_ray_that_cannot_be_looked_after_ends_no_sweep(caplog):
 
 def test_what_fails_with_the_raylet_is_not_to_be_recorded():
     alive = {GCS, RAYLET}
-    settings = {"find": lambda: {"GCS": GCS, "raylet": RAYLET}, "interval_s": 60.0}
-    with watched(lambda: "", look=alive.__contains__, **settings) as check:
+    found = {"GCS": GCS, "raylet": RAYLET}
+    with watched(lambda: "", look=alive.__contains__, find=lambda: found) as check:
         check()
         alive.discard(GCS)
         check()  # that may come back

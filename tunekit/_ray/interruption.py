@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
 import signal
 import socket
 import sys
@@ -86,15 +85,14 @@ class Signals:
         finally:
             signal.set_wakeup_fd(self._former)
 
-    def wait(self, timeout_s: float) -> int | None:
-        """Wait for a signal that ends the sweep; None if there is none in time."""
-        if select.select([self._here], [], [], timeout_s)[0]:
-            arrived = self._here.recv(4096)
-            if self._former >= 0:  # the descriptor of an event loop in which the sweep runs
-                with contextlib.suppress(OSError):
-                    os.write(self._former, arrived.replace(b"\0", b""))
-            ends = [number for number in arrived if number and _ends(number)]
-            self.first = self.first or next(iter(ends), None)
+    def wait(self) -> int | None:
+        """Wait for any signal, or :meth:`wake`; return the first one that ends the sweep."""
+        arrived = self._here.recv(4096)
+        if self._former >= 0:  # the descriptor of an event loop in which the sweep runs
+            with contextlib.suppress(OSError):
+                os.write(self._former, arrived.replace(b"\0", b""))
+        ends = [number for number in arrived if number and _ends(number)]
+        self.first = self.first or next(iter(ends), None)
         return self.first
 
     def wake(self) -> None:

@@ -1,4 +1,4 @@
-"""Log that Ray has died, and end a driver that would wait for it forever."""
+"""End a driver that would wait forever for a Ray that a signal has ended, too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import ray
 from ray.exceptions import RaySystemError
@@ -17,7 +17,6 @@ from tunekit._ray.interruption import Signals, end_process, stands_in_ray
 
 logger = logging.getLogger(__name__)
 
-_INTERVAL_S, _PATIENCE_S = 2.5, 5.0
 # After a signal, in seconds: the interval between checks, how long Ray's services may still
 # answer, and how long the main thread has to leave. Tune alone takes three seconds.
 _SOON_S, _SETTLES_S, _GRACE_S = 0.1, 0.5, 2.0
@@ -61,55 +60,6 @@ def lost(name: str, address: Address) -> RaySystemError:
     return RaySystemError(f"Ray's {name} at {host}:{port} does not answer")
 
 
-class Outages:
-    """Detect outages of services, and report each once.
-
-    Args:
-        patience_s: The seconds without an answer after which an outage is reported, which takes
-            at least two checks.
-
-    Example:
-        >>> outages = Outages(patience_s=5.0)
-        >>> [outages.looked({"GCS": answers}, now) for answers, now in [(True, 0), (False, 3)]]
-        [({}, []), ({}, [])]
-        >>> outages.looked({"GCS": False}, 9), outages.looked({"GCS": False}, 12)
-        (({'GCS': 6}, []), ({}, []))
-        >>> outages.looked({"GCS": True}, 15)
-        ({}, ['GCS'])
-    """
-
-    def __init__(self, patience_s: float):
-        self._patience_s = patience_s
-        self._since: dict[str, float] = {}
-        self._told: set[str] = set()
-
-    def looked(self, answers: Mapping[str, bool], now: float) -> tuple[dict[str, float], list[str]]:
-        """Record whether services answer; return new outages, and services that are back.
-
-        Args:
-            answers: Whether each service answers.
-            now: The time, in seconds.
-
-        Returns:
-            For each outage to report now, the seconds since the service's first failure; and the
-            services that answer again after a reported outage.
-        """
-        gone: dict[str, float] = {}
-        back: list[str] = []
-        for name, answered in answers.items():
-            if answered:
-                self._since.pop(name, None)
-                if name in self._told:
-                    self._told.discard(name)
-                    back.append(name)
-                continue
-            silent = now - self._since.setdefault(name, now)
-            if silent >= self._patience_s and name not in self._told:
-                self._told.add(name)
-                gone[name] = silent
-        return gone, back
-
-
 @contextlib.contextmanager
 def watched(
     how_to_continue: Callable[[], str],
@@ -117,15 +67,10 @@ def watched(
     close: Callable[[], None] = lambda: None,
     find: Callable[[], dict[str, Address]] = services,
     look: Callable[[Address], bool] = answers,
-    interval_s: float = _INTERVAL_S,
-    patience_s: float = _PATIENCE_S,
     grace_s: float = _GRACE_S,
     leave: Callable[[int], None] = end_process,
 ) -> Iterator[Callable[[], None]]:
-    """Watch Ray's GCS and this node's raylet in a thread.
-
-    If a driver loses one of them, Ray ends it without an exception, so the outage must be logged
-    before that.
+    """Wait in a thread for a signal that ends Ray's GCS or this node's raylet, too.
 
     ``timeout``, Slurm and most supervisors send SIGTERM to the whole process group, which includes
     the services that ``ray.init()`` has started. A call to Ray then blocks in C++ for a minute,
@@ -143,8 +88,6 @@ def watched(
         close: Records the end if this thread ends the process. Called in another thread.
         find: Returns the addresses of the services.
         look: Returns whether a service answers.
-        interval_s: The seconds between checks.
-        patience_s: The seconds without an answer after which an outage is logged.
         grace_s: The seconds that the main thread has to leave.
         leave: Ends the process with an exit code.
     """
@@ -156,25 +99,16 @@ def watched(
     if not where:
         yield lambda: None
         return
-    over, outages, signals = threading.Event(), Outages(patience_s), Signals()
+    over, signals = threading.Event(), Signals()
 
     def gone() -> str | None:
         return next((name for name, address in where.items() if not look(address)), None)
 
     def watch() -> None:
-        while True:
-            if signals.wait(interval_s) is not None:
+        while not over.is_set():
+            if signals.wait() is not None:
                 end_with_ray()
                 return
-            if over.is_set():
-                return
-            found = {name: look(address) for name, address in where.items()}
-            silent, back = outages.looked(found, time.monotonic())
-            for name, seconds in silent.items():
-                if not over.is_set():
-                    logger.error("%s", _lost(name, where[name], seconds, how_to_continue()))
-            for name in back:
-                logger.warning("Ray's %s is responding; the sweep continues if Ray does.", name)
 
     def gone_soon() -> str | None:
         """Return a service that goes within half a second, as after a signal."""
@@ -232,14 +166,4 @@ def _ended(name: str, number: int, how_to_continue: str) -> str:
         f"{signal.Signals(number).name} has ended Ray's {name}, too, because it was sent to the "
         "whole process group, and a call to Ray does not return. This process ends now. The "
         f"sweep's progress is recorded; to continue it:\n{how_to_continue}"
-    )
-
-
-def _lost(name: str, address: Address, seconds: float, how_to_continue: str) -> str:
-    host, port = address
-    return (
-        f"Ray's {name} at {host}:{port} has not answered for {seconds:.0f} s, and the sweep cannot "
-        "continue without it. Unless it comes back, Ray will end this process within a minute, "
-        "without a further message. The sweep's progress is recorded. When Ray is up again, "
-        f"continue it:\n{how_to_continue}"
     )
