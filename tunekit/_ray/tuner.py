@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -150,15 +149,6 @@ def location_of(settings: Settings, home: str) -> str:
     if config.storage_filesystem is None and ":/" in str(config.storage_path or ""):
         return str(URI(str(config.storage_path)) / str(config.name))
     return home
-
-
-def callbacks_in(tuner_file: bytes) -> list[Any]:
-    """Unpickle and return the callbacks of a saved Tuner; this can run any code.
-
-    Args:
-        tuner_file: The file that Tune wrote when the Tuner was made.
-    """
-    return list(pickle.loads(tuner_file)["_run_config"].callbacks or [])
 
 
 _GRID = "/grid_search"  # the suffix of flat names of grid-searched values

@@ -48,11 +48,6 @@ def trainable_at(where: str, option: str = "--trainable") -> Any:
         raise _wrong(option, f"{where!r}: {place} has no {name!r}") from None
 
 
-def importable_here() -> None:
-    """Make modules importable from the current directory."""
-    _importable(os.getcwd())
-
-
 def lasting(where: str) -> str:
     """Return ``module:name`` or ``file.py:name`` with an absolute path for the file.
 

@@ -60,12 +60,6 @@ class Backlog:
         self.ran_s += outcome.ran_s
         return outcome
 
-    def drop_owed(self, trial_id: str) -> None:
-        """Drop a trial's requests that have not been made."""
-        for name in [one for one in self._of_trial.get(trial_id, ()) if one in self.owed]:
-            del self._of_trial[trial_id][name]
-            self.let_go(self.owed.pop(name))
-
     def let_go(self, request: Request) -> None:
         """Release the checkpoint of a validation whose score is no longer needed."""
         self._leases.release(for_validation(request.id))

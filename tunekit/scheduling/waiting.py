@@ -36,9 +36,6 @@ from tunekit.scheduling.user_scheduler import UserScheduler
 from tunekit.validating.executor import Executor
 from tunekit.validating.validator import Around, Launch, Validator
 
-# The most trials that start between two checks of the free resources.
-_STARTED_AT_ONCE = 100
-
 
 @dataclass(eq=False)
 class Waiting(Around):
@@ -272,14 +269,6 @@ class Waiting(Around):
         # Where trials validate, other validations wait for resources; else one always starts.
         waits = self.validate_themselves and not self.over()
         yield pool.start(capacity, now, waits=waits, all_count=self.judged_by.all_count), {}
-
-    def to_come(self) -> list[Mapping[str, float]]:
-        """Return the resources of future trials, for as many as could start at once."""
-        controller, trial = self.controller, self._first
-        if trial is None:
-            return []
-        comes = controller.has_new_trials or controller.to_come
-        return [controller.needs_of(trial)] * (_STARTED_AT_ONCE if comes else 0)
 
     @property
     def contend(self) -> bool:
