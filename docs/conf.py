@@ -55,7 +55,7 @@ nitpick_ignore_regex = [
     (r"py:class", r"(tune|train)\.(TuneConfig|ValidationConfig)"),
     # Interfaces that appear only in signatures.
     (r"py:class", r"tunekit\.(journal\.storage\.Folder|journal\.lock\.Driver)"),
-    (r"py:class", r"tunekit\.core\.(events\._Kind|later_validations\.LaterSession)"),
+    (r"py:class", r"tunekit\.(core\.events\._Kind|following\.record\.Scores)"),
     (r"py:class", r"tunekit\.core\.decision_points\.DecisionRule|Trial"),
 ]
 

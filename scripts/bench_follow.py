@@ -38,10 +38,10 @@ from harness import arguments, start_ray
 import tunekit
 from tests.integration.s3 import S3Server
 from tunekit.core.events import ValidationEnded
-from tunekit.core.following import Followed
 from tunekit.core.validation import Outcome, Status
-from tunekit.evaluation.folder import DOUBT_S, WatchedFolder
-from tunekit.evaluation.following import _Watched
+from tunekit.following.folder import DOUBT_S, WatchedFolder
+from tunekit.following.follow import _Watched
+from tunekit.following.steps import Followed
 from tunekit.journal.journal import events_in
 
 _EVALS = """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tunekit.core.constraints import Constraint
     from tunekit.driver.callback import ValidationCallback
     from tunekit.driver.scheduler import ValidatedScheduler
-    from tunekit.evaluation.following import follow
+    from tunekit.following.follow import follow
     from tunekit.policies import AtDecisions, EveryIterations
     from tunekit.reading.sweep import Sweep, load
     from tunekit.scheduling.searcher import ValidatedSearcher
@@ -60,7 +60,7 @@ _HOMES = {
     "tunekit.config": ("ValidationConfig",),
     "tunekit.core.constraints": ("Constraint",),
     "tunekit.driver.callback": ("ValidationCallback",),
-    "tunekit.evaluation.following": ("follow",),
+    "tunekit.following.follow": ("follow",),
     "tunekit.policies": ("AtDecisions", "EveryIterations"),
     "tunekit.reading.sweep": ("Sweep", "load"),
     "tunekit.driver.scheduler": ("ValidatedScheduler",),

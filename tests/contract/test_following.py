@@ -26,9 +26,8 @@ from tests.kills import DoomedFolder, Killed
 from tunekit.cli import commands
 from tunekit.core.events import ValidationEnded
 from tunekit.core.validation import Attempt
-from tunekit.evaluation import following
-from tunekit.evaluation import session as sessions
-from tunekit.evaluation.folder import REST_S, WatchedFolder
+from tunekit.following import follow, loop, record
+from tunekit.following.folder import REST_S, WatchedFolder
 from tunekit.journal.journal import Journal, events_in
 from tunekit.journal.lock import LOCK
 from tunekit.journal.storage import LocalFolder
@@ -109,9 +108,9 @@ def world(tmp_path, monkeypatch) -> World:
         return FakeExecutor(world, validate, lambda attempt: world.takes_s, slots=world.slots)
 
     CALLS.clear()
-    monkeypatch.setattr(sessions, "executor_of", executor_of)
-    monkeypatch.setattr(sessions, "_start_ray", lambda *asked: None)
-    for module in (sessions, following):
+    monkeypatch.setattr(loop, "executor_of", executor_of)
+    monkeypatch.setattr(loop, "_start_ray", lambda *asked: None)
+    for module in (loop, record, follow):
         monkeypatch.setattr(module, "SystemClock", lambda: world)
     return world
 
@@ -295,23 +294,13 @@ def test_a_single_file_is_read_as_a_folder_that_has_it(world, tmp_path, keep):
     assert os.listdir(best.to_directory(tmp_path / "copy")) == ["epoch=2-step=20.ckpt"]
 
 
-def test_the_users_own_names_and_test(world):
+def test_the_users_own_names(world):
     for name in ("model_a7", "model_a8", "log_9"):
         world.write(name)
-    world.write("model_a7", "", "READY")
     world.done()
-    ready = lambda checkpoint: Path(checkpoint.path, "READY").exists()  # noqa: E731
-    named = r"model_a(\d+)"
-    tunekit.follow(world.root, lambda c: {"f1": 0.5}, pattern=named, complete=ready, until="done")
-    assert [(row[1], row[3]) for row in rows(world)] == [(7, "validated"), (8, "skipped")]
-
-
-def test_the_step_from_a_function(world):
-    world.write("final", "12")
-    world.done()
-    step = lambda c: Path(c.path).is_dir() and int(Path(c.path, "w.bin").read_text())  # noqa: E731
-    tunekit.follow(world.root, lambda checkpoint: {"f1": 0.5}, complete=step, until="done")
-    assert [(row[1], row[3]) for row in rows(world)] == [(12, "validated")]
+    evaluate = lambda checkpoint: {"f1": 0.5}  # noqa: E731
+    tunekit.follow(world.root, evaluate, pattern=r"model_a(\d+)", until="done")
+    assert [(row[1], row[3]) for row in rows(world)] == [(7, "validated"), (8, "validated")]
 
 
 def test_checkpoints_that_ray_train_has_registered(world):
@@ -413,10 +402,10 @@ def test_what_is_replaced_while_it_is_evaluated_has_no_score_of_the_old(world):
 
 
 def test_what_is_renamed_is_not_evaluated_again(world):
-    world.save(5)
-    world.at(10, os.rename, world.root / "checkpoint-5", world.root / "step-5")
+    world.write("checkpoint_5", "5", "model.safetensors")
+    world.at(40, os.rename, world.root / "checkpoint_5", world.root / "step_5")
     world.at(50, world.done)
-    tunekit.follow(world.root, accuracy, until="done", complete=lambda checkpoint: True)
+    tunekit.follow(world.root, accuracy, until="done")
     assert rows(world) == [("outputs", 5, 1, "validated")]
 
 
@@ -439,7 +428,7 @@ def test_a_follower_that_is_killed_scores_each_once_and_loses_none(world, seed, 
         writes = draw.randrange(12) if kills < 20 else 10**9
         doomed = partial(DoomedFolder, writes=count(writes, -1), torn=draw.random() < 0.5)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(following, "folder_at", partial(_opened, doomed))
+            patch.setattr(record, "folder_at", partial(_opened, doomed))
             try:
                 tunekit.follow(world.root, accuracy, keep=keep)
                 break
@@ -479,6 +468,25 @@ def test_scores_of_another_function_are_not_mixed(world):
     assert tunekit.load(other).validations["metrics/f1"][0] == 0.5
 
 
+def test_what_has_failed_runs_again_with_the_next_call(world):
+    fails = {2}
+    for step in (1, 2, 3):
+        world.save(step, last=3)
+
+    def evaluate(checkpoint: tune.Checkpoint) -> dict[str, Any]:
+        score = accuracy(checkpoint)
+        if round(score["accuracy"] * 10) in fails:
+            raise ValueError("no data")
+        return score
+
+    tunekit.follow(world.root, tunekit.ValidationConfig(evaluate, max_retries=0))
+    assert [row[3] for row in rows(world)] == ["validated", "failed", "validated"]
+    fails.clear()
+    tunekit.follow(world.root, evaluate)
+    assert [row[3] for row in rows(world)] == ["validated"] * 3
+    assert sorted(CALLS.values()) == [1, 1, 2]
+
+
 def test_a_function_that_is_corrected_begins_again(world):
     for step in (1, 2, 3, 4):
         world.save(step, last=4)
@@ -490,55 +498,6 @@ def test_a_function_that_is_corrected_begins_again(world):
         tunekit.follow(world.root, broken)
     tunekit.follow(world.root, accuracy)
     assert rows(world) == [("outputs", step, 1, "validated") for step in (1, 2, 3, 4)]
-
-
-# Keeping the best --------------------------------------------------------------------------------
-
-
-def test_the_best_are_kept_and_the_newest(world):
-    for step in (1, 2, 3, 4, 5, 6, 7, 8):
-        world.at(3.0 * step, world.save, step, last=8)
-    world.write("notes", "x", "README.md")
-    best = {"metric": "accuracy", "mode": "max", "keep_best": 2, "delete_others": True}
-    tunekit.follow(world.root, accuracy, **best)
-    left = sorted(one.name for one in world.root.glob("checkpoint-*"))
-    assert left == ["checkpoint-5", "checkpoint-6", "checkpoint-8"]  # 0.5, 0.6, and the newest
-    assert (world.root / "notes" / "README.md").exists()
-
-
-def test_what_training_has_written_last_is_kept_though_it_went_back(world):
-    for second, step in enumerate((10, 20, 15)):
-        world.at(3.0 * second, world.save, step)
-    world.at(20.0, world.done)
-    world.sleep(0)
-    best = {"metric": "accuracy", "mode": "max", "keep_best": 1, "delete_others": True}
-    tunekit.follow(world.root, accuracy, until="done", **best)
-    left = sorted(one.name for one in world.root.glob("checkpoint-*"))
-    assert left == ["checkpoint-15", "checkpoint-20"]  # the newest, and the best
-
-
-def test_nothing_outside_of_the_folder_is_deleted(world, tmp_path):
-    elsewhere = tmp_path / "elsewhere"
-    for step in (1, 2, 3):
-        world.save(step, last=3)
-    shutil.move(world.root / "checkpoint-1", elsewhere)
-    (world.root / "checkpoint-1").symlink_to(elsewhere)
-    best = {"metric": "accuracy", "mode": "max", "keep_best": 1, "delete_others": True}
-    tunekit.follow(world.root, accuracy, **best)
-    assert (elsewhere / "model.safetensors").exists() and (world.root / "checkpoint-1").exists()
-    assert not (world.root / "checkpoint-2").exists() and (world.root / "checkpoint-3").exists()
-
-
-def test_links_are_not_deleted(world):
-    for step in (1, 2, 3):
-        world.write("data", str(step), f"of-{step}")
-        (world.root / f"step_{step}.bin").symlink_to(world.root / "data" / f"of-{step}")
-    world.done()
-    best = {"metric": "value", "mode": "max", "keep_best": 1, "delete_others": True}
-    value = lambda checkpoint: {"value": int(Path(checkpoint.path).read_text())}  # noqa: E731
-    tunekit.follow(world.root, value, until="done", pattern=r"step_(\d+).bin", **best)
-    assert len(rows(world)) == 3
-    assert len([one for one in world.root.iterdir() if one.is_symlink()]) == 3
 
 
 # The command line, and other readers -------------------------------------------------------------
@@ -584,8 +543,8 @@ def test_scores_are_in_tensorboard_at_their_steps_once(world):
 
 
 def test_wrong_arguments_are_said_together(world):
-    with pytest.raises(tunekit.errors.ConfigError, match="4 problems"):
-        tunekit.follow(world.root, accuracy, which="x", pattern="x", keep_best=1, metric="loss")
+    with pytest.raises(tunekit.errors.ConfigError, match="3 problems"):
+        tunekit.follow(world.root, accuracy, which="x", pattern="x", metric="loss")
 
 
 def test_the_folder_of_a_sweep_is_refused(world):

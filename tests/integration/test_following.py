@@ -80,17 +80,16 @@ def test_checkpoints_on_s3_are_followed_and_protected(ray_cluster, s3_server, tm
     follow = partial(
         tunekit.follow, f"{bucket}/outputs", config, storage_filesystem=filesystem, keep=True
     )
-    best = {"metric": "accuracy", "mode": "max", "keep_best": 1, "delete_others": True}
     for _ in range(2):
-        follow(**best)
+        follow()
     sweep = tunekit.load(f"{bucket}/outputs", filesystem)
     assert list(sweep.validations["status"]) == ["validated"] * 3 and len(sweep.sessions) == 2
     assert all("/kept/" in at for at in sweep.validations["metrics/at"])
     below = filesystem.get_file_info(pyarrow.fs.FileSelector(f"{bucket}/outputs", recursive=True))
-    left = [one.path for one in below if one.base_name == "weights"]
-    assert left == [f"{bucket}/outputs/checkpoint-3/weights"]
+    left = sorted(one.path for one in below if one.base_name == "weights")
+    assert left == [f"{bucket}/outputs/checkpoint-{step}/weights" for step in (1, 2, 3)]
     follow(journal=f"{bucket}/other")
-    assert list(tunekit.load(f"{bucket}/other", filesystem).validations["iteration"]) == [3]
+    assert len(tunekit.load(f"{bucket}/other", filesystem).validations) == 3
 
 
 def test_a_file_on_s3_is_read_as_a_folder_that_has_it(ray_cluster, s3_server):

@@ -32,7 +32,7 @@ from tests.doubles import FakeExecutor
 from tests.sweeps import Counting, sweep
 from tunekit._ray.tuner import settings_of
 from tunekit.clock import SystemClock
-from tunekit.evaluation import session as sessions
+from tunekit.following import loop
 from tunekit.schedulers import MOASHA
 
 ROOT = Path(__file__).parents[2]
@@ -478,8 +478,8 @@ def given_later(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) 
 
         return FakeExecutor(SystemClock(), validate)  # type: ignore[arg-type]
 
-    patch.setattr(sessions, "executor_of", executor_of)
-    patch.setattr(sessions, "_start_ray", lambda *asked: None)
+    patch.setattr(loop, "executor_of", executor_of)
+    patch.setattr(loop, "_start_ray", lambda *asked: None)
     yield
 
 

@@ -32,7 +32,7 @@ from tunekit.core.events import (
     ValidationRequested,
 )
 from tunekit.errors import UnsafeFileError
-from tunekit.evaluation import session as sessions
+from tunekit.following import loop
 from tunekit.journal.journal import Journal
 from tunekit.journal.lock import Driver
 from tunekit.journal.storage import LocalFolder, folder_at
@@ -294,8 +294,8 @@ def test_no_pickle_in_a_sweep_is_opened_by_who_reads_or_evaluates_it(
     def executor_of(config: tunekit.ValidationConfig) -> FakeExecutor:
         return FakeExecutor(SystemClock(), lambda _: config.fn(None))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sessions, "executor_of", executor_of)
-    monkeypatch.setattr(sessions, "_start_ray", lambda *asked: None)
+    monkeypatch.setattr(loop, "executor_of", executor_of)
+    monkeypatch.setattr(loop, "_start_ray", lambda *asked: None)
     shown(hostile, tmp_path)
     sweep = tunekit.load(hostile).validate(lambda checkpoint: {"accuracy": 1.0}, name="x")
     assert "x/accuracy" in sweep.reports

@@ -32,8 +32,8 @@ FLOORS = [
     {"results", "validating"},
     {"distributed", "loggers"},
     {"scheduling"},
-    {"evaluation"},
     {"driver"},
+    {"following"},
     {"reading"},
     {"making_room"},
     {"board", "tuner"},
@@ -83,6 +83,13 @@ def test_imports_go_downwards(path):
         if target == room:
             continue
         assert floor_of(target) < floor_of(room), f"{room} imports {target}, which is not below it"
+
+
+def test_no_sweep_knows_of_following():
+    using = {
+        room_of(path) for path in MODULES for m, _ in imports(path) if "tunekit.following" in m
+    }
+    assert using == {"following", "reading", "cli", "__init__"}
 
 
 # What the board may read besides itself.

@@ -26,13 +26,13 @@ from tunekit.cli.layout import terminal_width, width_of_output
 from tunekit.cli.list import RESULTS, listing, listing_as_text, newest_or_given
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import lasting, trainable_at
-from tunekit.core.later_validations import ALL
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.values import number as as_number
 from tunekit.core.words import number, printable
 from tunekit.demo.command import demo
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
-from tunekit.evaluation.following import follow
+from tunekit.following.follow import follow
+from tunekit.following.kept import ALL
 from tunekit.journal.lock import TAKE_OVER
 from tunekit.journal.stop_requests import ask_to_stop
 from tunekit.log import shown
@@ -256,18 +256,8 @@ _fn = partial(click.option, "--fn", "where", metavar="WHERE")
 )
 @click.option("--pattern", metavar="REGEX", help="With --follow: their names; group 1 is the step.")
 @click.option(
-    "--complete", metavar="WHERE", help="With --follow: a function that tests if one is complete."
-)
-@click.option(
     "--keep", is_flag=True, help="With --follow: protect checkpoints until they are evaluated."
 )
-@click.option(
-    "--keep-best",
-    type=int,
-    metavar="N",
-    help="With --delete-others: how many of the best of each run to keep.",
-)
-@click.option("--delete-others", is_flag=True, help="Delete evaluated checkpoints except the best.")
 @click.option("--journal", metavar="DIR", help="With --follow: the folder of the journal.")
 @_goal
 @_json
@@ -334,8 +324,6 @@ def _follow(path: str, fn: Any, as_json: bool, **options: Any) -> None:
     output = sys.stdout
     if str(options.get("until", "")).isdecimal():
         options["until"] = int(options["until"])
-    if "complete" in options:
-        options["complete"] = trainable_at(options["complete"], "--complete")
     if "journal" in options:
         options["journal"] = absolute(options["journal"])
     with _on_ray(as_json), suppress(KeyboardInterrupt):  # Ctrl-C stops it

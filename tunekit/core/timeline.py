@@ -49,6 +49,9 @@ VALIDATION: Mapping[str, Any] = {
     "metrics": {},
 }
 
+# How a validation has ended that is requested again.
+_AGAIN = (Status.FAILED.value, Status.TIMED_OUT.value)
+
 #: The key, in a report, of the duration of its iteration, in seconds.
 TOOK = "time_this_iter_s"
 
@@ -466,11 +469,15 @@ class Timeline:
         trial.trained_s += now - begin
 
     def _take_request(self, event: ValidationRequested) -> None:
-        if event.id in self._by_id:  # it was already pending when the driver was killed
+        former = self._by_id.get(event.id)
+        if former is not None and former["status"] not in _AGAIN:  # it was pending at a kill
             return
         names = ("id", "trial_id", "generation", "iteration", "run", "checkpoint")
         known = {name: getattr(event, name) for name in names}
         row: dict[str, Any] = {**VALIDATION, **known, "requested": event.time}
+        if former is not None:  # it has failed, and runs again
+            former.update(row)
+            return
         self._by_id[event.id] = row
         self._paths[event.trial_id, event.generation, event.iteration] = event.checkpoint
         self.validations.append(row)

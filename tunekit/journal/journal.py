@@ -42,7 +42,6 @@ from tunekit.core.events import (
     TrialAdded,
     event_of,
 )
-from tunekit.core.later_validations import LaterSession
 from tunekit.core.values import NESTED, PICKLED, admitted, is_too_deep, text
 from tunekit.errors import JournalError
 from tunekit.journal.encoding import MARK, exact, legible, read_opened, read_shown
@@ -56,9 +55,6 @@ SERIES = "journal"
 #: The folder of the archives of the sweep's state. Each is named by the number of the journal line
 #: that names it, and is written after all earlier lines.
 STATE = "state"
-
-#: The folder, in the experiment's, of the journals of later validations.
-LATER = "validations"
 
 #: The version of the format, in each file's first line.
 VERSION = 1
@@ -74,7 +70,6 @@ _NUMBER = re.compile(rb'\{"n": ([0-9]{1,15}), ')
 _SEAL = ', "crc": "%08x"}'
 _SEALED = len(_SEAL % 0)
 _FILE = re.compile(r"[0-9]{1,15}\.jsonl")
-_LATER_SESSION = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
 _ARCHIVE = re.compile(r"([0-9]{1,15})-[a-z]+\.zip")
 
 
@@ -298,28 +293,6 @@ def record_of(folder: Folder, *, unpickle: bool = False, series: str = SERIES) -
         OSError: If the storage fails.
     """
     return JournalReader(folder, unpickle=unpickle, series=series).read()
-
-
-def later_sessions(folder: Folder) -> list[LaterSession]:
-    """Return the sessions of a sweep's later validations.
-
-    Raises:
-        tunekit.errors.JournalError: If a session's journal is damaged, or of another version.
-        OSError: If the storage fails.
-
-    Example:
-        >>> import tempfile
-        >>> from tunekit.journal.storage import LocalFolder
-        >>> later_sessions(LocalFolder(Path(tempfile.mkdtemp())))
-        []
-    """
-    found = []
-    for name in folder.names(LATER):
-        if _LATER_SESSION.fullmatch(name):
-            record = record_of(folder, series=f"{LATER}/{name}")
-            if record.sessions:
-                found.append(LaterSession(name, record.sessions[0], record.events))
-    return found
 
 
 @dataclass

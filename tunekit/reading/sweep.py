@@ -19,7 +19,6 @@ from tunekit.clock import Clock, SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import Constraint
 from tunekit.core.events import Event, relocated
-from tunekit.core.later_validations import LaterSession, began_of, in_force, rows_of
 from tunekit.core.metric_names import listed, meant
 from tunekit.core.metrics import flatten
 from tunekit.core.pace import Pace
@@ -36,13 +35,14 @@ from tunekit.core.signatures import ValidationFunction
 from tunekit.core.timeline import ScoredCheckpoint, Timeline
 from tunekit.core.words import number as digits
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
-from tunekit.evaluation.later import Swept, validate_later
 from tunekit.extras import extra
 from tunekit.file_checkpoint import checkpoint_at
+from tunekit.following.kept import Swept, validate_kept
+from tunekit.following.record import Scores, began_of, later_scores_in, rows_of
 from tunekit.journal.confined import is_inside
 from tunekit.journal.experiments import no_sweep
 from tunekit.journal.home import Home
-from tunekit.journal.journal import SERIES, JournalReader, later_sessions
+from tunekit.journal.journal import SERIES, JournalReader
 from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.storage import folder_at
 from tunekit.log import shown
@@ -112,7 +112,7 @@ class Sweep:
         metric: str | None = None,
         mode: str | None = None,
         driver: Driver | None = None,
-        later: Iterable[LaterSession] = (),
+        later: Iterable[Scores] = (),
     ):
         #: The driver that is running the sweep, or ran it until it was killed, if the lock names
         #: one.
@@ -139,8 +139,10 @@ class Sweep:
         self.metric: str | None = metric or own
         #: ``"min"`` or ``"max"``, if it is known.
         self.mode: str | None = mode or (newest.get("mode") if metric in (None, own) else None)
-        later = in_force(later, began_of(self.sessions))
-        rows = [{**row, "checkpoint": self._home.path(row["checkpoint"])} for row in rows_of(later)]
+        rows = [
+            {**row, "checkpoint": self._home.path(row["checkpoint"])}
+            for row in rows_of(later, began_of(self.sessions))
+        ]
         #: The same data as rows, without pandas.
         self.timeline = Timeline(
             self._here(events), own or self.metric, self.sessions, rows, self.constraints
@@ -430,7 +432,7 @@ class Sweep:
             config = ValidationConfig(config)
         newest = _reread(self)
         swept = _swept(newest, ranked_checkpoints(newest))
-        validate_later(swept, config, checkpoints, name=name, replace=replace)
+        validate_kept(swept, config, checkpoints, name=name, replace=replace)
         return _reread(self)
 
     def to_optuna(
@@ -657,7 +659,7 @@ class Follower:
         self._reader = JournalReader(self._folder)
         self._clock = clock or SystemClock()
         self._options = {"path": path, "filesystem": filesystem, "source": source, **goal}
-        self._later: list[LaterSession] = []
+        self._later: list[Scores] = []
         self._pace = Pace(_SHARE)
         #: The sweep as of the last call of :meth:`poll`.
         self.sweep = Sweep((), **self._options)
@@ -684,12 +686,12 @@ class Follower:
         self.sweep.driver, self._later = driver, later
         return changed
 
-    def _read_later(self) -> list[LaterSession]:
-        """Return the sessions of later validations; the same objects if nothing has changed."""
+    def _read_later(self) -> list[Scores]:
+        """Return the scores of later validations; the same objects if nothing has changed."""
         began = self._clock.monotonic()
         if not self._pace.due(began):
             return self._later
-        later = later_sessions(self._folder)
+        later = later_scores_in(self._folder)
         self._pace.took(began, self._clock.monotonic())
         return self._later if later == self._later else later
 

@@ -6,18 +6,12 @@ from typing import Any
 
 import pytest
 
-from tunekit.core.events import ValidationEnded
-from tunekit.core.following import Followed, step_in
+from tunekit.following.steps import Followed, step_in
 
 
 def saw(followed: Followed, step: int, *, mark: float = 1.0, **report: Any) -> None:
     for event in followed.saw("run", step, f"/run/step-{step}", report, mark=mark):
         followed.apply(event)
-
-
-def scored(followed: Followed, step: int, value: float) -> None:
-    metrics = {"accuracy": value}
-    followed.apply(ValidationEnded(id=f"run:0:{step}:1", status="validated", metrics=metrics))
 
 
 def test_a_run_has_ended_by_its_last_step_though_that_is_seen_first():
@@ -27,27 +21,6 @@ def test_a_run_has_ended_by_its_last_step_though_that_is_seen_first():
     assert followed.done == {"run"}
     saw(followed, 30)
     assert not followed.done
-
-
-def test_what_is_not_evaluated_is_not_deleted():
-    followed = Followed()
-    for step in (1, 2, 3, 4):
-        saw(followed, step, mark=step)
-    for step, value in ((1, 0.1), (3, 0.9)):
-        scored(followed, step, value)
-    there = [f"step-{step}" for step in (1, 2, 3, 4, 5)]
-    assert followed.to_delete("run", there, 1, "accuracy", "max") == ["step-1"]
-    assert followed.to_delete("run", there, 1, "accuracy", "min") == ["step-3"]
-    assert followed.to_delete("run", there, 1, "loss", "min") == []
-
-
-def test_the_newest_are_kept_by_step_and_by_time():
-    followed = Followed()
-    for mark, (step, value) in enumerate(((10, 0.9), (20, 0.1), (15, 0.2), (16, 0.3))):
-        saw(followed, step, mark=mark)
-        scored(followed, step, value)
-    there = [f"step-{step}" for step in (10, 15, 16, 20)]
-    assert followed.to_delete("run", there, 1, "accuracy", "max") == ["step-15"]
 
 
 def test_steps_are_apart_in_whatever_order_they_are_seen():

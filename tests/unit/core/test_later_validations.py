@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tunekit.core.events import Reported, ValidationEnded, ValidationRequested
-from tunekit.core.later_validations import LaterSession, in_force, name_problem, rows_of
 from tunekit.core.timeline import Timeline
+from tunekit.following.record import Scores, name_problem, rows_of
 
 
 def reported(iteration, **metrics):
@@ -61,34 +61,29 @@ def test_what_is_not_of_the_sweep_is_left_out():
     assert timeline.names == [] and list(timeline.trials) == ["a"]
 
 
-def session(number, *outcomes):
+def scores(*outcomes, **about):
     events = []
     for iteration, status in outcomes:
         name = f"a:0:{iteration}:1"
         events.append(ValidationRequested(trial_id="a", id=name, iteration=iteration))
-        metrics = {"from": number} if status == "validated" else {}
+        metrics = {"f1": len(events)} if status == "validated" else {}
         events.append(ValidationEnded(id=name, status=status, metrics=metrics, attempts=1))
-    return LaterSession(f"s{number}", {"name": "new", "time": float(number)}, events)
+    return Scores({"name": "new", "function": "f", **about}, events)
 
 
-def test_of_several_outcomes_the_newest_score_is_shown_or_the_newest():
-    sessions = [
-        session(1, (1, "validated"), (2, "failed"), (3, "failed")),
-        session(2, (1, "failed"), (2, "validated"), (3, "timed_out")),
-    ]
-    found = {row["iteration"]: row for row in rows_of(sessions)}
-    assert [found[i]["status"] for i in (1, 2, 3)] == ["validated", "validated", "timed_out"]
+def test_of_several_outcomes_the_newest_is_shown():
+    several = scores(
+        (1, "failed"), (2, "timed_out"), (3, "failed"), (1, "validated"), (3, "failed")
+    )
+    found = {row["iteration"]: row for row in several.rows}
+    assert [found[i]["status"] for i in (1, 2, 3)] == ["validated", "timed_out", "failed"]
+    assert len(several.rows) == 3 and several.scored == {"a:0:1:1"}
+    assert found[1]["metrics"] == {"f1": 7} and found[1]["reason"] is None
 
 
-def test_a_session_of_another_function_or_that_replaces_hides_those_before():
-    def shown(*about):
-        sessions = [LaterSession(str(n), {"time": n, "name": "new", **a}, []) for n, a in about]
-        return [one.id for one in in_force(reversed(sessions), None)]
-
-    f, g, again = {"function": "f"}, {"function": "g"}, {"function": "g", "replaces": True}
-    assert shown((1, f), (2, f)) == ["1", "2"]
-    assert shown((1, f), (2, g), (3, g)) == ["2", "3"]
-    assert shown((1, g), (2, again), (3, g), (4, {**f, "name": "old"})) == ["2", "3", "4"]
+def test_only_rows_of_the_same_sweep_are_shown():
+    own, other = scores((1, "validated"), sweep=5.0), scores((2, "validated"), sweep=6.0)
+    assert [row["iteration"] for row in rows_of([own, other], 5.0)] == [1]
 
 
 @pytest.mark.parametrize("name", ["", " ", "a//b", "/a", "a/", "a\n", "pid", "trial_id", "done/x"])

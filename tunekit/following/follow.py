@@ -24,11 +24,7 @@ from tunekit.core.events import (
     TrialEnded,
     ValidationEnded,
     ValidationRequested,
-    relocated,
 )
-from tunekit.core.failures import place_of
-from tunekit.core.following import Followed, wrong_choices
-from tunekit.core.later_validations import LaterSession
 from tunekit.core.metrics import flatten
 from tunekit.core.pace import Pace
 from tunekit.core.pool import Pool
@@ -36,15 +32,12 @@ from tunekit.core.problems import Problems
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.core.values import number
-from tunekit.errors import AlreadyRunningError
-from tunekit.evaluation.evaluation import Source, is_there
-from tunekit.evaluation.folder import DOUBT_S, KEPT, Complete, Entry, Test, WatchedFolder
-from tunekit.evaluation.session import Session, called
+from tunekit.following.folder import DOUBT_S, KEPT, Complete, Entry, WatchedFolder
+from tunekit.following.loop import Source, is_there, validate_all
+from tunekit.following.record import Recorder
+from tunekit.following.steps import Followed, wrong_choices
 from tunekit.journal.confined import local_path
-from tunekit.journal.home import Home
-from tunekit.journal.journal import SERIES, record_of
-from tunekit.journal.lock import DriverLock
-from tunekit.journal.storage import Folder, folder_at, keeps_objects
+from tunekit.journal.storage import keeps_objects
 from tunekit.log import shown
 from tunekit.results.event_file import EventFile
 from tunekit.validating.executor import Executor
@@ -68,10 +61,7 @@ def follow(
     metric: str | None = None,
     mode: str | None = None,
     pattern: str | None = None,
-    complete: Test | None = None,
     keep: bool = False,
-    keep_best: int | None = None,
-    delete_others: bool = False,
     journal: str | Path | None = None,
     storage_filesystem: pyarrow.fs.FileSystem | None = None,
     notify: Callable[[Mapping[str, Any]], None] | None = None,
@@ -100,14 +90,8 @@ def follow(
         metric: The metric to rank by, as a flat name.
         mode: ``"min"`` or ``"max"``.
         pattern: A regular expression for the names of checkpoints, whose first group is the step.
-        complete: Called as ``complete(checkpoint)``; returns whether it is complete, or its step.
-            None: a checkpoint is complete when its framework's last file is written, or after 30
-            seconds without a change.
         keep: Whether to protect checkpoints from deletion until they are evaluated: by hard links
             in ``kept/``, or by copies where links are not supported.
-        keep_best: How many of the best checkpoints of each run to keep; needs ``delete_others``.
-        delete_others: Whether to delete evaluated checkpoints that are not among the best. The
-            newest one of each run is kept.
         journal: The folder or URI of the journal. None: ``folder`` itself.
         storage_filesystem: The filesystem of ``folder`` and ``journal``, if it is a custom one.
         notify: Called with each outcome: ``run``, ``step``, ``status``, ``metrics``, ``reason``,
@@ -131,12 +115,9 @@ def follow(
         until = str(until)
     for wrong in wrong_choices(which, pattern, until):
         problems.add(wrong)
-    problems.integer("keep_best", keep_best, least=1, optional=True)
     if mode is not None:
         problems.choice("mode", mode, ["min", "max"])
-    if (keep_best is None) == delete_others:
-        problems.add("keep_best and delete_others belong together. Pass both, or neither.")
-    if (metric is None) != (mode is None) or (delete_others and metric is None):
+    if (metric is None) != (mode is None):
         problems.add("metric and mode say which is the best. Pass both.")
     problems.raise_any()
     filesystem, path = storage_at(str(folder), storage_filesystem)
@@ -145,34 +126,27 @@ def follow(
     if isinstance(until, str):
         end = _end_of(until, path, filesystem, storage_filesystem)
     source = _Watched(
-        WatchedFolder(filesystem, path, pattern, complete),
+        WatchedFolder(filesystem, path, pattern),
         Followed(which),
         config,
         until=until,
         end=end,
         keep=keep,
-        keeps=None if keep_best is None else (keep_best, str(metric), str(mode)),
         board=local_path(own, home),
         notify=notify,
     )
-    lock, place = DriverLock(own, home), folder_at(own, home)
     about: dict[str, Any] = {"followed": path}
     if metric is not None:
         about |= {"judged": [metric], "mode": mode, "objectives": {metric: mode}}
-    with lock.held():
-        before = _before(place, Home(home), called(config))
+    otherwise = "Pass another folder for the journal: journal='...' (--journal)."
+    recorder = Recorder(own, home, config, about, otherwise=otherwise)
+    with recorder.held():
+        before = recorder.continued("tunekit.follow")
         source.replay(before)
-
-        def give_way(error: AlreadyRunningError) -> None:
-            place.abandon()
-            source.lost.append(error)
-
-        lock.keep(give_way)
         if end is not None:
             here = "/" not in str(until)
             logger.info("Waiting for %s%s.", end[1], " or one in a run's folder" * here)
-        session = Session(place, Home(home), config, series=SERIES, before=before)
-        session.run(source, call="tunekit.follow", about=about)
+        validate_all(source, recorder, config, before, call="tunekit.follow")
 
 
 def _end_of(
@@ -207,37 +181,6 @@ def _end_of(
     return storage, path
 
 
-def _before(folder: Folder, home: Home, function: str) -> list[Event]:
-    """Return the events of earlier sessions; empty if these have no score that counts.
-
-    Args:
-        folder: The folder of the journal.
-        home: Its location.
-        function: The name of the validation function.
-
-    Raises:
-        tunekit.errors.ConfigError: If it is a sweep's, or has scores of another function.
-    """
-    record, problems = record_of(folder), Problems("tunekit.follow")
-    for head in record.sessions[-1:]:
-        former = LaterSession("", head, record.events)
-        if "followed" not in head:
-            problems.add(
-                f"{home.folder!r} is the folder of a sweep, whose journal says what was validated. "
-                "Pass another folder for the journal: journal='...' (--journal)."
-            )
-        elif former.function != function and former.scored:
-            problems.add(
-                f"{home.folder!r} has scores of {former.function}, which cannot be compared with "
-                f"those of {function}. Pass another folder for the journal: journal='...' "
-                "(--journal)."
-            )
-        elif former.function != function:
-            return []
-    problems.raise_any()
-    return [relocated(event, home.path) for event in record.events]
-
-
 class _Watched(Source):
     """Supply the complete checkpoints of a folder, newest first, whenever there is room.
 
@@ -248,12 +191,9 @@ class _Watched(Source):
         until: As for :func:`follow`.
         end: The storage and the path of the file that ends all runs, if there may be one.
         keep: Whether checkpoints are protected.
-        keeps: How many of the best to keep, by which metric and mode; None: keep all.
         board: The journal's local folder, for TensorBoard; None if it is not local.
         notify: Called with each outcome.
     """
-
-    continues = True
 
     def __init__(
         self,
@@ -264,18 +204,15 @@ class _Watched(Source):
         until: int | str | None = None,
         end: tuple[pyarrow.fs.FileSystem, str] | None = None,
         keep: bool = False,
-        keeps: tuple[int, str, str] | None = None,
         board: Path | None = None,
         notify: Callable[[Mapping[str, Any]], None] | None = None,
     ):
         super().__init__()
         self._folder, self._state, self._config = folder, state, config
-        self._until, self._end, self._keep, self._keeps = until, end, keep, keeps
+        self._until, self._end, self._keep = until, end, keep
         self._board, self._notify, self._clock = board, notify, SystemClock()
         local = local_path(folder.filesystem, folder.path) is not None
         self._pace = Pace(_SHARE, _LOCAL_S if local else _LISTED_S)
-        #: Why no more may be written, if another process has taken over.
-        self.lost: list[Exception] = []
         self._room, self._over, self._complained = True, False, False
         self._ended = False
         self._requested: dict[str, None] = {}
@@ -306,8 +243,6 @@ class _Watched(Source):
 
     def wanted(self) -> Sequence[Request]:
         """Return the next checkpoint if an evaluator is free for it."""
-        if self.lost:
-            raise self.lost[0]
         self._look()
         request, passed = self._state.next(self._requested) if self._room else (None, [])
         if request is None:
@@ -488,7 +423,6 @@ class _Watched(Source):
             self._folder.delete(self._kept(seen.request))
         if event.metrics:
             self._draw(event)
-            self._delete_others(event.trial_id)
         if self._notify is not None:
             told = {name: getattr(event, name) for name in ("status", "metrics", "reason")}
             at = {"run": event.trial_id, "step": event.key.iteration}
@@ -506,15 +440,3 @@ class _Watched(Source):
             if (found := number(value)) is not None:
                 self._files[run].add_scalar(f"validation/{name}", found, **known)
         self._files[run].flush()
-
-    def _delete_others(self, run: str) -> None:
-        if self._keeps is None:
-            return
-        there = self._entries.get(run, {})
-        for name in self._state.to_delete(run, there, *self._keeps):
-            entry = there.pop(name)
-            place = place_of(run, self._state.seen[run][name].request.iteration)
-            if self._folder.delete(entry.path):
-                logger.info("Deleted %s: it is not among the best %d.", place, self._keeps[0])
-            else:
-                logger.warning("%s is a link, or outside of the folder: not deleted.", place)

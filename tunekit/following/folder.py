@@ -9,7 +9,7 @@ import posixpath
 import shutil
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +19,11 @@ import pyarrow.fs
 from ray import tune
 
 from tunekit._ray.storage import exists
-from tunekit.core.following import Files, Kind, kind_of, mark_of, step_in, trainer_metrics
-from tunekit.core.signatures import name_of
-from tunekit.core.values import described
 from tunekit.file_checkpoint import checkpoint_at
+from tunekit.following.record import LATER
+from tunekit.following.steps import Files, Kind, kind_of, mark_of, step_in, trainer_metrics
 from tunekit.journal.confined import is_inside, local_path
-from tunekit.journal.journal import LATER, SERIES
+from tunekit.journal.journal import SERIES
 from tunekit.journal.storage import keeps_objects
 
 logger = logging.getLogger(__name__)
@@ -46,9 +45,6 @@ _OWN = frozenset({SERIES, LATER, KEPT, "tensorboard"})
 # workers have uploaded their parts of it (checkpoint_manager.py, _write_state_to_storage).
 _SNAPSHOT = "checkpoint_manager_snapshot.json"
 
-#: Whether a checkpoint is complete, or its step.
-Test = Callable[[tune.Checkpoint], Any]
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -57,7 +53,7 @@ class Entry:
     Attributes:
         name: Its name.
         path: Its path.
-        step: The step in its name, if it has one.
+        step: The step in its name.
         written: When the file, or the folder itself, was written, in seconds since the epoch; 0 if
             the storage does not record it.
         is_folder: Whether it is a folder.
@@ -66,7 +62,7 @@ class Entry:
 
     name: str
     path: str
-    step: int | None
+    step: int
     written: float
     is_folder: bool
     report: Mapping[str, Any] | None = field(default=None, compare=False)
@@ -87,9 +83,7 @@ class WatchedFolder:
     Args:
         filesystem: The storage.
         path: The folder there.
-        pattern: As for :func:`~tunekit.core.following.step_in`.
-        complete: The user's test for whether a checkpoint is complete; None: the rules for known
-            frameworks.
+        pattern: As for :func:`~tunekit.following.steps.step_in`.
     """
 
     def __init__(
@@ -97,13 +91,11 @@ class WatchedFolder:
         filesystem: pyarrow.fs.FileSystem,
         path: str,
         pattern: str | None = None,
-        complete: Test | None = None,
     ):
         self.filesystem, self.path = filesystem, path.rstrip("/")
         self.name = posixpath.basename(self.path)
-        self._pattern, self._complete = pattern, complete
+        self._pattern = pattern
         self._resting: dict[str, tuple[Files, float]] = {}
-        self._failed = False
         # When each listed local folder was written, as of then; None if it may have changed since.
         self._written: dict[Path, float | None] = {}
 
@@ -168,9 +160,7 @@ class WatchedFolder:
         registered = self._registered(known.get(_SNAPSHOT))
         for name, info in known.items():
             step, report = registered.get(name, (self._step(name), None))
-            # The user's own test may return the step.
-            asked = self._complete is not None and self._pattern is None and name not in _OWN
-            if step is not None or asked:
+            if step is not None:
                 is_folder = info.type == pyarrow.fs.FileType.Directory
                 written = (info.mtime_ns or 0) / 1e9
                 yield Entry(name, info.path, step, written, is_folder, report)
@@ -221,9 +211,7 @@ class WatchedFolder:
         files = self.files(entry)
         if not files:
             return "it has no file"
-        if self._complete is not None:
-            return self._by_test(self._complete, entry, files)
-        if entry.report is not None and entry.step is not None:
+        if entry.report is not None:
             return Complete(entry.step, mark_of(None, files) or 0.0, entry.report)
         kind = self._kind(entry, files)
         mark, report = mark_of(kind, files), {}
@@ -236,7 +224,6 @@ class WatchedFolder:
         if kind is None and not self._is_whole(entry) and not self._rests(entry, files, now):
             return ""
         self._resting.pop(entry.path, None)
-        assert entry.step is not None  # otherwise it would not be an entry
         return Complete(entry.step, mark, report)
 
     def mark(self, entry: Entry) -> float:
@@ -245,24 +232,8 @@ class WatchedFolder:
         return mark_of(self._kind(entry, files), files) or 0.0
 
     def _kind(self, entry: Entry, files: Files) -> Kind | None:
-        known = self._complete is not None or entry.report is not None or not entry.is_folder
+        known = entry.report is not None or not entry.is_folder
         return None if known else kind_of(entry.name, files)
-
-    def _by_test(self, test: Test, entry: Entry, files: Files) -> Complete | str:
-        try:
-            answer = test(checkpoint_at(entry.path, self.filesystem))
-        except Exception as error:  # of the user's code
-            if not self._failed:
-                self._failed = True
-                what = described(error)
-                logger.warning("%s %s for %s.", name_of(test), what.reason, entry.path)
-            answer = False
-        if answer is None or answer is False:
-            return f"it is not complete by {name_of(test)}"
-        step = entry.step if answer is True else int(answer)
-        if step is None:
-            return f"its name has no step, and {name_of(test)} returned none"
-        return Complete(step, mark_of(None, files) or 0.0, {})
 
     def _is_whole(self, entry: Entry) -> bool:
         """Return whether a file is complete, as far as its content shows.

@@ -1,4 +1,4 @@
-"""A followed folder: which checkpoints are complete, which to evaluate next, which to delete.
+"""A followed folder: which checkpoints are complete, and which to evaluate next.
 
 A followed folder is recorded like a sweep: a run is a trial, and the step of a checkpoint is its
 iteration. A checkpoint that is written again is another run of that iteration. So all code that
@@ -24,8 +24,6 @@ from tunekit.core.events import (
     ValidationRequested,
 )
 from tunekit.core.history import ITERATION
-from tunekit.core.metrics import flatten
-from tunekit.core.retention import Kept, surplus
 from tunekit.core.validation import Request
 from tunekit.core.values import number
 
@@ -282,8 +280,6 @@ class Followed:
         self.seen: dict[str, dict[str, Seen]] = {}
         #: Requests whose evaluation has not ended, by the IDs of the validations.
         self.pending: dict[str, Seen] = {}
-        #: The metrics of evaluated checkpoints, by the IDs of the validations.
-        self.scores: dict[str, Mapping[str, Any]] = {}
         #: The runs whose training has ended, and the runs for which that is recorded.
         self.done: set[str] = set()
         self.ended: set[str] = set()
@@ -312,8 +308,6 @@ class Followed:
                 self._ended.add(event.id)
                 if self.pending.pop(event.id, None) is not None:
                     self._served[event.trial_id] += 1
-                if event.status == "validated":
-                    self.scores[event.id] = event.metrics
             case TrialEnded():
                 self.ended.add(event.trial_id)
 
@@ -407,39 +401,3 @@ class Followed:
         own = waiting[min(waiting, key=turns.__getitem__)]
         *older, newest = sorted(own, key=lambda one: (one.mark, one.step))
         return newest.request, [one.request for one in older] if self._newest_only else []
-
-    def to_delete(
-        self, run: str, there: Collection[str], keep: int, metric: str, mode: str
-    ) -> list[str]:
-        """Return the names of a run's checkpoints that may be deleted.
-
-        These have a score and are not among the best. The newest checkpoint is never deleted,
-        because training resumes from it.
-
-        Args:
-            run: The run.
-            there: The names of the checkpoints in its folder, complete or not.
-            keep: How many of the best to keep.
-            metric: The metric to rank by, as a flat name.
-            mode: ``"min"`` or ``"max"``.
-
-        Example:
-            >>> followed = Followed()
-            >>> for step, accuracy in ((5, 0.9), (10, 0.2), (15, 0.1)):
-            ...     for event in followed.saw("run", step, f"/run/step-{step}", {}, mark=step):
-            ...         followed.apply(event)
-            ...     ended = {"status": "validated", "metrics": {"accuracy": accuracy}}
-            ...     followed.apply(ValidationEnded(id=f"run:0:{step}:1", **ended))
-            >>> there = ["step-5", "step-10", "step-15", "step-20"]
-            >>> followed.to_delete("run", there, 1, "accuracy", "max")
-            ['step-10']
-        """
-        own = {name: seen for name, seen in self.seen.get(run, {}).items() if name in there}
-        names = sorted(own, key=lambda name: (own[name].mark, own[name].step))
-        last = max((seen.step for seen in own.values()), default=0)
-        sign, kept = 1 if mode == "max" else -1, []
-        for order, name in enumerate(names):
-            value = number(flatten(self.scores.get(own[name].request.id, {})).get(metric))
-            needed = value is None or own[name].step == last
-            kept.append(Kept(order, None if value is None else sign * value, leased=needed))
-        return [names[index] for index in surplus(kept, keep, by_score=True)]

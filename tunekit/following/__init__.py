@@ -1,0 +1,8 @@
+"""Validate checkpoints that no running sweep decides on, with any function, each once.
+
+A :class:`~tunekit.following.loop.Source` yields checkpoints: those that a sweep has kept
+(:mod:`tunekit.following.kept`), or those that appear in a folder
+(:mod:`tunekit.following.follow`). One loop (:mod:`tunekit.following.loop`) validates them. One
+:class:`~tunekit.following.record.Recorder` writes a journal, from which the next call continues.
+No sweep imports this package; only what reads sweeps does.
+"""

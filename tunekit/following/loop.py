@@ -1,0 +1,253 @@
+"""Validate the checkpoints of a source, and record the outcomes, until it is over."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import ray
+from msgspec import structs
+
+from tunekit._ray.interruption import ended_by_sigterm
+from tunekit._ray.storage import exists
+from tunekit.clock import SystemClock
+from tunekit.config import ValidationConfig
+from tunekit.core.events import Event, ValidationEnded, ValidationRequested
+from tunekit.core.failures import HOPELESS, Failures, gone, place_of
+from tunekit.core.problems import Problems
+from tunekit.core.progress import News, counted, starved
+from tunekit.core.signatures import name_of
+from tunekit.core.validation import Outcome, Request, Status
+from tunekit.errors import ValidationFailedError
+from tunekit.following.record import FAILED, Recorder
+from tunekit.validating.executor import Executor
+from tunekit.validating.ray_executor import executor_of
+from tunekit.validating.too_large import say_what_is_too_much
+from tunekit.validating.validator import Around, Validator
+from tunekit.validating.watch import watched
+
+logger = logging.getLogger(__name__)
+
+# How long to wait for an event, and how often to log the progress.
+_WAIT_S, _FIRST_NEWS_S, _NEWS_INTERVAL_S = 0.2, 5.0, 30.0
+_HOW_TO_CONTINUE = "    the same call again: finished validations are not repeated"
+
+
+class Source(Around):
+    """Supply checkpoints; this base class supplies each of a fixed set once.
+
+    Args:
+        requests: The validation requests.
+    """
+
+    #: Records an event; set by the loop.
+    emit: Callable[[Event], None]
+
+    def __init__(self, requests: Sequence[Request] = ()):
+        self._requests = requests
+
+    def wanted(self) -> Sequence[Request]:
+        """Return the requests that must end; earlier ones may be among them."""
+        return self._requests
+
+    def over(self) -> bool:
+        """Return whether no more requests will come."""
+        return True
+
+    def recorded(self, event: Event) -> None:
+        """Handle an event that has been recorded."""
+
+    def take(self, outcome: Outcome) -> Outcome:
+        """Return the outcome to record for a validation that has ended."""
+        return outcome
+
+
+def validate_all(
+    source: Source,
+    recorder: Recorder,
+    config: ValidationConfig,
+    before: Sequence[Event],
+    *,
+    call: str,
+) -> None:
+    """Validate the checkpoints; scores are recorded even if the session ends early.
+
+    If the first validations fail alike, the function is considered broken, and the rest is left for
+    a call with a function that works.
+
+    Args:
+        source: The source of the checkpoints.
+        recorder: Writes the journal; its lock is held.
+        config: How checkpoints are validated.
+        before: The events of earlier sessions that count.
+        call: The call that errors name.
+
+    Raises:
+        tunekit.errors.ConfigError: If a validation requests more than the cluster has.
+        tunekit.errors.ValidationFailedError: If the first validations have failed alike.
+        tunekit.errors.AlreadyRunningError: If another process has taken over.
+    """
+    with ExitStack() as around:
+        executor = around.enter_context(_executing(config, call))
+        check_ray = around.enter_context(watched(lambda: _HOW_TO_CONTINUE))
+        around.enter_context(ended_by_sigterm())
+        around.enter_context(recorder.session(config))
+        loop = _Loop(config, executor, source, recorder, before)
+        loop.check_ray = check_ray
+        loop.run()
+
+
+@contextmanager
+def _executing(config: ValidationConfig, call: str) -> Iterator[Executor]:
+    """Connect to Ray, or start it, and provide an executor."""
+    executor = executor_of(config)
+    try:
+        _start_ray(executor, call)
+        yield executor
+    finally:
+        executor.close()
+
+
+def _start_ray(executor: Executor, call: str) -> None:
+    """Connect to Ray, or start it; raise if a validation requests more than the cluster has."""
+    if not ray.is_initialized():
+        ray.init()
+    problems = Problems(call)
+    advice = "Ask for less with ray_remote_kwargs."
+    say_what_is_too_much("validation", executor.need, ray.cluster_resources(), advice, problems)
+    problems.raise_any()
+
+
+class _Loop(Validator):
+    """Validate the checkpoints of a source, as :func:`validate_all` describes."""
+
+    def __init__(
+        self,
+        config: ValidationConfig,
+        executor: Executor,
+        source: Source,
+        recorder: Recorder,
+        before: Sequence[Event],
+    ):
+        clock = SystemClock()
+        super().__init__(config, executor, clock, emit=self._record, around=source)
+        self._source, self._recorder = source, recorder
+        source.emit = self._record
+        self._ended = Counter(one.status for one in before if isinstance(one, ValidationEnded))
+        # What was pending when an earlier session ended is requested again.
+        self._asked: set[str] = set()
+        judged = config.on_failure != "ignore" and not self._ended[Status.VALIDATED.value]
+        self._failures = Failures(gives_up=judged)
+        # The failure for which the function is considered broken, if any.
+        self._broken_by: Outcome | None = None
+        self._news = News(_FIRST_NEWS_S, _NEWS_INTERVAL_S)
+        self._starved = False
+
+    def run(self) -> None:
+        """Validate until the source is over, or the function is considered broken."""
+        try:
+            while self._ask() or not self._over():
+                self.poll(at_once=True)
+                while self._ask():
+                    self.poll(at_once=True)
+                self._tell()
+                if not self._over():
+                    _wait(self.awaited())
+        finally:
+            self.close()
+        if self._broken_by is not None:
+            raise self._gave_up(self._broken_by)
+
+    def close(self) -> None:
+        """Log what was only counted, and cancel unfinished validations, which stay pending."""
+        for more in () if self._broken_by is not None else self._failures.rest():
+            logger.warning("Validations have failed: %s.", more)
+        if not self.idle and self._broken_by is None:
+            logger.warning("Unfinished validations: %d.", len(self.pending()))
+        self.free()
+        for attempt in self.pool.in_flight():
+            self.executor.cancel(attempt)
+
+    def _over(self) -> bool:
+        return self._broken_by is not None or (self.idle and self._source.over())
+
+    def _ask(self) -> bool:
+        """Submit the requests of the source; return whether any is new."""
+        self._recorder.check()
+        if self._broken_by is not None:
+            return False
+        new = [one for one in self._source.wanted() if one.id not in self._asked]
+        self._asked.update(request.id for request in new)
+        for request in new:
+            self._record(ValidationRequested.of(request))
+            self.submit(request)
+        return bool(new)
+
+    def _record(self, event: Event) -> None:
+        event = structs.replace(event, time=event.time or self._clock.time())
+        self._recorder.append(event)
+        self._source.recorded(event)
+        if isinstance(event, ValidationEnded):
+            self._ended[event.status] += 1
+
+    def _conclude(self, outcome: Outcome) -> None:
+        """Record the outcome of a validation, and act on it."""
+        outcome = self._source.take(outcome)
+        failed = outcome.status in FAILED
+        if failed and not is_there(outcome.request):
+            outcome = replace(outcome, reason=gone(outcome.request.path), error=None)
+        super()._conclude(outcome)
+        if outcome.validated:
+            self._failures.succeeded()
+        elif failed and self._broken_by is None:
+            self._failed(outcome)
+
+    def _failed(self, outcome: Outcome) -> None:
+        """Log or count a failure; give up if there are too many."""
+        request, reason = outcome.request, outcome.reason or "failed"
+        place = place_of(request.trial_id, request.iteration, request.generation)
+        trace = f"\n{outcome.error}" if outcome.error else ""
+        verdict = self._failures.failed(place, reason)
+        if verdict.hopeless:
+            self._broken_by = outcome
+        elif verdict.first:
+            logger.warning("The validation of %s failed: it %s.%s", place, reason, trace)
+        if verdict.more is not None:
+            logger.warning("Validations have failed: %s.", verdict.more)
+
+    def _gave_up(self, outcome: Outcome) -> ValidationFailedError:
+        trace = f"\n{outcome.error}" if outcome.error else f" {outcome.reason}"
+        return ValidationFailedError(
+            f"The first {HOPELESS} validations have failed alike, and "
+            f"none has succeeded. Correct {name_of(self._fn)}, and validate again. To "
+            "continue despite failures, pass ValidationConfig(on_failure='ignore'). The failure:"
+            f"{trace}"
+        )
+
+    def _tell(self) -> None:
+        if not self.idle and self._news.due(self._clock.monotonic()):
+            logger.info("%s, of %d.", counted({**self._ended, **self.counts()}), len(self._asked))
+        short = starved(self.starved_s())
+        if short is not None and not self._starved:
+            logger.warning("%s.", short)
+        self._starved = short is not None
+
+
+def is_there(request: Request) -> bool:
+    """Return whether a checkpoint is still in the storage; True if the storage fails."""
+    try:
+        return exists(request.checkpoint.filesystem, request.checkpoint.path)
+    except OSError:
+        return True  # the function will find out
+
+
+def _wait(awaited: Collection[Any]) -> None:
+    """Wait for an event, at most for a moment."""
+    if awaited:
+        ray.wait(list(awaited), num_returns=1, timeout=_WAIT_S)
+    else:
+        SystemClock().sleep(_WAIT_S)
