@@ -155,6 +155,40 @@ def test_trials_that_the_time_budget_cut_before_they_had_saved_are_no_mistake(
     assert read(tmp_path / "sweep")[-1]["finished"] is False
 
 
+# A failure ends all ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("errored", [ResumeConfig.ResumeType.RESUME, ResumeConfig.ResumeType.SKIP])
+def test_what_a_failure_has_cut_short_with_fail_fast_is_continued(tmp_path, errored):
+    def make(**options: Any) -> Ran:
+        return run(
+            tmp_path,
+            param_space={"fail_at": tune.grid_search([None, 3, None, None, None, None])},
+            trials=1,
+            run=False,
+            **options,
+        )
+
+    generator = BasicVariantGenerator(max_concurrent=3)
+    ran = make(search_alg=generator)
+    ran.sweep.controller._fail_fast = True
+    ran.sweep.run()
+    first = tunekit.load(ran.home)
+    assert first.summary()["state"] == "interrupted"
+    assert len(first.trials) == 3 and not first.trials["stopped"].any()
+    assert sorted(first.trials["status"]) == ["error", "running", "running"]
+
+    ran = make(
+        search_alg=BasicVariantGenerator(max_concurrent=3),
+        **{**mended(tmp_path), "resume": ResumeConfig(errored=errored)},
+    )
+    assert ran.sweep.controller._fail_fast
+    ran.sweep.run()
+    skips = errored is ResumeConfig.ResumeType.SKIP
+    assert sorted(ran.lengths().values()) == [LENGTH if not skips else 2] + [LENGTH] * 5
+    assert tunekit.load(ran.home).summary()["state"] == "finished"
+
+
 # Who may go on with it --------------------------------------------------------------------------
 
 

@@ -122,6 +122,11 @@ class Controller:
         return any(stopper._budget <= 0 for stopper in self._time_budgets())
 
     @property
+    def cuts_short(self) -> bool:
+        """Return whether Tune has stopped all trials: no time is left, or one has failed."""
+        return self.out_of_time or bool(self._tune._fail_fast and self._tune._has_errored)
+
+    @property
     def to_come(self) -> int:
         """Return how many trials the search algorithm has still to create; 0 if unknown."""
         return max(0, self._tune.search_alg.total_samples - len(self._tune.get_trials()))
@@ -469,9 +474,10 @@ class Controller:
     def begin_session(self) -> None:
         """Reset saved state of Tune that applies only to the former session.
 
-        This is the rest of the time budget, and the end of the search that follows when it is used
-        up; the decisions that were to be carried out after saves; and the files that Tune has
-        fetched, which it would copy back repeatedly, in place, into the experiment's folder.
+        This is the rest of the time budget, whether a trial has failed (``fail_fast``), and the end
+        of the search that follows; the decisions that were to be carried out after saves; and the
+        files that Tune has fetched, which it would copy back repeatedly, in place, into the
+        experiment's folder.
         """
         for path in Path(self._tune._storage.experiment_driver_staging_path).iterdir():
             own = self._tune._session_str in path.name
@@ -479,8 +485,9 @@ class Controller:
                 path.unlink()
         self._tune._cached_trial_decisions.clear()
         self._tune._queued_trial_decisions.clear()
-        if self.out_of_time:
+        if self.cuts_short:
             self._tune.search_alg._finished = False
+        self._tune._has_errored = False
         for stopper in self._time_budgets():
             stopper._budget = stopper._timeout_seconds
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from tunekit.core.events import (
     Asked,
-    BudgetExpired,
     CheckpointSaved,
+    CutShort,
     Event,
     Exploited,
     Reported,
@@ -53,20 +53,20 @@ def trials_ended_unrecorded(events: Iterable[Event]) -> set[str]:
 
 
 def cut_short(events: Iterable[Event]) -> set[str]:
-    """Return the trials that the time budget has stopped: a restored sweep continues them.
+    """Return the trials that a time budget or ``fail_fast`` has stopped; a restore continues them.
 
     Args:
         events: The events of the sweep's journal, in order.
 
     Example:
-        >>> expired = BudgetExpired(trial_ids=["a", "b"])
-        >>> sorted(cut_short([expired, TrialEnded(trial_id="a")]))
+        >>> cut = CutShort(trial_ids=["a", "b"])
+        >>> sorted(cut_short([cut, TrialEnded(trial_id="a")]))
         ['b']
     """
     cut: set[str] = set()
     for event in events:
         match event:
-            case BudgetExpired():
+            case CutShort():
                 cut.update(event.trial_ids)
             case TrialEnded() | TrialErrored():
                 cut.discard(event.trial_id)

@@ -32,9 +32,9 @@ from tunekit.core.events import (
     Asked,
     AttemptBegan,
     AttemptStarted,
-    BudgetExpired,
     CheckpointSaved,
     Chosen,
+    CutShort,
     Decided,
     EndDelivered,
     Event,
@@ -288,7 +288,7 @@ class Engine:
                 self.waited_s += event.seconds
             case TrialAdded():
                 self.record(event.trial_id)
-            case AttemptStarted() | AttemptBegan() | BudgetExpired():
+            case AttemptStarted() | AttemptBegan() | CutShort():
                 pass
             case Chosen() | SnapshotTaken() | SessionClosed():
                 pass

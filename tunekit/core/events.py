@@ -22,7 +22,7 @@ of the type, ``time`` is in seconds since the epoch.
 ``retried``    the trial restarts
 ``errored``    it failed for good
 ``asked``      a user stops a trial by hand
-``expired``    the time budget is used up
+``cut_short``  the time budget or ``fail_fast`` has ended the session
 ``exploited``  a trial is overwritten with a checkpoint
 ``snapshot``   the state of the whole sweep as of this line is in a file
 ``closed``     the session ended
@@ -389,8 +389,11 @@ class Asked(OfTrial, frozen=True, kw_only=True, tag="asked"):
 # The sweep -------------------------------------------------------------------------------------
 
 
-class BudgetExpired(Happened, frozen=True, kw_only=True, tag="expired"):
-    """The time budget is used up; ``trial_ids`` were stopped, and have not ended."""
+class CutShort(Happened, frozen=True, kw_only=True, tag="cut_short"):
+    """The time budget is used up, or a trial has failed and ``FailureConfig(fail_fast=True)``.
+
+    ``trial_ids`` were stopped, and have not ended.
+    """
 
     trial_ids: Sequence[str]
 
@@ -427,7 +430,7 @@ Event = (
     | Reminded
     | Chosen
     | Asked
-    | BudgetExpired
+    | CutShort
     | SnapshotTaken
     | SessionClosed
 )

@@ -448,7 +448,7 @@ class ValidationCallback(tune.Callback):
         controller = self.controller
         if controller is None:
             return  # no trial has been added yet
-        self._end.note_end_of_time(trials)
+        self._end.note_cut(trials)
         self._keep()
         at_once = controller.woken()
         self.validator.poll(at_once=at_once)

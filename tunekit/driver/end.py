@@ -12,7 +12,7 @@ from tunekit._ray.controller import Controller
 from tunekit._ray.progress import Display
 from tunekit.clock import Clock
 from tunekit.core.engine import Engine, Input
-from tunekit.core.events import BudgetExpired
+from tunekit.core.events import CutShort
 from tunekit.core.progress import News, awaited
 from tunekit.core.validation import Pending
 from tunekit.driver.deliveries import Deliveries
@@ -106,7 +106,7 @@ class SweepEnd:
     emit: Callable[[Input], None]
     #: The error that the sweep ends with, if any.
     error: TunekitError | None = field(default=None, init=False)
-    # The trials that the time budget has stopped; None while there is time left.
+    # The trials that the time budget or ``fail_fast`` has stopped; None if neither has.
     _cut: set[str] | None = field(default=None, init=False)
     # Whether the sweep was over at the end of the last step: Tune then takes no more steps.
     _ended_by_itself: bool = field(default=False, init=False)
@@ -154,12 +154,12 @@ class SweepEnd:
         ended = self._ended_by_itself and self.files.all_final and self.error is None
         return ended and (self._cut is None or not (self._cut or self.controller.to_come))
 
-    def note_end_of_time(self, trials: list[Trial]) -> None:
-        """Record the trials that the time budget has stopped, before Tune saves them as ended."""
-        if self._cut is None and self.controller.out_of_time:
+    def note_cut(self, trials: list[Trial]) -> None:
+        """Record the trials that Tune has stopped early, before it saves them as ended."""
+        if self._cut is None and self.controller.cuts_short:
             stopped = [trial.trial_id for trial in trials if trial.status == Trial.TERMINATED]
             self._cut = {t for t in stopped if not self.engine.delivery.completed(t)}
-            self.emit(BudgetExpired(trial_ids=sorted(self._cut)))
+            self.emit(CutShort(trial_ids=sorted(self._cut)))
 
     def _conclude(self, trials: list[Trial]) -> None:
         """Deliver and write everything that is left, after the last validation has ended."""

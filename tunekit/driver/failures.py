@@ -133,7 +133,8 @@ class FailureReports:
 
         Args:
             trials: The trials.
-            cut_short: The trials that the time budget has stopped; they continue after a restore.
+            cut_short: The trials that a time budget or ``fail_fast`` has stopped, which a restore
+                continues.
         """
         for more in self._failures.rest():
             logger.warning("Validations have failed: %s.", more)

@@ -371,7 +371,7 @@ def _tampered(why: str) -> RestoreError:
 def _updated(state: bytes, events: Sequence[Event], as_of: int) -> bytes:
     """Return Tune's saved trials, updated by the trials added and ended since.
 
-    Trials that the time budget has stopped do not count as ended.
+    Trials that a time budget or ``fail_fast`` has stopped do not count as ended.
     """
     saved = json.loads(state)
     records = {json.loads(own)["trial_id"]: [own, more] for own, more in saved["trial_data"]}
