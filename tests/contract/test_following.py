@@ -6,7 +6,6 @@ import json
 import os
 import random
 import shutil
-import time
 import zipfile
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from pyarrow.fs import LocalFileSystem
 from ray import tune
 
 import tunekit
@@ -27,7 +25,7 @@ from tunekit.cli import commands
 from tunekit.core.events import ValidationEnded
 from tunekit.core.validation import Attempt
 from tunekit.following import follow, loop, record
-from tunekit.following.folder import REST_S, WatchedFolder
+from tunekit.following.folder import REST_S
 from tunekit.journal.journal import Journal, events_in
 from tunekit.journal.lock import LOCK
 from tunekit.journal.storage import LocalFolder
@@ -357,38 +355,6 @@ def test_what_is_written_again_is_evaluated_again(world):
     assert rows(world) == [("outputs", 5, 1, "validated"), ("outputs", 5, 2, "validated")]
     tunekit.follow(world.root, accuracy, until="done")
     assert len(rows(world)) == 2
-
-
-def test_a_folder_is_listed_when_its_own_time_shows_a_change(tmp_path):
-    def began(path: Path, *, ago: float = 60.0) -> None:
-        os.utime(path, (time.time() - ago, time.time() - ago))
-
-    run, state = tmp_path / "run", tmp_path / "checkpoint_manager_snapshot.json"
-    (run / "step_5").mkdir(parents=True)
-    state.write_text("{}")
-    folder = WatchedFolder(LocalFileSystem(), str(tmp_path))
-    assert folder.changed()  # it was never listed
-    for path in (tmp_path, run, state):
-        assert folder.look()[0] and folder.changed()  # some were written just now
-        began(path)
-    folder.look()
-    assert not folder.changed()
-    (run / "step_6").mkdir()
-    began(run, ago=30.0)
-    assert folder.changed()
-    folder.look()
-    assert not folder.changed()
-    state.write_text("[]")  # in place: the folder's own time does not show it
-    assert folder.changed()
-
-
-def test_what_a_folders_own_time_does_not_show_is_found_nevertheless(world, monkeypatch):
-    monkeypatch.setattr(WatchedFolder, "changed", lambda self: False)
-    for step in (5, 10):
-        world.at(step, world.save, step, last=10)
-    tunekit.follow(world.root, lambda checkpoint: {"at": world.monotonic()})
-    found = tunekit.load(world.root).validations.set_index("iteration")["metrics/at"]
-    assert 5 <= found[5] <= 10.5 and 10 <= found[10] <= 15.5
 
 
 def test_what_is_replaced_while_it_is_evaluated_has_no_score_of_the_old(world):

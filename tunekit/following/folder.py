@@ -7,12 +7,10 @@ import logging
 import os
 import posixpath
 import shutil
-import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow.fs
@@ -34,8 +32,8 @@ KEPT = "kept"
 #: Seconds without a change after which a checkpoint counts as complete if no file marks it so.
 REST_S = 30.0
 
-#: A folder written within so many seconds before it was listed may have changed since: the times of
-#: file systems are coarse.
+#: A checkpoint written within so many seconds before it was seen may have changed since: the times
+#: of file systems are coarse.
 DOUBT_S = 2.0
 
 # The files and folders that tunekit itself writes into the folder.
@@ -96,17 +94,6 @@ class WatchedFolder:
         self.name = posixpath.basename(self.path)
         self._pattern = pattern
         self._resting: dict[str, tuple[Files, float]] = {}
-        # When each listed local folder was written, as of then; None if it may have changed since.
-        self._written: dict[Path, float | None] = {}
-
-    def changed(self) -> bool:
-        """Return whether anything may have been added, removed or renamed since the last look.
-
-        A local folder's own time shows that, at no cost per entry; it does not show that files in
-        its folders were written again.
-        """
-        known = self._written
-        return not known or any(_written_at(path) != known[path] for path in known)
 
     def look(self) -> tuple[dict[str, dict[str, Entry]], dict[str, set[str]]]:
         """Return the entries named like checkpoints, and all names, by run.
@@ -116,7 +103,6 @@ class WatchedFolder:
         Raises:
             OSError: If the storage fails.
         """
-        self._written = {}
         found: dict[str, dict[str, Entry]] = {}
         names: dict[str, set[str]] = {}
         for run, infos in self._runs():
@@ -126,27 +112,17 @@ class WatchedFolder:
         return found, names
 
     def _runs(self) -> Iterator[tuple[str, list[pyarrow.fs.FileInfo]]]:
-        top = self._listed(self.path)
+        top = self._inside(self.path)
         yield self.name, top
         for info in sorted(top, key=lambda one: one.base_name):
             name = info.base_name
             is_run = info.type == pyarrow.fs.FileType.Directory and name not in _OWN
             if is_run and name[0] not in "._" and self._step(name) is None:
-                yield name, self._listed(info.path)
+                yield name, self._inside(info.path)
 
     def folder_of(self, run: str) -> str:
         """Return the name of a run's folder in this one; empty if it is this folder itself."""
         return "" if run == self.name else run
-
-    def _listed(self, path: str) -> list[pyarrow.fs.FileInfo]:
-        self._note(path)
-        return self._inside(path)
-
-    def _note(self, path: str) -> None:
-        local = local_path(self.filesystem, path)
-        if local is not None:
-            written = _written_at(local)
-            self._written[local] = written if time.time() - written > DOUBT_S else None
 
     def _inside(self, path: str) -> list[pyarrow.fs.FileInfo]:
         selector = pyarrow.fs.FileSelector(path, allow_not_found=True)
@@ -171,7 +147,6 @@ class WatchedFolder:
         """Return the steps and metrics of checkpoints that Ray Train has registered, by name."""
         if info is None:
             return {}
-        self._note(info.path)  # it is written in place
         state = self._json(info.path) or {}
         results, steps = state.get("checkpoint_results", []), "checkpoint_report_indices"
         return {
@@ -312,12 +287,6 @@ class WatchedFolder:
         elif exists(self.filesystem, path):
             self.filesystem.delete_dir(path)
         return True
-
-
-def _written_at(path: Path) -> float:
-    with suppress(OSError):
-        return path.stat().st_mtime
-    return 0.0
 
 
 def _link(source: str, target: str) -> None:

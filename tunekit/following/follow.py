@@ -6,7 +6,6 @@ import logging
 import math
 import posixpath
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,10 +44,9 @@ from tunekit.validating.validator import Launch
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two looks into a local folder, and between two that list it even if its own time
-# shows no change, or that list another storage; the largest share of the time that looking may
-# take; and for how many seconds new entries are checked at once.
-_LOCAL_S, _LISTED_S, _SHARE, _SLICE_S = 0.25, 5.0, 0.1, 0.25
+# Seconds between two looks into a local folder and into another storage, and the largest share of
+# the time that listing may take.
+_LOCAL_S, _LISTED_S, _SHARE = 0.25, 5.0, 0.1
 
 
 @shown()
@@ -218,13 +216,8 @@ class _Watched(Source):
         self._requested: dict[str, None] = {}
         self._entries: dict[str, dict[str, Entry]] = {}
         self._names: dict[str, set[str]] = {}
-        # When each checkpoint's folder was written, as of its last check; and the number of checks.
+        # When each checkpoint's folder was written, as of its last check.
         self._checked: dict[str, float] = {}
-        self._tries: Counter[str] = Counter()
-        # The entries of the last look that are left to check, and those that wait for something.
-        self._left: list[tuple[str, Entry]] = []
-        self._waits: list[tuple[str, Entry, str]] = []
-        self._listed_at = -math.inf
         self._files: dict[str, EventFile] = {}
         self._paths: dict[str, str] = {}
 
@@ -279,67 +272,50 @@ class _Watched(Source):
     # Looking into the folder -------------------------------------------------------------------
 
     def _look(self) -> None:
-        began, due = self._clock.monotonic(), False
+        """List the folder, and record what is new in it."""
+        began = self._clock.monotonic()
+        if not self._pace.due(began):
+            return
         try:
-            if due := self._pace.due(began):
-                # Before the folder is listed: what it has then was saved before the end.
-                self._ended = self._end is not None and exists(*self._end)
-                if began - self._listed_at >= _LISTED_S or self._folder.changed():
-                    self._entries, self._names = self._folder.look()
-                    self._listed_at, self._left = began, self._new()
-                else:
-                    self._left = [*((run, entry) for run, entry, _ in self._waits), *self._left]
-                self._waits = []
-            if due or self._left:
-                self._check()
-            if due and not self._left:
-                self._pass_over_deleted()
-                self._over = self._all_ended() and self._give_up_the_rest()
-                self._complained = False
+            # Before the folder is listed: what it has then was saved before the end.
+            self._ended = self._end is not None and exists(*self._end)
+            self._entries, self._names = self._folder.look()
+            self._pace.took(began, self._clock.monotonic())
+            waits = self._check()
+            self._pass_over_deleted()
+            self._over = self._all_ended() and self._give_up(waits)
+            self._complained = False
         except OSError as error:
+            self._pace.took(began, self._clock.monotonic())
             if not self._complained:
                 self._complained = True
                 logger.warning("%s cannot be read now: %s", self._folder.path, error)
-        if due:
-            self._pace.took(began, self._clock.monotonic())
 
-    def _new(self) -> list[tuple[str, Entry]]:
-        """Return the entries that may be new checkpoints, each with its run.
-
-        They are processed from the end: the entries with the fewest checks, the newest of these
-        first.
-        """
-        new = [
-            (run, entry)
-            for run, entries in self._entries.items()
-            for entry in entries.values()
-            if self._is_new(run, entry)
-        ]
-        return sorted(new, key=lambda one: (-self._tries[one[1].path], one[1].step or 0))
-
-    def _check(self) -> None:
-        """Check new entries for a short time, and record complete ones; the next call continues."""
-        began = now = self._clock.monotonic()
+    def _check(self) -> list[tuple[str, Entry, str]]:
+        """Record complete new checkpoints; return the entries that wait for something."""
         complete: list[tuple[str, Entry, Complete]] = []
-        while self._left and now <= began + _SLICE_S:
-            run, entry = self._left.pop()
-            self._tries[entry.path] += 1
+        waits: list[tuple[str, Entry, str]] = []
+        for run, entry in [
+            (run, one) for run, own in self._entries.items() for one in own.values()
+        ]:
+            if not self._is_new(run, entry):
+                continue
             self._checked[entry.path] = entry.written
             try:
-                found = self._folder.check(entry, now)
+                found = self._folder.check(entry, self._clock.monotonic())
             except OSError as error:
                 found = f"it cannot be read: {error}"
             if isinstance(found, Complete):
                 complete.append((run, entry, found))
             else:
-                self._waits.append((run, entry, found))
-            now = self._clock.monotonic()
+                waits.append((run, entry, found))
         for run, entry, whole in sorted(complete, key=lambda one: one[2].step):
             self._see(run, entry, whole)
+        return waits
 
     def _is_new(self, run: str, entry: Entry) -> bool:
         """Return whether an entry may be a checkpoint that was not seen yet."""
-        if isinstance(self._until, int) and entry.step is not None and entry.step > self._until:
+        if isinstance(self._until, int) and entry.step > self._until:
             return False
         seen = self._state.seen.get(run, {}).get(entry.name)
         return seen is None or (
@@ -381,12 +357,12 @@ class _Watched(Source):
         past = {run for run, step in self._state.last.items() if step >= steps}
         return self._ended or (bool(runs) and runs <= marked | past | self._state.done)
 
-    def _give_up_the_rest(self) -> bool:
+    def _give_up(self, waits: Sequence[tuple[str, Entry, str]]) -> bool:
         """Skip checkpoints that will never be complete; return False if some may still be."""
-        if not all(reason for _, _, reason in self._waits):
+        if not all(reason for _, _, reason in waits):
             return False
-        for run, entry, reason in self._waits:
-            if entry.step is not None and entry.path not in self._state.given_up:
+        for run, entry, reason in waits:
+            if entry.path not in self._state.given_up:
                 request = self._state.request(run, entry.step, entry.path)
                 self._skip(request, f"it was not complete when its run ended: {reason}")
         for run in self._state.seen.keys() - self._state.ended:
