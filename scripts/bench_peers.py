@@ -73,7 +73,7 @@ class Ran:
 
 def validating(when: int | str, on_pending: str) -> dict:
     config = tunekit.ValidationConfig(fn=lambda checkpoint: {}, when=when, on_pending=on_pending)
-    policy = tunekit.AtDecisions() if when == "decisions" else tunekit.EveryIterations(1)
+    policy = tunekit.policies.AtDecisions() if when == "decisions" else tunekit.EveryIterations(1)
     return {"config": config, "policy": policy}
 
 

@@ -25,16 +25,14 @@ if TYPE_CHECKING:
     from tunekit.driver.callback import ValidationCallback
     from tunekit.driver.scheduler import ValidatedScheduler
     from tunekit.following.follow import follow
-    from tunekit.policies import AtDecisions, EveryIterations
+    from tunekit.policies import EveryIterations
     from tunekit.reading.sweep import Sweep, load
     from tunekit.scheduling.searcher import ValidatedSearcher
-    from tunekit.training import VALIDATION_KEY, checkpoint_with, report, state_of
+    from tunekit.training import checkpoint_with, report, state_of
     from tunekit.tuner import Tuner, checkpointable
     from tunekit.validating.context import ValidationContext, get_validation_context
 
 __all__ = [
-    "VALIDATION_KEY",
-    "AtDecisions",
     "Constraint",
     "EveryIterations",
     "Sweep",
@@ -61,11 +59,11 @@ _HOMES = {
     "tunekit.core.constraints": ("Constraint",),
     "tunekit.driver.callback": ("ValidationCallback",),
     "tunekit.following.follow": ("follow",),
-    "tunekit.policies": ("AtDecisions", "EveryIterations"),
+    "tunekit.policies": ("EveryIterations",),
     "tunekit.reading.sweep": ("Sweep", "load"),
     "tunekit.driver.scheduler": ("ValidatedScheduler",),
     "tunekit.scheduling.searcher": ("ValidatedSearcher",),
-    "tunekit.training": ("VALIDATION_KEY", "checkpoint_with", "report", "state_of"),
+    "tunekit.training": ("checkpoint_with", "report", "state_of"),
     "tunekit.tuner": ("Tuner", "checkpointable"),
     "tunekit.validating.context": ("ValidationContext", "get_validation_context"),
 }

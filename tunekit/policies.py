@@ -21,8 +21,8 @@ from tunekit._ray.functions import waits_to_be_asked
 from tunekit.core.problems import Problems
 from tunekit.errors import WiringError
 
-# EveryIterations and AtDecisions are public as tunekit.EveryIterations and tunekit.AtDecisions.
-__all__ = ["CheckpointPolicy"]
+# EveryIterations is public as tunekit.EveryIterations.
+__all__ = ["AtDecisions", "CheckpointPolicy"]
 
 
 class CheckpointPolicy(tune.Callback):

@@ -17,7 +17,7 @@ from tunekit.scheduling.user_scheduler import UserScheduler
 
 pytestmark = pytest.mark.sampled(2)
 
-ONLY = {"settings": {"when": "decisions"}, "policy": tunekit.AtDecisions()}
+ONLY = {"settings": {"when": "decisions"}, "policy": tunekit.policies.AtDecisions()}
 
 
 def asha():
@@ -56,7 +56,7 @@ def test_the_same_is_decided_with_five_checkpoints_as_with_81(tmp_path, on_pendi
             make(),
             **options,
             settings={"when": "decisions"},
-            policy=tunekit.AtDecisions(),
+            policy=tunekit.policies.AtDecisions(),
         )
         check_contract(few)
         assert decided(few) == decided(each)
@@ -83,7 +83,7 @@ def test_asha_that_trains_on_stops_at_the_same_rungs(tmp_path):
             trials=9,
             validation_s=lambda attempt: 2.5,
             settings={"when": "decisions"},
-            policy=tunekit.AtDecisions(),
+            policy=tunekit.policies.AtDecisions(),
         )
         check_contract(few)
         assert set(heard_rungs(few).values()) <= {1, 3, 9, 27, 81}
@@ -126,7 +126,7 @@ def test_every_scheduler(tmp_path, name, on_pending):
         tmp_path,
         on_pending=on_pending,
         settings={"when": "decisions"},
-        policy=tunekit.AtDecisions(),
+        policy=tunekit.policies.AtDecisions(),
         validation_s=lambda attempt: 1.5,
         trials=10,
         slots=4,
@@ -159,7 +159,7 @@ def test_a_failed_validation_at_a_rung_is_made_up_for(tmp_path):
             {"accuracy": 0.5} if attempt.request.iteration != 3 else "no score"
         ),
         settings={"when": "decisions", "max_retries": 0},
-        policy=tunekit.AtDecisions(),
+        policy=tunekit.policies.AtDecisions(),
         trainable=Counting,
     )
     check_contract(ran)
@@ -193,7 +193,7 @@ def test_population_based_training_is_exact_and_validates_at_its_interval(tmp_pa
         validation_s=lags(0),
         more_callbacks=(versions,),
         settings={"when": "decisions"},
-        policy=tunekit.AtDecisions(),
+        policy=tunekit.policies.AtDecisions(),
         stop={"training_iteration": 24},
         **space(),
     )

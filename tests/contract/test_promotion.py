@@ -288,7 +288,7 @@ def test_late_scores_are_ranked_at_their_rungs(tmp_path, on_pending, slots):
             slots=slots,
             validation_s=lags(seed, 6.0),
             settings={"when": "decisions"},
-            policy=tunekit.AtDecisions(),
+            policy=tunekit.policies.AtDecisions(),
             stop={"training_iteration": 40},
         )
         check_contract(ran)

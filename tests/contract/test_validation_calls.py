@@ -15,7 +15,6 @@ from ray import train, tune
 from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
 
-import tunekit
 from tests.journals import read
 from tests.kills import Killed, bury, killed_after, run_killed
 from tests.restores import prepare_restore
@@ -27,6 +26,7 @@ from tunekit.core.validation import Attempt
 from tunekit.journal.journal import Journal, events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.scheduling.state import SchedulerState
+from tunekit.training import VALIDATION_KEY
 
 
 class Telling(Counting):
@@ -36,7 +36,7 @@ class Telling(Counting):
         report = super().step()
         if self.steps != 2:
             task = train.ValidationTaskConfig(fn_kwargs={"epoch": self.steps})
-            report[tunekit.VALIDATION_KEY] = task
+            report[VALIDATION_KEY] = task
         return report
 
 

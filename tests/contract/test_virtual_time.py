@@ -43,7 +43,7 @@ def validating(**settings: Any) -> tunekit.ValidationConfig:
 
 def only_decisions(**settings: Any) -> dict[str, Any]:
     config = validating(when="decisions", **settings)
-    return {"config": config, "policy": tunekit.AtDecisions()}
+    return {"config": config, "policy": tunekit.policies.AtDecisions()}
 
 
 def test_inline_each_iteration_takes_training_and_validation():

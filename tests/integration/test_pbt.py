@@ -99,7 +99,7 @@ def run(folder, trainable, scheduler, *, on_pending, keep=None, stop, **tune_set
             when="decisions",
             ray_remote_kwargs={"num_cpus": 0.1},
         ),
-        checkpoint_policy=tunekit.AtDecisions(),
+        checkpoint_policy=tunekit.policies.AtDecisions(),
     )
     return tuner.fit(), tuner.validation, versions
 
@@ -171,7 +171,7 @@ def test_hyperband_pauses_resumes_and_stops_by_validated_accuracy(ray_cluster, t
             when="decisions",
             ray_remote_kwargs={"num_cpus": 0.25},
         ),
-        checkpoint_policy=tunekit.AtDecisions(),
+        checkpoint_policy=tunekit.policies.AtDecisions(),
     )
     assert not results.errors
     lengths = sorted(r.metrics["training_iteration"] for r in results)

@@ -292,7 +292,7 @@ def test_trials_take_all_cpus_and_are_validated_in_their_place(tmp_path, reuses)
         ),
         run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
         validation_config=tunekit.ValidationConfig(fn=validate_in_place, when="decisions"),
-        checkpoint_policy=tunekit.AtDecisions(),
+        checkpoint_policy=tunekit.policies.AtDecisions(),
     )
     results = tuner.fit()
     assert not results.errors
