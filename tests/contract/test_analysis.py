@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import html
 import json
 import math
@@ -27,11 +26,9 @@ from tests.sweeps import Ran, sweep
 from tunekit.board.page import render, write_page
 from tunekit.board.page.figures import Findings
 from tunekit.board.page.page import contents
-from tunekit.core.signatures import name_of
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
-from tunekit.schedulers import PromotionASHA
 
 TABLES = ("trials", "reports", "validations", "decisions")
 
@@ -352,23 +349,6 @@ def test_the_rungs_of_the_report(tmp_path):
     assert {point["outcome"] for point in points} == {"continued", "stopped"}
 
 
-def test_the_rungs_of_the_report_by_promotion(tmp_path):
-    """Those that were promoted went on; nobody is left paused in the end."""
-    ran = sweep(
-        tmp_path,
-        PromotionASHA(max_t=9, grace_period=1, reduction_factor=3),
-        trials=12,
-        on_pending="wait-paused",
-        param_space={"lr": tune.loguniform(1e-3, 1e-1)},
-    )
-    points = values(drawn(render(tunekit.load(ran.home)))["rungs"])
-    lengths = {trial.trial_id: trial.last_result["training_iteration"] for trial in ran.trials}
-    assert {point["rung"] for point in points} == {1, 3}, "at 9 they end by themselves"
-    for point in points:
-        went_on = lengths[point["trial"]] > point["rung"]
-        assert point["outcome"] == ("continued" if went_on else "stopped")
-
-
 def for_clones(attempt: Attempt) -> dict[str, float]:
     """Clones are better than what was never overwritten, so that one of them is the best."""
     request = attempt.request
@@ -552,26 +532,6 @@ def test_secrets_are_not_told(tmp_path):
     assert "sk-secret" not in journal and "sk-secret" not in render(loaded)
 
 
-class Evaluator:
-    def __init__(self, token: str): ...
-
-    def __call__(self, checkpoint: Any) -> dict[str, float]:
-        return {"accuracy": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("fn", "named"),
-    [
-        (moody, "moody"),
-        (functools.partial(moody, token="sk-secret"), "moody"),
-        (functools.partial(functools.partial(Evaluator, "sk-secret")), "Evaluator"),
-        (Evaluator("sk-secret"), "Evaluator"),
-    ],
-)
-def test_a_validation_function_is_told_by_its_name_only(fn, named):
-    assert name_of(fn) == named
-
-
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_values_that_are_infinite_are_neither_ranked_nor_drawn(tmp_path, mode):
     scores = [0.5, math.inf, 0.7, 0.7]
@@ -592,20 +552,6 @@ def test_values_that_are_infinite_are_neither_ranked_nor_drawn(tmp_path, mode):
         assert "Infinity" not in text and "NaN" not in text, name
 
 
-def test_what_was_skipped_is_no_failure(tmp_path):
-    ran = sweep(
-        tmp_path,
-        ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3),
-        validation_s=lambda a: 3.0,
-        validation_slots=1,
-    )
-    loaded = tunekit.load(ran.home)
-    skipped = int((loaded.validations.status == "skipped").sum())
-    page = render(loaded)
-    assert skipped > 3 and f"{skipped} validations were skipped" in page
-    assert "no trial and no validation has failed" in page
-
-
 def test_what_the_report_says_to_run_is_right(tmp_path, monkeypatch):
     ran = sweep(tmp_path / "my sweeps", FIFOScheduler(), trials=2, validate=two_metrics)
     monkeypatch.chdir(tmp_path)
@@ -623,19 +569,6 @@ def test_what_the_report_says_to_run_is_right(tmp_path, monkeypatch):
     loaded, [line] = said(storage_filesystem=pyarrow.fs.LocalFileSystem())
     found = eval(line, {"tunekit": tunekit, "filesystem": pyarrow.fs.LocalFileSystem()})
     assert found.path == loaded.best().path
-
-
-def test_the_command_that_resumes_is_right():
-    remote = tunekit.Sweep([], path="bucket/my sweeps/d", source="s3://bucket/my sweeps/d")
-    assert "tunekit resume 's3://bucket/my sweeps/d'" in html.unescape(render(remote))
-    own = html.unescape(render(tunekit.Sweep([], path="bucket/d")))
-    assert "tunekit resume" not in own and "storage_filesystem=filesystem" in own
-
-
-def test_a_metric_that_nobody_has_produced_is_named(tmp_path):
-    ran = sweep(tmp_path, FIFOScheduler(), trials=1, validate=two_metrics)
-    text = render(tunekit.load(ran.home, metric="accurcy", mode="max"))
-    assert "no validation has produced <b>accurcy</b>. Pass one of accuracy, error/top5" in text
 
 
 def test_decisions_are_shown_with_what_was_judged_by(tmp_path):

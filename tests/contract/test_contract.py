@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from tests.journals import read
 from tests.local_sweep import LocalSweep
 from tests.schedulers import CASES, MODES, every_case
 from tests.seeds import SCHEDULES, seeds
-from tests.sweeps import LENGTH, Counting, Endless, Ran, SavesWhen, index_of, quality, sweep
+from tests.sweeps import LENGTH, Counting, Endless, Ran, SavesWhen, index_of, sweep
 from tunekit._ray import checkpoints
 from tunekit.core.validation import Attempt
 
@@ -392,71 +391,6 @@ def test_the_same_state_saved_again_is_not_validated_again(tmp_path):
     assert again >= LENGTH - 1
     check_contract(ran)
     assert len(ran.executor.started) == LENGTH
-
-
-def test_a_stopping_criterion_on_a_validated_metric(tmp_path):
-    for on_pending in MODES:
-        ran = sweep(
-            tmp_path / on_pending,
-            FIFOScheduler(),
-            on_pending=on_pending,
-            trainable=Endless,
-            validate=lambda attempt: {"accuracy": attempt.request.iteration / 10},
-            validation_s=lambda attempt: 1.5,
-            stop={"accuracy": 0.5, "training_iteration": 50},
-            trials=2,
-        )
-        reached = 5 if on_pending.startswith("wait") else 6  # the others wait for decisions only
-        assert set(ran.lengths().values()) == {reached}
-
-
-def test_the_journal_tells_every_life_in_order(tmp_path):
-    ran = sweep(
-        tmp_path,
-        CASES["asha"].make(tmp_path),
-        validation_s=lags(5, 5.0),
-        validate=lambda attempt: (
-            {"accuracy": quality(1, attempt.request.iteration)}
-            if attempt.request.iteration % 4
-            else 1 / 0
-        ),
-    )
-    events = journal(ran)
-    lives: dict[str, list[str]] = {}
-    for event in events:
-        if event["event"] in ("requested", "started", "ended"):
-            lives.setdefault(event["id"], []).append(event["event"])
-    assert all(life[0] == "requested" and life[-1] == "ended" for life in lives.values())
-    assert {tuple(life) for life in lives.values()} == {
-        ("requested", "started", "ended"),
-        ("requested", "started", "started", "ended"),
-    }
-    failed = [e for e in events if e["event"] == "ended" and e["status"] == "failed"]
-    assert failed and all("ZeroDivisionError" in e["reason"] for e in failed)
-    delivered = [(e["iteration"], e["decision"]) for e in events if e["event"] == "delivered"]
-    assert delivered == [(i, decision) for _, i, _, decision in ran.heard.results]
-
-
-def test_files_have_a_row_for_each_iteration(tmp_path):
-    for on_pending in MODES:
-        ran = sweep(
-            tmp_path / on_pending,
-            FIFOScheduler(),
-            on_pending=on_pending,
-            validation_s=lags(7, 5.0),
-            loggers=True,
-            trials=2,
-        )
-        for trial in ran.trials:
-            folder = Path(trial.path)
-            rows = [json.loads(line) for line in (folder / "result.json").open()]
-            assert [r["training_iteration"] for r in rows] == list(range(1, LENGTH + 1))
-            scores = ran.validated()[index_of(trial)]
-            assert {r["training_iteration"]: r["accuracy"] for r in rows} == scores
-            header, *lines = (folder / "progress.csv").read_text().splitlines()
-            assert len(lines) == LENGTH
-            at = header.split(",").index("accuracy")
-            assert [float(line.split(",")[at]) for line in lines] == list(scores.values())
 
 
 def test_a_checkpoint_that_is_needed_is_not_deleted_whatever_the_rule_says(tmp_path, monkeypatch):

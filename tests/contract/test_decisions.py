@@ -13,7 +13,6 @@ from tests.schedulers import CASES, every_case, pbt, seed_all, space
 from tests.sweeps import LENGTH, Counting, Endless, index_of, quality, sweep
 from tests.versions import Versioned, Versions
 from tunekit.schedulers import PromotionASHA
-from tunekit.scheduling.user_scheduler import UserScheduler
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -262,19 +261,3 @@ def test_what_may_stop_a_trial_decides(tmp_path):
         settings={"when": "auto"},
     )
     assert ran.lengths()[0] < LENGTH
-
-
-@pytest.mark.parametrize("on_pending", ["auto", "wait", "continue"])
-def test_the_scheduler_is_asked_once_whether_it_uses_the_score_of_a_report(
-    tmp_path, monkeypatch, on_pending
-):
-    asked, serves = [], UserScheduler.serves
-
-    def noted(self, trial, report):
-        asked.append((index_of(trial), report["training_iteration"]))
-        return serves(self, trial, report)
-
-    monkeypatch.setattr(UserScheduler, "serves", noted)
-    ran = sweep(tmp_path, asha(), on_pending=on_pending, trials=4, **ONLY)
-    reports = [(trial, n + 1) for trial, length in ran.lengths().items() for n in range(length)]
-    assert sorted(asked) == sorted(reports)

@@ -310,20 +310,6 @@ def test_a_sweep_holds_its_lock_until_it_has_ended(tmp_path):
     assert summary["state"] == "finished" and summary["driver"] is None
 
 
-def test_a_sweep_that_ends_while_it_is_read_has_ended(tmp_path, monkeypatch):
-    ran = few(tmp_path)
-    for _ in range(30):
-        ran.sweep.step()
-
-    def driver_of_one_that_ends(*where):
-        found = driver_of(*where)
-        ran.sweep.run()
-        return found
-
-    monkeypatch.setattr("tunekit.reading.sweep.driver_of", driver_of_one_that_ends)
-    assert tunekit.load(ran.home).summary()["state"] == "finished"
-
-
 def test_a_sweep_on_a_folder_that_has_a_driver_does_not_begin(tmp_path):
     ran = few(tmp_path)
     lock(ran.home).claim()
@@ -371,17 +357,6 @@ def test_a_sweep_that_was_taken_over_stops_and_writes_nothing_more(tmp_path):
     ran.sweep.controller.cleanup()
     assert contents() == before
     assert Driver.decoded(other.read()).token == "another", "the lock is the other's"
-
-
-def test_sweeps_in_other_folders_do_not_mind(tmp_path):
-    one, other = few(tmp_path / "one"), few(tmp_path / "other")
-    for _ in range(30):
-        one.sweep.step()
-        other.sweep.step()
-    one.sweep.run()
-    other.sweep.run()
-    for ran in (one, other):
-        assert tunekit.load(ran.home).summary()["state"] == "finished"
 
 
 # By Tuner, and on the command line ---------------------------------------------------------------

@@ -233,12 +233,6 @@ def test_a_trainer_in_a_driver_function_is_told_of_at_its_first_report(tmp_path,
     assert "tunekit.Tuner(TorchTrainer(" in said[0] and "TrainerFactory" in said[0]
 
 
-def test_a_metric_of_that_name_beside_a_checkpoint_is_none(tmp_path, caplog):
-    ran = run(tmp_path, trainable=Drives, trials=1)
-    assert len(ran.scores()[0]) == LENGTH
-    assert not [m for m in caplog.messages if "TuneReportCallback" in m]
-
-
 # Ray itself dies --------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from ray import train, tune
+from ray import tune
 from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
 
@@ -19,7 +19,7 @@ from tests.invariants import check_journal
 from tests.journals import read
 from tests.local_sweep import LocalSweep
 from tests.restores import prepare_restore
-from tests.sweeps import LENGTH, Counting, Ran, SavesWhen, index_of, sweep
+from tests.sweeps import LENGTH, Counting, Ran, index_of, sweep
 from tunekit.cli import commands
 from tunekit.core.validation import Attempt
 from tunekit.driver.callback import ValidationCallback
@@ -76,26 +76,6 @@ def test_on_failure_raise_raises_at_the_first(tmp_path):
     with pytest.raises(tunekit.errors.ValidationFailedError, match="because on_failure='raise'"):
         run(tmp_path, validate=broken, trials=1, on_failure="raise")
     assert outcomes(tmp_path) == ["failed"]
-
-
-def test_repeated_failures_are_told_once_and_counted_by_trial_and_iteration(tmp_path, caplog):
-    run(tmp_path, validate=broken, on_failure="ignore", max_retries=1, trials=1)
-    said = [record.message for record in caplog.records if record.name.startswith("tunekit")]
-    once = [text for text in said if "Traceback of a test" in text and "no best trial" not in text]
-    assert len(once) == 1 and "The validation of 00000_00000@1 failed" in once[0]
-    [retried] = [text for text in said if "retrying" in text]
-    assert retried.startswith("The validation of 00000_00000@1 raised KeyError")
-    [counted] = [text for text in said if text.startswith("Validations have failed: ")]
-    assert "8 more like that of 00000_00000@1" in counted
-    assert "00000_00000@2, 00000_00000@3" in counted and "and 3 others" in counted
-    assert not any("00000_00000:0:" in text for text in said), "no internal ids"
-
-
-def test_the_end_says_why_there_is_no_best_trial(tmp_path, caplog):
-    run(tmp_path, validate=broken, trials=1, when=5)  # two checkpoints
-    [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    assert "No trial has a validated 'accuracy', so there is no best trial" in told
-    assert "raised KeyError" in told and "Fix validate" in told
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -184,24 +164,6 @@ def test_it_is_restored_with_a_function_that_was_mended(tmp_path):
     assert all(t.last_result["training_iteration"] == LENGTH for t in ran.trials)
 
 
-def test_one_that_is_still_broken_gives_up_again(tmp_path):
-    with pytest.raises(tunekit.errors.ValidationFailedError):
-        run(tmp_path, validate=broken)
-    with pytest.raises(tunekit.errors.ValidationFailedError, match="first 3 validations"):
-        renewed(tmp_path, broken)
-
-
-def test_settings_can_be_renewed():
-    config = tunekit.ValidationConfig(fn=validate, on_failure="raise")
-    validation = ValidationCallback(config)
-    before = validation.validator
-    task = train.ValidationTaskConfig(timeout_s=5)
-    validation.renew(tunekit.ValidationConfig(fn=validate, task_config=task))
-    assert validation.validator is not before
-    assert validation.config.task_config.timeout_s == 5
-    assert validation.config.on_failure == "record"
-
-
 class Saves(Counting):
     """Its first report asks for a checkpoint of itself."""
 
@@ -252,12 +214,6 @@ def test_a_forgotten_policy_is_told_at_the_first_report(
     if forgotten:
         assert "neither 'accuracy'" in told[0] and "checkpoint_policy=" in told[0]
         assert max(t.last_result["training_iteration"] for t in local.trials) < LENGTH
-
-
-def test_a_policy_that_has_not_asked_yet_is_not_forgotten(tmp_path, caplog):
-    with pytest.raises(tunekit.errors.MetricNotFoundError):
-        sweep(tmp_path, FIFOScheduler(), trials=1, policy=SavesWhen(lambda trial, result: False))
-    assert "nothing requests one" not in caplog.text
 
 
 def test_a_sweep_that_lacked_its_metric_goes_on_once_the_function_returns_it(tmp_path):

@@ -19,7 +19,7 @@ from tests.contract.test_later_validations import executors, robust  # noqa: F40
 from tests.doubles import FakeClock
 from tests.sweeps import sweep
 from tunekit.core.events import Reported, TrialAdded
-from tunekit.journal.journal import Journal, JournalReader, record_of
+from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder, RemoteFolder
 from tunekit.reading.sweep import Follower
 
@@ -63,26 +63,6 @@ def test_it_is_what_load_reads_wherever_the_journal_is_cut(make, seed, tmp_path)
         same(follower.sweep, tunekit.load(tmp_path / "copy"))
         steps += 1
     assert steps > 5 and not follower.poll()
-
-
-def test_each_line_is_read_once(tmp_path):
-    source = asha(tmp_path / "source").home
-    folder = LocalFolder(tmp_path / "copy")
-    reader, numbers, bytes_read = JournalReader(folder), [], 0
-    read = folder.read
-
-    def counted(name: str, start: int = 0) -> bytes:
-        nonlocal bytes_read
-        data = read(name, start)
-        bytes_read += len(data) if start else 0
-        return data
-
-    folder.read = counted
-    for _ in grown(source, tmp_path / "copy", seed=5):
-        numbers += [event.n for event in reader.read().events]
-    assert numbers == [event.n for event in record_of(folder).events]
-    whole = sum(file.stat().st_size for file in (source / "journal").glob("*.jsonl"))
-    assert 0 < bytes_read < 2 * whole, "a line is read again only while it is not complete"
 
 
 def test_an_object_that_grows_is_read_from_where_it_was_read_to(tmp_path):

@@ -143,15 +143,6 @@ def test_checkpoints_are_scored_at_their_steps_as_they_appear(world):
     assert max(sweep.validations["lag_s"]) < 1.0
 
 
-def test_a_run_that_says_it_has_ended_is_evaluated_and_it_ends(world):
-    world.save(10)
-    world.save(20, last=20)
-    tunekit.follow(world.root, accuracy)
-    assert [row[1] for row in rows(world)] == [10, 20]
-    tunekit.follow(world.root, accuracy)  # again: nothing is left
-    assert set(CALLS.values()) == {1} and len(tunekit.load(world.root).sessions) == 2
-
-
 def test_until_a_step(world):
     for step in (10, 20, 30):
         world.at(step, world.save, step)
@@ -485,14 +476,6 @@ def test_the_command_prints_a_line_of_json_for_each(world, tmp_path):
     for read in (["status"], ["best", *goal], ["report"]):
         shown = CliRunner().invoke(commands.tunekit, [read[0], str(world.root), *read[1:]])
         assert shown.exit_code == 0, shown.output
-
-
-def test_options_of_following_need_it(world):
-    where = "tests.contract.test_following:accuracy"
-    ran = CliRunner().invoke(
-        commands.tunekit, ["validate", str(world.root), "--fn", where, "--keep"]
-    )
-    assert ran.exit_code == 2 and "--keep needs --follow" in ran.output
 
 
 def test_scores_are_in_tensorboard_at_their_steps_once(world):

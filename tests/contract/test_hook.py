@@ -11,14 +11,11 @@ from typing import Any
 import pytest
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
+from ray.tune.schedulers import FIFOScheduler
 
 from tests.contract.test_pbt import run as run_pbt
 from tests.kills import run_killed
 from tests.sweeps import Ran, index_of, sweep
-from tunekit.core.commands import Notify
-from tunekit.core.engine import Engine
-from tunekit.core.events import event_of
 
 
 class Hears(tune.Callback):
@@ -72,19 +69,6 @@ def test_scores_in_any_order_are_heard_in_order(tmp_path, on_pending):
     )
     check(ran, hears)
     assert all(len(heard) == 9 for heard in hears.heard.values())
-
-
-def test_late_scores_of_a_trial_that_was_stopped_are_heard(tmp_path):
-    hears = Hears()
-    ran = sweep(
-        tmp_path,
-        AsyncHyperBandScheduler(max_t=9, grace_period=1, reduction_factor=2),
-        validation_s=in_any_order,
-        more_callbacks=(hears,),
-    )
-    check(ran, hears)
-    delivered = sum(len(ran.heard.of(index_of(trial))) for trial in ran.trials)
-    assert sum(map(len, hears.heard.values())) > delivered
 
 
 def test_failed_validations_and_trials_hold_nothing_back(tmp_path):
@@ -167,35 +151,3 @@ def test_nothing_is_heard_twice_after_a_restore(tmp_path, seed):
         assert len(heard) >= 9 - kills
         told = lives[-1].restored.get(trial.trial_id, [])
         assert told + lives[-1].heard[trial.trial_id] == [(0, i) for i in range(1, 10)]
-
-
-def told(*lines):
-    """What loggers are given of a journal's lines: the iterations of the scores."""
-    engine = Engine()
-    commands = [command for line in lines for command in engine.handle(event_of(line))]
-    return [one.outcome.request.iteration for one in commands if isinstance(one, Notify)]
-
-
-def test_a_score_of_an_iteration_that_was_run_again_was_not_told():
-    report = {"training_iteration": 5, "generation": 0}
-    place = {"id": "a:0:5:1", "trial_id": "a", "iteration": 5, "generation": 0, "run": 1}
-    reported = {"event": "reported", "trial_id": "a", "report": report}
-    asked = [{"event": "saved", **place}, {"event": "requested", **place}]
-    ended = {"event": "ended", "id": "a:0:5:1", "status": "validated", "metrics": {"accuracy": 1}}
-    assert told(reported, *asked, ended) == [5]
-    assert told(reported, *asked, reported, ended) == []
-
-
-def test_what_had_overtaken_an_older_score_still_waits():
-    events = []
-    for i in (1, 2):
-        place = {"id": f"a:0:{i}:1", "trial_id": "a", "iteration": i, "generation": 0, "run": 1}
-        report = {"training_iteration": i, "generation": 0}
-        events += [
-            {"event": "reported", "trial_id": "a", "report": report},
-            {"event": "saved", **place},
-            {"event": "requested", **place},
-        ]
-    ended = {"event": "ended", "id": "a:0:2:1", "status": "validated", "metrics": {"accuracy": 1}}
-    assert told(*events, ended) == []
-    assert told(*events, ended, {"event": "ended", "id": "a:0:1:1", "status": "failed"}) == [2]

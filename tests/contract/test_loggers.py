@@ -16,7 +16,7 @@ from ray.tune.logger import CSVLoggerCallback, LoggerCallback, TBXLoggerCallback
 from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
-from tests.contract.test_tensorboard import Both, any_order, read, run_pbt, scalars
+from tests.contract.test_tensorboard import Both, any_order, read, scalars
 from tests.kills import run_killed
 from tests.sweeps import Ran, index_of, sweep
 from tunekit.loggers import validated
@@ -145,21 +145,6 @@ def test_without_any_score_all_is_training_s(tmp_path):
     for trial in ran.trials:
         assert store.points(trial, "accuracy") == [(i, -float(i)) for i in range(1, 10)]
         assert store.ends[trial.trial_id] is False
-
-
-def test_failed_trials(tmp_path):
-    ran, store = run(tmp_path, trials=1, param_space={"fail_at": tune.grid_search([0, 5])})
-    assert set(store.ends.values()) == {False, True}
-    check(ran, store)
-
-
-def test_generations_of_overwritten_trials(tmp_path):
-    store = Store()
-    ran, _ = run_pbt(
-        tmp_path, later_callbacks=(tunekit.loggers.ValidatedLoggerCallback(store),), trials=6
-    )
-    assert len(ran.validation.ancestry)
-    check(ran, store)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -178,20 +178,6 @@ def test_exploits_are_attributes_and_parameters_those_of_the_value(tmp_path):
     assert (low, high) == (min(0.1, *rates), max(0.2, *rates)) and (low, high) != (0.1, 0.2)
 
 
-def test_importances_know_what_matters(tmp_path):
-    def validate(attempt: Any) -> dict[str, float]:
-        config = attempt.request.report["config"]
-        return {"accuracy": config["x"] + 0.01 * config["y"]}
-
-    space = {"x": tune.uniform(0, 1), "y": tune.uniform(0, 1)}
-    sweep(tmp_path, FIFOScheduler(), trials=30, validate=validate, param_space=space)
-    study = tunekit.load(tmp_path / "sweep").to_optuna()
-    found = optuna.importance.get_param_importances(
-        study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
-    )
-    assert found["x"] > 0.8
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_a_storage_has_it_by_name_once(ended, tmp_path):
     _, sweep, study = ended
@@ -210,38 +196,11 @@ def test_a_storage_has_it_by_name_once(ended, tmp_path):
     assert len(sweep.to_optuna(storage, "again").trials) == 12
 
 
-FIGURES = (
-    "plot_optimization_history",
-    "plot_intermediate_values",
-    "plot_param_importances",
-    "plot_parallel_coordinate",
-    "plot_slice",
-    "plot_contour",
-    "plot_timeline",
-    "plot_edf",
-    "plot_rank",
-)
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_optuna_draws_it(ended, name):
-    pytest.importorskip("plotly")
-    figure = getattr(optuna.visualization, name)(ended[2])
-    assert len(figure.data) > 0
-
-
 def test_without_optuna_the_extra_is_named(ended, monkeypatch):
     monkeypatch.delitem(sys.modules, "tunekit.reading.optuna_study", raising=False)
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(tunekit.errors.MissingExtraError, match=r"tunekit\[optuna\]"):
         ended[1].to_optuna()
-
-
-def test_what_is_missing_is_told():
-    with pytest.raises(tunekit.errors.ConfigError) as raised:
-        tunekit.Sweep([]).to_optuna(scope="first")
-    text = str(raised.value)
-    assert "metric is missing" in text and "mode is missing" in text and "scope" in text
 
 
 def test_choices_that_are_no_single_values_are_texts(tmp_path):

@@ -17,7 +17,7 @@ from ray.tune.progress_reporter import (
     ProgressReporter,
     TrialProgressCallback,
 )
-from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
+from ray.tune.schedulers import FIFOScheduler
 from ray.tune.utils.log import Verbosity, set_verbosity
 
 import tunekit
@@ -146,23 +146,6 @@ def test_each_trial_is_shown_with_its_newest_score_and_of_when_it_is(tmp_path, c
     assert "generation" not in header
 
 
-def test_a_nested_metric_has_its_column_too(tmp_path, capsys):
-    reporter = terminal(metric="eval/top1")
-    ran = two_trials(
-        tmp_path,
-        metric="eval/top1",
-        validate=lambda attempt: {"eval": {"top1": attempt.request.iteration / 8}},
-        more_callbacks=(reporter,),
-    )
-    capsys.readouterr()
-    reporter.print_heartbeat(ran.trials, "Resources", force=True)
-    printed = capsys.readouterr().out
-    header, rows = table(printed)
-    assert header[3:5] == ["eval/top1", "validated_iteration"]
-    assert [row[3:5] for row in rows] == [["1.125", str(LENGTH)]] * 2
-    assert "with eval/top1=1.125" in printed
-
-
 def test_what_training_reports_under_the_metrics_name_is_not_shown_as_validated(tmp_path, capsys):
     reporter = terminal()
     ran = two_trials(
@@ -180,44 +163,6 @@ def test_what_training_reports_under_the_metrics_name_is_not_shown_as_validated(
     assert any("Validations: none yet" in shown for shown in tables)
     assert any(re.search(r"with accuracy=\d\.\d", shown) for shown in tables)
     assert not any(re.search(r" 99 |=99", shown) for shown in tables)
-
-
-def test_generations_are_shown_once_there_are_any(tmp_path, capsys):
-    reporter = terminal()
-    ran = sweep(
-        tmp_path,
-        PopulationBasedTraining(
-            time_attr="training_iteration",
-            perturbation_interval=2,
-            hyperparam_mutations={"lr": [0.1, 0.2]},
-        ),
-        trials=4,
-        on_pending="wait",
-        param_space={"lr": 0.1},
-        more_callbacks=(reporter,),
-    )
-    assert len(ran.validation.lineage) > 0
-    capsys.readouterr()
-    reporter.print_heartbeat(ran.trials, "Resources", force=True)
-    assert "generation" in table(capsys.readouterr().out)[0]
-
-
-def test_the_header_names_the_users_scheduler(tmp_path, capsys):
-    reporter = terminal()
-    run_config = tune.RunConfig(verbose=1, callbacks=[reporter])
-    ran = two_trials(tmp_path, run=False)
-    with reported(run_config, ran.validation, FIFOScheduler()) as display:
-        ran.validation.show_on(display)
-        ran.validation.setup()
-        reporter.experiment_started(
-            experiment_name="digits",
-            experiment_path="/results/digits",
-            searcher_str="SearchGenerator",
-            scheduler_str="ValidatedScheduler",
-            total_num_samples=2,
-        )
-    printed = capsys.readouterr().out
-    assert "FIFOScheduler (validated)" in printed and "ValidatedScheduler" not in printed
 
 
 def said(printed):
@@ -286,11 +231,6 @@ def test_a_sweep_that_is_interrupted_at_its_end_waits_no_more(tmp_path):
     assert not any("All trials have ended" in line for line in ran.validation.progress())
 
 
-def test_a_sweep_that_is_over_waits_for_nothing(tmp_path):
-    ran = drained(tmp_path, (terminal(),))
-    assert ran.validation.progress() == ["Validations: 2 validated"]
-
-
 @pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
 def test_trials_that_all_wait_for_scores_are_counted(tmp_path, on_pending):
     ran = sweep(
@@ -307,14 +247,6 @@ def test_trials_that_all_wait_for_scores_are_counted(tmp_path, on_pending):
             seen.update(ran.validation.progress())
     assert "All 3 trials that have not ended wait for a score" in seen
     assert not any("All trials have ended" in line for line in seen)
-
-
-def test_trials_that_train_on_wait_for_nothing(tmp_path):
-    ran = sweep(tmp_path, FIFOScheduler(), trials=3, validation_s=lambda attempt: 30.0, run=False)
-    seen = set()
-    for _ in steps(ran):
-        seen.update(ran.validation.progress())
-    assert not any("wait for a score" in line for line in seen)
 
 
 def test_validations_without_resources_are_spoken_of(tmp_path):
@@ -433,15 +365,6 @@ def test_a_reporter_of_the_users_gets_the_columns_and_stays(tmp_path, capsys):
     assert wanted == ["loss"]
 
 
-@pytest.mark.usefixtures("legacy")
-def test_a_reporter_that_finds_metrics_by_itself_still_does(tmp_path, capsys):
-    given = CLIReporter(print_intermediate_tables=True)
-    ran, _ = with_reporter(tmp_path, tune.RunConfig(verbose=3, progress_reporter=given))
-    until_scored(ran)
-    shown = columns(report(ran, set_up(given), capsys))
-    assert {"loss", "accuracy", "validated_iteration"} <= set(shown)
-
-
 class Own(ProgressReporter):
     """A reporter of a user's, from scratch."""
 
@@ -474,11 +397,6 @@ def test_the_run_config_is_as_it_was_afterwards(tmp_path, monkeypatch):
     _, reporter = with_reporter(tmp_path, run_config)
     assert isinstance(reporter, CLIReporter)
     assert run_config.progress_reporter is None
-
-
-def test_in_a_terminal_tune_gets_no_reporter_to_ignore(tmp_path):
-    _, reporter = with_reporter(tmp_path, tune.RunConfig(verbose=1))
-    assert reporter is None
 
 
 @pytest.mark.usefixtures("legacy")

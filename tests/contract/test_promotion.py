@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import ResourceChangingScheduler
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
 
 import tunekit
@@ -155,21 +154,6 @@ def test_a_trial_that_fails_comes_to_its_rung_again(tmp_path):
     assert max(lengths(ran).values()) == 9
 
 
-def test_trials_that_fail_for_good_keep_nobody_waiting(tmp_path):
-    ran, _ = stock(tmp_path, promotion(), trials=9, trainable=FailsOnce)
-    by_index = {index_of(trial): trial.status for trial in ran.trials}
-    assert {index for index, status in by_index.items() if status == Trial.ERROR} == {1, 3, 5, 7}
-    assert max(lengths_of_the_whole(ran).values()) == 9
-
-
-def lengths_of_the_whole(ran: LocalSweep) -> dict[int, int]:
-    return {
-        index_of(trial): trial.last_result["training_iteration"]
-        for trial in ran.trials
-        if trial.status == Trial.TERMINATED
-    }
-
-
 class Suggests(Searcher):
     def __init__(self) -> None:
         super().__init__(metric="accuracy", mode="max")
@@ -304,23 +288,6 @@ def test_late_scores_are_ranked_at_their_rungs(tmp_path, on_pending, slots):
         assert any(27 in iterations for iterations in heard.values())
 
 
-@every_mode
-def test_few_of_late_scores_still_bring_one_to_its_end(tmp_path, on_pending):
-    for trials in (1, 2, 4):
-        ran = sweep(
-            tmp_path / str(trials),
-            promotion(),
-            on_pending=on_pending,
-            trainable=Endless,
-            trials=trials,
-            validation_s=lags(trials, 6.0),
-            stop={"training_iteration": 30},
-        )
-        check_contract(ran)
-        ends = [i for _, i, _, decision in ran.heard.results if decision == "STOP"]
-        assert ends == [9]
-
-
 def test_brackets_begin_at_later_rungs(tmp_path):
     ran, saw = stock(tmp_path, promotion(brackets=3), trials=27, slots=27)
     pauses: dict[int, int] = {}
@@ -344,14 +311,6 @@ def test_the_smaller_is_better_where_it_is_said(tmp_path):
     ).run(most=20_000)
     reached = lengths(ran)
     assert reached[min(range(3), key=lambda index: quality(index, 1))] == 9
-
-
-def test_it_takes_another_time_and_the_metric_of_the_scheduler_round_it():
-    within = promotion(time_attr="epoch")
-    outer = ResourceChangingScheduler(within)
-    assert outer.set_search_properties("accuracy", "max")
-    assert (outer.metric, within.mode) == ("accuracy", "max")
-    assert within.rungs() == []
 
 
 def test_without_a_metric_no_trial_is_taken(tmp_path):

@@ -15,14 +15,13 @@ from ray.tune import ResumeConfig, TuneError
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import BasicVariantGenerator
 
-import tunekit
 from tests.doubles import FakeClock
 from tests.invariants import check_journal
 from tests.journals import read
 from tests.kills import Killed, bury, killed_after, run_killed
 from tests.restores import prepare_restore
 from tests.schedulers import CASES
-from tests.sweeps import Counting, Endless, Ran, index_of, sweep
+from tests.sweeps import Counting, Endless, Ran, sweep
 from tunekit.core.events import TrialAdded
 from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
@@ -219,29 +218,6 @@ def test_a_state_that_is_ahead_of_the_journal(tmp_path):
     assert numbers == sorted(set(numbers))
     ran, _ = run_killed(tmp_path / "again", made, iter([80, 60]))
     assert complete(ran)
-
-
-def test_before_the_first_state_there_is_nothing_to_restore(tmp_path):
-    with pytest.raises(Killed), killed_after(1):
-        fifo(tmp_path).sweep.run()
-    home = tmp_path / "sweep"
-    with pytest.raises(tunekit.errors.RestoreError, match="no trial had begun"):
-        prepare_restore(LocalFolder(home), events_in(home))
-
-
-def test_an_archive_that_is_damaged_is_passed_over(tmp_path):
-    kill(tmp_path, 60)
-    home = tmp_path / "sweep"
-    for archive in (home / "state").iterdir():
-        archive.write_bytes(archive.read_bytes()[:100])
-    with pytest.raises(tunekit.errors.RestoreError):
-        prepare_restore(LocalFolder(home), events_in(home))
-
-
-def test_trials_have_their_numbers_after_a_restore(tmp_path):
-    kill(tmp_path, 60)
-    ran = restored(tmp_path)
-    assert sorted(index_of(trial) for trial in ran.trials) == [0, 1, 2]
 
 
 class Raises(tune.Callback):

@@ -17,7 +17,6 @@ from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import (
-    BasicVariantGenerator,
     ConcurrencyLimiter,
     Repeater,
     Searcher,
@@ -397,12 +396,6 @@ def test_several_metrics_at_once(tmp_path, on_pending):
     assert seen == [[t.last_result["accuracy"], t.last_result["size"]] for t in ran.trials]
 
 
-def test_each_of_several_metrics_must_be_produced(tmp_path):
-    base = OptunaSearch(metric=["accuracy", "weight"], mode=["max", "min"])
-    with pytest.raises(tunekit.errors.MetricNotFoundError, match="'weight'"):
-        search(tmp_path, base, metric=None, mode=None)
-
-
 # What wraps searchers ----------------------------------------------------------------------------
 
 
@@ -528,23 +521,3 @@ def test_a_batch_is_suggested_when_the_one_before_is_scored(tmp_path, make, on_p
         out, before = out + (1 if what == "suggest" else -1), what
         assert out <= 2
     assert out == 0
-
-
-@every_mode
-@every_scheduler
-def test_random_search_with_a_limit(tmp_path, scheduler, on_pending):
-    live = Live()
-    alg = BasicVariantGenerator(max_concurrent=2, random_state=1)
-    ran = sweep(
-        tmp_path,
-        scheduler(),
-        search_alg=as_in_a_tuner(alg),
-        param_space=SPACE,
-        trials=TRIALS,
-        on_pending=on_pending,
-        validation_s=lags(11, 8.0),
-        more_callbacks=(live,),
-    )
-    check_contract(ran)
-    assert len({trial.config["lr"] for trial in ran.trials}) == TRIALS
-    assert live.most == 2

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import re
 import shutil
 import socket
 import stat
-import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,14 +18,12 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.fs
 import pytest
 from click.testing import CliRunner
-from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
-from tests.contract.test_analysis import asha, moody
+from tests.contract.test_analysis import asha
 from tests.contract.test_follower import grown, killed
 from tests.doubles import FakeClock
 from tests.serving import Browser
-from tests.sweeps import sweep
 from tunekit.board.page.charts import draw
 from tunekit.board.page.figures import Findings
 from tunekit.board.page.page import contents, in_script, index_of, render_panels, sections_of
@@ -40,7 +35,6 @@ from tunekit.cli import commands
 from tunekit.core.events import (
     Reported,
     TrialAdded,
-    TrialErrored,
     ValidationEnded,
     ValidationRequested,
 )
@@ -168,49 +162,6 @@ def test_a_score_is_on_the_page_after_one_step(journal, home):
     assert 'data-value="0.9" class="best"' in news["parts"]["ranking"]
 
 
-def test_only_what_has_changed_is_sent(journal, home):
-    clock = FakeClock()
-    live = LiveSweep(entry_of(home), NOTHING, clock)
-    stepped(live, clock)
-    news = live.news(live.version)
-    assert not news["more"] and not news["parts"] and not news["charts"]
-    version = news["version"]
-    journal.append(TrialErrored(time=1e9 + 9, trial_id="a"))
-    stepped(live, clock)
-    parts = live.news(version)["parts"]
-    assert {"summary", "ranking", "failures"} <= set(parts) and "curves" not in parts
-
-
-def test_charts_take_no_more_than_their_share_of_the_time(journal, home, monkeypatch):
-    clock, drawn = FakeClock(), []
-
-    def slow(found: Findings) -> dict[str, Any]:
-        drawn.append(clock.monotonic())
-        clock.sleep(1.0)
-        return {}
-
-    monkeypatch.setattr("tunekit.board.serve.live.CHARTS", {"slow": slow})
-    live = LiveSweep(entry_of(home), NOTHING, clock)
-    for n in range(300):
-        score(journal, "a", n + 2, 0.1)
-        while live.step():  # as a browser does, to which it says that there is more
-            pass
-        clock.sleep(0.5)
-    took = clock.monotonic()
-    assert 2 <= len(drawn) <= 0.04 * took
-    clock.sleep(10)
-    live.step()
-    assert "<b>302</b><span>validations" in live.parts["summary"]
-
-
-def test_what_is_asked_for_twice_is_read_once(journal, home):
-    live = LiveSweep(entry_of(home), NOTHING, FakeClock())
-    live.first()
-    version = live.version
-    live.first()
-    assert live.version == version
-
-
 def test_a_journal_that_is_damaged_is_told_of_and_forgiven(journal, home):
     clock = FakeClock()
     live = LiveSweep(entry_of(home), NOTHING, clock)
@@ -223,31 +174,6 @@ def test_a_journal_that_is_damaged_is_told_of_and_forgiven(journal, home):
     clock.sleep(10)
     live.step()
     assert live.trouble == "" and "Best: trial" in live.parts["summary"]
-
-
-def test_a_restart_of_the_sweep_is_followed(tmp_path):
-    ran = killed(tmp_path)
-    clock = FakeClock()
-    live = LiveSweep(entry_of(ran.home), NOTHING, clock)
-    stepped(live, clock)
-    assert "This sweep is finished." in live.parts["summary"]
-    session(ran.home, begins=False)
-    stepped(live, clock)
-    assert "This sweep is running, or was killed." in live.parts["summary"]
-
-
-def test_failures_are_grouped_and_come_first_where_there_is_nothing_else(tmp_path):
-    def bad(attempt: Any) -> Any:
-        raise ValueError(f"no data for {attempt.request.iteration} <of> {attempt.request.trial_id}")
-
-    options = {"settings": {"max_retries": 0, "on_failure": "ignore"}}
-    ran = sweep(tmp_path, FIFOScheduler(), trials=3, validate=bad, **options)
-    parts = sections_of(contents(Findings(tunekit.load(ran.home))))
-    assert list(parts)[:2] == ["summary", "failures"]
-    assert re.findall(r"<summary><b>(\d+)\S</b>", parts["failures"]) == ["27"]
-    assert "&lt;of&gt;" in parts["failures"] and "<of>" not in parts["failures"]
-    ran = sweep(tmp_path / "other", FIFOScheduler(), trials=2, validate=moody)
-    assert list(sections_of(contents(Findings(tunekit.load(ran.home)))))[1] == "ranking"
 
 
 def test_a_panel_has_what_loads_each_checkpoint(tmp_path):
@@ -304,21 +230,6 @@ def test_the_list_has_all_sweeps_below_a_folder_and_their_state(tmp_path):
     trial(session(tmp_path / "new"), "a")
     text = listed(catalogue)
     assert "finished/sweep" not in text and ">new<" in text
-
-
-def test_what_has_not_changed_is_not_read_again_nor_more_than_the_newest(tmp_path, monkeypatch):
-    ended = asha(tmp_path / "one").home
-    catalogue = Catalogue([str(tmp_path)])
-    known = listed(catalogue)
-    monkeypatch.setattr("tunekit.board.serve.catalogue.outline", None)
-    assert listed(catalogue) == known
-    monkeypatch.undo()
-    monkeypatch.setattr("tunekit.board.serve.catalogue._MOST_READ", 1)
-    os.utime(ended / "journal/000001.jsonl", (1e9, 1e9))
-    trial(session(tmp_path / "new"), "a", 0.25)
-    new, old = Catalogue([str(tmp_path)]).outlines()
-    assert new["entry"].name == "new" and new["best"]["score"] == 0.25
-    assert set(old) == {"entry"} and "not read" in listed(Catalogue([str(tmp_path)]))
 
 
 def test_one_sweep_needs_no_list(journal, home, browsers):
@@ -528,19 +439,6 @@ def test_the_token_leads_to_no_other_site(journal, home, browsers, path):
     assert location == "/evil.example"
 
 
-def test_tokens_are_compared_in_constant_time(journal, home, browsers, monkeypatch):
-    compared = []
-
-    def compare(one: bytes, other: bytes) -> bool:
-        compared.append((one, other))
-        return one == other
-
-    monkeypatch.setattr("tunekit.board.serve.app.secrets.compare_digest", compare)
-    browser = browsers(home.parent)
-    browser.get("/all?token=guess")
-    assert (b"guess", TOKEN.encode()) in compared
-
-
 # Names that are up to no good ------------------------------------------------------------------
 
 HOSTILE = [
@@ -661,20 +559,6 @@ def test_everybody_needs_the_token_that_is_printed(host, journal, home, monkeypa
         server.serve([str(home)], host=host, port=0)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="priorities are of threads on Linux only")
-def test_its_work_stands_back_behind_that_of_the_sweep():
-    def priorities() -> list[int]:
-        server.lower_priority()
-        with ThreadPoolExecutor(1) as pool:  # as what answers requests has
-            own = os.getpriority(os.PRIO_PROCESS, 0)
-            return [own, pool.submit(os.getpriority, os.PRIO_PROCESS, 0).result()]
-
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    with ThreadPoolExecutor(1) as pool:
-        within = pool.submit(priorities).result()
-    assert min(within) > before == os.getpriority(os.PRIO_PROCESS, 0)
-
-
 def test_a_path_that_is_no_sweep_is_said_in_a_line(tmp_path):
     result = CliRunner().invoke(commands.tunekit, ["serve", str(tmp_path / "none")])
     assert result.exit_code == 2 and "does not exist" in result.output
@@ -711,10 +595,3 @@ def test_it_writes_nothing(browser, home):
         assert browser.get(target).status == 200
     assert browser.get(f"/sweeps/{key}/news").status == 200
     assert files() == before
-
-
-def test_numbers_are_exported_in_full(home):
-    journal = session(home)
-    trial(journal, "a", 0.1 + 0.2, lr=1e-7 / 3)
-    ranking = sections_of(contents(Findings(tunekit.load(home))))["ranking"]
-    assert f'data-value="{0.1 + 0.2!r}"' in ranking and f'data-value="{1e-7 / 3!r}"' in ranking

@@ -8,7 +8,6 @@ import logging
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -369,16 +368,6 @@ def test_killed_and_restored_it_stops_where_it_would_have(tmp_path, on_pending, 
         if not kills:
             break
     assert at > 50
-
-
-def test_killed_again_and_again(tmp_path):
-    def made(folder: Path, **options: Any) -> Ran:
-        return stopped(folder, plateau(), run=False, trials=2, saved_every_s=0.0, **options)
-
-    ran, kills = run_killed(tmp_path, made, iter([23] * 6))
-    assert kills and stops(ran) == {6} and lengths(ran) == {6}
-    with suppress(FileNotFoundError):
-        shutil.rmtree(f"{tmp_path}-session")
 
 
 @pytest.mark.xfail(

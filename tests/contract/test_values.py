@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,21 +13,16 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 
 import tunekit
-from tests import sweeps
-from tests.doubles import FakeClock
 from tests.hostile import EXCEPTIONS, KEYS, ODD, VALUES, made
 from tests.journals import read
 from tests.kills import run_killed
-from tests.local_sweep import LocalSweep
 from tests.sweeps import Counting, Ran, sweep
 from tunekit.board.page import render
 from tunekit.board.page.figures import Findings
 from tunekit.board.page.page import contents
-from tunekit.cli.status import status_of, text_of
 from tunekit.validating.process import plain
 
 ROUNDS = 3
@@ -140,19 +134,6 @@ def test_every_odd_value_from_a_validation(tmp_path):
     assert ran.trials[0].last_result["(1, 2)"] == "tuple"
 
 
-def test_any_exception_is_a_record_of_one_line(tmp_path):
-    def validated(attempt):
-        raise EXCEPTIONS[attempt.request.iteration - 1]()
-
-    ran = odd_sweep(tmp_path, validated=validated, rounds=len(EXCEPTIONS), asha=False)
-    table = can_be_read(ran, page=True).validations
-    failed = table[table.status == "failed"].sort_values("iteration")
-    assert len(failed) == len(EXCEPTIONS)
-    for make, reason in zip(EXCEPTIONS, failed.reason, strict=True):
-        assert len(reason.splitlines()) == 1
-        assert reason.startswith("raised " + type(make()).__name__.split("\n")[0])
-
-
 def test_an_odd_value_to_judge_by_is_a_failed_validation_or_a_number(tmp_path):
     """Each iteration of the first trial is judged by another one."""
 
@@ -172,27 +153,6 @@ ROW = st.dictionaries(
     VALUES,
     max_size=3,
 )
-
-
-def stock_dies_of(space: dict[str, Any]) -> bool:
-    """Whether Tune itself, without tunekit, cannot run a sweep with such hyperparameters."""
-    import tempfile
-
-    from ray.tune.logger import CSVLoggerCallback, TBXLoggerCallback
-
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            LocalSweep(
-                Counting,
-                Path(folder),
-                FakeClock(),
-                param_space=space,
-                stop={"training_iteration": 1},
-                callbacks=[CSVLoggerCallback(), TBXLoggerCallback()],
-            ).run(most=1000)
-        except BaseException:
-            return True
-    return False
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -233,17 +193,6 @@ def test_a_sweep_ends_whatever_its_values(
     can_be_read(ran)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-@given(tree=VALUES)
-def test_a_sweep_ends_whatever_its_hyperparameters(tmp_path_factory, tree):
-    """As long as Tune itself gets that far."""
-    space = {"it": tune.choice([0]), "odd": tune.sample_from(lambda spec: made(tree))}
-    if stock_dies_of(space):
-        return
-    ran = odd_sweep(tmp_path_factory.mktemp("sweep"), space=space, asha=False)
-    can_be_read(ran)
-
-
 def test_of_what_is_too_large_a_text_is_kept_and_the_score_counts(tmp_path, caplog):
     assert plain({"pixels": numpy.ones(2**17)})["pixels"].sum() == 2**17
     array, lines = numpy.zeros((512, 512)), ["a line of 24 characters."] * 100_000
@@ -261,27 +210,3 @@ def test_of_what_is_too_large_a_text_is_kept_and_the_score_counts(tmp_path, capl
     assert sum(file.stat().st_size for file in ran.home.rglob("*") if file.is_file()) < 2**20
     [told] = [r.getMessage() for r in caplog.records if "1 MiB" in r.getMessage()]
     assert "'pixels', 'said/all', 'tensor', which is recorded" in told
-
-
-class SetBack(FakeClock):
-    """A clock that is set back by an hour when it was read so often."""
-
-    reads = 0
-
-    def time(self) -> float:
-        self.reads += 1
-        return super().time() - 3600 * (self.reads > 60)
-
-
-def test_a_clock_that_is_set_back_decides_nothing_and_can_be_read(tmp_path, monkeypatch):
-    def swept(folder: Path) -> Ran:
-        return sweep(folder, AsyncHyperBandScheduler(max_t=9, grace_period=1), loggers=True)
-
-    expected = swept(tmp_path / "one")
-    monkeypatch.setattr(sweeps, "FakeClock", SetBack)
-    ran = swept(tmp_path / "other")
-    assert ran.clock.reads > 120
-    assert (ran.scores(), ran.lengths()) == (expected.scores(), expected.lengths())
-    known = status_of(tunekit.load(ran.home), time.time())
-    assert known["last"] < known["began"] and "-" not in text_of(known).split("best")[1]
-    render(tunekit.load(ran.home)).encode()

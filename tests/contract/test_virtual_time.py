@@ -7,14 +7,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from ray import tune
-from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, PopulationBasedTraining
+from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
-from tests.doubles import FakeClock
 from tests.local_sweep import _LocalActors
-from tests.virtual import Room, VirtualExecutor, VirtualSweep
-from tunekit.core.validation import Attempt, Request
+from tests.virtual import VirtualSweep
 
 LENGTH = 9
 
@@ -46,12 +43,6 @@ def only_decisions(**settings: Any) -> dict[str, Any]:
     return {"config": config, "policy": tunekit.policies.AtDecisions()}
 
 
-def test_inline_each_iteration_takes_training_and_validation():
-    ran = VirtualSweep(table(trials=4), train_s=2, validate_s=1, slots=2, inline="every").run()
-    assert ran.now == pytest.approx(2 * LENGTH * 3)
-    assert (ran.iterations, ran.validations) == (4 * LENGTH, 4 * LENGTH)
-
-
 def test_beside_training_a_sweep_takes_what_is_the_longer_of_the_two():
     places = {"slots": 4, "validation_slots": 4}
     quick = VirtualSweep(table(trials=4), train_s=1, validate_s=0.5, **places).run()
@@ -76,17 +67,6 @@ def test_decisions_in_the_place_of_trials_are_those_of_validating_inline_at_rung
     assert beside.iterations_after_stop <= 2
     assert beside.iterations - beside.iterations_after_stop == inline.iterations
     assert beside.regret == inline.regret
-
-
-@pytest.mark.parametrize("scheduler", [asha, lambda: HyperBandScheduler(max_t=LENGTH)])
-@pytest.mark.parametrize("on_pending", ["auto", "wait", "continue"])
-def test_every_checkpoint_has_an_outcome(scheduler, on_pending):
-    config = validating(on_pending=on_pending)
-    ran = VirtualSweep(table(), scheduler(), config=config, slots=3).run()
-    assert ran.validations + ran.skipped == ran.iterations
-    assert len(ran.scores) == ran.validations
-    if on_pending == "wait":
-        assert ran.iterations_after_stop == 0
 
 
 def test_late_scores_cost_iterations_and_the_bound_limits_them():
@@ -159,13 +139,6 @@ def test_no_trial_starts_in_the_place_of_one_that_waits_for_less():
     assert third - second == pytest.approx(4 + 1 + 0.5, abs=0.01)
 
 
-def test_each_trial_after_the_first_goes_on_in_the_process_of_one_that_has_ended():
-    ran = VirtualSweep(
-        table(trials=5), reuse_actors=True, train_s=1, validate_s=0.01, slots=2, start_s=5
-    ).run()
-    assert ran.now == pytest.approx(5 + 3 * LENGTH, abs=0.5)
-
-
 def test_a_trial_that_goes_on_in_a_kept_process_does_not_start_another(monkeypatch):
     starts, start = [], _LocalActors._start
 
@@ -198,17 +171,6 @@ def test_a_validation_starts_a_process_where_it_takes_longer_than_a_trial_may_st
     )
 
 
-def test_a_clone_goes_on_along_its_donors_curve():
-    pbt = PopulationBasedTraining(
-        time_attr="training_iteration",
-        perturbation_interval=2,
-        hyperparam_mutations={"lr": tune.uniform(0, 1)},
-        log_config=False,
-    )
-    ran = VirtualSweep(table(trials=4), pbt, slots=4).run()
-    assert ran.validations > 4 * LENGTH // 2
-
-
 @pytest.mark.parametrize(("where", "stands"), [("trial", True), ("auto", False)])
 def test_where_starts_cost_nothing_trials_validate_if_they_are_asked_to(where, stands):
     ran = VirtualSweep(
@@ -220,31 +182,3 @@ def test_where_starts_cost_nothing_trials_validate_if_they_are_asked_to(where, s
         validation_slots=1,
     ).run()
     assert ran.now == pytest.approx(LENGTH * 2 if stands else LENGTH + 1, abs=0.01)
-
-
-def test_an_evaluator_holds_what_it_takes_until_others_need_it():
-    clock, room = FakeClock(), Room(1)
-    executor = VirtualExecutor(
-        validating(evaluators=1), clock, room, lambda: 0, lambda attempt: {}, lambda attempt: 2.0
-    )
-
-    def run(iteration: int) -> None:
-        executor.start(Attempt(Request("a", iteration), 1))
-        executor.poll()
-        clock.sleep(2.0)
-        executor.poll()
-
-    run(1)
-    assert (room.for_trials, executor.capacity([])) == (0, 1)
-    executor.spare(1)
-    assert room.for_trials == 0
-    executor.spare(0)
-    assert room.for_trials == 1
-    run(2)
-    clock.sleep(29.0)
-    executor.poll()
-    assert room.for_trials == 0
-    clock.sleep(1.0)
-    executor.poll()
-    assert room.for_trials == 1
-    assert executor.started == 2

@@ -227,32 +227,6 @@ def test_outside_of_a_trial_functions_can_be_tried_by_themselves():
         tunekit.report({"loss": 1.0}, validation=True)
 
 
-def test_a_paused_function_that_begins_anew_fails_with_what_to_write(tmp_path):
-    def forgetful(config):
-        state = {"steps": 0}
-        tunekit.checkpoint_with(lambda d: (d / "state.json").write_text(json.dumps(state)))
-        for state["steps"] in range(1, 7):
-            tune.report({"loss": 1 / state["steps"]})
-
-    results = fit(
-        forgetful,
-        tmp_path,
-        max_failures=-1,
-        validation_config=tunekit.ValidationConfig(
-            fn=validate_steps,
-            on_pending="wait",
-            ray_remote_kwargs={"num_cpus": 6},  # all that there are: the trial pauses for it
-        ),
-        checkpoint_policy=tunekit.EveryIterations(2),
-    )
-    [error] = results.errors
-    assert isinstance(error.cause, tunekit.errors.NotResumedError)
-    assert "checkpoint = tune.get_checkpoint()" in str(error)
-    sweep = tunekit.load(results.experiment_path)
-    assert list(sweep.reports["training_iteration"]) == [1, 2]
-    assert list(results[0].metrics_dataframe["training_iteration"]) == [1, 2]
-
-
 def test_a_save_that_raises_is_named_with_its_exception(tmp_path):
     def train(config):
         def save(directory):

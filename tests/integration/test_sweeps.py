@@ -15,8 +15,6 @@ import pytest
 import ray
 from ray import train, tune
 from ray.tune.schedulers import ASHAScheduler
-from ray.tune.search import ConcurrencyLimiter
-from ray.tune.search.optuna import OptunaSearch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import tunekit
@@ -115,34 +113,6 @@ def test_the_parts_work_with_a_plain_tuner(tmp_path):
     assert saved.best_result["validated_iteration"] == 6
 
 
-def test_optuna_learns_the_validated_metrics(tmp_path):
-    optuna = OptunaSearch(seed=1)
-    results = fit(
-        counting,
-        tmp_path,
-        param_space={"length": 3, "scale": tune.uniform(0.1, 2.0), "metrics": {"accuracy": 50.0}},
-        tune_config=tune.TuneConfig(
-            **BY_ACCURACY,
-            search_alg=ConcurrencyLimiter(optuna, max_concurrent=2),
-            num_samples=6,
-        ),
-        validation_config=tunekit.ValidationConfig(
-            fn=validate, task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 0.1})
-        ),
-        checkpoint_policy=EACH,
-    )
-    assert len(results) == 6 and not results.errors
-    trials = {optuna._ot_trials[r.metrics["trial_id"]].number: r for r in results}
-    study = optuna._ot_study.trials
-    assert len(study) == 6
-    for told in study:
-        result = trials[told.number]
-        assert told.state.name == "COMPLETE"
-        assert told.value == result.metrics["accuracy"]
-        frame = result.metrics_dataframe.set_index("training_iteration")["accuracy"]
-        assert told.intermediate_values == frame.to_dict()
-
-
 BAD = {
     "raises": ("failed", "raised ValueError: cannot"),
     "returns no dict": ("failed", "returned a float, not a dict of metrics"),
@@ -209,21 +179,6 @@ def test_a_misbehaving_validation_fails_no_trial_and_is_recorded(tmp_path):
     raised += [e for e in ended.values() if "TwoArguments" in (e["reason"] or "")]
     assert len(raised) == 2
     assert all("in misbehave" in e["error"] for e in raised), "the traceback is kept"
-
-
-def test_a_sweep_without_checkpoints_is_told_what_is_missing(tmp_path):
-    def saves_nothing(config):
-        tune.report({"loss": 1.0})
-
-    with pytest.raises(
-        tunekit.errors.MetricNotFoundError, match=r"tunekit.checkpoint_with\(save\)"
-    ):
-        fit(
-            saves_nothing,
-            tmp_path,
-            tune_config=tune.TuneConfig(**BY_ACCURACY),
-            validation_config=tunekit.ValidationConfig(fn=validate),
-        )
 
 
 def test_validations_run_beside_training_and_leave_nothing_behind(tmp_path, ray_cluster):

@@ -370,20 +370,6 @@ def test_resume_goes_on_with_the_trainable_that_was_written_down(tmp_path, resto
     assert restored.calls[2][2] == {"resume_errored": False, "restart_errored": True}
 
 
-def test_resume_writes_down_where_the_trainable_is(tmp_path, restored, monkeypatch):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
-    Path("cli_written.py").write_text("def train(config): return 7\n")
-    path = written_down(tmp_path, f"{tmp_path}/cli_written.py:train")
-    for given, recorded in (
-        (["--trainable", "tests.sweeps:Counting"], "tests.sweeps:Counting"),
-        (["--trainable", "cli_written.py:train"], f"{tmp_path}/cli_written.py:train"),
-        ([], f"{tmp_path}/cli_written.py:train"),
-    ):
-        assert tunekit_("resume", path, *given).exit_code == 0
-        assert restored.tuners[-1].validation.trainable == recorded
-
-
 def test_resume_says_what_to_pass_if_nothing_was_written_down(tmp_path, restored):
     result = tunekit_("resume", written_down(tmp_path, None))
     assert result.exit_code == 2 and "--trainable file.py:name" in result.stderr

@@ -233,14 +233,6 @@ def test_an_evaluator_whose_validation_has_failed_is_replaced(monkeypatch, last)
     assert known.handle.killed and not executor._actors
 
 
-def test_one_that_has_died_with_nothing_to_do_costs_no_attempt(monkeypatch):
-    executor = evaluators(monkeypatch, Known(works=False))
-    executor._actors[0].handle.killed = True
-    executor.start(Attempt(Request("a", 1), 1))
-    [actor] = executor._actors
-    assert not actor.handle.killed
-
-
 @pytest.mark.parametrize(
     ("keep", "left"), [(0, [True]), (2, [False, True]), (3, [False, True, False])]
 )

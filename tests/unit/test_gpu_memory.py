@@ -7,12 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch  # noqa: F401  (its settings are kept and put back)
-from ray.tune.trainable import FunctionTrainable
 
 from tests.doubles import FakeClock
-from tunekit._ray import functions, workers
 from tunekit.core.validation import Attempt, Request
-from tunekit.process_state import ProcessState, release_gpu_memory
+from tunekit.process_state import release_gpu_memory
 from tunekit.validating.process import Evaluator
 from tunekit.validating.ray_executor import RayExecutor, _Actor, _Flight
 
@@ -111,41 +109,3 @@ def test_an_evaluator_gives_it_back_once_it_has_had_nothing_to_do_for_a_second(c
     clock.sleep(1.1)
     executor.poll()
     assert double.emptied == 2
-
-
-def test_an_evaluator_that_evaluates_keeps_what_it_has(cuda, evaluator):
-    double, (executor, one, clock) = cuda(), evaluator
-    one.flight = object()
-    clock.sleep(10.0)
-    executor.poll()
-    assert double.emptied == 0
-
-
-def test_a_worker_gives_it_back_before_it_waits_for_an_assignment(cuda, monkeypatch):
-    """While a trial has ended and no other one has taken its workers over."""
-    double = cuda()
-
-    class Ends(Exception):
-        pass
-
-    def take():
-        assert double.emptied == 1
-        raise Ends
-
-    monkeypatch.setattr(workers, "ProcessState", lambda: None)
-    monkeypatch.setattr(workers._post, "take", take)
-    with pytest.raises(Ends):
-        workers.serve(lambda: None, None)
-
-
-def test_the_actor_of_a_function_gives_it_back_between_two_trials(cuda, monkeypatch):
-    before, double = ProcessState(), cuda()
-    monkeypatch.setattr(
-        FunctionTrainable, "reset_config", lambda self, new_config: double.emptied == 0
-    )
-    monkeypatch.setattr(functions._Checkpointable, "_begin", lambda self: None)
-    actor = object.__new__(functions._Checkpointable)
-    actor._process_state, actor._anew = before, None
-    monkeypatch.setattr(functions, "_cell_of", lambda trainable: None)
-    assert actor.reset_config({}), "only once the former function has ended"
-    assert double.emptied == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,18 +67,6 @@ def test_a_handler_of_the_users_stays():
     assert heard == [signal.SIGTERM]
 
 
-def test_other_threads_handle_no_signals():
-    def run() -> None:
-        with ended_by_sigterm():
-            ran.append(signal.getsignal(signal.SIGTERM))
-
-    ran: list[Any] = []
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert ran == [signal.getsignal(signal.SIGTERM)]
-
-
 def test_of_what_tune_says_only_its_own_way_to_go_on_is_kept_back(caplog):
     log = logging.getLogger("ray.tune.tune")
     log.setLevel(logging.INFO)
@@ -140,12 +127,6 @@ def test_a_trainable_that_cannot_be_imported_is_to_be_named(tmp_path, fit, caplo
     fit(make(tmp_path, lambda config: None), ended=False)
     assert "my sweep' --trainable FILE.py:NAME\n" in caplog.text
     assert ", trainable).fit()" in caplog.text
-
-
-def test_a_second_ctrl_c_says_it_too(tmp_path, fit, caplog):
-    with pytest.raises(KeyboardInterrupt):
-        fit(make(tmp_path), ended=None, error=KeyboardInterrupt())
-    assert "tunekit resume" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,9 @@ import pytest
 from tests.journals import read
 from tunekit.core.events import (
     AttemptStarted,
-    CheckpointSaved,
     Event,
     Exploited,
     Reported,
-    ScoreDelivered,
     TrialEnded,
     ValidationEnded,
     ValidationRequested,
@@ -72,27 +70,6 @@ def test_the_first_line_names_the_format(tmp_path):
             "ray": "2.60.0",
         }
     ]
-
-
-def test_a_life_can_be_read_back(tmp_path):
-    journal = journal_in(tmp_path)
-    journal.append(CheckpointSaved.of(REQUEST, 0.5, checkpoint=WHERE, used=True))
-    journal.append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
-    journal.append(AttemptStarted(time=2.0, id=REQUEST.id, attempt=1))
-    failed = Outcome(REQUEST, Status.FAILED, reason="raised X", error="trace\nback", attempts=1)
-    journal.append(ValidationEnded.of(failed, 3.0))
-    journal.append(ScoreDelivered.of(REQUEST, 4.0, decision="STOP"))
-    _, requested, started, ended, delivered = read(tmp_path)
-    # The experiment may be moved: paths are below its folder.
-    assert (requested["checkpoint"], requested["iteration"]) == ("./a/checkpoint_000001", 3)
-    assert (started["attempt"], started["time"]) == (1, 2.0)
-    assert (ended["status"], ended["reason"], ended["error"]) == (
-        "failed",
-        "raised X",
-        "trace\nback",
-    )
-    assert delivered["decision"] == "STOP"
-    assert [event["n"] for event in read(tmp_path)] == [2, 3, 4, 5, 6]
 
 
 def test_a_torn_last_line_is_left_out_and_the_next_session_goes_on(tmp_path):
@@ -153,28 +130,6 @@ def test_what_json_does_not_know_is_shown_and_opened_on_request_only(tmp_path):
     assert event["metrics"] == {"when": "{1, 2}", "accuracy": 0.5}
     [event] = read(tmp_path, unpickle=True)
     assert event["metrics"] == {"when": {1, 2}, "accuracy": 0.5}
-
-
-class _Bomb:
-    """Runs code when it is unpickled."""
-
-    def __reduce__(self):
-        return Path.touch, (Path("/tmp/tunekit-was-here"),)
-
-
-def test_reading_runs_no_code(tmp_path):
-    outcome = Outcome(REQUEST, Status.VALIDATED, {"bomb": _Bomb()})
-    journal_in(tmp_path).append(ValidationEnded.of(outcome, 1.0))
-    read(tmp_path)
-    assert not Path("/tmp/tunekit-was-here").exists()
-
-
-def test_an_exploit_is_recorded_whole(tmp_path):
-    configs = {"old_config": {"lr": 1}, "donor_config": {"lr": 2}, "config": {"lr": 3}}
-    exploited(tmp_path, **configs)
-    [event] = read(tmp_path)
-    assert (event["time"], event["checkpoint"]) == (9.5, "./b/checkpoint_000002")
-    assert {name: event[name] for name in configs} == configs
 
 
 def line(**known: Any) -> str:

@@ -118,14 +118,6 @@ def test_an_applications_own_level_is_kept(alone, monkeypatch, capsys):
     assert capsys.readouterr().err.splitlines()[0].endswith("ERROR: wanted")
 
 
-def test_a_handler_of_the_applications_on_this_logger_is_enough(alone, monkeypatch):
-    own = logging.StreamHandler(sys.stdout)
-    log = alone()
-    monkeypatch.setattr(log, "handlers", [own])
-    with shown():
-        assert log.handlers == [own]
-
-
 def test_fit_and_restore_show_messages(alone, monkeypatch, capsys, tmp_path):
     def say(*args, **options):
         logging.getLogger("tunekit.x").info("running")

@@ -72,27 +72,6 @@ def test_paths_that_are_none(path, says):
         assert not tunekit.Tuner.can_restore(path)
 
 
-def test_a_folder_of_something_else(tmp_path):
-    (tmp_path / "holiday.jpg").write_bytes(b"sun")
-    before = contents(tmp_path)
-    assert not tunekit.Tuner.can_restore(tmp_path)
-    with pytest.raises(tunekit.errors.ConfigError, match="it is not an experiment's folder"):
-        tunekit.Tuner.restore(str(tmp_path), train)
-    assert contents(tmp_path) == before
-
-
-def test_all_mistakes_are_told_at_once(tmp_path):
-    with pytest.raises(tunekit.errors.ConfigError) as caught:
-        tunekit.Tuner.restore(
-            "/no/such/folder",
-            None,
-            resume_errored=True,
-            restart_errored=True,
-            param_space=[1],
-        )
-    assert len(caught.value.problems) == 3
-
-
 def test_a_sweep_of_which_no_trial_has_begun_is_none(tmp_path):
     home = experiment(tmp_path)
     for begins in (lambda: None, lambda: Journal(LocalFolder(home)), lambda: journal_with(home)):

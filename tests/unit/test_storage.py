@@ -62,14 +62,6 @@ def test_half_of_a_line_that_cannot_be_cut_stays_the_last_of_its_file(tmp_path, 
     ]
 
 
-def test_each_session_has_a_file_of_its_own(tmp_path):
-    for line in (b"one\n", b"two\n"):
-        folder = LocalFolder(tmp_path)
-        folder.append("journal", line)
-        folder.close()
-    assert folder.names("journal") == ["000001.jsonl", "000002.jsonl"]
-
-
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
     folder = LocalFolder(tmp_path)
     folder.put("state/a.zip", b"old")
@@ -168,22 +160,4 @@ def test_a_large_journal_is_several_objects(tmp_path):
         assert folder.settle(10)
     assert len(folder.names("journal")) == 3
     assert whole(folder) == line * 7
-    folder.close()
-
-
-def test_a_session_does_not_touch_the_objects_of_another(tmp_path):
-    for line in (b"one\n", b"two\n"):
-        _, folder = remote(tmp_path)
-        folder.append("journal", line)
-        assert folder.settle(10)
-        folder.close()
-    assert folder.names("journal") == ["000001.jsonl", "000002.jsonl"]
-
-
-def test_files_can_be_removed(tmp_path):
-    _, folder = remote(tmp_path)
-    folder.put("state/a.zip", b"state")
-    folder.remove("state/a.zip")
-    folder.remove("state/never-was.zip")
-    assert folder.settle(10) and folder.names("state") == []
     folder.close()

@@ -103,12 +103,6 @@ def test_mlflow_gets_each_parameter_once():
     ]
 
 
-def test_other_loggers_are_left_alone(caplog):
-    logger = SimpleNamespace()
-    adapt(logger)
-    assert not vars(logger) and not caplog.records
-
-
 def warning(caplog: pytest.LogCaptureFixture) -> str:
     [record] = caplog.records
     assert record.levelname == "WARNING" and f"tested with {TESTED}" in record.message
@@ -124,21 +118,6 @@ def test_a_wandb_logger_that_cannot_be_adapted_is_said_so(monkeypatch, caplog, g
     assert not vars(logger)
     assert f"lacks ray.air.integrations.wandb.{gone};" in warning(caplog)
     assert "drops a trial's validated metrics that come after its next report" in caplog.text
-
-
-def test_a_wandb_logger_that_keeps_its_module_elsewhere_logs_as_it_does(monkeypatch, caplog):
-    integration = pytest.importorskip("ray.air.integrations.wandb")
-
-    class Otherwise:
-        """Another version's; it has no ``_wandb``."""
-
-    monkeypatch.setattr(integration, "_WandbLoggingActor", Otherwise)
-    monkeypatch.setattr(integration.WandbLoggerCallback, "_logger_actor_cls", Otherwise)
-    logger = object.__new__(integration.WandbLoggerCallback)
-    adapt(logger)
-    assert not caplog.records
-    assert not vars(logger._logger_actor_cls())
-    assert "_WandbLoggingActor()._wandb;" in warning(caplog)
 
 
 @pytest.mark.parametrize(

@@ -154,13 +154,6 @@ def test_ray_trains_configs_are_told_by_their_fix(config, fix, of_a_trainer):
     assert "DEPRECATED" not in problem and len(problem) < 200
 
 
-def test_a_long_value_is_shown_by_its_type_and_how_it_begins():
-    with pytest.raises(tunekit.errors.ConfigError) as caught:
-        tunekit.Tuner(lambda config: None, tune_config=tune.RunConfig(name="x"))
-    [problem] = caught.value.problems
-    assert problem.startswith("tune_config=RunConfig(name='x'") and len(problem) < 200
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_where_no_experiment_is_restoring_raises_what_ray_does(tmp_path, there):
     path = str(tmp_path if there else tmp_path / "none")
@@ -458,12 +451,6 @@ def test_a_plain_validation_config_is_refused_with_what_to_write(tmp_path):
     ):
         with pytest.raises(tunekit.errors.ConfigError, match="when='requested'"):
             call()
-
-
-def test_what_a_sweep_is_made_of_can_be_pickled(tmp_path):
-    settings = make(tmp_path, validation_config=tunekit.ValidationConfig(fn=validate))
-    pickle.loads(pickle.dumps(settings.callbacks))
-    pickle.loads(pickle.dumps(settings.tune_config.scheduler))
 
 
 def validate(checkpoint):

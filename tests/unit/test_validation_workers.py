@@ -9,14 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import RayActorError
 
-from tunekit._ray import worker_group, workers
-from tunekit._ray.worker_group import Begun, Finished, TrialWorkerGroup, WorkersLost, _Link
+from tunekit._ray import workers
+from tunekit._ray.worker_group import Begun, Finished, _Link
 from tunekit._ray.workers import TAG, Assignment, _Post
-from tunekit.core.values import Raised
-
-RAISED = Raised("ValueError", "no such class", "Traceback ...")
 
 
 class Group:
@@ -95,72 +91,6 @@ def test_workers_wait_in_the_reports_that_may_be_validated_there(stands):
     assert upto == ([1, 1] if stands else [2]), "it waits in the second"
     decide(2)
     assert group.told[-1][-1] == (2 if stands else 3)
-
-
-# Beside training -------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def side(monkeypatch) -> Callable[..., Any]:
-    """What workers that stand still return, who are asked to, and whether they live on."""
-    asked: list[int] = []
-
-    def make(*results: Any) -> SimpleNamespace:
-        class Actor:
-            def __init__(self, rank: int):
-                call = SimpleNamespace(remote=lambda *given: asked.append(rank) or rank)
-                self.__ray_call__ = SimpleNamespace(options=lambda name: call)
-
-        def get(rank: int) -> Any:
-            if isinstance(results[rank], Exception):
-                raise results[rank]
-            return results[rank]
-
-        context = SimpleNamespace(get_task_name=lambda: "validate")
-        ray = SimpleNamespace(
-            wait=lambda refs, num_returns: (refs[:1], refs[1:]),
-            get=get,
-            get_runtime_context=lambda: context,
-        )
-        monkeypatch.setattr(worker_group, "ray", ray)
-        link, workers = linked(len(results))
-        for rank, worker in enumerate(workers.workers):
-            worker.actor = Actor(rank)
-        trainer: Any = SimpleNamespace(backend_config=None)
-        group: Any = SimpleNamespace(_link=link, _error=None, _trainer=trainer, dismissed=False)
-        group.dismiss = lambda: setattr(group, "dismissed", True)
-        group.beside = lambda alone: TrialWorkerGroup.beside(group, lambda: None, alone=alone)
-        group.asked = asked
-        return group
-
-    return make
-
-
-@pytest.mark.parametrize(("alone", "ranks"), [(True, [0]), (False, [0, 1])])
-def test_rank_0_or_all_are_asked_and_live_on(side, alone, ranks):
-    group = side(1, 3)
-    assert group.beside(alone) == ({0: 1} if alone else {0: 1, 1: 3})
-    assert group.asked == ranks and not group.dismissed
-    assert not group._link.polling.locked()
-
-
-def test_an_exception_of_rank_0_alone_leaves_the_workers(side):
-    group = side(RAISED, 3)
-    assert group.beside(alone=True) == {0: RAISED} and not group.dismissed
-
-
-def test_an_exception_of_one_of_several_ends_the_workers(side):
-    """The others may wait for it for ever, or have exchanged more than it has."""
-    group = side(1, RAISED, 3)
-    assert group.beside(alone=False) == {0: 1, 1: RAISED} and group.dismissed
-    assert not group._link.polling.locked(), "they can be ended"
-
-
-def test_a_worker_that_dies_meanwhile_ends_them_all(side):
-    group = side(RayActorError(), 3)
-    with pytest.raises(WorkersLost, match="a worker died"):
-        group.beside(alone=True)
-    assert group.dismissed
 
 
 # In a worker -----------------------------------------------------------------------------------
