@@ -76,12 +76,6 @@ class Problems:
                 f"Pass {least} or more."
             )
 
-    def share(self, name: str, value: Any, fix: str) -> None:
-        """Require ``value`` to be a number between 0 and 1, both excluded."""
-        real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        if not real or not 0 < float(value) < 1:
-            self.add(f"{name}={shown(value)} must be a number between 0 and 1. {fix}")
-
     def seconds(self, name: str, value: Any) -> None:
         """Require ``value`` to be a positive number of seconds."""
         number = isinstance(value, numbers.Real) and not isinstance(value, bool)
