@@ -21,7 +21,6 @@ from tunekit.core.validation import (
 
 # Why a validation of a stopped trial is skipped.
 _REJECTED = "the scheduler has stopped its trial"
-# Why a validation that no decision depends on is skipped.
 # A longer start has waited for resources, not for its process.
 _LONGEST_START_S = 10.0
 # The share of a process start for which a trial may wait although resources are free.
