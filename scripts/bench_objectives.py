@@ -29,8 +29,8 @@ from bench_peers import CONFIGURATIONS, ETA, MAX_T, SLOTS, TRAIN_S, validating
 from bench_peers import table as accuracies
 from harness import arguments, quiet
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from virtual import VirtualSweep
 
-from tests.virtual import VirtualSweep
 from tunekit.core.halving import Halving, RungAction
 from tunekit.core.pareto import hypervolume
 from tunekit.schedulers import MOASHA

@@ -6,7 +6,7 @@
 Each sweep has 54 configurations under ASHA (max_t=27, reduction_factor=3) or the most similar
 scheduler. An iteration takes 0.4 s, and a validation a multiple of that. The curves are synthetic:
 noisy and crossing, with another table for each order. Each system's own decision code runs in
-virtual time: Tune's controller and tunekit on ``tests/virtual.py``, Optuna's pruners and Syne
+virtual time: Tune's controller and tunekit on ``scripts/virtual.py``, Optuna's pruners and Syne
 Tune's scheduler (if it can be imported) by ask and tell. All have six slots, which training and
 validation share.
 
@@ -27,9 +27,9 @@ import optuna
 import pandas as pd
 from harness import arguments, quiet
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
+from virtual import VirtualSweep
 
 import tunekit
-from tests.virtual import VirtualSweep
 from tunekit.schedulers import PromotionASHA
 
 CONFIGURATIONS, MAX_T, ETA = 54, 27, 3

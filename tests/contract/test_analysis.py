@@ -8,7 +8,6 @@ import math
 import random
 import re
 from collections import Counter, defaultdict
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTra
 import tunekit
 from tests.kills import run_killed
 from tests.sweeps import Ran, sweep
-from tunekit.board.page import render, write_page
+from tunekit.board.page import render
 from tunekit.board.page.figures import Findings
 from tunekit.board.page.page import contents
 from tunekit.core.validation import Attempt
@@ -413,23 +412,6 @@ def test_failures_are_told_with_their_reasons(tmp_path):
     assert "failed once, and continued" in page
 
 
-def test_a_sweep_that_runs_can_be_read_and_reported_at_any_step(tmp_path):
-    ran = sweep(tmp_path, FIFOScheduler(), trials=3, validation_s=lambda a: 2.5, run=False)
-    states, scored = set(), 0
-    while not ran.sweep.controller.is_finished():
-        with suppress(AssertionError):  # it is not over after one step
-            ran.sweep.run(most=1)
-        home = ran.home
-        if (home / "journal").is_dir():
-            loaded = tunekit.load(home)
-            states.add(loaded.summary()["state"])
-            scored = max(scored, len(loaded.reports))
-        if scored > 6:
-            break
-    assert states == {"running"} and scored > 6
-    assert "This sweep is running." in render(loaded)
-
-
 def killed_and_read(folder: Path, seed: int) -> tuple[Ran, list[tunekit.Sweep]]:
     """A sweep that is killed now and then, with what could be read of it each time."""
     draw = random.Random(seed)
@@ -484,26 +466,6 @@ def test_a_journal_of_which_nothing_is_told_but_its_first_line(tmp_path):
     assert list(loaded.trials.columns)[:3] == ["trial_id", "folder", "status"]
     assert loaded.summary()["best"] is None
     assert "No trial has begun" in render(loaded)
-
-
-def test_all_that_is_wrong_is_said_at_once(tmp_path):
-    with pytest.raises(tunekit.errors.ConfigError, match=r"(?s)no folder 'journal'.*mode='best'"):
-        tunekit.load(tmp_path, mode="best")
-    with pytest.raises(tunekit.errors.ConfigError, match=r"path=3 .*experiment"):
-        tunekit.load(3)
-    loaded = tunekit.Sweep([])
-    with pytest.raises(
-        tunekit.errors.ConfigError, match=r"(?s)scope='first'.*metric is missing.*mode is"
-    ):
-        loaded.best(scope="first")
-    with pytest.raises(
-        tunekit.errors.ConfigError, match="trial_id='a' is not a trial of this sweep"
-    ):
-        loaded.config_of("a")
-    with pytest.raises(tunekit.errors.ConfigError, match="is a folder"):
-        write_page(loaded, tmp_path)
-    with pytest.raises(tunekit.errors.ConfigError, match="in a folder that does not exist"):
-        write_page(loaded, tmp_path / "no/report.html")
 
 
 def test_secrets_are_not_told(tmp_path):
@@ -569,19 +531,6 @@ def test_what_the_report_says_to_run_is_right(tmp_path, monkeypatch):
     loaded, [line] = said(storage_filesystem=pyarrow.fs.LocalFileSystem())
     found = eval(line, {"tunekit": tunekit, "filesystem": pyarrow.fs.LocalFileSystem()})
     assert found.path == loaded.best().path
-
-
-def test_decisions_are_shown_with_what_was_judged_by(tmp_path):
-    ran = asha(tmp_path, validate=two_metrics_of_asha)
-    usual = tunekit.load(ran.home)
-    other = tunekit.load(ran.home, metric="error/top5", mode="min")
-    assert list(other.decisions.score) == list(usual.decisions.score)
-    assert "accuracy (validated)" in json.dumps(drawn(render(other))["rungs"])
-
-
-def two_metrics_of_asha(attempt: Attempt) -> dict[str, Any]:
-    score = int(attempt.request.trial_id[-1], 16) + attempt.request.iteration / 10
-    return {"accuracy": score, "error": {"top5": 100 + score}}
 
 
 def test_another_metric_needs_a_mode_of_its_own(tmp_path):

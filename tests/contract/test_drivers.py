@@ -113,16 +113,6 @@ def test_a_driver_that_was_interrupted_while_it_took_over_can_let_go(tmp_path, m
     lock(tmp_path).claim()
 
 
-def test_a_driver_that_was_interrupted_while_it_wrote_its_lock_does_not_hold_it():
-    store = Store()
-    held = lock("sweep", Interrupted(), store.filesystem)
-    with pytest.raises(KeyboardInterrupt):
-        held.claim()
-    assert store.files
-    held.release()
-    lock("sweep", filesystem=store.filesystem).claim()
-
-
 def test_a_driver_elsewhere_that_is_alive_is_noticed_by_its_heartbeat(home, filesystem):
     clock = FakeClock()
     other = Elsewhere(home, clock, filesystem)

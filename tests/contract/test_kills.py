@@ -331,29 +331,6 @@ def test_a_scheduler_that_cannot_be_saved_is_shown_everything_again(tmp_path, on
         assert ran.scores() == undisturbed.scores()
 
 
-@BOTH
-def test_a_stopping_criterion_outlives_a_scheduler_that_cannot_be_saved(tmp_path, on_pending):
-    def made(folder: Path, **options: Any) -> Ran:
-        return sweep(
-            folder,
-            Unpicklable(max_t=50, grace_period=50),
-            on_pending=on_pending,
-            trainable=Endless,
-            validate=lambda attempt: {"accuracy": attempt.request.iteration / 10},
-            stop={"accuracy": 0.5, "training_iteration": 12},
-            trials=2,
-            saved_every_s=0.0,
-            listening=False,
-            run=False,
-            **options,
-        )
-
-    for at in (20, 40, 60):
-        ran, kills = run_killed(tmp_path / str(at), made, iter([at]))
-        assert kills
-        assert max(ran.lengths().values()) < 12, "nothing stopped them by their accuracy"
-
-
 class StopsAnother(FIFOScheduler):
     """By chance, as it were: stops the second trial by a score of the first, in a restore only."""
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pyarrow.fs
 import pytest
 from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
@@ -17,8 +15,6 @@ from tests.journals import read
 from tests.kills import Killed, bury, killed_after
 from tests.restores import prepare_restore
 from tests.sweeps import LENGTH, Ran, sweep
-from tunekit._ray.checkpoints import remove_left_over
-from tunekit.core.events import CheckpointSaved, TrialAdded, ValidationRequested
 from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
 
@@ -112,39 +108,3 @@ def test_a_storage_that_does_not_let_go_ends_no_sweep(tmp_path, monkeypatch, cap
     ran = restored(tmp_path)
     assert cut_off.is_dir() and "could not be removed: is read-only" in caplog.text
     assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
-
-
-class Trial:
-    """As much of a trial as is needed: in any storage, with one checkpoint that Tune knows of."""
-
-    trial_id = "a"
-
-    def __init__(self, filesystem: pyarrow.fs.FileSystem, folder: str, tracked: str):
-        self.storage = SimpleNamespace(storage_filesystem=filesystem, trial_fs_path=folder)
-        latest = SimpleNamespace(checkpoint=SimpleNamespace(path=f"{folder}/{tracked}"), metrics={})
-        manager = SimpleNamespace(latest_checkpoint_result=latest, _checkpoint_results=[])
-        self.run_metadata = SimpleNamespace(checkpoint_manager=manager)
-
-    def is_finished(self) -> bool:
-        return False
-
-
-@pytest.mark.parametrize("added", [100.0, 4e9])
-def test_any_storage(tmp_path, added):
-    below = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
-    folder = tmp_path / "bucket/sweep/a"
-    folder.mkdir(parents=True)
-    for number in range(4):
-        left(folder / f"checkpoint_00000{number}")
-    events = [
-        TrialAdded(trial_id="a", time=added),
-        CheckpointSaved(trial_id="a", checkpoint="bucket/sweep/a/checkpoint_000001"),
-        ValidationRequested(
-            trial_id="a", id="a:0:2:1", checkpoint="bucket/sweep/a/checkpoint_000002/x"
-        ),
-    ]
-    trial = Trial(below, "bucket/sweep/a", tracked="checkpoint_000000")
-    remove_left_over([trial], events)
-    assert (folder / "checkpoint_000003").exists() is (added > 1e9), "it is older than its trial"
-    assert all((folder / f"checkpoint_00000{number}").is_dir() for number in range(3))
-    remove_left_over([trial], events)

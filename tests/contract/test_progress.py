@@ -21,7 +21,7 @@ from ray.tune.schedulers import FIFOScheduler
 from ray.tune.utils.log import Verbosity, set_verbosity
 
 import tunekit
-from tests.sweeps import LENGTH, Counting, Endless, quality, sweep
+from tests.sweeps import LENGTH, Counting, quality, sweep
 from tunekit._ray import progress
 from tunekit._ray.progress import reported
 
@@ -249,27 +249,6 @@ def test_trials_that_all_wait_for_scores_are_counted(tmp_path, on_pending):
     assert not any("All trials have ended" in line for line in seen)
 
 
-def test_validations_without_resources_are_spoken_of(tmp_path):
-    ran = sweep(
-        tmp_path,
-        FIFOScheduler(),
-        trials=1,
-        trainable=Endless,
-        stop={"training_iteration": 20},
-        run=False,
-    )
-    ran.executor._delay = lambda attempt: 1000.0
-    seen = {}
-    for _ in steps(ran):
-        for line in ran.validation.progress():
-            seen.setdefault(line, ran.trials[0].last_result.get("training_iteration"))
-        if ran.trials[0].is_finished():
-            break
-    spoken = [line for line in seen if line.startswith("No validation is running")]
-    assert spoken[0] == "No validation is running: none has had resources for 10 s"
-    assert seen[spoken[0]] == 11
-
-
 # In a notebook, and with RAY_AIR_NEW_OUTPUT=0 ---------------------------------------------------
 
 
@@ -389,14 +368,6 @@ def test_a_reporter_from_scratch_hears_what_the_end_waits_for(tmp_path):
     ran.sweep.run()
     assert len(own.reports) in (2, 3)  # one a second, of three
     assert all("All trials have ended" in sys_info[0] for _, sys_info in own.reports)
-
-
-def test_the_run_config_is_as_it_was_afterwards(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
-    run_config = tune.RunConfig(verbose=1)
-    _, reporter = with_reporter(tmp_path, run_config)
-    assert isinstance(reporter, CLIReporter)
-    assert run_config.progress_reporter is None
 
 
 @pytest.mark.usefixtures("legacy")

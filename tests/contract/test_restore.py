@@ -183,20 +183,6 @@ def test_what_becomes_of_a_trial_that_failed(tmp_path, option):
     )
 
 
-def test_unfinished_trials_may_end_where_they_are(tmp_path):
-    kill(tmp_path, 60)
-    ran = restored(tmp_path, resume=ResumeConfig(unfinished=SKIP))
-    assert all(trial.status == "TERMINATED" for trial in ran.trials)
-    lives = check_journal(events_in(tmp_path / "sweep"))
-    # What was pending is validated, and delivered with the end.
-    saved = {
-        f"{e['trial_id']}:0:{e['iteration']}"
-        for e in read(tmp_path / "sweep")
-        if e["event"] == "saved"
-    }
-    assert lives.scores.keys() == saved and any(length < 6 for length in ran.lengths().values())
-
-
 def test_a_state_that_is_ahead_of_the_journal(tmp_path):
     """As after an object store has lost the end of the journal, and Tune's files came through."""
 
@@ -247,34 +233,6 @@ def test_a_driver_that_raises_or_is_interrupted_at_once(tmp_path, error, first, 
     ran = restored(tmp_path)
     assert complete(ran)
     check_journal(events_in(tmp_path / "sweep"))
-
-
-class Budget(tune.Stopper):
-    """Ends the sweep after so many reports, as a time budget does."""
-
-    def __init__(self, reports: int):
-        self.left = reports
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        self.left -= 1
-        return False
-
-    def stop_all(self) -> bool:
-        return self.left <= 0
-
-
-@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
-def test_a_sweep_that_ran_out_of_its_budget(tmp_path, on_pending):
-    ran = fifo(tmp_path / "once", stop=Budget(10), on_pending=on_pending)
-    ran.sweep.run(most=50_000)
-    lives = check_journal(events_in(tmp_path / "once/sweep"))
-    saved = [e for e in read(tmp_path / "once/sweep") if e["event"] == "saved"]
-    assert len(lives.scores) == len(saved) >= 9, "what was saved is validated at the end"
-    for at in (70, 85, 100):
-        kill_or_end(tmp_path / str(at), at, stop=Budget(10), on_pending=on_pending)
-        again = restored(tmp_path / str(at), stop=Budget(1), on_pending=on_pending)
-        assert all(trial.status == "TERMINATED" for trial in again.trials)
-        check_journal(events_in(tmp_path / f"{at}/sweep"))
 
 
 def test_the_clock_on_the_wall_may_jump(tmp_path, monkeypatch):

@@ -237,13 +237,6 @@ def test_one_sweep_needs_no_list(journal, home, browsers):
     assert (answer.status, answer.headers["location"]) == (307, f"/sweeps/{key_of(home)}")
 
 
-def test_a_key_is_the_same_after_a_restart_and_tells_sweeps_apart(tmp_path):
-    for name in ("a", "b", "a/../b/c"):
-        trial(session(tmp_path / name), "x")
-    keys = [set(Catalogue([str(tmp_path)]).look()) for _ in range(2)]
-    assert keys[0] == keys[1] and len(keys[0]) == 2  # what is in a sweep's folder is its own
-
-
 def test_what_cannot_be_served_is_said_at_once(tmp_path):
     with pytest.raises(tunekit.errors.ConfigError, match=r"(?s)no/such.*does not exist.*nosuch://"):
         Catalogue([str(tmp_path / "no/such"), "nosuch://x"])
@@ -268,11 +261,6 @@ def test_a_page_and_what_is_new_on_it(browser, journal, home):
 def asked(browser: Browser, target: str) -> Iterator[dict[str, Any]]:
     while True:
         yield json.loads(browser.get(target).text)
-
-
-def test_a_page_of_a_server_before_gets_everything(browser, home):
-    news = next(asked(browser, f"/sweeps/{key_of(home.parent)}/news?since=0123456789abcdef-99"))
-    assert news["parts"] and set(news["parts"]) == set(news["order"])
 
 
 def test_a_chart_and_a_trial(browser, home):

@@ -5,17 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from ray.tune import ResumeConfig
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule
 
-from tests.kills import Killed, bury, killed_after
-from tests.restores import prepare_restore
 from tests.schedulers import MODES
 from tests.sweeps import Counting, sweep
 from tunekit._ray.proxies import Proxies, ProxyController
-from tunekit.core.events import TrialErrored
-from tunekit.journal.journal import events_in
-from tunekit.journal.storage import LocalFolder
 
 
 def waiting(ran):
@@ -76,40 +70,6 @@ def test_the_first_that_waits_is_offered(tmp_path, chosen, name, on_pending):
     assert all(trial.is_finished() for trial in ran.trials)
     assert any(chosen)
     assert not waiting(ran), "trials that have failed for good would be looked at ever after"
-
-
-@pytest.mark.parametrize("on_pending", MODES)
-@pytest.mark.parametrize("errored", ResumeConfig.ResumeType)
-def test_the_first_that_waits_is_offered_in_a_restored_sweep(tmp_path, chosen, on_pending, errored):
-    def made(**options):
-        return sweep(
-            tmp_path,
-            SCHEDULERS["asha"](),
-            on_pending=on_pending,
-            trainable=Failing,
-            trials=12,
-            slots=3,
-            run=False,
-            listening=False,
-            **options,
-        )
-
-    with (
-        pytest.raises(Killed),
-        killed_after(180 if on_pending in ("wait-paused", "wait-reused") else 120),
-    ):
-        made().sweep.run(most=50_000)
-    home = tmp_path / "sweep"
-    bury(home)
-    events = events_in(home)
-    assert any(isinstance(event, TrialErrored) for event in events)
-    chosen.clear()
-    ran = made(
-        resume=ResumeConfig(errored=errored), mended=prepare_restore(LocalFolder(home), events)
-    )
-    ran.sweep.run(most=50_000)
-    assert any(chosen)
-    assert not waiting(ran)
 
 
 def test_a_trial_that_has_begun_to_run_waits_no_more():

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from ray import train, tune
@@ -16,16 +13,14 @@ from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
 
 from tests.journals import read
-from tests.kills import Killed, bury, killed_after, run_killed
+from tests.kills import Killed, killed_after, run_killed
 from tests.restores import prepare_restore
 from tests.schedulers import pbt, seed_all
 from tests.sweeps import Counting, Ran, quality, sweep
 from tests.versions import Versioned, score_of, version_at
-from tunekit.core.events import Event, Exploited, ValidationEnded, ValidationRequested
 from tunekit.core.validation import Attempt
-from tunekit.journal.journal import Journal, events_in
+from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
-from tunekit.scheduling.state import SchedulerState
 from tunekit.training import VALIDATION_KEY
 
 
@@ -161,46 +156,3 @@ def test_so_it_is_after_kills(tmp_path, on_pending, seed):
     ran, kills = run_killed(tmp_path, make, lives)
     assert kills >= 3 and len(ran.validation.ancestry) >= 2
     assert [told for told, _ in asked] == [lies for _, lies in asked]
-
-
-@contextmanager
-def killed_soon_after_an_exploit() -> Iterator[None]:
-    """While checkpoints of the generation before still wait to be validated."""
-    write, left = Journal.append, [float("inf")]
-
-    def append(self: Journal, event: Event) -> None:
-        if left[0] == 0:
-            raise Killed
-        write(self, event)
-        left[0] = 4 if isinstance(event, Exploited) and left[0] > 4 else left[0] - 1
-
-    # Of a scheduler that cannot be saved all is replayed, on trials that are further.
-    unsaved = mock.patch.object(SchedulerState, "save", lambda *args: None)
-    with unsaved, mock.patch.object(Journal, "append", append):
-        yield
-
-
-def test_checkpoints_of_a_former_generation_are_restored_with_its_hyperparameters(tmp_path):
-    former = 0
-    for seed in (0, 3, 5):
-        asked: list[tuple[Any, Any]] = []
-        folder = tmp_path / str(seed)
-        more = {"listening": False, "run": False, "saved_every_s": 0.0}
-        layers = (Relu, Tanh, Swish)
-        ran = configured(folder, seed, asked, layers, **more)
-        with pytest.raises(Killed), killed_soon_after_an_exploit():
-            ran.sweep.run(most=50_000)
-        bury(ran.home)
-        ran.sweep.controller._storage.syncer.wait()
-        events = events_in(folder / "sweep")
-        overwritten = {e.trial_id for e in events if isinstance(e, Exploited)}
-        waiting = {e.id for e in events if isinstance(e, ValidationRequested)}
-        waiting -= {e.id for e in events if isinstance(e, ValidationEnded)}
-        former += sum(name.rsplit(":", 3)[0] in overwritten for name in waiting)
-        again = {
-            "resume": ResumeConfig(),
-            "mended": prepare_restore(LocalFolder(folder / "sweep"), events),
-        }
-        configured(folder, seed, asked, layers, **more, **again).sweep.run(most=50_000)
-        assert [told for told, _ in asked] == [lies for _, lies in asked]
-    assert former, "some were waiting"

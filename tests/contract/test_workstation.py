@@ -188,27 +188,6 @@ def test_validations_go_before_the_next_trial(tmp_path):
         assert begun == set(ids[: ids.index(of) + 1]), "no later trial has begun"
 
 
-def test_the_last_step_does_not_wait(tmp_path):
-    """A long validation is waited for in steps, in which Tune can do its part."""
-    ran = sweep(
-        tmp_path,
-        FIFOScheduler(),
-        trials=1,
-        policy=tunekit.EveryIterations(LENGTH),
-        validation_s=lambda attempt: 60.0,
-        run=False,
-    )
-    longest = 0.0
-    while not ran.sweep.controller.is_finished():
-        began = ran.clock.monotonic()
-        ran.sweep.step()
-        if ran.trials and ran.trials[0].is_finished():
-            longest = max(longest, ran.clock.monotonic() - began)
-    assert ran.validation.summary()["validated"] == 1
-    assert ran.validation.timing()["drained_s"] == pytest.approx(60.0, abs=1.0)
-    assert 0 < longest < 1.0
-
-
 def test_for_one_trial_that_waits_for_a_place_one_is_given_up(tmp_path, monkeypatch):
     """Validations have resources of their own; two trials reach their next rung together."""
     paused, pause = [], Controller.pause

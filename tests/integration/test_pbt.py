@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 from ray import tune
-from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining
+from ray.tune.schedulers import PopulationBasedTraining
 
 import tunekit
 from tests.integration.runs import fit
-from tests.journals import read
 from tests.versions import Versioned, Versions, score_of, version_at
 
 pytestmark = pytest.mark.ray
@@ -152,35 +151,6 @@ def test_clones_are_exact_in_a_function_that_holds(ray_cluster, tmp_path):
         reuse_actors=True,
     )
     assert check(results, validation, versions) >= 4
-
-
-def test_hyperband_pauses_resumes_and_stops_by_validated_accuracy(ray_cluster, tmp_path):
-    results = fit(
-        Slow,
-        tmp_path,
-        tune_config=tune.TuneConfig(
-            metric="accuracy",
-            mode="max",
-            num_samples=8,
-            scheduler=HyperBandScheduler(max_t=9, reduction_factor=3),
-            reuse_actors=True,
-        ),
-        validation_config=tunekit.ValidationConfig(
-            fn=validate,
-            on_pending="wait",
-            when="decisions",
-            ray_remote_kwargs={"num_cpus": 0.25},
-        ),
-        checkpoint_policy=tunekit.policies.AtDecisions(),
-    )
-    assert not results.errors
-    lengths = sorted(r.metrics["training_iteration"] for r in results)
-    assert lengths[-1] == 9 and lengths[0] < 9, "some are halved away, some reach the end"
-    decisions = [event.get("decision") for event in read(results.experiment_path)]
-    assert "PAUSE" in decisions and "STOP" in decisions
-    for result in results:
-        validated = result.metrics_dataframe.dropna(subset="accuracy")
-        assert validated["training_iteration"].is_monotonic_increasing
 
 
 def ends_at_an_exploit(config):

@@ -301,34 +301,6 @@ def test_another_trainable_or_search_space_is_refused_before_anything_is_changed
     assert recorded() == before
 
 
-def unimportable() -> Any:
-    """A trainable of the same name, which can be imported from nowhere."""
-
-    def train(config: dict[str, Any]) -> None: ...
-
-    return train
-
-
-@pytest.mark.parametrize(
-    ("began_with", "written", "goes_on_with", "recorded"),
-    [
-        (unimportable(), None, train, "tests.unit.test_restore:train"),
-        (train, "/code/net.py:train", train, "tests.unit.test_restore:train"),
-        (unimportable(), "/code/net.py:train", unimportable(), "/code/net.py:train"),
-        (train, None, unimportable(), "tests.unit.test_restore:train"),
-        (unimportable(), None, unimportable(), None),
-    ],
-)
-def test_where_the_trainable_is_stays_written_down(
-    tmp_path, began_with, written, goes_on_with, recorded
-):
-    home = begun(tmp_path, began_with)
-    Journal(LocalFolder(home), begins=False, about={"trainable": written})
-    assert len(list((home / "journal").iterdir())) == 2
-    tuner = tunekit.Tuner.restore(str(home), goes_on_with)
-    assert tuner.validation.trainable == recorded
-
-
 @pytest.mark.parametrize("size", [0, 50])
 def test_a_tuner_that_was_not_even_made_is_no_sweep(tmp_path, size):
     home = experiment(tmp_path)
