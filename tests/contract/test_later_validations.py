@@ -341,7 +341,7 @@ def test_a_function_that_never_had_a_score_does_not_keep_its_name(home):
     with pytest.raises(tunekit.errors.ValidationFailedError, match="have failed alike"):
         tunekit.load(home).validate(config, "all", name="new")
     statuses = Counter(tunekit.load(home).later_validations["status"])
-    assert statuses["failed"] == 3 and set(statuses) <= {"failed", "starting", "waiting"}
+    assert statuses["failed"] == 3 and set(statuses) == {"failed", "waiting"}
     sweep = tunekit.load(home).validate(other, 2, name="new")
     assert sweep.best("new/f1", "max").score == 0.5
 
@@ -353,7 +353,7 @@ def test_ctrl_c_keeps_what_has_ended_and_the_same_call_goes_on(home, monkeypatch
         tunekit.load(home).validate(config, "all")
     [scores] = later_scores_in(LocalFolder(home))
     statuses = Counter(row["status"] for row in scores.rows)
-    assert statuses["validated"] == 2 and set(statuses) <= {"validated", "starting", "waiting"}
+    assert statuses["validated"] == 2 and set(statuses) == {"validated", "waiting"}
     assert tunekit.load(home).reports["robust/accuracy"].notna().sum() == 2
     monkeypatch.setitem(RUNS_ON, "class", FakeExecutor)
     after = tunekit.load(home).validate(config, "all")

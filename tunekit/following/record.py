@@ -25,7 +25,7 @@ from tunekit.core.metric_names import FILLED_IN, listed
 from tunekit.core.problems import Problems
 from tunekit.core.signatures import name_of
 from tunekit.core.timeline import Timeline
-from tunekit.core.validation import Status
+from tunekit.core.validation import PENDING, PendingStatus, Status
 from tunekit.errors import AlreadyRunningError
 from tunekit.journal.home import Home
 from tunekit.journal.journal import SERIES, Journal, record_of
@@ -110,12 +110,17 @@ class Scores:
     """What one function has validated, from its record.
 
     Attributes:
-        head: The first line of the record's newest session.
-        events: The lines of all its sessions.
+        sessions: The first lines of the record's sessions.
+        events: The other lines of all of them.
     """
 
-    head: Mapping[str, Any]
+    sessions: Sequence[Mapping[str, Any]]
     events: Sequence[Event]
+
+    @property
+    def head(self) -> Mapping[str, Any]:
+        """Return the first line of the newest session."""
+        return self.sessions[-1]
 
     @property
     def name(self) -> str:
@@ -130,8 +135,13 @@ class Scores:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each validation, as in :attr:`tunekit.core.timeline.Timeline`."""
+        timeline = Timeline(self.events, sessions=self.sessions)
         own = {"name": self.name, "function": self.function}
-        return [{**row, **own} for row in Timeline(self.events).validations]
+        waits = {"status": PendingStatus.WAITING.value} if timeline.end else {}
+        return [
+            {**row, **own, **(waits if row["status"] in PENDING else {})}
+            for row in timeline.validations
+        ]
 
     @property
     def scored(self) -> set[str]:
@@ -147,7 +157,7 @@ def scores_in(folder: Folder, series: str = SERIES) -> Scores | None:
         OSError: If the storage fails.
     """
     record = record_of(folder, series=series)
-    return Scores(record.sessions[-1], record.events) if record.sessions else None
+    return Scores(record.sessions, record.events) if record.sessions else None
 
 
 def later_scores_in(folder: Folder) -> list[Scores]:

@@ -68,7 +68,7 @@ def scores(*outcomes, **about):
         events.append(ValidationRequested(trial_id="a", id=name, iteration=iteration))
         metrics = {"f1": len(events)} if status == "validated" else {}
         events.append(ValidationEnded(id=name, status=status, metrics=metrics, attempts=1))
-    return Scores({"name": "new", "function": "f", **about}, events)
+    return Scores([{"n": 1, "name": "new", "function": "f", **about}], events)
 
 
 def test_of_several_outcomes_the_newest_is_shown():
