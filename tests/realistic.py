@@ -15,7 +15,7 @@ import tunekit
 from tests.sweeps import Ran, sweep
 from tunekit.core.validation import Attempt
 
-__all__ = ["SPACE", "asha", "failed", "pbt"]
+__all__ = ["SPACE", "asha", "pbt"]
 
 #: Ten hyperparameters: logarithmic, linear, integers, choices, nested ones, and long names.
 SPACE = {
@@ -144,25 +144,3 @@ def pbt(folder: Path, trials: int = 30, **options: Any) -> Ran:
     )
     known = {"policy": tunekit.EveryIterations(2), "slots": trials, "validation_slots": 8}
     return _run(folder, base, trials, **{**known, **options})
-
-
-def _broken(attempt: Attempt) -> dict[str, float]:
-    if attempt.request.iteration % 2:
-        raise FileNotFoundError(
-            "/mnt/shared/datasets/imagenet-1k/validation/manifest-2024-02-29.parquet does not exist"
-        )
-    raise RuntimeError("CUDA error: device-side assert triggered")
-
-
-def failed(folder: Path, trials: int = 30) -> Ran:
-    """No validation has ended with a score, and some trials failed themselves."""
-    return asha(folder, trials, validate=_broken, trainable=Failing)
-
-
-class Failing(Net):
-    """A third of its trials fail."""
-
-    def step(self) -> dict[str, Any]:
-        if self.steps == 2 and self.config["model"]["activation"] == "silu":
-            raise ValueError(f"Loss is NaN with learning rate {self.config['optimizer']}")
-        return super().step()

@@ -47,12 +47,6 @@ for (const section of document.querySelectorAll("section"))
 for (const one of document.querySelectorAll(".tile, button, .acts, h1, h2, h3"))
   if (one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).display !== "inline")
     found.trouble.push(`${one.className || one.nodeName} is cut: ${one.textContent.trim()}`);
-// The contrast of a text with what is behind it, as WCAG has it.
-const light = (colour) => colour.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255)
-  .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
-  .reduce((sum, part, n) => sum + part * [0.2126, 0.7152, 0.0722][n], 0);
-const contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-const behind = light(getComputedStyle(document.querySelector("section")).backgroundColor);
 const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1
   && a.top < b.bottom - 2 && b.top < a.bottom - 2;
 found.charts = {};
@@ -66,17 +60,6 @@ for (const chart of document.querySelectorAll(".chart")) {
     ":is(.role-axis-label, .role-axis-title, .role-legend-label, .role-legend-title) text"
   )].filter((text) => text.textContent && getComputedStyle(text).opacity !== "0"
     && text.getAttribute("opacity") !== "0");
-  for (const text of texts) {
-    const fill = getComputedStyle(text).fill;
-    if (fill.startsWith("rgb") && contrast(light(fill), behind) < 4.5)
-      found.trouble.push(`${chart.id}: ${text.textContent} is ${fill}`);
-  }
-  const colours = new Set([...svg.querySelectorAll(".role-mark :is(path, line)")].map((mark) => {
-    const {fill, stroke} = getComputedStyle(mark);
-    return fill.startsWith("rgb") ? fill : stroke;
-  }));
-  for (const seen of colours) if (seen.startsWith("rgb") && contrast(light(seen), behind) < 1.25)
-    found.trouble.push(`${chart.id}: marks can hardly be seen: ${seen}`);
   const boxes = texts.map((text) => [text.textContent, text.getBoundingClientRect()]);
   boxes.forEach(([text, box], n) => {
     if (!inside(box)) found.trouble.push(`${chart.id}: ${text} is cut`);
@@ -203,22 +186,13 @@ def looked_at(tab: Tab, page: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("make", LARGE)
-def test_nothing_overlaps_or_is_cut_or_empty_or_faint(tab, make, tmp_path):
+def test_nothing_overlaps_or_is_cut_or_empty(tab, make, tmp_path):
     loaded = tunekit.load(LARGE[make](tmp_path).home)
     seen = looked_at(tab, write_page(loaded, tmp_path / "report.html"))
     assert len(seen["charts"]) >= 4
     axes = {title for chart in seen["charts"].values() for title in chart["titles"]}
     assert {"training iteration", "accuracy (validated)", "trial"} <= axes
     assert any("since the sweep began" in title for title in axes)
-
-
-def test_nor_where_everything_has_failed(tab, tmp_path):
-    loaded = tunekit.load(realistic.failed(tmp_path, 6).home)
-    seen = looked_at(tab, write_page(loaded, tmp_path / "report.html"))
-    assert {"chart-training0", "chart-timeline"} <= set(seen["charts"])
-    assert tab.run("document.querySelector('#failures').offsetTop") < tab.run(
-        "document.querySelector('#ranking').offsetTop"
-    )
 
 
 def test_the_ranking_is_sorted_filtered_and_exported(tab, tmp_path):

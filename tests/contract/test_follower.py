@@ -20,7 +20,7 @@ from tests.doubles import FakeClock
 from tests.sweeps import sweep
 from tunekit.core.events import Reported, TrialAdded
 from tunekit.journal.journal import Journal
-from tunekit.journal.storage import LocalFolder, RemoteFolder
+from tunekit.journal.storage import LocalFolder
 from tunekit.reading.sweep import Follower
 
 
@@ -63,19 +63,6 @@ def test_it_is_what_load_reads_wherever_the_journal_is_cut(make, seed, tmp_path)
         same(follower.sweep, tunekit.load(tmp_path / "copy"))
         steps += 1
     assert steps > 5 and not follower.poll()
-
-
-def test_an_object_that_grows_is_read_from_where_it_was_read_to(tmp_path):
-    filesystem = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
-    folder = RemoteFolder(filesystem, "sweep")
-    (tmp_path / "sweep/journal").mkdir(parents=True)
-    file = tmp_path / "sweep/journal/000001.jsonl"
-    file.write_bytes(b"0123456789")
-    assert folder.read("journal/000001.jsonl") == b"0123456789"
-    assert folder.read("journal/000001.jsonl", 4) == b"456789"
-    assert folder.read("journal/000001.jsonl", 10) == b""
-    assert folder.read("journal/000001.jsonl", 11) == b""
-    assert folder.read("journal/000001.jsonl", -3) == b"789"
 
 
 def test_another_sweep_in_the_same_folder_is_another_sweep(tmp_path):

@@ -135,16 +135,6 @@ def test_the_lineage_tells_where_weights_came_from(tmp_path):
     assert final["version"] == root + final["training_iteration"] - 1
 
 
-def test_a_lineage_that_is_not_there():
-    empty = tunekit.results.lineage.Lineage()
-    assert empty.to_dataframe().empty and "score" in empty.to_dataframe().columns
-    assert empty.schedule("a").empty
-    with pytest.raises(
-        tunekit.errors.ConfigError, match="generation=2 of trial 'a' does not exist"
-    ):
-        empty.ancestors("a", generation=2)
-
-
 def test_pb2_searches_by_itself(tmp_path, monkeypatch):
     """The other tests leave its search out, which takes long."""
     monkeypatch.setattr(pb2_module, "optimize_acq", PB2_SEARCH)

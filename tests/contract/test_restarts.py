@@ -10,11 +10,8 @@ from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
-from tests.contract.test_contract import check_contract, journal
-from tests.schedulers import pbt, space
+from tests.contract.test_contract import check_contract
 from tests.sweeps import Counting, SavesWhen, index_of, quality, sweep
-from tests.versions import Versioned, Versions
-from tunekit.core.validation import Attempt
 
 
 def fails_to_save(trainable: type[tune.Trainable], when: Callable[[Any], bool]) -> Any:
@@ -91,42 +88,6 @@ def test_a_trial_that_was_paused_does_not_train_after_a_restart_until_it_is_resu
     assert [t.num_failures for t in ran.trials] == [1, 1]
     assert {index_of(t) for t in ran.trials if t.trial_id in Watch.restarted} == {0}
     assert not Watch.trained
-
-
-def test_a_trial_that_fails_before_it_is_overwritten_is_overwritten_when_it_restarts(tmp_path):
-    def place(attempt: Attempt) -> int:
-        return int(attempt.request.trial_id[-1])
-
-    versions = Versions()
-    ran = sweep(
-        tmp_path,
-        pbt(),
-        trainable=fails_to_save(
-            Versioned, lambda trial: trial.iteration == 3 and trial.trial_id.endswith("0")
-        ),
-        trials=3,
-        slots=3,
-        max_failures=1,
-        training_s=a_second_each,
-        # The first is the worst, as its second score says while it saves its third checkpoint.
-        validate=lambda attempt: {"accuracy": (0.0, 1.0, 0.5)[place(attempt)]},
-        validation_s=lambda attempt: (1.5, 0.6, 0.3)[place(attempt)],
-        more_callbacks=(versions,),
-        stop={"training_iteration": 8},
-        **space(),
-    )
-    check_contract(ran)
-    worst, best, _ = ran.trials
-    exploit = next(iter(ran.validation.ancestry))
-    assert (exploit.trial_id, exploit.generation) == (worst.trial_id, 1)
-    happened = [e["event"] for e in journal(ran) if e.get("trial_id") == worst.trial_id]
-    assert happened.index("failed") < happened.index("retried") < happened.index("exploited")
-    donor = {r["training_iteration"]: r["version"] for r in versions.reports[best.trial_id]}
-    own = [r for r in versions.reports[worst.trial_id] if r["generation"] == 0]
-    clone = [r for r in versions.reports[worst.trial_id] if r["generation"] == 1]
-    assert [r["training_iteration"] for r in own] == [1, 2, 3], "it did not train on after restart"
-    assert clone[0]["version"] == donor[exploit.iteration] + 1
-    assert clone[0]["config"] == exploit.config
 
 
 class EndsInItsSecondLife(Counting):

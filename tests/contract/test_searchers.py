@@ -25,7 +25,6 @@ from ray.tune.search import (
 from ray.tune.search.optuna import OptunaSearch
 from threadpoolctl import threadpool_limits
 
-import tunekit
 from tests.contract.test_contract import check_contract, lags
 from tests.sweeps import LENGTH, Counting, Ran, index_of, sweep
 from tunekit import ValidatedSearcher
@@ -444,35 +443,6 @@ def test_repeated_trials(tmp_path, on_pending, limited):
     for seen in base._ot_study.trials:
         scores = [t.last_result["accuracy"] for t in repeated[seen.params["lr"]]]
         assert seen.value == pytest.approx(sum(scores) / 2)
-
-
-@every_mode
-def test_a_repeated_trial_without_any_score(tmp_path, on_pending):
-    def validate(attempt: Attempt) -> dict[str, float]:
-        first = attempt.request.trial_id == ran.trials[0].trial_id
-        return {"accuracy": math.nan if first else attempt.request.iteration / 10}
-
-    base = hearing(OptunaSearch(seed=3))
-    ran = search(
-        tmp_path,
-        base,
-        Repeater(base, repeat=2),
-        on_pending=on_pending,
-        validate=validate,
-        validation_s=lags(9, 8.0),
-        run=False,
-    )
-    ran.sweep.run()
-    assert [t.value for t in base._ot_study.trials] == [LENGTH / 10] * (TRIALS // 2)
-
-
-def test_a_repeaters_metric_is_known(tmp_path):
-    base = hearing(OptunaSearch(metric="weight", mode="max"))
-    searcher = ValidatedSearcher(Repeater(base, repeat=2))
-    assert searcher.objectives == {"weight": "max"}
-    with pytest.raises(tunekit.errors.MetricNotFoundError, match="'weight'"):
-        search(tmp_path, base, searcher, metric=None, mode=None)
-    assert searcher.objectives == {"weight": "max"}, "also when the sweep is restored"
 
 
 @every_mode

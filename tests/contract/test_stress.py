@@ -12,8 +12,8 @@ import pickle
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import pytest
@@ -41,8 +41,7 @@ Event: TypeAlias = dict[str, Any]
 Watch: TypeAlias = Callable[[Ran], None]
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(SimpleNamespace):
     """What kind of a population.
 
     Attributes:
@@ -65,28 +64,6 @@ class Settings:
         loggers: Whether results are written to files.
         restore_at: After which steps the experiment is interrupted and restored.
     """
-
-    kind: str
-    on_pending: str
-    trials: int
-    lag_s: float
-    slots: int
-    keep: int | None
-    ranked: bool
-    failing: float
-    save_s: float
-    restore_s: float
-    max_in_flight: int | None
-    invalid: float
-    interval: int
-    every: int
-    length: int
-    reuse: bool
-    burn_in: int
-    at_end: bool
-    loggers: bool
-    end_by: str
-    restore_at: tuple[int, ...]
 
 
 def draw(seed: int, *, restores: int = 0, **fixed: Any) -> Settings:
@@ -115,23 +92,23 @@ def draw(seed: int, *, restores: int = 0, **fixed: Any) -> Settings:
         end_by=rng.choice(["done", "stop", "stop_metric"]),
         restore_at=tuple(sorted(rng.sample(range(5, 400), restores))),
     )
-    return _compatible(replace(settings, **fixed))
+    return _compatible(Settings(**{**vars(settings), **fixed}))
 
 
 def _compatible(settings: Settings) -> Settings:
     """The same, without what does not go together."""
     if settings.kind == "pbt-sync" and settings.on_pending == "continue":
-        settings = replace(settings, on_pending="wait")
-    if settings.on_pending == "wait-reused" and settings.kind == "resources-pbt":
-        settings = replace(settings, on_pending="wait")
+        settings.on_pending = "wait"
+    if settings.kind == "resources-pbt" and settings.on_pending == "wait-reused":
+        settings.on_pending = "wait"
     if settings.on_pending == "wait-reused":
-        settings = replace(settings, reuse=True)
+        settings.reuse = True
     if settings.on_pending == "wait-paused" or settings.kind == "resources-pbt":
-        settings = replace(settings, reuse=False)
+        settings.reuse = False
     if settings.kind == "replay":
-        settings = replace(settings, trials=1)
+        settings.trials = 1
     if settings.kind == "pb2":  # slow
-        settings = replace(settings, length=6)
+        settings.length = 6
     return settings
 
 
@@ -502,6 +479,7 @@ def test_any_population(tmp_path, seed):
     Population(seed, tmp_path, settings).run()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", [400, 402])
 @pytest.mark.parametrize(
     "settings",

@@ -18,7 +18,6 @@ import tunekit
 from tests.contract.test_pbt import run as run_pbt
 from tests.kills import run_killed
 from tests.sweeps import Counting, Ran, index_of, sweep
-from tunekit.results.event_file import EventFile
 
 ALL = {"scalars": 0, "tensors": 0, "histograms": 0, "images": 0}
 
@@ -135,34 +134,6 @@ def test_an_overwritten_trial_goes_on_in_a_run_of_its_own(tmp_path):
     assert runs >= set(names.values())
 
 
-def test_what_is_added_is_handed_to_the_disk_once(tmp_path, monkeypatch):
-    flushed, flush = [], EventFile.flush
-    monkeypatch.setattr(EventFile, "flush", lambda own: (flushed.append(own), flush(own)))
-    ran = sweep(tmp_path, FIFOScheduler(), trials=2, loggers=True)
-    reports = sum(trial.last_result["training_iteration"] for trial in ran.trials)
-    validations = sum(len(scores) for scores in ran.scores().values())
-    assert len(flushed) == reports + validations
-    check(ran)
-
-
-def test_files_of_former_generations_are_closed(tmp_path):
-    class Counts(tune.Callback):
-        most, last = 0, (None, 0)
-
-        def on_trial_validated(self, trial: Trial, report: Any, metrics: Any) -> None:
-            """It comes before the loggers: they have heard of the score before this one."""
-            if self.last == (trial, report["generation"]):
-                runs = ran.validation.loggers()[1]._runs.get(trial, {})
-                self.most = max(self.most, len([g for g in runs if g < report["generation"]]))
-            self.last = (trial, report["generation"])
-
-    counts = Counts()
-    ran, _ = run_pbt(tmp_path, loggers=True, trials=6, run=False, later_callbacks=(counts,))
-    ran.sweep.run()
-    assert len(ran.validation.ancestry) > 3
-    assert counts.most == 0
-
-
 def _runs_below(folder: Path) -> list[Path]:
     found = {path.parent for path in folder.rglob("*tfevents*")}
     return [path.relative_to(folder.parent) for path in found]
@@ -219,7 +190,7 @@ def test_what_a_trial_does_again_replaces_what_it_did(tmp_path):
         assert len(list(Path(trial.local_path).glob("*tfevents*"))) == 1
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_after_kills_each_point_is_there_once(tmp_path, seed):
     draw = random.Random(seed)
 
@@ -241,7 +212,7 @@ def test_after_kills_each_point_is_there_once(tmp_path, seed):
         )
 
     lives = (draw.randrange(30, 400 if seed % 2 else 120) for _ in itertools.count())
-    ran, kills = run_killed(tmp_path, made, itertools.islice(lives, 3), elsewhere=seed < 3)
+    ran, kills = run_killed(tmp_path, made, itertools.islice(lives, 3), elsewhere=seed < 2)
     assert kills
     check(ran)
     check(ran, stored=True)

@@ -78,18 +78,6 @@ def test_each_sweep_is_listed_with_its_state_the_newest_first(results):
     assert "line" in known["sweeps"][3]["reason"]
 
 
-@pytest.mark.parametrize("width", [80, 100, 160])
-def test_as_text_it_keeps_to_the_width(results, monkeypatch, width):
-    monkeypatch.setenv("COLUMNS", str(width))
-    lines = tunekit_("list", results).stdout.splitlines()
-    best = tunekit.load(results / "old sweep").best().score
-    assert lines[0].split()[:2] == ["sweep", "state"] and lines[0].endswith("best")
-    [old] = [line for line in lines if line.startswith("old sweep")]
-    assert "finished" in old and old.endswith(f"accuracy {best:.4f}")
-    assert all(len(line) <= width for line in lines[:5])
-    assert lines[5].startswith("damaged/sweep: ")
-
-
 def test_what_is_left_out_is_counted(results):
     lines = tunekit_("list", results, "--top", 1).stdout.splitlines()
     assert len(lines) == 3 and lines[-1] == "and 3 older ones: --top"

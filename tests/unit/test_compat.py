@@ -132,12 +132,6 @@ assert "tensorboardX" in sys.modules
     assert not modules & unused
 
 
-def test_torch_can_be_imported_after_the_logger_that_did_without():
-    assert "torch" in modules_after(
-        "from tunekit.loggers import TensorBoardLogger as One; One(); import torch"
-    )
-
-
 def test_every_private_name_that_is_imported_is_checked_at_import():
     import ast
 

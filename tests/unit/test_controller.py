@@ -19,7 +19,7 @@ from ray.exceptions import (
 )
 from ray.tune.search import BasicVariantGenerator
 
-from tunekit._ray.controller import Controller, PendingTrials, start_in_order
+from tunekit._ray.controller import Controller, start_in_order
 
 
 class Tune:
@@ -229,15 +229,6 @@ def test_trials_that_wait_are_taken_in_the_order_in_which_they_were_made():
     assert not tune._resources_to_pending_trials["gpu"]
 
 
-def test_a_trial_for_which_there_was_no_actor_is_the_next_again():
-    waiting = PendingTrials(["a", "b"])
-    waiting.add(waiting.pop())
-    assert waiting.pop() == "a"
-    waiting.discard("a")  # it runs
-    waiting.add("a")  # it waits again, later
-    assert [waiting.pop(), waiting.pop()] == ["b", "a"]
-
-
 def test_a_trial_whose_own_actor_starts_is_not_given_another(heeding):
     """Its own would be ended, the next trial's be started, and so on: none would ever be there."""
     tune, _ = heeding
@@ -264,13 +255,6 @@ def test_the_only_trial_that_waits_does_not_wait_for_its_own_actor(heeding):
     tune._trial_to_actor = {trial: "started"}
     tune._resources_to_pending_trials["cpu"].add(trial)
     assert tune._maybe_reuse_cached_actor(trial), "nobody else can use what has become free"
-
-
-def test_the_next_trial_is_one_for_which_no_actor_starts():
-    starting = {"a", "b"}
-    waiting = PendingTrials("abc", starts=starting.__contains__)
-    assert waiting.pop() == "c"
-    assert waiting.pop() == "a", "an actor starts for each"
 
 
 def test_what_tune_has_fetched_of_other_sessions_is_not_copied_back(tmp_path):

@@ -242,49 +242,28 @@ def test_an_unknown_field_is_ignored_and_a_missing_one_has_its_default(tmp_path)
     assert events_in(tmp_path) == [TrialEnded(n=2, time=2.0, trial_id="a", removed=False)]
 
 
+#: Values of fields that must be of a kind, or that others depend on.
+KNOWN = {
+    "n": 7,
+    "id": "a trial_id:3:3:3",
+    "status": "validated",
+    "report": {"training_iteration": 1, "nan": math.inf, "deep": {"x": [1, None, "\ud800"]}},
+    "score": 0.5,
+}
+BY_TYPE = {
+    "Sequence": ["{}", "{}"],
+    "Mapping": {"CPU": 1.0},
+    "bool": True,
+    "float": 2.5,
+    "int": 3,
+}
+
+
 def example(kind: type, field: str) -> Any:
     """A value for a field of an event."""
-    typed = {
-        "trial_ids": ["a", "b"],
-        "tune": ["{}", "{}"],
-        "id": "a trial_id:3:3:3",
-        "status": "validated",
-        "odd": {},
-    }
-    numbers = {
-        "n": 7,
-        **dict.fromkeys(["time", "seconds", "serves", "timeout_s", "waited_s", "ran_s"], 2.5),
-    }
-    counts = ["generation", "iteration", "run", "reached", "donor_generation", "attempts"]
-    if field in (
-        "removed",
-        "runs",
-        "finished",
-        "offered",
-        "used",
-        "wish",
-    ):
-        return True
-    if field.endswith("config"):
-        return {"lr": 0.1, "sizes": [1, None]}
-    if field in ("report", "metrics", "kwargs"):
-        return {
-            "training_iteration": 3,
-            "lr": 0.1,
-            "nan": math.inf,
-            "deep": {"x": [1, None, "\ud800"]},
-        }
-    if field in ("resources", "stop"):
-        return {"CPU": 1.0}
-    known = {
-        **typed,
-        **numbers,
-        **dict.fromkeys(counts, 3),
-        "attempt": 2,
-        "score": 0.5,
-        "action": "add",
-    }
-    return known.get(field, f"a {field}")
+    hint = str(typing.get_type_hints(kind)[field])
+    found = (value for name, value in BY_TYPE.items() if name in hint)
+    return KNOWN[field] if field in KNOWN else next(found, f"a {field}")
 
 
 @pytest.mark.parametrize("kind", typing.get_args(Event), ids=lambda kind: kind.__name__)

@@ -98,11 +98,6 @@ def journal_with(home: Path, *lines: bytes) -> Path:
             lambda path: rewrite(path, lambda t: t.replace('"version": 1', '"version": 2')),
             "Install",
         ),
-        (
-            lambda path: rewrite(path, lambda t: t.replace('"tunekit"', '"other"')),
-            "not a tunekit journal",
-        ),
-        (lambda path: path.write_bytes(path.read_bytes()[10:]), "line 1, is not as it was written"),
         (lambda path: path.write_bytes(path.read_bytes() + b"\0\n"), "line 3, is not as it was"),
         (
             lambda path: rewrite(path, lambda t: t.replace('"n": 2', '"n": "2"')),

@@ -120,22 +120,6 @@ def test_a_wandb_logger_that_cannot_be_adapted_is_said_so(monkeypatch, caplog, g
     assert "drops a trial's validated metrics that come after its next report" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("has", "gone"),
-    [
-        ({}, "mlflow_util"),
-        ({"mlflow_util": SimpleNamespace(log_metrics=print)}, "mlflow_util.log_params"),
-    ],
-)
-def test_an_mlflow_logger_that_cannot_be_adapted_is_said_so(caplog, has, gone):
-    integration = pytest.importorskip("ray.air.integrations.mlflow")
-    logger = object.__new__(integration.MLflowLoggerCallback)
-    vars(logger).update(has)
-    adapt(logger)
-    assert f"lacks ray.air.integrations.mlflow.MLflowLoggerCallback().{gone};" in warning(caplog)
-    assert "MLflow refuses hyperparameters that change" in caplog.text
-
-
 # The names of Ray's that tunekit's own logger needs -----------------------------------------------
 
 

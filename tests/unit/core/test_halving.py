@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 import random
 from collections import Counter
 
@@ -94,19 +93,6 @@ def test_in_the_end_the_best_of_each_rung_were_promoted(values, eta, seed):
         assert {name for _, name in best} <= promoted
         assert len(promoted) >= most
         assert not promoted or most, "fewer than that promote none"
-
-
-@given(st.permutations(range(12)), etas)
-def test_a_rung_that_is_complete_promotes_the_same_in_whatever_order_trials_came(order, eta):
-    books = Halving([(1,)], max_t=2, reduction_factor=eta)
-    for n in order:
-        books.add(str(n))
-        books.reported(str(n), 1, (float(n),))
-    expected = [str(n) for n in range(11, -1, -1)]
-    assert list(books.promotable()) == expected[: int(12 / eta)]
-    assert list(books.waiting()) == expected
-    again = pickle.loads(pickle.dumps(books))
-    assert list(again.promotable()) == list(books.promotable())
 
 
 def rung_of_three() -> Halving:
