@@ -11,8 +11,7 @@ The programs are
   with training and validation sharing a single logical GPU;
 - the README's example, on one and on four logical CPUs;
 - the demonstration, compared with inline validation at each epoch and at the epochs where ASHA
-  decides;
-- population based training on the demonstration's digits.
+  decides.
 
 Each run is a separate process with its own Ray, measured from its start to its end: imports, Ray,
 training, validation. With tunekit, all settings have their defaults. With ``--reuse``, a second
@@ -46,7 +45,7 @@ PBT = (
     'hyperparam_mutations={"lr": tune.loguniform(1e-4, 1e-1)})'
 )
 # Their trials cannot run in the process of another one; start-up has only one trial.
-NOT_RESET = ("trainable_class", "rllib", "digits-pbt", "start-up")
+NOT_RESET = ("trainable_class", "rllib", "start-up")
 GPU = "import ray; ray.init(num_gpus=1)\n"
 # Prints the seconds to the first report, from fit() and from the program's start.
 START = """
@@ -97,49 +96,31 @@ INLINE = [
     ("tunekit.Tuner(", "tune.Tuner("),
     ("    validation_config=tunekit.ValidationConfig(fn=validate),\n", ""),
 ]
-# The demonstration's sweep of 16 trials.
-DIGITS = "from tunekit.demo import sweep\n\nsweep.run()\n"
-DIGITS_INLINE = 'from tunekit.demo import inline\n\ninline.run(16, 0, "{at}")\n'
-# A population of four on two CPUs. Inline, a trial reports its last score until the next one.
-PBT_DIGITS = """
-import tempfile
-import ray
-import torch
-from ray import tune
-from tunekit.demo.perceptron import SPACE, Perceptron, validate
-import {module} as module
+DEMO = examples.ROOT / "notebooks" / "digits.py"
+# Replaces the demonstration's main function, with validation in the training loop.
+DEMO_INLINE = """
+def train_inline(config):
+    training, scores = Training(config), {{}}
+    while training.epochs < EPOCHS:
+        loss = training.epoch()
+        with tempfile.TemporaryDirectory() as folder:
+            training.save(Path(folder))
+            checkpoint = tune.Checkpoint.from_directory(folder)
+            if training.epochs in {at}:
+                scores = validate(checkpoint)
+            tune.report({{"loss": loss, **scores}}, checkpoint=checkpoint)
 
-class Inline(Perceptron):
-    scored = None
 
-    def step(self):
-        metrics = super().step()
-        if self.scored is None or (self.iteration + 1) % 4 == 0:
-            with tempfile.TemporaryDirectory() as folder:
-                self.save_checkpoint(folder)
-                self.scored = validate(tune.Checkpoint.from_directory(folder))
-        return metrics | self.scored
-
-ray.init(num_cpus=2)
-population = tune.schedulers.PopulationBasedTraining(
-    time_attr="training_iteration", perturbation_interval=4, hyperparam_mutations=SPACE
-)
-results = module.Tuner(
-    {trainable},
-    param_space={{**SPACE, "seed": 0}},
-    tune_config=tune.TuneConfig(
-        metric="accuracy",
-        mode="max",
-        num_samples=4,
-        scheduler=population,
-        search_alg=tune.search.BasicVariantGenerator(random_state=0),
-    ),
-    run_config=tune.RunConfig(stop={{"training_iteration": 24}}, verbose=0),{validation}
+ray.init(num_cpus=max(4, os.cpu_count() or 1), log_to_driver=False)
+tune.Tuner(
+    train_inline,
+    param_space=SPACE,
+    tune_config=tune_config(16),
+    run_config=tune.RunConfig(name="digits", storage_path=tempfile.mkdtemp(), verbose=0),
 ).fit()
-print("best:", results.get_best_result().metrics["accuracy"])
-print("exploits:", population._num_perturbations)
-print(results.get_dataframe()[["config/lr", "training_iteration"]].to_string(index=False))
 """
+#: When it validates: after each epoch, or only after those at which ASHA decides.
+DEMO_AT = {"epochs": "range(1, EPOCHS + 1)", "rungs": "(1, 3, 9, 27)"}
 
 
 def changed(program: Path, kind: str) -> str:
@@ -165,6 +146,12 @@ def readme(cpus: int) -> tuple[str, str]:
     return inline, ours
 
 
+def demo(at: str) -> tuple[str, str]:
+    """Return the demonstration with inline validation ``at`` these epochs, and unchanged."""
+    ours = DEMO.read_text()
+    return ours.partition("def main()")[0] + DEMO_INLINE.format(at=at), ours
+
+
 def programs(folder: Path) -> dict[str, tuple[Path, Path]]:
     """Return all programs that can run here by their names, inline and with tunekit."""
     found: dict[str, tuple[Path, Path]] = {}
@@ -178,16 +165,8 @@ def programs(folder: Path) -> dict[str, tuple[Path, Path]]:
             START.format(module=module, validation=validation)
             for module, validation in (("ray.tune", ""), ("tunekit", VALIDATION))
         ),
-        "digits-pbt": (
-            PBT_DIGITS.format(module="ray.tune", trainable="Inline", validation=""),
-            PBT_DIGITS.format(
-                module="tunekit",
-                trainable="Perceptron",
-                validation="\n    validation_config=module.ValidationConfig(fn=validate),",
-            ),
-        ),
         **{f"readme-{cpus}-cpus": readme(cpus) for cpus in (1, 4)},
-        **{f"digits-{at}": (DIGITS_INLINE.format(at=at), DIGITS) for at in ("epochs", "rungs")},
+        **{f"digits-{at}": demo(when) for at, when in DEMO_AT.items()},
     }
     if both := found.get("pytorch"):
         for kind in ("fifo", "pbt", "gpu"):

@@ -20,6 +20,7 @@ from tests.chromium import Chromium
 
 ROOT = Path(__file__).resolve().parents[1]
 TUNEKIT = (sys.executable, "-m", "tunekit")
+DEMO = (sys.executable, str(ROOT / "notebooks" / "digits.py"))
 #: The number of ended trials at which the page is taken.
 TRIALS, ENDED = 12, 5
 WIDTH, HEIGHT = 1160, 1500
@@ -61,7 +62,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         sweep = Path(folder) / "digits"
         demo = subprocess.Popen(
-            [*TUNEKIT, "demo", "--trials", str(TRIALS), "--storage", folder],
+            [*DEMO, "--trials", str(TRIALS), "--storage", folder],
             stdout=subprocess.DEVNULL,
         )
         try:

@@ -13,8 +13,8 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
+from notebooks import digits
 from tests import forked_workers
-from tunekit.demo import digits
 
 
 def main(storage: str, trials: int, epochs: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,14 +55,16 @@ def code_of(page: str) -> str:
     return "\n\n".join(re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S))
 
 
-def run_as_a_program(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def run_as_a_program(
+    code: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str
+) -> str:
     """Run a program as a user does, and return what it prints."""
     monkeypatch.setenv("HOME", str(folder))
     program = folder / "program.py"
     program.write_text(code)
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": "local"}
     done = subprocess.run(
-        [sys.executable, str(program)],
+        [sys.executable, str(program), *options],
         capture_output=True,
         text=True,
         timeout=600,
@@ -86,6 +89,19 @@ def test_the_quickstart_runs_and_its_commands_show_the_sweep(tmp_path, monkeypat
 
 
 @pytest.mark.ray
+def test_the_demonstration_names_its_best_checkpoint_and_commands_that_work(tmp_path, monkeypatch):
+    code = (ROOT / "notebooks/digits.py").read_text()
+    printed = run_as_a_program(code, tmp_path, monkeypatch, "--trials", "2")
+    validated, tested = map(float, re.findall(r"(\d+\.\d+)% on the", printed))
+    assert 10 < validated <= 100 and 10 < tested <= 100
+    shown = re.findall(r"^  tunekit (.*)$", printed, re.M)
+    assert [command.split()[0] for command in shown] == ["status", "best", "report"]
+    for command in shown[:2]:
+        said = CliRunner().invoke(commands.tunekit, command.split())
+        assert said.exit_code == 0, said.output
+
+
+@pytest.mark.ray
 @pytest.mark.at_night
 def test_the_program_with_a_trainer_stops_trials_and_keeps_checkpoints(tmp_path, monkeypatch):
     code = code_of("docs/torchtrainer.md")
@@ -99,7 +115,6 @@ def test_the_program_with_a_trainer_stops_trials_and_keeps_checkpoints(tmp_path,
 #: Fewer and shorter trials tell as well whether the cells still run; at night they are as printed.
 SMALLER = (
     ("num_samples=8", "num_samples=3"),
-    ("num_samples=9", "num_samples=4"),
     ("trainer(workers=2, epochs=9)", "trainer(workers=2, epochs=3)"),
     ("trainer(workers=2, epochs=10)", "trainer(workers=2, epochs=4)"),
     ("num_samples=6,\n        scheduler=ASHA", "num_samples=3,\n        scheduler=ASHA"),
@@ -134,6 +149,7 @@ def test_notebooks_run(path, tmp_path, monkeypatch):
     notebook = nbformat.read(path, as_version=4)
     if SCHEDULES == 1:
         smaller(notebook)
+    shutil.copy(ROOT / "notebooks" / "digits.py", tmp_path)
     notebook.cells.insert(0, nbformat.v4.new_code_cell(FORKED))
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=str(tmp_path))
     printed = nbformat.read(path, as_version=4)

@@ -14,12 +14,12 @@ import pytest
 from ray import tune
 
 import tunekit
+from notebooks import digits
 from tests.integration.runs import counting, validate
 from tests.integration.s3 import S3Server
 from tests.invariants import check_journal
 from tests.journals import read
 from tunekit.core.events import event_of
-from tunekit.demo import digits
 from tunekit.journal.journal import events_in
 
 pytestmark = pytest.mark.ray

@@ -517,52 +517,20 @@ def test_the_guide_knows_all_commands_and_exit_codes():
     assert re.findall(r"^\| (\d) \|", page, re.M) == ["0", "1", "2", "3"]
 
 
-@pytest.mark.parametrize("module", ["tunekit", "tunekit.demo"])
-def test_modules_can_be_run(module):
+def test_the_package_can_be_run():
     done = subprocess.run(
-        [sys.executable, "-m", module, "--help"],
+        [sys.executable, "-m", "tunekit", "--help"],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0 and f"Usage: {'python -m ' * ('demo' in module)}{module}" in (
-        done.stdout
-    )
+    assert done.returncode == 0 and "Usage: tunekit" in done.stdout
 
 
 def test_the_version(capsys):
     with pytest.raises(SystemExit, match="0"):
         commands.main(["--version"])
     assert capsys.readouterr().out == f"tunekit, version {tunekit.__version__}\n"
-
-
-def test_the_demo_takes_its_options(monkeypatch, tmp_path):
-    from tunekit.demo import sweep as demo_sweep
-
-    called: list[dict[str, Any]] = []
-    monkeypatch.setattr(demo_sweep, "run", lambda **options: called.append(options))
-    monkeypatch.chdir(tmp_path)
-    assert tunekit_("demo").exit_code == 0
-    assert (
-        tunekit_("demo", "--trials", 2, "--storage", "here", "--report", "--inline").exit_code == 0
-    )
-    assert called[0] == {
-        "trials": 16,
-        "on_pending": "auto",
-        "seed": 0,
-        "verbose": 1,
-        "storage": None,
-        "report": False,
-        "inline": False,
-    }
-    assert called[1] == {
-        **called[0],
-        "trials": 2,
-        "storage": str(tmp_path / "here"),
-        "report": True,
-        "inline": True,
-    }
-    assert tunekit_("demo", "--trials", 0).exit_code == 2
 
 
 def test_the_summary_has_how_late_scores_were_and_what_was_trained_past_a_stop(tmp_path):

@@ -38,7 +38,6 @@ FLOORS = [
     {"making_room"},
     {"board", "tuner"},
     {"__init__"},
-    {"demo"},
     {"cli"},
     {"__main__"},
 ]

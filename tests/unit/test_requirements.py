@@ -155,7 +155,7 @@ def test_what_is_beside_the_package_has_an_extra_that_brings_its_imports(folder,
     may_lack = {"lightning", "transformers", "lightgbm", "gymnasium", "mlflow", "syne_tune"}
     may_lack |= {"no_such_package", "broken_package"}
     paths = sorted([*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.ipynb")])
-    own = {"tunekit", "tests", *(path.stem for path in paths)}
+    own = {"tunekit", "tests", "notebooks", *(path.stem for path in paths)}
     brought = PLAIN | brought_by(name)
     for path in paths:
         for one in imported(path, own | may_lack):
@@ -211,7 +211,7 @@ def test_another_error_of_a_package_is_its_own(tmp_path, monkeypatch):
 # Prints, as one line of JSON, what comes of each door in a Python that finds only what a plain
 # install brings.
 PLAINLY = """
-import json, logging, sys, runpy
+import json, logging, sys
 sys.meta_path.insert(0, type("Blocked", (), {"find_spec": staticmethod(
     lambda name, path=None, target=None: blocked(name))}))
 
@@ -227,20 +227,9 @@ def told(*arguments):
     result = CliRunner().invoke(commands.tunekit, arguments)
     return [result.exit_code, result.output, repr(result.exception)]
 
-def as_module(name):
-    sys.argv = [name]
-    try:
-        runpy.run_module(name, run_name="__main__", alter_sys=True)
-    except Exception as error:
-        return [None, repr(error)]
-    except SystemExit as error:
-        return [error.code if isinstance(error.code, int) else 1, str(error.code)]
-
 print(json.dumps({
-    "demo": told("demo"),
     "report": told("report", FOLDER),
     "serve": told("serve", FOLDER),
-    "module": as_module("tunekit.demo"),
 }))
 """
 
@@ -264,15 +253,9 @@ def plainly(tmp_path_factory):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("command", ["demo", "report", "serve"])
+@pytest.mark.parametrize("command", ["report", "serve"])
 def test_a_command_says_which_extra_it_needs(plainly, command):
     code, output, error = plainly[command]
     assert code == 1, error
     assert output.startswith("Error: ")
     assert f"pip install 'ray-tunekit[{command}]'" in output
-
-
-def test_the_demo_run_as_a_module_says_which_extra_it_needs(plainly):
-    code, output = plainly["module"]
-    assert code == 1
-    assert "pip install 'ray-tunekit[demo]'" in output

@@ -29,7 +29,6 @@ from tunekit.cli.trainables import lasting, trainable_at
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.values import number as as_number
 from tunekit.core.words import number, printable
-from tunekit.demo.command import demo
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.following.follow import follow
 from tunekit.following.kept import ALL
@@ -103,8 +102,7 @@ def tunekit() -> None:
     validate start Ray, and only resume, stop, pause, continue and add change the course of a sweep.
 
     \b
-    A first sweep and its results:
-      tunekit demo --trials 6 --storage ~/sweeps
+    Examples:
       tunekit status ~/sweeps/digits
       tunekit report ~/sweeps/digits --open
 
@@ -117,9 +115,6 @@ def tunekit() -> None:
       2  wrong usage, such as a PATH that is not a sweep with validation
       3  nothing to show yet: no validated score (best)
     """
-
-
-tunekit.add_command(demo)
 
 
 @tunekit.command("list", short_help="List the sweeps in a folder, newest first.")

@@ -1,30 +1,29 @@
-"""A small convolutional network for scikit-learn's handwritten digits.
+"""Tune a small network for scikit-learn's handwritten digits with ASHA, and print the results.
 
-The trainable and the validation function are written as in a user's own program.
+scripts/demo runs it: about a minute. The trainable and the validation function are written as in a
+user's own program; the notebooks import them.
 """
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
+import shlex
+import tempfile
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import ray
+import torch
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import Tensor, nn
 
 import tunekit
-from tunekit.extras import extra
-
-with extra("demo"):
-    import torch
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-    from torch import Tensor, nn
-
 
 #: The search space.
 SPACE = {
@@ -38,38 +37,9 @@ SPACE = {
 #: The maximum number of epochs of a trial.
 EPOCHS = 27
 
-#: The number of images in :func:`validate_in_batches`: 600, each as it is and moved in eight ways.
-EXAMPLES = 5_400
-
 STATE = "state.pt"
 
 
-def start_ray() -> None:
-    """Start a new Ray instance for the sweep, with at least four logical CPUs.
-
-    A running instance is not used, because it may have fewer.
-    """
-    ray.init(
-        address="local",
-        num_cpus=max(4, os.cpu_count() or 1),
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
-
-
-def tune_config(trials: int, seed: int) -> tune.TuneConfig:
-    """Return the settings that sample and stop trials."""
-    return tune.TuneConfig(
-        metric="accuracy",
-        mode="max",
-        num_samples=trials,
-        scheduler=ASHAScheduler(max_t=EPOCHS, grace_period=1, reduction_factor=3),
-        search_alg=tune.search.BasicVariantGenerator(random_state=seed),
-    )
-
-
-@lru_cache
 def split(part: str) -> tuple[Tensor, Tensor]:
     """Return the images (n x 1 x 8 x 8, from 0 to 1) and the labels of a part of the digits.
 
@@ -78,8 +48,8 @@ def split(part: str) -> tuple[Tensor, Tensor]:
     images, labels = load_digits(return_X_y=True)
     images = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
     labels = torch.tensor(labels)
-    order = range(len(labels))
-    train, rest = train_test_split(order, train_size=600, stratify=labels, random_state=0)
+    every = range(len(labels))
+    train, rest = train_test_split(every, train_size=600, stratify=labels, random_state=0)
     validation, test = train_test_split(rest, train_size=600, stratify=labels[rest], random_state=0)
     index = {"train": train, "validation": validation, "test": test}[part]
     return images[index], labels[index]
@@ -89,15 +59,9 @@ def build(config: dict[str, Any]) -> nn.Module:
     """Return the network of a configuration: two convolutions and a linear layer."""
     width = config["width"]
     return nn.Sequential(
-        nn.Conv2d(1, width, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(width, 2 * width, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Dropout(config["dropout"]),
-        nn.Linear(2 * width * 4, 10),
+        *(nn.Conv2d(1, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(width, 2 * width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Dropout(config["dropout"]), nn.Linear(8 * width, 10)),
     )
 
 
@@ -165,35 +129,21 @@ def validate(checkpoint: tune.Checkpoint, *, part: str = "validation") -> dict[s
     Each image is used as it is and moved by one pixel in each of eight directions: ``accuracy`` is
     for the images as they are, ``shifted_accuracy`` for all nine.
     """
-    return scores_of(_load(checkpoint), part)
-
-
-def scores_of(model: nn.Module, part: str = "validation") -> dict[str, float]:
-    """Return the scores of a network, as :func:`validate` does."""
-    model.eval()
-    images, labels = split(part)
-    right = []
-    with torch.no_grad():
-        logits = model(images)
-        loss = nn.functional.cross_entropy(logits, labels).item()
-        for moved in shifts(images):
-            right.append((model(moved).argmax(1) == labels).float().mean().item())
-    plain = (logits.argmax(1) == labels).float().mean().item()
-    return {
-        "accuracy": plain,
-        "shifted_accuracy": sum(right) / len(right),
-        "validation_loss": loss,
-    }
-
-
-def _load(checkpoint: tune.Checkpoint) -> nn.Module:
-    """Return the network of a checkpoint."""
     torch.set_num_threads(1)
     with checkpoint.as_directory() as folder:
         state = torch.load(Path(folder, STATE), weights_only=True)
     model = build(state["config"])
     model.load_state_dict(state["model"])
-    return model.eval()
+    model.eval()
+    images, labels = split(part)
+    with torch.no_grad():
+        logits = [model(moved) for moved in shifts(images)]
+    right = [(one.argmax(1) == labels).float().mean().item() for one in logits]
+    return {
+        "accuracy": right[4],  # the unmoved ones
+        "shifted_accuracy": sum(right) / len(right),
+        "validation_loss": nn.functional.cross_entropy(logits[4], labels).item(),
+    }
 
 
 def accuracy_of(checkpoint: tune.Checkpoint) -> float:
@@ -207,3 +157,52 @@ def shifts(images: Tensor) -> Iterator[Tensor]:
     for down in range(3):
         for right in range(3):
             yield padded[:, :, down : down + 8, right : right + 8]
+
+
+def tune_config(trials: int) -> tune.TuneConfig:
+    """Return the settings that sample and stop trials."""
+    return tune.TuneConfig(
+        metric="accuracy",
+        mode="max",
+        num_samples=trials,
+        scheduler=ASHAScheduler(max_t=EPOCHS, grace_period=1, reduction_factor=3),
+        search_alg=tune.search.BasicVariantGenerator(random_state=0),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--trials", type=int, default=16)
+    parser.add_argument("--storage", help="where the results go; by default a temporary folder")
+    asked = parser.parse_args()
+    print("Starting Ray. Training begins in about ten seconds.", flush=True)
+    ray.init(  # a new one, because one that runs may have fewer CPUs
+        address="local",
+        num_cpus=max(4, os.cpu_count() or 1),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+    results = tunekit.Tuner(
+        train_digits,
+        param_space=SPACE,
+        tune_config=tune_config(asked.trials),
+        run_config=tune.RunConfig(
+            name="digits",
+            storage_path=os.path.abspath(asked.storage or tempfile.mkdtemp(prefix="tunekit-demo-")),
+        ),
+        validation_config=tunekit.ValidationConfig(fn=validate),
+    ).fit()
+    best = tunekit.load(results.experiment_path).best()
+    tested = accuracy_of(best.checkpoint) if best.checkpoint else float("nan")
+    print(
+        f"\nThe best checkpoint is that of trial {best.trial_id} at epoch {best.iteration}: its "
+        f"accuracy is {best.score:.2%} on the validation images, {tested:.2%} on the test images."
+    )
+    where = shlex.quote(results.experiment_path)
+    commands = [f"tunekit {command} {where}" for command in ("status", "best", "report --open")]
+    print("\nNext:", *commands, sep="\n  ")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""A sweep on real data that runs in minutes: ``python -m tunekit.demo``."""
