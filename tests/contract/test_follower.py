@@ -126,7 +126,7 @@ def test_what_is_validated_later_is_shown(tmp_path, executors):  # noqa: F811
     clock = FakeClock()
     follower = Follower(pyarrow.fs.LocalFileSystem(), str(home), clock=clock)
     follower.poll()
-    tunekit.load(home).validate(robust, "all")
+    tunekit.load(home).validate(robust)
     clock.sleep(3600)
     assert follower.poll()
     assert "robust/accuracy" in follower.sweep.reports

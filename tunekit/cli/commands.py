@@ -31,7 +31,6 @@ from tunekit.core.values import number as as_number
 from tunekit.core.words import number, printable
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.following.follow import follow
-from tunekit.following.kept import ALL
 from tunekit.journal.lock import TAKE_OVER
 from tunekit.journal.stop_requests import ask_to_stop
 from tunekit.log import shown
@@ -232,10 +231,10 @@ _fn = partial(click.option, "--fn", "where", metavar="WHERE")
 )
 @_option(
     "--checkpoints",
-    metavar="WHICH",
-    default="10",
-    help="n: the best checkpoint of each of the n best trials; comma-separated trial IDs: all "
-    "checkpoints of these trials; all: every checkpoint.",
+    metavar="N",
+    type=int,
+    default=10,
+    help="The best checkpoint of each of the N best trials.",
 )
 @click.option("--name", help="Prefix of the new metrics' names; by default the function's name.")
 @click.option("--replace", is_flag=True, help="Replace scores of another version under that name.")
@@ -259,7 +258,7 @@ _fn = partial(click.option, "--fn", "where", metavar="WHERE")
 def validate(
     path: str,
     where: str,
-    checkpoints: str,
+    checkpoints: int,
     name: str | None,
     replace: bool,
     as_json: bool,
@@ -268,7 +267,7 @@ def validate(
     mode: str | None,
     **following: Any,
 ) -> None:
-    """Validate checkpoints of a sweep with another function, in addition to the sweep's own.
+    """Validate the best checkpoints of a sweep with another function, beside the sweep's own.
 
     The sweep may have ended, have been killed, or be running. status, best and report show the new
     metrics as NAME/metric. After Ctrl-C, the same command continues, and validates nothing twice
@@ -278,14 +277,13 @@ def validate(
     \b
     Examples:
       tunekit validate ~/ray_results/digits --fn evals.py:robust --checkpoints 5
-      tunekit validate ~/ray_results/digits --fn evals:robust --checkpoints all
       tunekit best ~/ray_results/digits --metric robust/accuracy --mode max
       tunekit validate outputs/ --fn evals.py:generate --follow --until done --json
     """
     fn = trainable_at(where, "--fn")
     given = {option: value for option, value in following.items() if value}
     if follows:
-        if name or replace or checkpoints != "10":
+        if name or replace or checkpoints != 10:
             raise click.UsageError("--checkpoints, --name and --replace do not work with --follow.")
         _follow(path, fn, as_json, metric=metric, mode=mode, **given)
         return
@@ -293,11 +291,9 @@ def validate(
         raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} needs --follow.")
     sweep = load(path, metric=metric, mode=mode)
     name = name or where.rpartition(":")[2].rpartition(".")[2]
-    ids = ALL if checkpoints == ALL else checkpoints.split(",")
-    which = int(checkpoints) if checkpoints.isdigit() else ids
     own: dict[str, Any] = {"name": name, "replace": replace}
     with _on_ray(as_json):
-        sweep = sweep.validate(fn, which, **own)
+        sweep = sweep.validate(fn, checkpoints, **own)
     _print_scores(sweep, name, path, as_json)
 
 

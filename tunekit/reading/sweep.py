@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import posixpath
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -384,12 +384,12 @@ class Sweep:
     def validate(
         self,
         validation: ValidationConfig | ValidationFunction,
-        checkpoints: int | str | Collection[str] = 10,
+        checkpoints: int = 10,
         *,
         name: str | None = None,
         replace: bool = False,
     ) -> Sweep:
-        """Validate checkpoints of the sweep with another function; return the sweep, read again.
+        """Validate the best checkpoints with another function; return the sweep, read again.
 
         The new metrics are shown next to the sweep's own, in the row of their checkpoint:
         ``best("robust/accuracy", "max")`` ranks by one of them. The sweep's decisions do not
@@ -404,9 +404,8 @@ class Sweep:
             validation: A validation function, called as ``fn(checkpoint)``, or a
                 :class:`~tunekit.ValidationConfig` with its arguments, resources, time limit and
                 number of retries. Settings that concern training have no effect.
-            checkpoints: The checkpoints to validate. A number n: the best kept checkpoint of each
-                of the n best trials. Trial IDs: all kept checkpoints of these trials. ``"all"``:
-                all kept checkpoints. Checkpoints that no longer exist are reported.
+            checkpoints: A number n: the best kept checkpoint of each of the n best trials is
+                validated. Better ones that no longer exist are reported.
             name: The prefix of the metrics' names: ``"robust"`` makes ``accuracy``
                 ``robust/accuracy``. By default, the name of the function.
             replace: Whether to hide the earlier scores under this name: of another function, or of
@@ -431,8 +430,7 @@ class Sweep:
         if not isinstance(config, ValidationConfig):
             config = ValidationConfig(config)
         newest = _reread(self)
-        swept = _swept(newest, ranked_checkpoints(newest))
-        validate_kept(swept, config, checkpoints, name=name, replace=replace)
+        validate_kept(_swept(newest), config, checkpoints, name=name, replace=replace)
         return _reread(self)
 
     def to_optuna(
@@ -801,7 +799,7 @@ def _reread(sweep: Sweep) -> Sweep:
     return load(*where, metric=sweep.metric, mode=sweep.mode)
 
 
-def _swept(sweep: Sweep, ranked: Mapping[str, Sequence[tuple[int, int]]]) -> Swept:
+def _swept(sweep: Sweep) -> Swept:
     """Return the facts about a sweep that a later validation needs."""
     assert sweep.filesystem is not None
     own = set(sweep.timeline.own_names)
@@ -813,23 +811,18 @@ def _swept(sweep: Sweep, ranked: Mapping[str, Sequence[tuple[int, int]]]) -> Swe
         filesystem=sweep.filesystem,
         path=sweep.path,
         began=began_of(sweep.sessions),
-        ranked=ranked,
+        ranked={one.trial_id: _best_first(sweep, one) for one in sweep.ranking()},
         names=own,
         timeline=sweep.timeline,
     )
 
 
-def ranked_checkpoints(sweep: Sweep) -> dict[str, list[tuple[int, int]]]:
-    """Return the (generation, iteration) of each trial's scored checkpoints, best first."""
-    standings = {}
-    for one in sweep.ranking():
-        scored = [] if one.best is None else sweep.timeline.scores(one.trial_id)
-        standings[one.trial_id] = sorted(
-            (standing, score.place)
-            for score in scored
-            if (standing := score.standing(str(sweep.metric), str(sweep.mode))) is not None
-        )
-    return {trial_id: [place for _, place in own] for trial_id, own in standings.items()}
+def _best_first(sweep: Sweep, ranked: Ranked) -> list[ScoredCheckpoint]:
+    """Return a trial's checkpoints that have a score, best first."""
+    scores = [] if ranked.best is None else sweep.timeline.scores(ranked.trial_id)
+    known = [(one.standing(str(sweep.metric), str(sweep.mode)), one) for one in scores]
+    found = [(standing, one.place, one) for standing, one in known if standing is not None]
+    return [one for _, _, one in sorted(found, key=lambda each: each[:2])]
 
 
 @contextmanager
