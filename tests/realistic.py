@@ -7,15 +7,13 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining, TrialScheduler
+from ray.tune.schedulers import ASHAScheduler
 
-import tunekit
 from tests.sweeps import Ran, sweep
 from tunekit.core.validation import Attempt
 
-__all__ = ["SPACE", "asha", "pbt"]
+__all__ = ["SPACE", "asha"]
 
 #: Ten hyperparameters: logarithmic, linear, integers, choices, nested ones, and long names.
 SPACE = {
@@ -101,46 +99,18 @@ def _trained(trial: Any, method: str) -> float:
     return _seconds(trial.trial_id) if method == "train" else 0.5
 
 
-def asha(folder: Path, trials: int = 45, seed: int = 0, **options: Any) -> Ran:
+def asha(folder: Path, trials: int) -> Ran:
     """Successive halving, on eight slots and four for validations."""
-    base = ASHAScheduler(
-        time_attr="training_iteration", max_t=27, grace_period=1, reduction_factor=3
+    return sweep(
+        folder,
+        ASHAScheduler(time_attr="training_iteration", max_t=27, grace_period=1, reduction_factor=3),
+        trainable=Net,
+        trials=trials,
+        param_space=SPACE,
+        validate=_validate,
+        validation_s=_took(25),
+        validation_slots=4,
+        training_s=_trained,
+        slots=8,
+        listening=False,
     )
-    return _run(folder, base, trials, seed, **options)
-
-
-def _run(
-    folder: Path, base: TrialScheduler, trials: int = 45, seed: int = 0, **options: Any
-) -> Ran:
-    known = {
-        "trainable": Net,
-        "trials": trials,
-        "seed": seed,
-        "param_space": SPACE,
-        "validate": _validate,
-        "validation_s": _took(25),
-        "validation_slots": 4,
-        "training_s": _trained,
-        "slots": 8,
-        "listening": False,
-    }
-    return sweep(folder, base, **{**known, **options})
-
-
-def pbt(folder: Path, trials: int = 30, **options: Any) -> Ran:
-    """A population, of which each trial is replaced several times."""
-    random.seed(0)  # PBT draws donors and hyperparameters
-    np.random.seed(0)
-    base = PopulationBasedTraining(
-        time_attr="training_iteration",
-        perturbation_interval=4,
-        hyperparam_mutations={
-            "optimizer": {
-                "learning_rate": tune.loguniform(1e-5, 1e-1),
-                "weight_decay": tune.loguniform(1e-6, 1e-1),
-            },
-            "model": {"dropout": tune.uniform(0.0, 0.5)},
-        },
-    )
-    known = {"policy": tunekit.EveryIterations(2), "slots": trials, "validation_slots": 8}
-    return _run(folder, base, trials, **{**known, **options})

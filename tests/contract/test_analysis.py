@@ -299,39 +299,6 @@ def test_the_curves_of_the_report(both):
     }
 
 
-def test_the_timeline_of_the_report(both):
-    raw, loaded = both
-    bars = values(drawn(render(loaded))["timeline"])
-    began = raw.lines[0]["time"]
-    names = {trial: trial.rsplit("_", 1)[-1] for trial in raw.rows}
-    validating = sorted(
-        (bar["trial"], bar["iteration"], round(bar["begin"], 3), round(bar["end"], 3))
-        for bar in bars
-        if bar["kind"] == "validating"
-    )
-    wanted = sorted(
-        (
-            names[trial],
-            int(iteration),
-            round(line["time"] - line["ran_s"] - began, 3),
-            round(line["time"] - began, 3),
-        )
-        for line in raw.of("ended")
-        for trial, _, iteration, _ in [line["id"].rsplit(":", 3)]
-    )
-    assert [bar[:2] for bar in validating] == [bar[:2] for bar in wanted]
-    for bar, other in zip(validating, wanted, strict=True):
-        assert bar[2:] == pytest.approx(other[2:], abs=0.06)  # a step of the sweep's clock
-    waiting = sorted(
-        (bar["trial"], round(bar["end"] - bar["begin"], 3))
-        for bar in bars
-        if bar["kind"] == "waiting for a score"
-    )
-    assert waiting == sorted(
-        (names[line["trial_id"]], round(line["seconds"], 3)) for line in raw.of("waited")
-    )
-
-
 def test_the_rungs_of_the_report(tmp_path):
     raw = Raw(asha(tmp_path))
     points = values(drawn(render(tunekit.load(raw.home)))["rungs"])

@@ -8,7 +8,7 @@ import io
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,12 +149,8 @@ def look(tab: Tab, page: Path, width: int, script: str = LOOK) -> dict[str, Any]
     return found
 
 
-def few(make: Callable[..., Ran], trials: int) -> Callable[[Path], Ran]:
-    return lambda folder: make(folder, trials)
-
-
-#: As users have them: with many trials and hyperparameters, and long names.
-LARGE = {"asha": few(realistic.asha, 24), "pbt": few(realistic.pbt, 12)}
+#: One as users have them: with many trials and hyperparameters, and long names.
+SWEEPS = {"asha": lambda folder: realistic.asha(folder, 24), "pbt": pbt}
 
 
 @pytest.fixture(scope="module", params=[asha, pbt], ids=["asha", "pbt"])
@@ -185,9 +181,9 @@ def looked_at(tab: Tab, page: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("make", LARGE)
+@pytest.mark.parametrize("make", SWEEPS)
 def test_nothing_overlaps_or_is_cut_or_empty(tab, make, tmp_path):
-    loaded = tunekit.load(LARGE[make](tmp_path).home)
+    loaded = tunekit.load(SWEEPS[make](tmp_path).home)
     seen = looked_at(tab, write_page(loaded, tmp_path / "report.html"))
     assert len(seen["charts"]) >= 4
     axes = {title for chart in seen["charts"].values() for title in chart["titles"]}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import optuna
 import pytest
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 import tunekit
 from tests.contract.test_contract import lags, run
-from tests.schedulers import CASES, every_case, pb2
+from tests.schedulers import every_case, pb2
 from tests.sweeps import LENGTH, index_of, sweep
 from tunekit.cli.best import best_as_text, front_as_text
 from tunekit.cli.status import status_of, text_of
@@ -68,31 +68,6 @@ def test_no_infeasible_score_beats_a_feasible_one(tmp_path, name, on_pending):
     )
 
 
-def test_scores_of_a_metric_that_is_to_be_small_are_made_large(tmp_path):
-    asha = ASHAScheduler(metric="error", mode="min", max_t=9, grace_period=3, reduction_factor=3)
-    limit = tunekit.Constraint("latency_ms <= 10")
-
-    def validate(attempt):
-        return {
-            "error": 1.0 / attempt.request.iteration,
-            "latency_ms": attempt.request.iteration * 4,
-        }
-
-    ran = sweep(
-        tmp_path,
-        asha,
-        trials=3,
-        validate=validate,
-        metric=None,
-        mode=None,
-        settings={"constraints": [limit], "on_pending": "wait"},
-        listening=False,
-    )
-    told_at = dict(asha._brackets[0]._rungs)
-    assert all(-1e300 < score < -1e298 for score in told_at[3].values()), "12 ms at iteration 3"
-    assert ran.trials
-
-
 def test_schedulers_and_searchers_that_fit_a_model_to_scores_are_refused():
     with pytest.raises(tunekit.errors.ConfigError, match="PB2 fits a model"):
         tunekit.Tuner(
@@ -101,10 +76,6 @@ def test_schedulers_and_searchers_that_fit_a_model_to_scores_are_refused():
             tune_config=tune.TuneConfig(metric="accuracy", mode="max", scheduler=pb2(None)),
             validation_config=tunekit.ValidationConfig(lambda c: {}, constraints=LIMITS),
         )
-
-
-def test_every_case_can_be_given_constraints():
-    assert not any("settings" in case.options() for case in CASES.values())
 
 
 # What people see --------------------------------------------------------------------------------

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tests.doubles import FakeExecutor
-from tests.sweeps import LENGTH, Endless, quality, sweep
+from tests.sweeps import LENGTH, Endless, sweep
 from tunekit.core.events import ScoreDelivered, ValidationRequested
 from tunekit.journal.journal import events_in
 
@@ -70,39 +70,6 @@ def test_a_rung_does_not_wait_for_what_only_draws_a_curve(tmp_path):
     for index in range(6):
         assert ran.heard.of(index) == sorted(ran.heard.of(index)), "in order, some left out"
         assert {1, 3} & set(ran.heard.of(index))
-
-
-def test_a_stopping_criterion_on_scores_hears_of_every_one(tmp_path):
-    """Nothing is overtaken then."""
-    seen = []
-    ran = sweep(
-        tmp_path,
-        asha(),
-        on_pending="auto",
-        trials=3,
-        validation_s=lambda attempt: 2.0,
-        settings={"max_in_flight": 1},
-        stop=lambda trial_id, result: seen.append(result.get("accuracy")) or False,
-    )
-    for index in range(3):
-        heard = ran.heard.of(index)
-        assert heard == list(range(1, len(heard) + 1))
-
-
-class Elsewhere(FakeExecutor):
-    """Runs nothing in the processes of trials."""
-
-    def __init__(self, *given, **options):
-        super().__init__(*given, **{**options, "in_trials": False})
-
-
-def test_a_score_by_which_nobody_decides_holds_nobody_up(tmp_path):
-    """With FIFO, trials train on whatever is pending elsewhere."""
-    options = {"settings": {"max_in_flight": None}, "executor_class": Elsewhere}
-    ran = run(tmp_path, base=FIFOScheduler(), trials=2, **options)
-    assert ran.validation.timing()["trials_waited_s"] == 0
-    assert all(len(scores) == LENGTH for scores in ran.validated().values())
-    assert ran.validated()[0][3] == quality(0, 3)
 
 
 class Seldom(FakeExecutor):

@@ -196,16 +196,6 @@ def test_the_end_says_what_it_waits_for_soon_and_then_every_ten_seconds(tmp_path
     assert lines[-1][1].endswith(f"1 validation: validate {second}@9 (running 27 s, at most 60 s)")
 
 
-def test_the_table_goes_on_while_the_end_waits(tmp_path, capsys):
-    drained(tmp_path, (terminal(),))
-    printed = capsys.readouterr().out
-    waiting = [part for part in printed.split("Trial status: ") if part.startswith("2 TERMINATED")]
-    assert len(waiting) > 60
-    assert "Validations: 1 running, 1 waiting\nAll trials have ended" in waiting[1]
-    assert "Validations: 1 validated, 1 running\nAll trials have ended" in waiting[-1]
-    assert table(waiting[-1])[1][0][3:5] == [f"{quality(0, 9):.6g}", "9"]
-
-
 def test_a_silent_sweep_prints_nothing_and_logs_no_more_than_every_ten_seconds(
     tmp_path, capsys, caplog
 ):

@@ -192,16 +192,6 @@ def test_a_panel_has_what_loads_each_checkpoint(tmp_path):
     assert row.startswith(' class="winner"')
 
 
-def test_a_panel_of_a_long_trial_has_the_newest_and_the_best(home):
-    journal = session(home)
-    trial(journal, "a", 0.99)
-    for n in range(2, 400):
-        score(journal, "a", n, n / 1000)
-    text = render_panels(Findings(tunekit.load(home)), {})["a"]
-    shown = [int(n) for n in re.findall(r"<tr[^>]*><td>(\d+)</td>", text)]
-    assert shown == [*range(399, 199, -1), 1] and "198 others are left out" in text
-
-
 # The list of sweeps ----------------------------------------------------------------------------
 
 

@@ -84,17 +84,6 @@ def test_asha_over_trainers_ranks_by_validated_accuracy(ray_cluster, tmp_path):
     assert sum(map(len, pids)) == len(set.union(*pids)), "no trial took over another's workers"
 
 
-def test_twenty_trials_stopped_early_leave_nothing_behind(ray_cluster, tmp_path):
-    results, _ = fit(
-        trainer(tmp_path, length=100, cpus=2),
-        tmp_path,
-        tune_config=tune.TuneConfig(num_samples=20),
-        stop={"training_iteration": 2},
-    )
-    assert not results.errors
-    assert [r.metrics["training_iteration"] for r in results] == [2] * 20
-
-
 def test_clones_take_up_what_was_scored_on_all_ranks(ray_cluster, tmp_path):
     versions = Versions(noise=5.0)
     results, validation = fit(

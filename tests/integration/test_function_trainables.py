@@ -107,23 +107,6 @@ def validate_steps(checkpoint, *, divide_by=10):
         return {"accuracy": json.loads(Path(folder, "state.json").read_text())["steps"] / divide_by}
 
 
-def test_policies_ask_functions(tmp_path):
-    policy = tunekit.EveryIterations(4)
-    results = fit(counting, tmp_path, param_space={"length": 8}, checkpoint_policy=policy)
-    assert iterations_of_checkpoints(results[0]) == [4, 8]
-
-
-def test_a_plain_tuner_takes_a_checkpointable_function(tmp_path):
-    results = tune.Tuner(
-        tunekit.checkpointable(counting),
-        param_space={"length": 4},
-        run_config=tune.RunConfig(
-            storage_path=str(tmp_path), callbacks=[tunekit.EveryIterations(2)], verbose=0
-        ),
-    ).fit()
-    assert iterations_of_checkpoints(results[0]) == [2, 4]
-
-
 def test_a_plain_function_that_wants_to_save_is_told_what_it_needs(tmp_path):
     results = tune.Tuner(
         counting,

@@ -161,17 +161,6 @@ def test_failures_have_their_reasons(tmp_path):
     assert set(re.findall(r"^ +\d  .* (\w+)$", result.stdout, re.M)) == {"4", "None"}
 
 
-def test_nothing_is_said_to_run_in_a_sweep_that_was_killed(tmp_path):
-    def statuses(path: Path) -> tuple[str, set[str]]:
-        text = tunekit_("status", path).stdout
-        [trials] = re.findall(r"^trials +(.*)$", text, re.M)
-        return trials, set(re.findall(r"^ +\d*  \w+_\d+  (\w+)", text, re.M))
-
-    assert statuses(killed(tmp_path / "killed", 60, validation_slots=1)) == ("8 killed", {"killed"})
-    trials, told = statuses(running(tmp_path / "running", 60))
-    assert trials.startswith("8 running") and told == {"running"}
-
-
 @pytest.mark.parametrize("width", [80, 100, 120, 160])
 def test_status_is_as_wide_as_the_terminal(tmp_path, monkeypatch, width):
     names = [f"a_rather_long_name_{n}" for n in range(6)]
@@ -222,13 +211,6 @@ def test_nobody_watches_a_sweep_that_was_killed(tmp_path):
     result = tunekit_("status", killed(tmp_path, 60), "--watch", 5)
     assert result.exit_code == 0 and result.stdout.startswith("sweep  killed")
     assert "To continue it: tunekit resume PATH" in result.stdout
-
-
-def test_a_sweep_without_a_lock_may_run_or_not(tmp_path):
-    path = killed(tmp_path, 60)
-    (path / LOCK).unlink()
-    result = tunekit_("status", path)
-    assert result.stdout.startswith("sweep  open") and "is running or was killed" in result.stdout
 
 
 # best ------------------------------------------------------------------------------------------

@@ -47,14 +47,6 @@ def test_what_is_read_is_what_tensorboardx_would_have_written(tmp_path):
     assert ours == read(tmp_path / "theirs")
 
 
-def test_a_video_is_an_animated_image(tmp_path):
-    pytest.importorskip("moviepy")
-    file = EventFile(tmp_path)
-    file.add_video("video", RANDOM.random((1, 2, 3, 8, 8)), global_step=1, fps=20)
-    file.close()
-    assert list(read(tmp_path)) == ["images video"]
-
-
 def test_what_was_flushed_is_there_though_the_file_is_open(tmp_path):
     file = EventFile(tmp_path)
     file.add_scalar("accuracy", 0.9, global_step=1)

@@ -106,18 +106,6 @@ def test_no_value_in_a_message_moves_the_cursor_or_looks_like_a_message(alone, c
     assert others == ["  2026 tunekit INFO: b failed.", "  trace"]
 
 
-def test_an_applications_own_level_is_kept(alone, monkeypatch, capsys):
-    log = alone()
-    monkeypatch.setattr(log, "level", logging.ERROR)
-    log.manager._clear_cache()
-    with shown():
-        logging.getLogger("tunekit.x").warning("not wanted")
-        logging.getLogger("tunekit.x").error("wanted")
-    assert log.level == logging.ERROR
-    log.manager._clear_cache()
-    assert capsys.readouterr().err.splitlines()[0].endswith("ERROR: wanted")
-
-
 def test_fit_and_restore_show_messages(alone, monkeypatch, capsys, tmp_path):
     def say(*args, **options):
         logging.getLogger("tunekit.x").info("running")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,21 +89,3 @@ def test_the_rules_are_those_of_flat_dicts(report, validated):
     moved = {n: v for n, v in flatten(report).items() if n in own}
     assert hidden.get("reported", {}) == moved
     assert {k: v for k, v in hidden.items() if k != "reported"} == without(report, own)
-
-
-def test_laying_many_groups_of_metrics_over_a_report_takes_work_in_proportion():
-    def work(groups):
-        one = {f"group {n}": {"loss": 1.0, "n": 2} for n in range(groups)}
-        calls = [0]
-
-        def count(frame, event, argument):
-            calls[0] += 1
-
-        sys.setprofile(count)
-        try:
-            merge(one, one)
-        finally:
-            sys.setprofile(None)
-        return calls[0]
-
-    assert work(400) < 5 * work(100)

@@ -5,7 +5,6 @@ import os
 import threading
 
 import pyarrow.fs
-import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from tunekit.journal.storage import LocalFolder, RemoteFolder, folder_at
@@ -60,26 +59,6 @@ def test_half_of_a_line_that_cannot_be_cut_stays_the_last_of_its_file(tmp_path, 
         b"one\ntw",
         b"two\nthree\n",
     ]
-
-
-def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
-    folder = LocalFolder(tmp_path)
-    folder.put("state/a.zip", b"old")
-    replaced = os.replace
-
-    def fails(*args):
-        raise OSError(errno.EIO, "I/O error")
-
-    monkeypatch.setattr(os, "replace", fails)
-    with pytest.raises(OSError, match="I/O"):
-        folder.put("state/a.zip", b"new")
-    assert folder.read("state/a.zip") == b"old" and folder.names("state") == ["a.zip"]
-    monkeypatch.setattr(os, "replace", replaced)
-    folder.put("state/a.zip", b"new")
-    assert folder.read("state/a.zip") == b"new"
-    folder.remove("state/a.zip")
-    folder.remove("state/a.zip")
-    assert folder.names("state") == [] and folder.names("nowhere") == []
 
 
 class Faulty(pyarrow.fs.FSSpecHandler):

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 
 import pyarrow.fs
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 import tunekit
 from tests.doubles import FakeClock
@@ -156,19 +155,6 @@ def test_a_sweep_in_such_a_storage_is_warned_of_at_its_start_and_written(caplog)
     ledger.append(Chosen(trial_id="a", runs=False))
     ledger.close()
     assert [one["trial_id"] for one in read("tmp/sweep", store.filesystem)] == ["a"]
-
-
-def test_a_filesystem_of_fsspecs(tmp_path):
-    filesystem = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(MemoryFileSystem()))
-    root = f"/{tmp_path.name}"
-    for numbers in ([2, 3], [5]):
-        folder = folder_at(filesystem, root)
-        for line in [head(*journal._end_of(folder, "journal")), *map(event, numbers)]:
-            folder.append("journal", line)
-            assert folder.settle(10)
-        folder.close()
-    assert [one["n"] for one in read(root, filesystem)] == [2, 3, 5]
-    assert folder.names("journal") == ["000001.jsonl", "000002.jsonl"]
 
 
 # What a lost machine may cost --------------------------------------------------------------------

@@ -163,15 +163,6 @@ def test_dropping_a_trial_ends_everything_of_it_and_nothing_else():
     assert pool.drop("unknown", "", now=0.0) == ([], [])
 
 
-def test_counts():
-    pool = filled(*(request("a", i) for i in range(1, 6)), max_in_flight=3)
-    pool.start(0, now=0.0)
-    pool.began("a:0:1:1#1", now=0.0)
-    pool.began("a:0:1:1#1", now=0.0)  # said twice
-    assert (pool.waiting, pool.starting, pool.running, pool.idle) == (2, 2, 1, False)
-    assert names(pool.in_flight()) == ["a:0:1:1#1", "a:0:2:1#1", "a:0:3:1#1"]
-
-
 def decoration(trial: str, iteration: int) -> Request:
     return request(trial, iteration, used=False)
 
