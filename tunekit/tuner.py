@@ -333,8 +333,9 @@ class Tuner(tune.Tuner):
         with ExitStack() as around:
             if folder.names(SERIES):
                 lock = DriverLock(*storage_at(path, storage_filesystem))
+                around.callback(lock.release)
                 try:
-                    around.enter_context(lock.held())
+                    lock.claim()
                 except OSError as error:
                     raise cannot_write(path, str(error)) from error
             found = _found_in(folder, path)

@@ -228,9 +228,12 @@ class Recorder:
             self._folder.abandon()
             self._lost.append(error)
 
-        with self._lock.held():
+        try:
+            self._lock.claim()
             self._lock.keep(give_way)
             yield
+        finally:
+            self._lock.release()
 
     def check(self) -> None:
         """Raise if another process has taken over."""
