@@ -55,10 +55,9 @@ def parameter_of(name: str, domain: Any) -> Parameter | None:
 
     Example:
         >>> from ray import tune
-        >>> print(parameter_of("lr", tune.loguniform(1e-4, 0.1)), parameter_of("n", 3))
-        0.0001 to 0.1 (log) None
-        >>> print(parameter_of("n", tune.randint(0, 10)))
-        0 to 9
+        >>> found = parameter_of("n", tune.randint(0, 10))
+        >>> (found.low, found.high), parameter_of("n", 3)
+        ((0, 9), None)
     """
     if isinstance(domain, Categorical):
         return Parameter(name, CHOICE, choices=tuple(domain.categories))

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunekit.core.values import text
-from tunekit.core.words import setting
 
 FLOAT, INT, CHOICE = "float", "int", "choice"
 
@@ -35,10 +34,10 @@ class Parameter:
         choices: Its values, if ``kind`` is ``"choice"``.
 
     Example:
-        >>> print(Parameter("lr", FLOAT, 1e-4, 0.1, log=True))
-        0.0001 to 0.1 (log)
-        >>> print(Parameter("batch", CHOICE, choices=(32, 64)))
-        32, 64
+        >>> Parameter("lr", FLOAT, 1e-4, 0.1, log=True).described
+        {'kind': 'float', 'low': 0.0001, 'high': 0.1, 'log': True}
+        >>> Parameter("batch", CHOICE, choices=(32, 64)).described
+        {'kind': 'choice', 'choices': [32, 64]}
     """
 
     name: str
@@ -47,13 +46,6 @@ class Parameter:
     high: float | None = None
     log: bool = False
     choices: tuple[Any, ...] = ()
-
-    def __str__(self) -> str:
-        if self.kind == CHOICE:
-            return ", ".join(map(setting, self.choices))
-        if self.low == self.high:
-            return setting(self.low)
-        return f"{setting(self.low)} to {setting(self.high)}{' (log)' * self.log}"
 
     @property
     def described(self) -> dict[str, Any]:
@@ -105,8 +97,8 @@ def parameters_of(
         >>> configs = [{"lr": 1e-4, "width": 8, "epochs": 9}, {"lr": 0.1, "width": 16, "epochs": 9}]
         >>> space = {"lr": {"kind": "float", "low": 1e-5, "high": 1, "log": True}}
         >>> found = parameters_of(configs, space)
-        >>> {name: str(one) for name, one in found.items()}
-        {'lr': '1e-05 to 1 (log)', 'width': '8 to 16'}
+        >>> {name: (one.low, one.high, one.log) for name, one in found.items()}
+        {'lr': (1e-05, 1, True), 'width': (8, 16, False)}
     """
     names = dict.fromkeys([*space, *(name for config in configs for name in config)])
     found = {}
