@@ -15,7 +15,6 @@ from tests.seeds import SCHEDULES, at_push, mode_at_push
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-os.environ.setdefault("TUNEKIT_CHECK", "1")
 # Tests run on all cores already; threads of each that wait for each other take twice the time.
 for _library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
@@ -25,6 +24,12 @@ settings.register_profile(
     "any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any-machine")
+
+
+def pytest_configure(config):
+    from tests.broken import check_sweeps  # imports Ray, which reads the variables above
+
+    check_sweeps()
 
 
 def pytest_collection_modifyitems(config, items):

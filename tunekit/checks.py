@@ -48,7 +48,7 @@ def check_validation(config: Any, problems: Problems) -> None:
     fix = "Pass ray.train.ValidationTaskConfig(fn_kwargs={...}, timeout_s=...)."
     kind = train.ValidationTaskConfig
     if problems.optional("task_config", config.task_config, kind, fix):
-        kwargs = _check_task_config("task_config", config.task_config, problems)
+        kwargs = _check_task_config(config.task_config, problems)
     if callable_ and is_built(fn) and evaluators is None:
         problems.add(
             f"fn={fn!r} is a class, but evaluators is not set. Pass evaluators=1 to build it "
@@ -108,12 +108,12 @@ def check_where(config: Any, problems: Problems) -> None:
 
 
 def _check_task_config(
-    name: str, config: train.ValidationTaskConfig, problems: Problems
+    config: train.ValidationTaskConfig, problems: Problems
 ) -> Mapping[str, Any] | None:
     if config.timeout_s is not None:
-        problems.seconds(f"{name}.timeout_s", config.timeout_s)
+        problems.seconds("task_config.timeout_s", config.timeout_s)
     if not isinstance(config.fn_kwargs, Mapping):
-        problems.add(f"{name}.fn_kwargs={shown(config.fn_kwargs)} is not a dict. Pass a dict.")
+        problems.add(f"task_config.fn_kwargs={shown(config.fn_kwargs)} is not a dict. Pass a dict.")
         return None
     return config.fn_kwargs
 

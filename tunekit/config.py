@@ -156,20 +156,6 @@ class ValidationConfig(train.ValidationConfig):
         limits = [limit for limit in (self.max_in_flight, self.evaluators) if limit is not None]
         return min(limits, default=None)
 
-    @classmethod
-    def of(cls, config: train.ValidationConfig) -> ValidationConfig:
-        """Return ``config`` as a :class:`ValidationConfig`; a plain one gets the defaults.
-
-        Example:
-            >>> from ray import train
-            >>> plain = train.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
-            >>> ValidationConfig.of(plain).on_pending
-            'auto'
-        """
-        if isinstance(config, cls):
-            return config
-        return cls(config.fn, config.task_config, config.ray_remote_kwargs)
-
 
 def check_config(name: str, config: Any, problems: Problems) -> ValidationConfig | None:
     """Require a :class:`ValidationConfig` or None; a plain one means something else in Ray Train.

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import ray
 
-from tunekit._ray.cluster import cannot_grow
+from tunekit._ray.cluster import cannot_grow, say_what_is_too_much
 from tunekit._ray.tuner import Settings, is_distributed, stand, trial_bundles
 from tunekit.core.problems import Problems
 from tunekit.core.room import total
 from tunekit.core.words import amounts
 from tunekit.driver.callback import ValidationCallback
-from tunekit.validating.too_large import say_what_is_too_much
 
 logger = logging.getLogger(__name__)
 

@@ -51,7 +51,6 @@ from tunekit._ray.tuner import (
     settings_of,
     space_of,
 )
-from tunekit.combinations import wrong_together
 from tunekit.config import ValidationConfig, check_config
 from tunekit.core.advice import how_to_resume
 from tunekit.core.problems import Problems
@@ -67,7 +66,7 @@ from tunekit.distributed import (
     validation_config_of,
 )
 from tunekit.driver.callback import ValidationCallback
-from tunekit.driver.scheduler import ValidatedScheduler, unwrapped
+from tunekit.driver.scheduler import ValidatedScheduler, unwrapped, wrong_together
 from tunekit.errors import RestoreError, SweepNotFoundError, TunekitError
 from tunekit.journal.experiments import no_sweep
 from tunekit.journal.journal import SERIES, Record, record_of

@@ -7,6 +7,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandScheduler
 
 import tunekit
+from tests.broken import broken
 from tests.contract.test_contract import check_contract, run
 from tests.doubles import FakeExecutor
 from tests.schedulers import CASES, every_case, pbt, seed_all, space
@@ -230,7 +231,7 @@ def test_by_default_what_decides_is_validated_or_all_where_nothing_decides(
     assert counts == few.validation.summary()
     assert auto.heard.ends == few.heard.ends
     assert not any(counts[name] for name in ("running", "starting", "queued", "waiting"))
-    assert list(auto.validation.engine.broken()) == []
+    assert list(broken(auto.validation.engine)) == []
 
 
 @pytest.mark.parametrize("lag_s", [0.3, 2.5])

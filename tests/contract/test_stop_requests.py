@@ -34,7 +34,6 @@ SCHEDULERS = ["fifo", "asha", "pbt", "pbt-sync", "hyperband", "promotion"]
 
 @pytest.fixture(autouse=True)
 def checked(monkeypatch):
-    monkeypatch.setenv("TUNEKIT_CHECK", "1")
     monkeypatch.setattr("tunekit.driver.stop_requests._INTERVAL_S", 0.0)
 
 

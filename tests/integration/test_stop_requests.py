@@ -43,12 +43,7 @@ def test_a_stop_outlives_a_kill(tmp_path):
         return subprocess.Popen(
             [sys.executable, "-m", *program],
             cwd=root,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(root),
-                "RAY_ADDRESS": "local",
-                "TUNEKIT_CHECK": "1",
-            },
+            env={**os.environ, "PYTHONPATH": str(root), "RAY_ADDRESS": "local"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,

@@ -111,16 +111,6 @@ def test_an_evaluator_may_run_so_many_validations_as_a_task_of_ray_may():
         ValidationConfig(validate, evaluators=1, ray_remote_kwargs={"max_calls": -1})
 
 
-def test_a_plain_config_gets_the_defaults():
-    task = train.ValidationTaskConfig(fn_kwargs={"batch_size": 8}, timeout_s=5)
-    plain = train.ValidationConfig(validate, task, {"num_cpus": 2})
-    config = ValidationConfig.of(plain)
-    assert (config.fn, config.task_config) == (validate, task)
-    assert config.ray_remote_kwargs == {"num_cpus": 2}
-    assert (config.when, config.max_in_flight, config.on_pending) == ("auto", None, "auto")
-    assert ValidationConfig.of(config) is config
-
-
 def test_a_loop_of_workers_that_yields_is_refused():
     def loop(config):
         yield {"accuracy": 0.5}

@@ -267,7 +267,7 @@ def test_what_tune_has_fetched_of_other_sessions_is_not_copied_back(tmp_path):
         (tmp_path / name).touch()
     tune = Tune()
     tune._storage = SimpleNamespace(experiment_driver_staging_path=str(tmp_path))
-    tune._session_str, tune._stopper = own, None
+    tune._session_str, tune._stopper, tune._fail_fast = own, None, False
     tune._cached_trial_decisions, tune._queued_trial_decisions = {}, {}
     Controller(tune).begin_session()
     left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")]

@@ -27,7 +27,7 @@ FLOORS = [
     {"pickles"},
     {"_ray", "checks", "log"},
     {"policies", "schedulers", "training"},
-    {"combinations", "config"},
+    {"config"},
     {"journal"},
     {"results", "validating"},
     {"distributed", "loggers"},

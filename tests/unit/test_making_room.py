@@ -10,10 +10,10 @@ from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tunekit import making_room
+from tunekit._ray import cluster
 from tunekit._ray.tuner import settings_of
 from tunekit.errors import ConfigError
 from tunekit.making_room import leave_room
-from tunekit.validating import too_large
 
 
 def validate(checkpoint):
@@ -92,7 +92,7 @@ def test_what_cannot_fit_at_all_is_said(on_cluster, caplog):
 def test_what_a_machine_of_its_own_lacks_is_an_error_rather_than_an_endless_wait(
     on_cluster, monkeypatch
 ):
-    monkeypatch.setattr(too_large, "cannot_grow", lambda: True)
+    monkeypatch.setattr(cluster, "cannot_grow", lambda: True)
     with pytest.raises(tunekit.errors.ConfigError, match="no validation can start") as caught:
         on_cluster(4, ray_remote_kwargs={"num_cpus": 1, "num_gpus": 1})
     assert "needs 1 CPU, 1 GPU but this machine has 0 GPU" in str(caught.value)

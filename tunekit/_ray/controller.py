@@ -32,7 +32,7 @@ from tunekit._ray.cluster import ending_groups
 from tunekit._ray.functions import HAS_ASKED, can_be_resumed
 from tunekit._ray.proxies import Change
 from tunekit._ray.stoppers import ValidatedStopper, reads_metrics
-from tunekit.core.room import total
+from tunekit._ray.tuner import has_workers
 from tunekit.core.start_times import USUAL_S
 from tunekit.errors import NotResumedError, StopperError
 
@@ -74,7 +74,8 @@ class Controller:
         self._asked: set[str] = set()
         # The trials that start before all others that wait for resources.
         self._first: set[Trial] = set()
-        # The actors that paused trials keep, to continue in them.
+        # The actors that paused trials with workers keep, to continue in them, until something else
+        # needs the resources: workers take seconds to start again, and no other trial may use them.
         self._kept: dict[Trial, Any] = {}
         # Returns how many trials may have a process at once.
         self._places: Callable[[], int | None] = lambda: None
@@ -117,14 +118,10 @@ class Controller:
         )
 
     @property
-    def out_of_time(self) -> bool:
-        """Return whether a time budget is used up, so that Tune has stopped all trials."""
-        return any(stopper._budget <= 0 for stopper in self._time_budgets())
-
-    @property
     def cuts_short(self) -> bool:
         """Return whether Tune has stopped all trials: no time is left, or one has failed."""
-        return self.out_of_time or bool(self._tune._fail_fast and self._tune._has_errored)
+        out_of_time = any(stopper._budget <= 0 for stopper in self._time_budgets())
+        return out_of_time or bool(self._tune._fail_fast and self._tune._has_errored)
 
     @property
     def to_come(self) -> int:
@@ -145,11 +142,6 @@ class Controller:
             if key not in self._needs:
                 self._needs[key] = known.get(key) or (factory, dict(factory.required_resources))
             yield self._needs[key][1]
-
-    @staticmethod
-    def needs_of(trial: Trial) -> Mapping[str, float]:
-        """Return a trial's total resources."""
-        return total(*trial.placement_group_factory.bundles)
 
     def has_actor(self, trial: Trial) -> bool:
         """Return whether a trial has an actor; the actor ends after the calls already made."""
@@ -262,7 +254,6 @@ class Controller:
         pending: Callable[[], bool],
         places: Callable[[], int | None],
         lacking: Callable[[], bool] = lambda: False,
-        keeps: Callable[[Trial], bool] = lambda trial: False,
     ) -> None:
         """Make Tune take validations into account from now on.
 
@@ -274,8 +265,6 @@ class Controller:
                 cached actors, are released.
             lacking: Returns whether a validation lacks resources that a cached actor may hold,
                 while no trial waits for them.
-            keeps: Returns whether a trial that pauses keeps its actor, to continue in it, until
-                something else needs the resources.
         """
 
         goes_first, left, leaving = self._first, self._left, self.leaving
@@ -349,7 +338,7 @@ class Controller:
                     pausing.discard(trial)
 
             def _maybe_cache_trial_actor(self, trial: Trial) -> bool:
-                if trial not in pausing or self._reuse_actors or not keeps(trial):
+                if trial not in pausing or self._reuse_actors or not has_workers(trial):
                     return bool(super()._maybe_cache_trial_actor(trial))
                 if not has_starting_actor(self, trial):
                     return False
@@ -381,7 +370,7 @@ class Controller:
                     force_all = force_all or lacking()
                 others = any(not has_starting_actor(self, one) for one in self._pending_trials)
                 for trial in list(kept):
-                    if not (force_all or others or trial.is_finished() or not keeps(trial)):
+                    if not (force_all or others or trial.is_finished()):
                         continue
                     actor = kept.pop(trial)
                     actor.set_on_stop(None)  # it is no trial's any more

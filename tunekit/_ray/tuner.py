@@ -29,7 +29,6 @@ class Settings:
     tune_config: tune.TuneConfig
     run_config: tune.RunConfig
     callbacks: list[Any]
-    restored: bool = False
 
 
 def settings_of(tuner: tune.Tuner) -> Settings:
@@ -41,7 +40,6 @@ def settings_of(tuner: tune.Tuner) -> Settings:
         tune_config=internal._tune_config,
         run_config=internal._run_config,
         callbacks=list(internal._run_config.callbacks or []),
-        restored=bool(internal._is_restored),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 from tunekit.core.events import ValidationEnded
 from tunekit.core.retention import Leases, for_validation
@@ -68,14 +67,3 @@ class Backlog:
         """Return a trial's requests that have not ended, including those still to be made."""
         names = self._of_trial.get(trial_id, ())
         return [self.owed.get(name) or self.unfinished[name] for name in names]
-
-    def broken(self) -> Iterator[str]:
-        """Yield broken invariants; see :meth:`tunekit.core.engine.Engine.broken`."""
-        known = {name for names in self._of_trial.values() for name in names}
-        for key in known ^ (self.owed.keys() | self.unfinished.keys()):
-            yield f"{key} is {'not ' if key in known else ''}pending, and its trial differs"
-        for key in self.owed.keys() & self.unfinished.keys():
-            yield f"{key} is both requested and still to be requested"
-        for key, request in (self.owed | self.unfinished).items():
-            if self._leases.held(for_validation(key)) != request.path:
-                yield f"the checkpoint of {key} may be deleted, though it is needed"

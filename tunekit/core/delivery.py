@@ -98,8 +98,6 @@ class Delivery:
         #: Whether every score has to be delivered; if not, unused ones may be overtaken.
         self.all_count = True
         self._lines: dict[str, _Line] = {}
-        # Deliveries that broke the rules, in words.
-        self._broken: list[str] = []
 
     # Events ------------------------------------------------------------------------------------
 
@@ -169,16 +167,8 @@ class Delivery:
         line, (generation, iteration) = self._line(trial_id), place
         if generation != line.generation:
             return
-        if iteration <= line.delivered:
-            self._broken.append(
-                f"the score of trial {trial_id} at {iteration} was delivered twice, or too late"
-            )
         while line.order and line.order[0] <= iteration:
             older = line.order[0]
-            if line.requests[older].used and older not in line.outcomes:
-                self._broken.append(
-                    f"trial {trial_id} is decided on at {iteration}, before its score at {older}"
-                )
             known = counts if older == iteration else None
             self._leave(line, older, self._score(line, trial_id, older), counts=known)
         line.delivered = max(line.delivered, iteration)
@@ -261,18 +251,6 @@ class Delivery:
         if generation != line.generation or iteration not in line.order:
             return None
         return self._score(line, trial_id, iteration)
-
-    def broken(self) -> Iterator[str]:
-        """Yield broken invariants; see :meth:`tunekit.core.engine.Engine.broken`."""
-        yield from self._broken
-        for trial_id, line in self._lines.items():
-            if line.order != sorted(line.requests):
-                yield f"trial {trial_id} waits in the order {line.order} for {set(line.requests)}"
-            if not line.outcomes.keys() <= line.requests.keys():
-                yield f"trial {trial_id} has outcomes without requests"
-            for request in line.requests.values():
-                if request.generation != line.generation:
-                    yield f"the score {request.id} is of weights that its trial has lost"
 
     def end(self, trial_id: str) -> Completion:
         """Return the trial's end as it is if its undelivered validations never end."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -58,7 +58,7 @@ from tunekit.core.events import (
 from tunekit.core.history import ITERATION, History
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten, hide, merge
-from tunekit.core.retention import Leases, for_clone, for_validation
+from tunekit.core.retention import Leases, for_clone
 from tunekit.core.validation import Outcome, Request, Selection
 from tunekit.core.values import number
 
@@ -113,28 +113,10 @@ class JudgedBy:
     Attributes:
         names: The metrics.
         all_count: Whether the scheduler, or anything else, uses every score.
-        objectives: The metrics that the scheduler ranks by, each with its mode.
-        mode: The mode in ``TuneConfig``: ``"min"``, ``"max"`` or None.
     """
 
     names: frozenset[str] = frozenset()
     all_count: bool = True
-    objectives: Mapping[str, str | None] = field(default_factory=dict)
-    mode: str | None = None
-
-    def better(self, name: str) -> str | None:
-        """Return the mode of a metric, ``"max"`` or ``"min"``; None if unknown.
-
-        A searcher may use another metric than the scheduler, with another mode.
-
-        Example:
-            >>> judged_by = JudgedBy(
-            ...     frozenset({"accuracy", "loss"}), objectives={"accuracy": "max"}
-            ... )
-            >>> judged_by.better("accuracy"), judged_by.better("loss")
-            ('max', None)
-        """
-        return self.objectives.get(name, self.mode if self.names == {name} else None)
 
 
 #: The engine's inputs: events, and facts that are not recorded as each session reports them again.
@@ -485,44 +467,3 @@ class Engine:
     def merged(self, report: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Return a validated result; metrics of validation are never taken from training."""
         return merge(hide(report, self.history.names), metrics)
-
-    def undelivered(self) -> Iterator[str]:
-        """Yield the trials with something to deliver, once existing scores can be decided by.
-
-        After all commands are carried out, these are trials whose scores the scheduler does not get
-        now, such as a paused one.
-        """
-        if not self.hesitates():
-            yield from (one for one in self.trials if self.delivery.due(one) is not None)
-
-    def broken(self) -> Iterator[str]:
-        """Yield a description of each broken invariant.
-
-        Tests check after every event, and so do sweeps with ``TUNEKIT_CHECK=1``: it takes time that
-        grows with the sweep.
-
-        Example:
-            >>> list(Engine().broken())
-            []
-        """
-        yield from self.backlog.broken()
-        kept = {for_validation(one) for one in self.backlog.owed | self.backlog.unfinished}
-        for trial_id, record in self.trials.items():
-            kept |= {for_validation(one.id) for one in record.ended}
-            if record.stopped and self.delivery.completed(trial_id):
-                yield f"trial {trial_id} has ended, and is to be stopped by hand"
-            pending = self.delivery.pending(trial_id)
-            needed = {for_validation(one.id): one.path for one in pending}
-            if record.clone is not None:
-                needed[for_clone(trial_id, self.ancestry.generation(trial_id))] = record.clone
-            for holder, path in needed.items():
-                if self.leases.held(holder) != path:
-                    yield f"{path} may be deleted, though it is needed: {holder}"
-        for holder in self.leases.holders() - kept:
-            name = holder[-1]
-            if holder == for_validation(name):
-                yield f"{self.leases.held(holder)} is kept, though it is not needed: {holder}"
-        for trial_id in self.rejected:
-            if not self.delivery.closed(trial_id):
-                yield f"trial {trial_id} was stopped by its scheduler, and may be delivered"
-        yield from self.delivery.broken()

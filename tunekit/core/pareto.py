@@ -39,10 +39,10 @@ def front(points: Sequence[Point]) -> list[int]:
         >>> front([(1, 1), (3, 0), (0, 3), (2, 2), (2, 2)])
         [1, 2, 3, 4]
     """
-    return _fronts(list(map(_usable, points)), most=1)[0] if points else []
+    return _fronts(list(map(_usable, points)))[0] if points else []
 
 
-def ranked(points: Sequence[Point], most: int | None = None) -> list[int]:
+def ranked(points: Sequence[Point]) -> list[int]:
     """Return the indices of points in the order of multi-objective successive halving.
 
     The first point of a front is the best one in the first objective. Equal points keep their
@@ -51,23 +51,20 @@ def ranked(points: Sequence[Point], most: int | None = None) -> list[int]:
 
     Args:
         points: The points, in the order in which they arrived.
-        most: The number of indices to return; None for all.
 
     Example:
         >>> ranked([(0, 0), (5, 0), (4, 1), (0, 5), (1, 1)])
         [1, 3, 2, 4, 0]
         >>> ranked([(0.1,), (0.7,), (math.nan,), (0.4,)])
         [1, 3, 0, 2]
-        >>> ranked([(0, 0), (5, 0), (4, 1), (0, 5), (1, 1)], most=1)
-        [1]
     """
     if points and len(points[0]) == 1:
-        return sorted(range(len(points)), key=lambda at: worse(points[at][0]))[:most]
+        return sorted(range(len(points)), key=lambda at: worse(points[at][0]))
     usable = list(map(_usable, points))
     order: list[int] = []
-    for places in _fronts(usable, most):
+    for places in _fronts(usable):
         order += (places[at] for at in _net([usable[place] for place in places]))
-    return order[:most]
+    return order
 
 
 def worse(value: float) -> float:
@@ -116,8 +113,8 @@ def _usable(point: Point) -> Point:
     return point if all(map(math.isfinite, point)) else (-math.inf,) * len(point)
 
 
-def _fronts(points: Sequence[Point], most: int | None = None) -> list[list[int]]:
-    """Return the front, the front of the remaining points, and so on, until enough points."""
+def _fronts(points: Sequence[Point]) -> list[list[int]]:
+    """Return the front, the front of the remaining points, and so on."""
     # No later point in this order dominates an earlier one.
     order = sorted(range(len(points)), key=lambda at: points[at], reverse=True)
     found: list[list[int]] = []
@@ -132,11 +129,7 @@ def _fronts(points: Sequence[Point], most: int | None = None) -> list[list[int]]
         if level == len(found):
             found.append([])
         found[level].append(at)
-    enough, count = 0, 0
-    while enough < len(found) and (most is None or count < most):
-        count += len(found[enough])
-        enough += 1
-    return [sorted(places) for places in found[:enough]]
+    return [sorted(places) for places in found]
 
 
 def _net(points: Sequence[Point]) -> list[int]:

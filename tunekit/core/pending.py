@@ -86,11 +86,10 @@ def waits_for_each(on_pending: str, *, short: bool, undecided: bool) -> bool:
 def stands_still(
     waits: Waits,
     *,
-    scores: int,
     decisions: int,
     past_last: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Return whether a trial that has reported waits instead of continuing.
+    """Return whether a trial waits for pending scores instead of continuing.
 
     No trial trains past the point where the next decision is due while an older one is pending: if
     the older one is a STOP, that training is lost, and adds checkpoints to validate. If no further
@@ -99,23 +98,22 @@ def stands_still(
 
     Args:
         waits: For which scores the trial waits.
-        scores: The number of the trial's pending scores.
         decisions: The number of them that the scheduler will decide by.
         past_last: Returns whether the trial has reported after the last report that the scheduler
             can decide by. It is called only if the result depends on it.
 
     Example:
-        >>> stands_still(Waits.EACH, scores=1, decisions=0)
+        >>> stands_still(Waits.EACH, decisions=0)
         True
-        >>> [stands_still(Waits.DECISIONS, scores=2, decisions=n) for n in (0, 1)]
+        >>> [stands_still(Waits.DECISIONS, decisions=n) for n in (0, 1)]
         [False, True]
-        >>> [stands_still(Waits.LATE, scores=2, decisions=n) for n in (0, 1, 2)]
+        >>> [stands_still(Waits.LATE, decisions=n) for n in (0, 1, 2)]
         [False, False, True]
-        >>> stands_still(Waits.LATE, scores=2, decisions=1, past_last=lambda: True)
+        >>> stands_still(Waits.LATE, decisions=1, past_last=lambda: True)
         True
     """
     if waits is Waits.EACH:
-        return scores > 0
+        return True
     if waits is Waits.LATE and decisions == 1:
         return past_last()
     return decisions > 0

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -169,10 +169,6 @@ class Leases:
     def held(self, holder: Holder) -> str | None:
         """Return the path that a holder has leased, if any."""
         return self._paths.get(holder)
-
-    def holders(self) -> Set[Holder]:
-        """Return all holders."""
-        return self._paths.keys()
 
     def __contains__(self, path: object) -> bool:
         return path in self._holders

@@ -48,48 +48,6 @@ def _times(free: Mapping[str, float], need: Mapping[str, float]) -> int | None:
     return min(counts, default=None)
 
 
-def at_once(cluster: Mapping[str, float], trial: Mapping[str, float]) -> int | None:
-    """Return how many trials fit on the cluster at once; None if they need no resources.
-
-    Example:
-        >>> at_once({"CPU": 8, "GPU": 1}, {"CPU": 3}), at_once({"CPU": 8}, {})
-        (2, None)
-    """
-    times = _times(cluster, trial)
-    return None if times is None else max(1, times)
-
-
-def slots(
-    cluster: Mapping[str, float], trial: Mapping[str, float], validation: Mapping[str, float]
-) -> tuple[int, int] | None:
-    """Return how many trials fit on the cluster at once, and how many validations next to them.
-
-    If no validation fits next to them, one runs in place of a trial. None if trials need no
-    resources, or validations need more than a trial releases.
-
-    Args:
-        cluster: The cluster's resources, by name.
-        trial: The resources of one trial.
-        validation: The resources of one validation.
-
-    Example:
-        >>> slots({"CPU": 3}, {"CPU": 1}, {"CPU": 1})
-        (3, 0)
-        >>> slots({"CPU": 8, "GPU": 2}, {"CPU": 1, "GPU": 1}, {"CPU": 2})
-        (2, 3)
-        >>> slots({"CPU": 2}, {"CPU": 1}, {"CPU": 2})
-    """
-    trials = at_once(cluster, trial)
-    if trials is None:
-        return None
-    rest = {name: amount - trials * trial.get(name, 0) for name, amount in cluster.items()}
-    left = _times(rest, validation) or 0
-    if left > 0:
-        return trials, left
-    fit = all(trial.get(name, 0) >= amount for name, amount in validation.items() if amount > 0)
-    return (trials, 0) if fit else None
-
-
 def fits_in(
     need: Mapping[str, float] | Sequence[Mapping[str, float]],
     place: Sequence[Mapping[str, float]],
@@ -186,9 +144,13 @@ def shares(
         >>> shares({"CPU": 1}, {"CPU": 1}, {"CPU": 1}, most=1).squeezed
         True
     """
-    fit = slots(cluster, trial, validation)
+    times = _times(cluster, trial)
+    trials = None if times is None else max(1, times)
+    taken = 0 if trials is None else trials
+    rest = {name: amount - taken * trial.get(name, 0) for name, amount in cluster.items()}
+    apart = trials is not None and (_times(rest, validation) or 0) > 0
     shared = [name for name, amount in trial.items() if amount > 0 and validation.get(name, 0) > 0]
-    known = Shares(at_once(cluster, trial), apart=fit is not None and fit[1] > 0)
+    known = Shares(trials, apart=apart)
     for count in range(most if shared else 0, 0, -1):
         beside = min(
             math.floor((cluster.get(name, 0) - count * validation[name]) / trial[name] + 1e-9)

@@ -16,7 +16,6 @@ from enum import Enum
 from typing import Any
 
 from tunekit.core.metrics import flatten, without
-from tunekit.core.values import number
 
 # The most combinations of comparisons for which a criterion is tried.
 _MOST_WAYS = 64
@@ -330,40 +329,3 @@ def nested(result: Mapping[str, Any]) -> dict[str, Any]:
         else:
             level[leaf] = value
     return both
-
-
-class Criteria:
-    """The criteria on validated metrics, taken out of each trial's ``RunConfig(stop={...})``.
-
-    Tune compares reports, but these metrics are not training's.
-
-    Example:
-        >>> criteria = Criteria()
-        >>> criteria.take_over("a", {"accuracy": 0.9, "training_iteration": 9}, ["accuracy"])
-        {'training_iteration': 9}
-        >>> criteria.reached("a", {"accuracy": 0.8}), criteria.reached("a", {"accuracy": 0.9})
-        (False, True)
-    """
-
-    def __init__(self) -> None:
-        self._least: dict[str, dict[str, float]] = {}
-
-    def take_over(
-        self, trial_id: str, criterion: Mapping[str, float], names: Collection[str]
-    ) -> dict[str, float]:
-        """Take over the parts of a trial's criterion on the given metrics; return the rest."""
-        taken = {name: least for name, least in criterion.items() if name in names}
-        if taken:
-            self._least.setdefault(trial_id, {}).update(taken)
-        return {name: least for name, least in criterion.items() if name not in taken}
-
-    @property
-    def empty(self) -> bool:
-        """Return whether there are no criteria."""
-        return not self._least
-
-    def reached(self, trial_id: str, result: Mapping[str, Any]) -> bool:
-        """Return whether a validated result, flat, ends its trial."""
-        least = self._least.get(trial_id, {})
-        known = {name: number(result.get(name)) for name in least}
-        return any(own is not None and own >= least[name] for name, own in known.items())

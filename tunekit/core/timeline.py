@@ -58,16 +58,6 @@ TOOK = "time_this_iter_s"
 Place = tuple[str, int, int]  # trial, generation, iteration
 
 
-def better(mode: str, one: float, other: float) -> bool:
-    """Return whether one score is better than another.
-
-    Example:
-        >>> better("max", 0.9, 0.8), better("min", 0.9, 0.8), better("max", 0.9, 0.9)
-        (True, False, False)
-    """
-    return one > other if mode == "max" else one < other
-
-
 @dataclass(frozen=True)
 class ScoredCheckpoint:
     """A validated checkpoint.

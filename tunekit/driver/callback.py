@@ -7,7 +7,6 @@ then applied by the engine, which returns the commands that ``perform`` carries 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -77,9 +76,6 @@ from tunekit.validating.ray_executor import executor_of
 from tunekit.validating.validator import Validator
 
 logger = logging.getLogger(__name__)
-
-#: The environment variable that turns on the checks of invariants after each event.
-CHECK = "TUNEKIT_CHECK"
 
 # The pause between steps, in seconds, while a sweep waits only for validations.
 _PAUSE_S = 0.02
@@ -325,14 +321,12 @@ class ValidationCallback(tune.Callback):
             pending=lambda: self._end.pending,
             places=waiting.places,
             lacking=waiting.lacking,
-            keeps=waiting.keeps,
         )
 
     def _judge_by(self, *more: str) -> None:
         """Record the metrics that the sweep uses, and whether it uses every score."""
-        scheduler, names = self.user_scheduler, self.engine.required.union(more)
         all_count = self.deliveries.searcher is not None or self._stopping.by_scores
-        judged_by = JudgedBy(names, all_count, scheduler.objectives, scheduler.mode)
+        judged_by = JudgedBy(self.engine.required.union(more), all_count)
         if judged_by != self.engine.judged_by:
             self.emit(judged_by)
 
@@ -458,13 +452,6 @@ class ValidationCallback(tune.Callback):
         self._end.step(trials)
         self._raise_error()
         self._end.note()
-        if os.environ.get(CHECK):
-            left = filter(self.user_scheduler.hears, self.engine.undelivered())
-            under_way = {one.id for one in self.validator.pool.pending()}
-            lost = self.engine.backlog.unfinished.keys() - under_way
-            broken = [f"a score of trial {one} is due but was not delivered" for one in left]
-            broken += [f"{one} was requested but is not validated" for one in lost]
-            self._refuse(broken, "at the end of a step")
         self._delete_surplus(controller)
         controller.wake_on(self.validator.awaited())
         self.waiting.spare()
@@ -585,23 +572,8 @@ class ValidationCallback(tune.Callback):
             self.perform(command)
 
     def apply(self, event: Input) -> list[Command]:
-        """Apply an event; return the resulting commands.
-
-        Raises:
-            AssertionError: With ``TUNEKIT_CHECK=1``, if an invariant is broken.
-        """
-        commands = self.engine.handle(event)
-        if os.environ.get(CHECK):
-            self._refuse(list(self.engine.broken()), f"after {event!r}")
-        return commands
-
-    @staticmethod
-    def _refuse(broken: list[str], when: str) -> None:
-        if broken:
-            raise AssertionError(
-                f"{'; '.join(broken)} ({when}). This is a bug in tunekit, not in your code. Please "
-                "report it with the journal."
-            )
+        """Apply an event; return the resulting commands."""
+        return self.engine.handle(event)
 
     def perform(self, command: Command) -> None:
         """Carry out a command."""

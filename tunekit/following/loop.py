@@ -12,6 +12,7 @@ from typing import Any
 import ray
 from msgspec import structs
 
+from tunekit._ray.cluster import say_what_is_too_much
 from tunekit._ray.interruption import ended_by_sigterm
 from tunekit._ray.storage import exists
 from tunekit.clock import SystemClock
@@ -26,7 +27,6 @@ from tunekit.errors import ValidationFailedError
 from tunekit.following.record import FAILED, Recorder
 from tunekit.validating.executor import Executor
 from tunekit.validating.ray_executor import executor_of
-from tunekit.validating.too_large import say_what_is_too_much
 from tunekit.validating.validator import Around, Validator
 from tunekit.validating.watch import watched
 

@@ -29,7 +29,6 @@ from ray.tune.experiment import Trial
 from tunekit._ray.controller import SEARCH_FILES, STATE_FILES, Controller
 from tunekit._ray.storage import TUNER_FILE
 from tunekit.clock import Clock
-from tunekit.core.ends_in_journal import cut_short, has_begun, trials_ended_unrecorded
 from tunekit.core.events import (
     Event,
     SnapshotTaken,
@@ -37,6 +36,9 @@ from tunekit.core.events import (
     TrialEnded,
     TrialErrored,
     TrialRetried,
+    cut_short,
+    has_begun,
+    trials_ended_unrecorded,
 )
 from tunekit.errors import RestoreError
 from tunekit.journal.confined import linked_file

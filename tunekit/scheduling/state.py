@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -53,8 +53,10 @@ class SchedulerState:
             "judged": {trial_id: proxy.state() for trial_id, proxy in self.proxies.by_id.items()},
             "offers": self.proxies.offers,
         }
+        file = io.BytesIO()
         try:
-            return dump(state, home)
+            _Pickler(file, home).dump(state)
+            return file.getvalue()
         except Exception as error:  # whatever its parts raise
             if not self._told_of_none:
                 self._told_of_none = True
@@ -75,52 +77,16 @@ class SchedulerState:
             filesystem: The filesystem of its checkpoints; None for the local one.
         """
         proxies = self.proxies
-        state = load(saved, home, proxy=proxies.named, filesystem=filesystem)
+        state = _Unpickler(saved, home, proxies.named, filesystem).load()
         self.scheduler.__dict__.update(state["scheduler"])
         proxies.offers = state["offers"]
         for trial_id, kept in state["judged"].items():
             proxies.named(trial_id).load(kept)
 
 
-def dump(state: Mapping[str, Any], home: Home) -> bytes:
-    """Pickle a state that contains proxies of trials and checkpoints.
-
-    Proxies are pickled by name, because Tune saves the trials, and checkpoints by their paths
-    within the experiment, which may be moved.
-
-    Args:
-        state: The state.
-        home: The location of the experiment.
-
-    Raises:
-        Exception: Any error of a part of the state that cannot be pickled.
-
-    Example:
-        >>> dumped = dump({"at": tune.Checkpoint("/sweep/a/checkpoint_1")}, Home("/sweep"))
-        >>> load(dumped, Home("/moved"), proxy=None, filesystem=None)["at"].path
-        '/moved/a/checkpoint_1'
-    """
-    file = io.BytesIO()
-    _Pickler(file, home).dump(state)
-    return file.getvalue()
-
-
-def load(
-    dumped: bytes, home: Home, *, proxy: Callable[[str], Proxy] | None, filesystem: Any
-) -> dict[str, Any]:
-    """Unpickle the result of :func:`dump`.
-
-    Args:
-        dumped: The pickle.
-        home: The current location of the experiment.
-        proxy: Returns the proxy of a trial, by its name.
-        filesystem: The filesystem of its checkpoints; None for the local one.
-    """
-    state: dict[str, Any] = _Unpickler(io.BytesIO(dumped), home, proxy, filesystem).load()
-    return state
-
-
 class _Pickler(cloudpickle.Pickler):
+    """Pickle proxies by name, as Tune saves the trials, and checkpoints by their recorded paths."""
+
     def __init__(self, file: io.BytesIO, home: Home):
         super().__init__(file)
         self._home = home
@@ -134,8 +100,8 @@ class _Pickler(cloudpickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, home: Home, proxy: Any, filesystem: Any):
-        super().__init__(file)
+    def __init__(self, saved: bytes, home: Home, proxy: Callable[[str], Proxy], filesystem: Any):
+        super().__init__(io.BytesIO(saved))
         self._home, self._proxy, self._filesystem = home, proxy, filesystem
 
     def persistent_load(self, known: tuple[str, str]) -> Any:

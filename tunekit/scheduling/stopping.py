@@ -11,7 +11,7 @@ from tunekit._ray.controller import Controller
 from tunekit._ray.stoppers import ValidatedStopper
 from tunekit.core.events import Event, TrialAdded
 from tunekit.core.metrics import flatten
-from tunekit.core.stopping import Criteria
+from tunekit.core.values import number
 from tunekit.errors import TunekitError
 
 
@@ -30,7 +30,8 @@ class StoppingCriteria:
 
     def __init__(self, fail: Callable[[TunekitError], None]):
         self._fail = fail
-        self._least = Criteria()
+        # The least values at which trials stop, by trial and metric.
+        self._least: dict[str, dict[str, float]] = {}
         self._stopper: ValidatedStopper | None = None
         # Each trial's criterion in the journal; None until it is read.
         self._recorded: dict[str, Mapping[str, Any]] | None = None
@@ -49,7 +50,7 @@ class StoppingCriteria:
     @property
     def by_scores(self) -> bool:
         """Return whether a score may stop a trial, even if its scheduler does not use it."""
-        return not self._least.empty or (self._stopper is not None and self._stopper.by_metrics)
+        return bool(self._least) or (self._stopper is not None and self._stopper.by_metrics)
 
     def may_read(self, trial: Trial) -> bool:
         """Return whether any score of a trial may stop it, given its last report."""
@@ -71,9 +72,11 @@ class StoppingCriteria:
 
     def take_over(self, trial: Trial, names: Collection[str]) -> None:
         """Take over from Tune a trial's criteria on the given metrics."""
-        rest = self._least.take_over(trial.trial_id, trial.stopping_criterion, names)
-        if len(rest) < len(trial.stopping_criterion):
-            trial.stopping_criterion = rest
+        given = trial.stopping_criterion
+        taken = {name: given[name] for name in given if name in names}
+        if taken:
+            self._least.setdefault(trial.trial_id, {}).update(taken)
+            trial.stopping_criterion = {name: given[name] for name in given if name not in taken}
             trial.invalidate_json_state()
 
     def take_over_new(self, trials: Iterable[Trial], names: Collection[str]) -> None:
@@ -99,4 +102,6 @@ class StoppingCriteria:
         stops = self._stopper is not None and self._stopper.reached(
             trial_id, result, produced, again=again
         )
-        return self._least.reached(trial_id, result) or stops
+        least = self._least.get(trial_id, {})
+        known = {name: number(result.get(name)) for name in least}
+        return stops or any(own is not None and own >= least[name] for name, own in known.items())

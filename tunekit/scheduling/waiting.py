@@ -14,7 +14,6 @@ from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
 from tunekit._ray.functions import is_checkpointable_function
 from tunekit._ray.proxies import Proxy
-from tunekit._ray.tuner import has_workers
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.engine import Engine, JudgedBy
@@ -29,7 +28,7 @@ from tunekit.core.pending import (
 )
 from tunekit.core.pool import Pool
 from tunekit.core.reconcile import Actual
-from tunekit.core.room import Shares
+from tunekit.core.room import Shares, total
 from tunekit.core.start_times import StartTimes
 from tunekit.scheduling.stopping import StoppingCriteria
 from tunekit.scheduling.user_scheduler import UserScheduler
@@ -119,7 +118,6 @@ class Waiting(Around):
             return None  # no validation runs before it ends
         stands = stands_still(
             waits,
-            scores=1,
             decisions=self.engine.delivery.pending_decisions(trial_id),
             past_last=lambda: self.user_scheduler.past_last(trial_id),
         )
@@ -133,7 +131,6 @@ class Waiting(Around):
         used, decides_again = proxy.serves is not None, self.user_scheduler.decides_again
         return stands_still(
             self.waits_for(proxy.trial_id),
-            scores=1,
             decisions=self.engine.delivery.pending_decisions(proxy.trial_id) + used,
             past_last=lambda: not used and not decides_again(proxy.trial_id),
         )
@@ -276,7 +273,8 @@ class Waiting(Around):
         trial = self._first
         if trial is None:
             return False
-        return not self.controller.needs_of(trial).keys().isdisjoint(self.executor.need)
+        needs = total(*trial.placement_group_factory.bundles)
+        return not needs.keys().isdisjoint(self.executor.need)
 
     def places(self) -> int | None:
         """Return how many trials may have a process at once; None if only resources limit them.
@@ -294,13 +292,6 @@ class Waiting(Around):
         """Return whether a validation waits for resources that a trial's process may hold."""
         waits = self.pool.waiting > 0 or self.pool.queued > 0
         return waits and self.contend and not self.shares.apart
-
-    def keeps(self, trial: Trial) -> bool:
-        """Return whether a paused trial keeps its process while nothing else needs its resources.
-
-        It has workers, which take seconds to start again, and no other trial may use them.
-        """
-        return has_workers(trial)
 
     def spare(self) -> None:
         """End evaluators without work if trials need their resources."""

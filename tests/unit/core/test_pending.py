@@ -39,18 +39,18 @@ def test_what_was_asked_for_is_done(known):
 
 @pytest.mark.parametrize("waits", Waits)
 def test_nobody_trains_past_a_decision_while_an_older_one_is_pending(waits):
-    assert stands_still(waits, scores=2, decisions=2)
+    assert stands_still(waits, decisions=2)
 
 
 def test_nobody_reports_twice_past_the_last_decision():
-    past = {"scores": 1, "decisions": 1, "past_last": lambda: True}
+    past = {"decisions": 1, "past_last": lambda: True}
     assert stands_still(Waits.LATE, **past)
     assert not stands_still(Waits.LATE, **{**past, "decisions": 0})
 
 
 @pytest.mark.parametrize("waits", [Waits.DECISIONS, Waits.LATE])
 def test_scores_that_the_scheduler_will_not_look_at_stop_nobody(waits):
-    assert not stands_still(waits, scores=5, decisions=0)
+    assert not stands_still(waits, decisions=0)
 
 
 def test_a_trial_trains_on_if_nobody_could_use_its_place_and_it_is_judged_again():

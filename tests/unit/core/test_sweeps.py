@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.broken import broken, undelivered
 from tests.seeds import SCHEDULES
 from tunekit.core.commands import Ask, Command, Deliver, Notify, Validate
 from tunekit.core.delivery import Completion, Scored
@@ -112,7 +113,7 @@ class Sweep(RuleBasedStateMachine):
     def emit(self, event: Event) -> None:
         self.lines.append(event)
         commands = self.engine.handle(event)
-        assert list(self.engine.broken()) == [], event
+        assert list(broken(self.engine)) == [], event
         self.lines_left -= 1
         if self.lines_left == 0:
             raise Killed
@@ -237,7 +238,7 @@ class Sweep(RuleBasedStateMachine):
             record, generation = engine.record(trial), engine.ancestry.generation(trial)
             if record.clone is not None:
                 assert engine.leases.held(for_clone(trial, generation)) == record.clone
-        assert engine is None or not list(engine.undelivered()), "it is due"
+        assert engine is None or not undelivered(engine), "it is due"
 
     @invariant()
     def loggers_hear_of_each_once_in_order(self) -> None:

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tunekit.core.ends_in_journal import trials_ended_unrecorded
-from tunekit.core.events import event_of
+from tunekit.core.events import event_of, trials_ended_unrecorded
 
 
 def reported(iteration: int, *, done: bool = False, generation: int = 0) -> dict[str, Any]:
