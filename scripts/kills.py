@@ -8,8 +8,8 @@ A driver is killed at a random moment, or at a write. For the latter, one sessio
 that it writes in place more than once, and later sessions die in one of these writes, with half of
 its bytes written. Only kills of restored sessions count. This needs a C compiler.
 
-    python scripts/kills.py --at random --kills 30
-    python scripts/kills.py --at writes --kills 36 --sweeps pbt-wait
+    PYTHONPATH=. python scripts/kills.py --at random --kills 30
+    PYTHONPATH=. python scripts/kills.py --at writes --kills 36 --sweeps pbt-wait
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from harness import arguments, start_ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 import tunekit
+from scripts.bench.harness import arguments, start_ray
 from tests.invariants import JournalSummary, check_journal
 from tunekit.core.events import SnapshotTaken, TrialAdded
 from tunekit.journal.journal import events_in
@@ -391,7 +391,8 @@ def main() -> int:
 
 if __name__ == "__main__":
     # Drivers and workers import this file by its name, and the same tunekit as this process.
-    known = [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    here = Path(__file__).resolve().parent
+    known = [str(here), str(here.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, known))
     import kills
 

@@ -155,7 +155,7 @@ def test_what_is_beside_the_package_has_an_extra_that_brings_its_imports(folder,
     may_lack = {"lightning", "transformers", "lightgbm", "gymnasium", "mlflow", "syne_tune"}
     may_lack |= {"no_such_package", "broken_package"}
     paths = sorted([*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.ipynb")])
-    own = {"tunekit", "tests", "notebooks", *(path.stem for path in paths)}
+    own = {"tunekit", "tests", "notebooks", "scripts", *(path.stem for path in paths)}
     brought = PLAIN | brought_by(name)
     for path in paths:
         for one in imported(path, own | may_lack):

@@ -1,6 +1,6 @@
 """Measure how a follower in another process scores a trainer's checkpoints, and its load.
 
-    PYTHONPATH=. python scripts/bench_follow.py [--part kills table look s3] [--checkpoints 10000]
+    python -m scripts.bench.follow [--part kills table look s3] [--checkpoints 10000]
 
 - kills: the follower is killed twenty times at random while a trainer saves; each checkpoint must
   get exactly one score. The delay from a complete checkpoint to its evaluation is also printed.
@@ -33,9 +33,9 @@ from typing import Any
 
 import pyarrow.fs
 import ray
-from harness import arguments, start_ray
 
 import tunekit
+from scripts.bench.harness import arguments, start_ray
 from tests.integration.s3 import S3Server
 from tunekit.core.events import ValidationEnded
 from tunekit.core.validation import Outcome, Status

@@ -1,6 +1,6 @@
 """Measure how fast the report of a large sweep opens and responds in a browser.
 
-    PYTHONPATH=. python scripts/bench_page.py [--trials 1000] [--iterations 100] [--against 100]
+    python -m scripts.bench.page [--trials 1000] [--iterations 100] [--against 100]
 
 The script writes reports of a large and of a small sweep, and opens them alternately in one
 Chromium. All times are measured in the browser (``performance.now``): from the start of the
@@ -20,8 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import arguments, trial, validated
-
+from scripts.bench.harness import arguments, trial, validated
 from tests.chromium import Chromium, Tab
 from tunekit.board.page import write_page
 from tunekit.core.events import Event, TrialEnded

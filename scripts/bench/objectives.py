@@ -1,6 +1,6 @@
 """Compare sweeps with two objectives with Syne Tune's MOASHA, on the same curves.
 
-    PYTHONPATH=. python scripts/bench_objectives.py               # 30 orders: some 4 minutes
+    python -m scripts.bench.objectives               # 30 orders: some 4 minutes
 
 The objectives of the 54 configurations are accuracy and latency: larger networks are better and
 slower. The curves are synthetic, with another table for each order. There are six slots, iterations
@@ -25,12 +25,12 @@ from itertools import pairwise
 
 import numpy as np
 import pandas as pd
-from bench_peers import CONFIGURATIONS, ETA, MAX_T, SLOTS, TRAIN_S, validating
-from bench_peers import table as accuracies
-from harness import arguments, quiet
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
-from virtual import VirtualSweep
 
+from scripts.bench.harness import arguments, quiet
+from scripts.bench.peers import CONFIGURATIONS, ETA, MAX_T, SLOTS, TRAIN_S, validating
+from scripts.bench.peers import table as accuracies
+from scripts.bench.virtual import VirtualSweep
 from tunekit.core.halving import Halving, RungAction
 from tunekit.core.pareto import hypervolume
 from tunekit.schedulers import MOASHA
@@ -42,7 +42,7 @@ Scored = tuple[float, tuple[float, float]]
 
 
 def table(seed: int) -> pd.DataFrame:
-    """Return the curves of ``bench_peers``, with a latency that grows with the final accuracy."""
+    """Return the curves of ``peers``, with a latency that grows with the final accuracy."""
     rows = accuracies(seed)
     rng = np.random.default_rng(1000 + seed)
     best = rows.groupby("trial").accuracy.max().to_numpy()

@@ -1,6 +1,6 @@
 """Measure the delay of scores on the live page, and the server's load.
 
-    PYTHONPATH=. python scripts/bench_serve.py [--trials 200] [--validations 20000] [--live 60]
+    python -m scripts.bench.serve [--trials 200] [--validations 20000] [--live 60]
 
 The script first writes most of a journal. It then reads the page's stream while the remaining
 validations are added, several per second. The latency is the time from the line in the journal to
@@ -27,8 +27,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import arguments, trial, validated
-
+from scripts.bench.harness import arguments, trial, validated
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
 

@@ -1,6 +1,6 @@
 """Compare the costs of distributed trials and their validations with stock Ray Train.
 
-    python scripts/bench_distributed.py [--parts validations reports exploits sweep]
+    python -m scripts.bench.distributed [--parts validations reports exploits sweep]
 
 - validations: seconds from the request of a validation to its score, minus the time of the
   function itself, for tunekit and for stock Ray Train outside Tune (inside Tune, it hangs);
@@ -22,12 +22,12 @@ from pathlib import Path
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 
 import ray
-from harness import arguments, start_ray
 from ray import train, tune
 from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
 
 import tunekit
+from scripts.bench.harness import arguments, start_ray
 from tunekit.core.events import ValidationEnded, ValidationRequested
 from tunekit.journal.journal import events_in
 

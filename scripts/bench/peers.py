@@ -1,13 +1,13 @@
 """Compare the time of a sweep with inline validation in stock Ray, Optuna and Syne Tune.
 
-    PYTHONPATH=. python scripts/bench_peers.py                    # in virtual time: some 5 minutes
-    PYTHONPATH=. python scripts/bench_peers.py --orders 30
+    python -m scripts.bench.peers                    # in virtual time: some 5 minutes
+    python -m scripts.bench.peers --orders 30
 
 Each sweep has 54 configurations under ASHA (max_t=27, reduction_factor=3) or the most similar
 scheduler. An iteration takes 0.4 s, and a validation a multiple of that. The curves are synthetic:
 noisy and crossing, with another table for each order. Each system's own decision code runs in
-virtual time: Tune's controller and tunekit on ``scripts/virtual.py``, Optuna's pruners and Syne
-Tune's scheduler (if it can be imported) by ask and tell. All have six slots, which training and
+virtual time: Tune's controller and tunekit on ``virtual.py``, Optuna's pruners and Syne Tune's
+scheduler (if it can be imported) by ask and tell. All have six slots, which training and
 validation share.
 
 Times are ratios of the mean time of the sweeps to that of stock Ray with validation at ASHA's rungs
@@ -25,11 +25,11 @@ from dataclasses import dataclass
 import numpy as np
 import optuna
 import pandas as pd
-from harness import arguments, quiet
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
-from virtual import VirtualSweep
 
 import tunekit
+from scripts.bench.harness import arguments, quiet
+from scripts.bench.virtual import VirtualSweep
 from tunekit.schedulers import PromotionASHA
 
 CONFIGURATIONS, MAX_T, ETA = 54, 27, 3

@@ -1,7 +1,7 @@
 """Measure what asynchronous validation costs training, with work that sleeps.
 
-    python scripts/bench_async.py
-    python scripts/bench_async.py --asha function class resettable --train-s 2
+    python -m scripts.bench.asynchronous
+    python -m scripts.bench.asynchronous --asha function class resettable --train-s 2
 
 Every variant runs the same trials, whose iterations only sleep and save a checkpoint each. The
 variants alternate. Times are measured from the first report to the last (training) or to the end of
@@ -22,11 +22,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness import Span, arguments, in_turn, median, start_ray, table
 from ray import train, tune
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
+from scripts.bench.harness import Span, arguments, in_turn, median, start_ray, table
 
 SLOTS = 4
 

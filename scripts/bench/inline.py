@@ -1,8 +1,8 @@
 """Compare complete programs that validate inline with the same programs using tunekit.
 
-    python scripts/bench_inline.py                       # all whose packages are installed
-    python scripts/bench_inline.py --names pytorch pytorch-fifo --repeats 5
-    python scripts/bench_inline.py --reuse               # also with reuse_actors=True in both
+    python -m scripts.bench.inline                       # all whose packages are installed
+    python -m scripts.bench.inline --names pytorch pytorch-fifo --repeats 5
+    python -m scripts.bench.inline --reuse               # also with reuse_actors=True in both
 
 The programs are
 
@@ -34,8 +34,8 @@ import tempfile
 import threading
 from pathlib import Path
 
-import examples
-import harness
+from scripts import examples
+from scripts.bench import harness
 
 PYTORCH = examples.FOLDER / "pytorch"
 ASHA = "scheduler=ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)"

@@ -1,7 +1,7 @@
 """Measure the driver's CPU time per result with many trials, in tunekit and stock Tune.
 
-    PYTHONPATH=. python scripts/bench_trials.py                     # 100 to 10,000 trials
-    PYTHONPATH=. python scripts/bench_trials.py --sizes 100 400     # a minute
+    python -m scripts.bench.trials                     # 100 to 10,000 trials
+    python -m scripts.bench.trials --sizes 100 400     # a minute
 
 Only the controller runs, without Ray. ASHA stops trials with two hyperparameters, of which 64 run
 at a time, each for at most three iterations with a checkpoint each. Stock Tune ranks by the trials'
@@ -25,12 +25,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import Span, arguments, in_turn, median, memory, quiet, table
 from ray import tune
 from ray.tune.logger import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
+from scripts.bench.harness import Span, arguments, in_turn, median, memory, quiet, table
 from tests.doubles import FakeClock, FakeExecutor
 from tests.local_sweep import LocalSweep
 
