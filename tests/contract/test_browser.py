@@ -164,19 +164,17 @@ WIDTHS = (1280, 800, 500)
 
 
 def looked_at(tab: Tab, page: Path) -> dict[str, Any]:
-    """What is found on a page in any width, light and dark; it is loaded once."""
+    """What is found on a page in any width; it is loaded once."""
     tab.open(page)
     found: dict[str, Any] = {}
     trouble: list[str] = []
     for width in WIDTHS:
         tab.resize(width)
-        for scheme in ("light", "dark"):
-            tab.prefer(scheme)
-            found = tab.run(LOOK)
-            trouble += [f"{scheme}, {width}: {one}" for one in found["trouble"]]
-            for name, chart in found["charts"].items():
-                assert chart["marks"] > 0, f"{name} has nothing in it"
-                assert chart["width"] <= chart["room"] + 1
+        found = tab.run(LOOK)
+        trouble += [f"{width}: {one}" for one in found["trouble"]]
+        for name, chart in found["charts"].items():
+            assert chart["marks"] > 0, f"{name} has nothing in it"
+            assert chart["width"] <= chart["room"] + 1
     assert trouble == []
     return found
 
