@@ -166,15 +166,6 @@ class _SuccessiveHalving(SchedulerBase):
         """Return which scores of a trial it will use, by its current state."""
         return self._books.rule(trial.trial_id)
 
-    def rungs(self) -> list[int]:
-        """Return the iterations of its rungs.
-
-        Empty if there are several brackets, or if its time is not in iterations.
-        """
-        if len(self._times) > 1 or self.time_attr != TRAINING_ITERATION:
-            return []
-        return [int(time) for time in (*self._times[0], self.max_t)]
-
     def debug_string(self) -> str:
         """Return how many trials have reached each rung, and how many are paused there."""
         rungs = [
@@ -255,8 +246,6 @@ class PromotionASHA(_SuccessiveHalving):
 
     Example:
         >>> scheduler = PromotionASHA(max_t=27, grace_period=1, reduction_factor=3)
-        >>> scheduler.rungs()
-        [1, 3, 9, 27]
         >>> PromotionASHA(max_t=1, grace_period=2, mode="least")
         Traceback (most recent call last):
         tunekit.errors.ConfigError: PromotionASHA: 2 problems:
@@ -328,8 +317,6 @@ class MOASHA(_SuccessiveHalving):
 
     Example:
         >>> scheduler = MOASHA(metrics={"accuracy": "max", "latency_ms": "min"}, max_t=27)
-        >>> scheduler.rungs()
-        [1, 4, 16, 27]
         >>> MOASHA(metrics={"accuracy": "highest"})
         Traceback (most recent call last):
         tunekit.errors.ConfigError: MOASHA: 2 problems:

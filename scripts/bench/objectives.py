@@ -32,7 +32,6 @@ from scripts.bench.peers import CONFIGURATIONS, ETA, MAX_T, SLOTS, TRAIN_S, vali
 from scripts.bench.peers import table as accuracies
 from scripts.bench.virtual import VirtualSweep
 from tunekit.core.halving import Halving, RungAction
-from tunekit.core.pareto import hypervolume
 from tunekit.schedulers import MOASHA
 
 RUNGS = (1, 3, 9)
@@ -172,8 +171,17 @@ def shares(scored: Iterable[Scored], worst: tuple, best: tuple) -> list[Scored]:
             unit,
             *(one for one in front if any(a > b for a, b in zip(one, unit, strict=True))),
         ]
-        found.append((now, hypervolume(front, (0.0, 0.0))))
+        found.append((now, area(front)))
     return found
+
+
+def area(front: Iterable[tuple[float, float]]) -> float:
+    """Return the area between the origin and the points of a front."""
+    total = below = 0.0
+    for x, y in sorted(front, reverse=True):
+        total += x * max(0.0, y - below)
+        below = max(below, y)
+    return total
 
 
 def over_time(found: list[Scored], horizon: float) -> float:

@@ -299,19 +299,20 @@ def test_the_curves_of_the_report(both):
     }
 
 
-def test_the_rungs_of_the_report(tmp_path):
+def test_the_decisions_in_the_report(tmp_path):
     raw = Raw(asha(tmp_path))
-    points = values(drawn(render(tunekit.load(raw.home)))["rungs"])
-    rungs: dict[tuple[str, int], dict] = {}
-    for line in raw.of("delivered"):
-        reached = [rung for rung in (1, 3, 9) if rung <= line["iteration"]]
-        rungs.setdefault((line["trial_id"], reached[-1]), line)
-    assert len(points) == len(rungs)
-    for point in points:
-        line = rungs[point["trial"], point["rung"]]
-        score = raw.scores()[line["trial_id"]][0, line["iteration"]]
-        stopped = line["decision"] == "STOP"
-        assert (point["score"], point["outcome"] == "stopped") == (score, stopped)
+    points = values(drawn(render(tunekit.load(raw.home)))["decisions"])
+    known = {
+        (line["trial_id"], line["iteration"]): (
+            raw.scores()[line["trial_id"]][0, line["iteration"]],
+            line["decision"] == "STOP",
+        )
+        for line in raw.of("delivered")
+    }
+    assert known == {
+        (point["trial"], point["iteration"]): (point["score"], point["outcome"] == "stopped")
+        for point in points
+    }
     assert {point["outcome"] for point in points} == {"continued", "stopped"}
 
 

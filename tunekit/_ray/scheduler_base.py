@@ -112,10 +112,6 @@ class SchedulerBase(TrialScheduler):
         """Return the rule of which scores of a trial it will use, by its current state."""
         raise NotImplementedError
 
-    def rungs(self) -> list[int]:
-        """Return the iterations at which it compares trials, if all trials have the same."""
-        return []
-
 
 def nothing_under_way(tune_controller: Any) -> bool:
     """Return whether no validation is pending that a search algorithm may wait for.

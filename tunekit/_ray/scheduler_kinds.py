@@ -231,29 +231,6 @@ def exhausts(scheduler: TrialScheduler, result: Mapping[str, Any]) -> bool:
     return name is not None and reached is not None and reached >= its(decides, name)
 
 
-def rungs_of(scheduler: TrialScheduler) -> list[int]:
-    """Return the iterations at which ASHA compares trials, if these are the same for all trials.
-
-    Empty for other schedulers, and if its time is not the iteration.
-
-    Example:
-        >>> from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
-        >>> asha = ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3,
-        ...                      time_attr="training_iteration")
-        >>> rungs_of(asha), rungs_of(FIFOScheduler())
-        ([1, 3, 9, 27], [])
-    """
-    decides = innermost(scheduler)
-    if isinstance(decides, SchedulerBase):
-        return decides.rungs()
-    if type(decides) is not AsyncHyperBandScheduler:
-        return []
-    brackets = its(decides, "_brackets")
-    if len(brackets) != 1 or time_attr_of(decides) != TRAINING_ITERATION:
-        return []
-    return sorted(int(milestone) for milestone, _ in its(brackets[0], "_rungs"))
-
-
 def mode_of(scheduler: TrialScheduler) -> str | None:
     """Return the mode of the scheduler's metric; None if it is not set.
 

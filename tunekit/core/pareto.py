@@ -1,4 +1,4 @@
-"""Several objectives at once: the Pareto front, an order of points, the dominated volume.
+"""Several objectives at once: the Pareto front, and an order of points.
 
 A point has a value for each objective (larger is better). One dominates another if it is at least
 as good in each objective, and better in one. The points that no other point dominates form the
@@ -75,38 +75,6 @@ def worse(value: float) -> float:
         [inf, 0.7, 0.1, nan]
     """
     return math.inf if math.isnan(value) else -value
-
-
-def hypervolume(points: Sequence[Point], reference: Point) -> float:
-    """Return the volume of the region that points dominate and the reference does not.
-
-    Args:
-        points: The points; one that is not better than the reference in each objective adds
-            nothing.
-        reference: A point that is as bad as any point of interest.
-
-    Example:
-        >>> hypervolume([(2, 1), (1, 2)], reference=(0, 0))
-        3.0
-        >>> hypervolume([(2, 1, 1), (1, 2, 1), (1, 1, 2), (0, 9, 9)], reference=(0, 0, 0))
-        4.0
-    """
-    better = [
-        point for point in points if all(a > b for a, b in zip(point, reference, strict=True))
-    ]
-    if not better:
-        return 0.0
-    if len(reference) == 1:
-        return float(max(point[0] for point in better) - reference[0])
-    # Slices between one value of the last objective and the next, from the best one down.
-    better.sort(key=lambda point: -point[-1])
-    volume = 0.0
-    for at, point in enumerate(better):
-        below = better[at + 1][-1] if at + 1 < len(better) else reference[-1]
-        if point[-1] > below:
-            area = hypervolume([one[:-1] for one in better[: at + 1]], reference[:-1])
-            volume += (point[-1] - below) * area
-    return volume
 
 
 def _usable(point: Point) -> Point:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tunekit.core.metric_names import listed, meant
 from tunekit.core.metrics import flatten
-from tunekit.core.pareto import Point, dominates, front, hypervolume
+from tunekit.core.pareto import Point, front
 from tunekit.core.problems import Problems
 from tunekit.core.timeline import ScoredCheckpoint, Timeline, TrialSummary
 from tunekit.core.values import number
@@ -160,48 +160,6 @@ def front_of(
     points = [point for point, (_, scored) in found.items() if scored.violation == least]
     best = sorted((points[place] for place in front(points)), reverse=True)
     return [found[point] for point in best]
-
-
-def growth_of(timeline: Timeline, objectives: Mapping[str, str]) -> list[tuple[float, float]]:
-    """Return when the Pareto front grew, and which share of the volume it then dominated.
-
-    The volume is the box between the worst and the best values of all checkpoints that satisfy the
-    constraints; the share is the hypervolume of the front in it, from 0 to 1.
-
-    Args:
-        timeline: The sweep's timeline.
-        objectives: The modes of the validated metrics, by flat name.
-
-    Returns:
-        The times, in seconds since the epoch, and the shares.
-
-    Example:
-        >>> growth_of(Timeline(()), {"accuracy": "max", "latency_ms": "min"})
-        []
-    """
-    ended = {
-        (row["trial_id"], row["generation"], row["iteration"]): row["ended"]
-        for row in timeline.validations
-    }
-    found: list[tuple[float, Point]] = []
-    for trial_id in timeline.trials:
-        for scored in timeline.scores(trial_id):
-            point, time = _point_of(scored, objectives), ended.get((trial_id, *scored.place))
-            if point is not None and time is not None and not scored.violation:
-                found.append((time, point))
-    columns = list(zip(*(point for _, point in found), strict=True))
-    worst, best = ([pick(column) for column in columns] for pick in (min, max))
-    grown: list[tuple[float, float]] = []
-    members: list[Point] = []
-    for time, point in sorted(found):
-        unit = tuple(
-            (value - low) / ((high - low) or 1.0)
-            for value, low, high in zip(point, worst, best, strict=True)
-        )
-        if not any(unit == one or dominates(one, unit) for one in members):
-            members = [unit, *(one for one in members if not dominates(unit, one))]
-            grown.append((time, hypervolume(members, (0.0,) * len(unit))))
-    return grown
 
 
 def _point_of(scored: ScoredCheckpoint, objectives: Mapping[str, str]) -> Point | None:

@@ -13,7 +13,6 @@ from tunekit.core.events import (
     Asked,
     AttemptBegan,
     AttemptStarted,
-    Chosen,
     Decided,
     Event,
     Exploited,
@@ -219,8 +218,6 @@ class Timeline:
         self.ancestry = Ancestry()
         #: A row for each decision of the scheduler, in order.
         self.decisions: list[dict[str, Any]] = []
-        #: Where the scheduler resumed trials that it had paused: (trial, generation, iteration).
-        self.resumed: set[Place] = set()
         #: The time of the first line, and of the last; None if there is none.
         self.first: float | None = None
         self.last: float | None = None
@@ -430,8 +427,6 @@ class Timeline:
                 self._trial(event).by_hand = True
             case SessionClosed():
                 self.end = "finished" if event.finished else "interrupted"
-            case Chosen():
-                self.resumed.add((event.trial_id, *self._heard.get(event.trial_id, (0, 0))))
 
     def _trial(self, event: OfTrial) -> TrialSummary:
         trial = self.trials.get(event.trial_id)

@@ -12,7 +12,6 @@ import ray
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import SearchAlgorithm
 
-from tunekit._ray.scheduler_kinds import rungs_of
 from tunekit._ray.tuner import innermost_searcher, type_and_settings
 from tunekit.config import ValidationConfig
 from tunekit.core.signatures import name_of
@@ -77,7 +76,7 @@ def about(
         "trainable": trainable,
     }
     if scheduler is not None:
-        known["scheduler"] = {**type_and_settings(scheduler), "rungs": rungs_of(scheduler)}
+        known["scheduler"] = type_and_settings(scheduler)
     if search_alg is not None:
         known["search_alg"] = type_and_settings(innermost_searcher(search_alg))
     if space is not None:

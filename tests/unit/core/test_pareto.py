@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunekit.core.halving import Halving, RungAction
-from tunekit.core.pareto import dominates, front, hypervolume, ranked
+from tunekit.core.pareto import dominates, front, ranked
 
 coarse = st.integers(0, 4).map(float)  # many ties
 clouds = st.integers(2, 3).flatmap(
@@ -57,15 +56,6 @@ def test_what_is_not_a_number_is_worse_than_anything(points):
     size = len(points[0])
     broken = [(math.nan, *[9.0] * (size - 1)), (9.0, *[math.inf] * (size - 1))]
     assert ranked([*broken, *points])[-2:] == [0, 1]
-
-
-@given(clouds)
-def test_the_volume_is_the_number_of_the_cells_that_are_dominated(points):
-    cells = itertools.product(range(-1, 4), repeat=len(points[0]))
-    count = sum(
-        any(all(v > c for v, c in zip(p, cell, strict=True)) for p in points) for cell in cells
-    )
-    assert hypervolume(points, (-1.0,) * len(points[0])) == count
 
 
 @given(clouds, st.sampled_from([1.5, 2, 3]))

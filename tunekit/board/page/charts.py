@@ -226,18 +226,13 @@ def _kind(span: Span) -> str:
 
 
 def decisions_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
-    """Plot the scheduler's decision on each score, by rung if points have one."""
+    """Plot the scheduler's decision on each score."""
     outcomes = _found("outcome", _DECISIONS, points)
-    where: dict[str, Any] = {"x": _iterations()}
-    if "rung" in points[0]:
-        axis = alt.Axis(labelAngle=0)
-        where = {"x": alt.X("rung:O", title="rung (training iteration)", axis=axis)}
-        where["xOffset"] = alt.XOffset("outcome:N", sort=list(outcomes))
     chart = (
         _base()
         .mark_circle(size=65, opacity=0.75)
         .encode(
-            **where,
+            x=_iterations(),
             y=alt.Y("score:Q", title=f"{metric} (validated)", scale=alt.Scale(zero=False)),
             color=_colours("outcome", "the trial", outcomes),
             tooltip=[
@@ -285,16 +280,6 @@ def front_chart(
         ],
     )
     return _finished(line.encode(order="x:Q") + dots, rows)
-
-
-def growth_chart(points: Sequence[Mapping[str, float]]) -> Spec:
-    """Plot the share of the box between the worst and the best values that the front dominated."""
-    unit, seconds = unit_of(points[-1]["time"])
-    rows = [{**point, "time": point["time"] / seconds} for point in points]
-    share = alt.Y("share:Q", title="dominated by the front", axis=alt.Axis(format="%"))
-    time = alt.X("time:Q", title=f"{unit} since the sweep began", scale=alt.Scale(nice=False))
-    chart = _base().mark_line(interpolate="step-after", color=_TOP[0])
-    return _finished(chart.encode(x=time, y=share), rows, height=180)
 
 
 def exploits_chart(
@@ -360,11 +345,6 @@ def _front(found: Findings) -> Charts:
     return {"front": front_chart(points, found.names, sweep.objectives)} if points else {}
 
 
-def _growth(found: Findings) -> Charts:
-    points = figures.growth(found.sweep)
-    return {"growth": growth_chart(points)} if points else {}
-
-
 def _validated(found: Findings) -> Charts:
     metric = found.sweep.metric
     if metric is None or found.verdict is None:
@@ -417,13 +397,10 @@ def _decisions(found: Findings) -> Charts:
         line = [] if best is None else sweep.timeline.ancestry.line(best.trial_id, best.generation)
         led = {(exploit.trial_id, exploit.generation) for exploit in line}
         return {"exploits": exploits_chart(exploits, found.names, led)}
-    rungs, decided = figures.rungs(sweep), figures.decided(sweep)
-    judged = sweep.judged or found.metric
-    if rungs:
-        return {"rungs": decisions_chart(rungs, judged)}
-    if any(point["outcome"] != "continued" for point in decided):
-        return {"decisions": decisions_chart(decided, judged)}
-    return {}
+    decided = figures.decided(sweep)
+    if all(point["outcome"] == "continued" for point in decided):
+        return {}
+    return {"decisions": decisions_chart(decided, sweep.judged or found.metric)}
 
 
 #: The functions that draw charts: each returns the non-empty ones by name.
@@ -433,5 +410,4 @@ CHARTS: Mapping[str, Callable[[Findings], Charts]] = {
     "timeline": _timeline,
     "decisions": _decisions,
     "front": _front,
-    "growth": _growth,
 }

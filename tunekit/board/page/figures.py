@@ -12,7 +12,7 @@ from typing import Any
 from tunekit._ray.storage import joined
 from tunekit.core.metric_names import FILLED_IN
 from tunekit.core.metrics import flatten, plain
-from tunekit.core.ranking import Ranked, front_of, growth_of
+from tunekit.core.ranking import Ranked, front_of
 from tunekit.core.timeline import Span
 from tunekit.core.values import number
 from tunekit.errors import MetricNotFoundError
@@ -112,18 +112,6 @@ def front(sweep: Sweep) -> list[dict[str, Any]]:
     return found
 
 
-def growth(sweep: Sweep) -> list[dict[str, float]]:
-    """Return the share that the Pareto front dominated, over time."""
-    if len(sweep.objectives) < 2:
-        return []
-    grown, began = growth_of(sweep.timeline, sweep.objectives), sweep.timeline.first or 0.0
-    points = [{"time": time - began, "share": share} for time, share in grown]
-    points[:0] = [{"time": 0.0, "share": 0.0}] if points else []
-    if points and sweep.timeline.last is not None:
-        points.append({**points[-1], "time": sweep.timeline.last - began})
-    return points
-
-
 def training_metrics(sweep: Sweep) -> list[str]:
     """Return the first numeric metrics that training reports, by flat name."""
     validated = set(sweep.timeline.names)
@@ -210,7 +198,6 @@ def decided(sweep: Sweep) -> list[dict[str, Any]]:
     return [
         {
             "trial": row["trial_id"],
-            "generation": row["generation"],
             "iteration": row["iteration"],
             "score": row["score"],
             "outcome": _OUTCOMES.get(row["decision"], "continued"),
@@ -221,28 +208,6 @@ def decided(sweep: Sweep) -> list[dict[str, Any]]:
     ]
 
 
-def rungs(sweep: Sweep) -> list[dict[str, Any]]:
-    """Return the outcome of each trial at each of ASHA's rungs: its first decision there or later.
-
-    A trial that was paused there and resumed has continued. Empty for other schedulers, and if
-    trials are in several brackets.
-    """
-    settings = sweep.newest_session.get("scheduler")
-    milestones = list((settings or {}).get("rungs") or [])
-    found: dict[tuple[str, int], dict[str, Any]] = {}
-    for point in decided(sweep):
-        below = [milestone for milestone in milestones if milestone <= point["iteration"]]
-        if not below:
-            continue
-        known = found.setdefault((point["trial"], below[-1]), {**point, "rung": below[-1]})
-        if known["outcome"] == "paused":
-            place = (known["trial"], known["generation"], known["iteration"])
-            # A trial that was not resumed is stopped without another score.
-            resumed = place in sweep.timeline.resumed
-            known["outcome"] = "continued" if resumed else point["outcome"]
-    return list(found.values())
-
-
 def exploits(sweep: Sweep) -> list[dict[str, Any]]:
     """Return the exploits: from which trial to which, and at which iteration."""
     return [
@@ -251,7 +216,6 @@ def exploits(sweep: Sweep) -> list[dict[str, Any]]:
             "generation": exploit.generation,
             "donor": exploit.donor_id,
             "iteration": exploit.iteration,
-            "reached": exploit.reached,
             "score": None if exploit.score is None else _finite(exploit.score),
         }
         for exploit in sweep.timeline.ancestry
