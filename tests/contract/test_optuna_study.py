@@ -170,11 +170,11 @@ def test_exploits_are_attributes_and_parameters_those_of_the_value(tmp_path):
         assert [one["donor_id"] for one in told] == list(own["donor_id"])
         assert [one["config"]["lr"] for one in told] == list(own["config/lr"])
         generation = trial.user_attrs.get("value_generation", 0)
-        config = loaded.config_of(trial.user_attrs["trial_id"], generation)
+        config = loaded.timeline.config_of(trial.user_attrs["trial_id"], generation)
         assert trial.params == {"lr": config["lr"]}
         assert trial.state is TrialState.COMPLETE
     low, high = (study.trials[0].distributions["lr"].low, study.trials[0].distributions["lr"].high)
-    rates = [one["lr"] for one in loaded.all_hyperparameters()]
+    rates = [*loaded.trials["config/lr"], *exploits["config/lr"], *exploits["old_config/lr"]]
     assert (low, high) == (min(0.1, *rates), max(0.2, *rates)) and (low, high) != (0.1, 0.2)
 
 

@@ -53,7 +53,7 @@ def test_a_sweep_is_validated_later(ray_cluster, tmp_path, name):
     assert (both["halved/accuracy"] == both["accuracy"] / 2).all() and len(both) > 3
     for row in table.itertuples():
         assert row[table.columns.get_loc("halved/lr") + 1] == pytest.approx(
-            after.config_of(row.trial_id, row.generation)["lr"]
+            after.timeline.config_of(row.trial_id, row.generation)["lr"]
         )
     assert after.best().score == both["accuracy"].max()
     assert after.best("halved/accuracy", "max").score == table["halved/accuracy"].max()

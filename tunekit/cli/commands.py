@@ -21,7 +21,7 @@ import ray
 
 from tunekit._ray.storage import absolute
 from tunekit.cli.best import best_as_data, best_as_text, front_as_text
-from tunekit.cli.evaluations import scores_as_data, scores_as_text
+from tunekit.cli.evaluations import scores_as_text
 from tunekit.cli.layout import terminal_width, width_of_output
 from tunekit.cli.list import RESULTS, listing, listing_as_text, newest_or_given
 from tunekit.cli.status import status_of, text_of
@@ -34,6 +34,7 @@ from tunekit.following.follow import follow
 from tunekit.journal.lock import TAKE_OVER
 from tunekit.journal.stop_requests import ask_to_stop
 from tunekit.log import shown
+from tunekit.reading.findings import later_scores
 from tunekit.reading.sweep import Sweep, load
 from tunekit.tuner import Tuner
 from tunekit.version import VERSION
@@ -97,8 +98,8 @@ def tunekit() -> None:
 
     PATH is a sweep's folder, storage_path/name of its RunConfig (by default ~/ray_results/NAME), as
     in results.experiment_path. It may be a URI, such as s3://bucket/digits. Without PATH, a command
-    uses the newest sweep below ~/ray_results, and prints its path. Only resume and
-    validate start Ray, and only resume, stop, pause, continue and add change the course of a sweep.
+    uses the newest sweep below ~/ray_results, and prints its path. Only resume and validate start
+    Ray, and only resume and stop change the course of a sweep.
 
     \b
     Examples:
@@ -322,7 +323,7 @@ def _follow(path: str, fn: Any, as_json: bool, **options: Any) -> None:
 
 
 def _print_scores(sweep: Sweep, name: str, path: str, as_json: bool) -> None:
-    known = scores_as_data(sweep, name)
+    known = later_scores(sweep.timeline, name, sweep.metric, sweep.mode)
     if as_json:
         _print_json(known)
     else:

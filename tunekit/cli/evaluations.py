@@ -1,4 +1,4 @@
-"""The results of later validations, as data and as text."""
+"""The results of later validations, as text."""
 
 from __future__ import annotations
 
@@ -9,43 +9,22 @@ from typing import Any
 from tunekit.cli.layout import WIDTH, cut, grid
 from tunekit.core.values import number as as_number
 from tunekit.core.words import number, place_in_words, printable
-from tunekit.reading.findings import later_scores, names_in
-from tunekit.reading.sweep import Sweep
 
 _MOST_ROWS = 20
 
 
-def scores_as_data(sweep: Sweep, name: str) -> dict[str, Any]:
-    """Return what was validated under a name, as JSON values.
-
-    - ``name``, ``function``; ``metric``: the one that the sweep is ranked by;
-    - ``scored``, ``unscored``: how many checkpoints have a score, and how many do not;
-    - ``rows``: as in :func:`tunekit.reading.findings.later_scores`.
+def scores_as_text(known: Mapping[str, Any], path: str) -> str:
+    """Return scores as a table, with the command to rank by them.
 
     Args:
-        sweep: The sweep.
-        name: The prefix of the metrics' names.
-    """
-    rows = later_scores(sweep.timeline, name, sweep.metric, sweep.mode)
-    scored = sum(row["status"] == "validated" for row in rows)
-    return {
-        "name": name,
-        "function": sweep.summary()["later"].get(name, {}).get("function"),
-        "metric": sweep.metric,
-        "scored": scored,
-        "unscored": len(rows) - scored,
-        "rows": rows,
-    }
-
-
-def scores_as_text(known: Mapping[str, Any], path: str) -> str:
-    """Return the result of :func:`scores_as_data` as a table, with the command to rank by it.
+        known: As returned by :func:`tunekit.reading.findings.later_scores`.
+        path: The sweep, as the user named it.
 
     Example:
         >>> row = {"trial_id": "a", "generation": 0, "iteration": 3, "status": "validated"}
         >>> row |= {"score": 0.9, "metrics": {"robust/accuracy": 0.7}}
         >>> known = {"name": "robust", "function": "evals:robust", "metric": "accuracy"}
-        >>> known |= {"scored": 1, "unscored": 0, "rows": [row]}
+        >>> known |= {"names": ["robust/accuracy"], "scored": 1, "unscored": 0, "rows": [row]}
         >>> print(scores_as_text(known, "/digits"))
         robust: evals:robust has validated 1 checkpoint
         <BLANKLINE>
@@ -55,11 +34,10 @@ def scores_as_text(known: Mapping[str, Any], path: str) -> str:
         tunekit best /digits --metric robust/accuracy --mode max    # or min
     """
     known = printable(known)
-    rows, count = known["rows"], known["scored"]
+    rows, names, count = known["rows"], known["names"], known["scored"]
     head = f"{known['name']}: {known['function']} has validated {count} checkpoint"
     head += "s" * (count != 1)
     head += f", and not {known['unscored']}" if known["unscored"] else ""
-    names = names_in(rows)
     cells = [("trial", "iteration", known["metric"] or "score", *names)]
     for row in rows[:_MOST_ROWS]:
         at = f"{row['generation']}:" * bool(row["generation"]) + str(row["iteration"])

@@ -220,12 +220,15 @@ def causes_of(failures: Iterable[Mapping[str, Any]]) -> list[Sequence[Mapping[st
 
 def later_scores(
     timeline: Timeline, name: str, metric: str | None, mode: str | None
-) -> list[dict[str, Any]]:
-    """Return the checkpoints that were validated later, the best by the sweep's metric first.
+) -> dict[str, Any]:
+    """Return the scores of one function that validated later, as JSON values.
 
-    Each row has the trial, generation and iteration; the ``score`` that the sweep is ranked by;
-    the new ``metrics``, by their full names; the ``status`` and ``reason``; and
-    the path of the ``checkpoint``.
+    - ``name``, ``function``; ``metric``: the one that the sweep is ranked by;
+    - ``names``: the numeric new metrics;
+    - ``scored``, ``unscored``: how many checkpoints have a score, and how many do not;
+    - ``rows``: the checkpoints, the best by the sweep's metric first, each with its trial,
+      generation and iteration; the ``score`` that the sweep is ranked by; the new ``metrics``, by
+      their full names; the ``status`` and ``reason``; and the path of the ``checkpoint``.
 
     Args:
         timeline: The history of the sweep.
@@ -254,17 +257,14 @@ def later_scores(
         )
     sign = -1.0 if mode == "max" else 1.0
     rows.sort(key=lambda row: (row["score"] is None, sign * (row["score"] or 0.0)))
-    return rows
-
-
-def names_in(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the numeric new metrics, in order of appearance.
-
-    Example:
-        >>> names_in([{"metrics": {"robust/f1": 0.5, "robust/note": "-"}}])
-        ['robust/f1']
-    """
-    found: dict[str, None] = {}
-    for row in rows:
-        found.update((n, None) for n, v in row["metrics"].items() if number(v) is not None)
-    return list(found)
+    values = chain.from_iterable(row["metrics"].items() for row in rows)
+    scored = sum(row["status"] == "validated" for row in rows)
+    return {
+        "name": name,
+        "function": later[0]["function"] if later else None,
+        "metric": metric,
+        "names": list(dict.fromkeys(name for name, value in values if number(value) is not None)),
+        "scored": scored,
+        "unscored": len(rows) - scored,
+        "rows": rows,
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -35,7 +35,6 @@ def study_of(
     scope: str,
     whole: Collection[str],
     space: Mapping[str, Mapping[str, Any]],
-    configs: Sequence[Mapping[str, Any]],
     storage: Any,
     study_name: str | None,
 ) -> optuna.Study:
@@ -47,7 +46,6 @@ def study_of(
         scope: The score of a trial: ``"best"``, by the first metric, or ``"last"``.
         whole: The trials that have trained in full.
         space: The recorded search space, as for :func:`~tunekit.core.parameters.parameters_of`.
-        configs: All hyperparameters that any trial had, likewise.
         storage: As for ``optuna.create_study``.
         study_name: Likewise.
 
@@ -73,6 +71,11 @@ def study_of(
         raise ConfigError("Sweep.to_optuna", [problem]) from None
     finally:
         optuna.logging.set_verbosity(level)
+    configs = [
+        flatten(timeline.config_of(trial_id, generation))
+        for trial_id, trial in timeline.trials.items()
+        for generation in range(trial.generation + 1)
+    ]
     parameters = parameters_of(configs, space)
     constants = {k: v for config in configs for k, v in config.items() if k not in parameters}
     study.set_user_attr("metric", metric if len(names) == 1 else names)

@@ -19,7 +19,7 @@ from tunekit.clock import Clock, SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import Constraint
 from tunekit.core.events import Event, relocated
-from tunekit.core.metric_names import listed, meant
+from tunekit.core.metric_names import listed
 from tunekit.core.metrics import flatten
 from tunekit.core.pace import Pace
 from tunekit.core.problems import Problems
@@ -297,7 +297,6 @@ class Sweep:
     ) -> BestCheckpoint:
         """Return the best validated checkpoint of the sweep.
 
-
         Args:
             metric: A validated metric, by flat name; by default the sweep's.
             mode: ``"min"`` or ``"max"``; by default the sweep's.
@@ -374,7 +373,7 @@ class Sweep:
             metric=metric,
             score=score,
             metrics=winning.metrics,
-            config=self.config_of(trial_id, winning.generation),
+            config=self.timeline.config_of(trial_id, winning.generation),
             path=path,
             checkpoint=checkpoint,
             violation=winning.violation,
@@ -486,33 +485,16 @@ class Sweep:
         problems.raise_any()
         from tunekit.reading.optuna_study import study_of
 
+        recorded = (session["space"] for session in reversed(self.sessions) if "space" in session)
         return study_of(
             self.timeline,
             objectives=objectives,
             scope=scope,
             whole=whole_trials(self.timeline, self.newest_session),
-            space=self.space,
-            configs=self.all_hyperparameters(),
+            space=next(recorded, {}),  # the searcher may define the space
             storage=storage,
             study_name=study_name or os.path.basename(self.path.rstrip("/")) or None,
         )
-
-    @property
-    def space(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the recorded search space: kind, and range or choices, by flat name.
-
-        Empty if it was not recorded, or if the searcher defines the space.
-        """
-        recorded = (session["space"] for session in reversed(self.sessions) if "space" in session)
-        return next(recorded, {})
-
-    def all_hyperparameters(self) -> list[dict[str, Any]]:
-        """Return the hyperparameters of each generation of each trial, by flat name."""
-        return [
-            flatten(self.config_of(trial_id, generation))
-            for trial_id, trial in self.timeline.trials.items()
-            for generation in range(trial.generation + 1)
-        ]
 
     def _goal(
         self, metric: str | None, mode: str | None, scope: str, problems: Problems
@@ -520,23 +502,6 @@ class Sweep:
         default = (self.metric, self.mode)
         names = self.timeline.names
         return checked_goal(metric, mode, scope, default=default, names=names, problems=problems)
-
-    def config_of(self, trial_id: str, generation: int | None = None) -> Mapping[str, Any]:
-        """Return a trial's hyperparameters in one of its generations, by default the newest.
-
-        Raises:
-            tunekit.errors.ConfigError: If there is no such trial.
-        """
-        trials, problems = self.timeline.trials, Problems("Sweep.config_of")
-        if trial_id not in trials:
-            near = meant(trial_id, trials)
-            hint = f"Did you mean {near!r}? " if near else ""
-            problems.add(
-                f"trial_id={trial_id!r} is not a trial of this sweep. {hint}Pass one of "
-                "sweep.trials.trial_id."
-            )
-        problems.raise_any()
-        return self.timeline.config_of(trial_id, generation)
 
     def trial_errors(self) -> dict[str, str]:
         """Return the last failure of each failed trial as Tune recorded it, by trial id.
@@ -587,7 +552,7 @@ class Sweep:
           Each also has its values of the ``objectives``, and is ``best_in`` some of them. Empty
           with a single objective;
         - ``best``: trial, generation, iteration, score, path and configuration of the best
-          checkpoint, as in :meth:`best`; None if there is none yet, or no metric to rank by;
+          checkpoint, as in :meth:`best`; None if there is none yet, or no metric to rank by.
         """
         best = None
         if self.metric is not None and self.mode is not None:

@@ -347,7 +347,7 @@ def _front(found: Findings) -> Charts:
 
 def _validated(found: Findings) -> Charts:
     metric = found.sweep.metric
-    if metric is None or found.verdict is None:
+    if metric is None or found.best is None:
         return {}
     points = _curves(found, metric)
     return {"validated": curves_chart(points, found.ranked, metric, validated=True)}
@@ -393,7 +393,7 @@ def _decisions(found: Findings) -> Charts:
     sweep = found.sweep
     exploits = figures.exploits(sweep)
     if exploits:
-        best = None if found.verdict is None else found.verdict.best
+        best = found.best
         line = [] if best is None else sweep.timeline.ancestry.line(best.trial_id, best.generation)
         led = {(exploit.trial_id, exploit.generation) for exploit in line}
         return {"exploits": exploits_chart(exploits, found.names, led)}

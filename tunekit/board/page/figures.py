@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +17,7 @@ from tunekit.core.ranking import Ranked, front_of
 from tunekit.core.timeline import Span
 from tunekit.core.values import number
 from tunekit.errors import MetricNotFoundError
-from tunekit.reading.findings import BestCheckpoint, later_scores, names_in
+from tunekit.reading.findings import BestCheckpoint
 from tunekit.reading.sweep import Sweep
 
 # The number of spans above which spans of validations are joined, as those of training are.
@@ -24,23 +25,6 @@ _MOST_SPANS = 3_000
 # The number of rows of validations in all panels together, and the least and the most in each.
 _ROWS, _FEWEST, _MOST = 5_000, 5, 200
 _OUTCOMES = {"STOP": "stopped", "PAUSE": "paused"}
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Which trial is best.
-
-    Attributes:
-        best: As returned by :meth:`tunekit.Sweep.best`.
-        winner: Its trial.
-        second: The next trial; None if there is none.
-        margin: By how much the winner is better.
-    """
-
-    best: BestCheckpoint
-    winner: Ranked
-    second: Ranked | None
-    margin: float | None
 
 
 @dataclass(frozen=True)
@@ -69,20 +53,13 @@ class Findings:
         return {one.trial_id: one.name for one in self.ranked}
 
     @cached_property
-    def verdict(self) -> Verdict | None:
-        """Return which trial is best; None if there is no score yet."""
+    def best(self) -> BestCheckpoint | None:
+        """Return the best checkpoint, of the first trial in the ranking; None without a score."""
         if self.sweep.metric is None or self.sweep.mode is None:
             return None
-        try:
-            best = self.sweep.best()
-        except MetricNotFoundError:
-            return None
-        winner = next(one for one in self.ranked if one.trial_id == best.trial_id)
-        second = self.ranked[1] if len(self.ranked) > 1 else None
-        value = None if second is None else second.best_value
-        if value is None:
-            return Verdict(best, winner, None, None)
-        return Verdict(best, winner, second, _finite(abs(best.score - value)))
+        with suppress(MetricNotFoundError):
+            return self.sweep.best()
+        return None
 
 
 def _finite(value: float) -> float | None:
@@ -227,24 +204,6 @@ def schedule(sweep: Sweep, best: BestCheckpoint) -> list[dict[str, Any]]:
     changes = sweep.timeline.ancestry.schedule(best.trial_id, best.generation)
     rows = {at: {"from iteration": at, **flatten(config)} for at, config in changes}
     return list(rows.values())
-
-
-def later(sweep: Sweep, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return later validations: for each name the function, metrics and checkpoints."""
-    found = []
-    for name, known in summary["later"].items():
-        rows = later_scores(sweep.timeline, name, sweep.metric, sweep.mode)
-        scored = [row for row in rows if row["status"] == "validated"]
-        found.append(
-            {
-                "name": name,
-                "function": known["function"],
-                "names": names_in(scored),
-                "rows": scored,
-                "unscored": len(rows) - len(scored),
-            }
-        )
-    return found
 
 
 # A trial in full --------------------------------------------------------------------------------

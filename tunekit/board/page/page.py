@@ -34,7 +34,7 @@ from tunekit.core.words import (
 )
 from tunekit.extras import extra
 from tunekit.journal.storage import replace_file
-from tunekit.reading.findings import causes_of, failures_of
+from tunekit.reading.findings import causes_of, failures_of, later_scores
 from tunekit.reading.sweep import Sweep, newest_differs
 from tunekit.version import VERSION
 
@@ -124,13 +124,13 @@ def contents(found: Findings, drawn: Mapping[str, Any] | None = None) -> dict[st
         drawn: Its charts by name, if they are already drawn.
     """
     sweep = found.sweep
-    ranked, verdict = found.ranked, found.verdict
+    ranked, best = found.ranked, found.best
     summary, errors = sweep.summary(), sweep.trial_errors()
     failures = failures_of(sweep.timeline, errors)
     causes = causes_of(failures)
     charts = draw(found) if drawn is None else drawn
     columns = list(dict.fromkeys(name for one in ranked for name in one.hyperparameters))
-    schedule = [] if verdict is None else figures.schedule(sweep, verdict.best)
+    schedule = [] if best is None else figures.schedule(sweep, best)
     return {
         "name": Path(sweep.path).name or "sweep",
         "summary": summary,
@@ -141,7 +141,6 @@ def contents(found: Findings, drawn: Mapping[str, Any] | None = None) -> dict[st
         "most": _TABLE,
         "columns": columns,
         "texts": {name for name in columns if not _are_numbers(found, name)},
-        "verdict": verdict,
         "trial_names": found.names,
         "schedule": schedule,
         "changed": [name for name in differing(schedule) if name != "from iteration"],
@@ -153,7 +152,10 @@ def contents(found: Findings, drawn: Mapping[str, Any] | None = None) -> dict[st
             "others": OTHER_POINTS,
             "bars": max(0, len(ranked) - MOST_BARS),
         },
-        "later": figures.later(sweep, summary),
+        "later": [
+            later_scores(sweep.timeline, name, sweep.metric, sweep.mode)
+            for name in summary["later"]
+        ],
         "errors": errors,
         "causes": [
             {
@@ -167,8 +169,8 @@ def contents(found: Findings, drawn: Mapping[str, Any] | None = None) -> dict[st
         "more_causes": max(0, len(causes) - _CAUSES),
         "sessions": sweep.sessions,
         "settings": sweep.newest_session,
-        "best": None if verdict is None else verdict.best,
-        "otherwise": None if verdict is None else newest_differs(sweep, verdict.best, found.names),
+        "best": best,
+        "otherwise": best and newest_differs(sweep, best, found.names),
         "loads": _loads(sweep),
         "finds": f".best({sweep.metric!r}, {sweep.mode!r})",
         "resumes": None if sweep.source is None else _resumes(sweep, shlex.quote(sweep.source)),
@@ -200,7 +202,7 @@ def sections_of(told: Mapping[str, Any]) -> dict[str, str]:
     """
     made = _environment().get_template("sections.html").make_module(dict(told))
     order = list(SECTIONS)
-    if told["causes"] and told["verdict"] is None:  # there is nothing else to show
+    if told["causes"] and told["best"] is None:  # there is nothing else to show
         order.remove("failures")
         order.insert(1, "failures")
     every = {name: str(getattr(made, f"section_{name}")()).strip() for name in order}
