@@ -189,6 +189,40 @@ def test_what_a_failure_has_cut_short_with_fail_fast_is_continued(tmp_path, erro
     assert tunekit.load(ran.home).summary()["state"] == "finished"
 
 
+# A limit of trials ------------------------------------------------------------------------------
+
+
+class Live(tune.Callback):
+    """The most trials that had a process at once."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        self.most = max(self.most, sum(trial.status == "RUNNING" for trial in trials))
+
+
+@pytest.mark.parametrize("most", [1, 2])
+@pytest.mark.parametrize("how", [ResumeConfig.ResumeType.RESUME, ResumeConfig.ResumeType.RESTART])
+def test_a_limit_of_trials_holds_in_a_restored_sweep(tmp_path, how, most):
+    def make(live: Live, **options: Any) -> Ran:
+        return run(
+            tmp_path,
+            param_space={"fail_at": tune.grid_search([3] * 5)},
+            trials=1,
+            slots=8,
+            search_alg=BasicVariantGenerator(max_concurrent=most),
+            more_callbacks=(live,),
+            **options,
+        )
+
+    first, again = Live(), Live()
+    assert {trial.status for trial in make(first).trials} == {"ERROR"}
+    ran = make(again, **{**mended(tmp_path), "resume": ResumeConfig(errored=how)})
+    assert len(ran.trials) == 5 and all(trial.is_finished() for trial in ran.trials)
+    assert first.most == again.most == most
+
+
 # Who may go on with it --------------------------------------------------------------------------
 
 

@@ -25,7 +25,12 @@ from ray.train._internal.session import _TrainingResult
 from ray.tune.execution.tune_controller import TrialRunnerWrapper, TuneController
 from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC, TIME_THIS_ITER_S
-from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
+from ray.tune.search import (
+    BasicVariantGenerator,
+    ConcurrencyLimiter,
+    Repeater,
+    SearchAlgorithm,
+)
 from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
 from tunekit._ray.cluster import ending_groups
@@ -244,7 +249,9 @@ class Controller:
 
         Cached processes count, because the next trials reuse them.
         """
-        most, tune = self._places(), self._tune
+        tune = self._tune
+        limits = (self._places(), _limit_of(tune.search_alg) if tune.resumed else None)
+        most = min((limit for limit in limits if limit is not None), default=None)
         processes = len(tune._trial_to_actor) + tune._actor_cache.num_cached_objects
         return None if most is None else max(0, most - processes)
 
@@ -621,6 +628,20 @@ class Controller:
             if metric is not None:
                 owner._metric = None
         return required
+
+
+def _limit_of(search_alg: Any) -> int | None:
+    """Return how many trials a search algorithm may have at once; None if it has no limit.
+
+    It does not create more, but a restored sweep also has the trials that Tune continues.
+    """
+    while search_alg is not None and not isinstance(
+        search_alg, Repeater
+    ):  # it has several for each
+        if isinstance(search_alg, (BasicVariantGenerator, ConcurrencyLimiter)):
+            return int(search_alg.max_concurrent) or None
+        search_alg = getattr(search_alg, "searcher", None)
+    return None
 
 
 def _has_enough(tune: TuneController) -> bool:
