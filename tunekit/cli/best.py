@@ -71,7 +71,7 @@ def front_as_text(summary: Mapping[str, Any], path: str) -> str:
     Example:
         >>> checkpoint = {"trial_id": "a", "generation": 0, "iteration": 9, "violation": 0.0}
         >>> values = [{"accuracy": 0.9, "size": 40}, {"accuracy": 0.85, "size": 9}]
-        >>> front = [{**checkpoint, "objectives": each, "best_in": []} for each in values]
+        >>> front = [{**checkpoint, "objectives": each} for each in values]
         >>> goal = {"accuracy": "max", "size": "min"}
         >>> summary = {"objectives": goal, "constraints": [], "pareto": front}
         >>> print(front_as_text(summary, "digits").splitlines()[2])
@@ -90,11 +90,10 @@ def front_as_text(summary: Mapping[str, Any], path: str) -> str:
             *(number(one["objectives"][name]) for name in goals),
             one["trial_id"],
             place_in_words(one["generation"], one["iteration"]),
-            ", ".join(f"best {name}" for name in one["best_in"] if len(front) > 1),
         ]
         for one in front
     ]
-    heads = [*goals, "trial", "checkpoint", ""]
+    heads = [*goals, "trial", "checkpoint"]
     lines += ["", *grid([heads, *rows], width_of_output(), left=range(len(heads)))]
     lines += ["", click.style("in Python", bold=True)]
     lines.append(f"  tunekit.load({path!r}).pareto()[0].checkpoint")

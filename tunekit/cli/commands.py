@@ -220,12 +220,12 @@ def _print_front(sweep: Sweep, path: str, as_json: bool) -> None:
         click.echo(front_as_text(known, path))
 
 
-_fn = partial(click.option, "--fn", "where", metavar="WHERE")
-
-
 @tunekit.command(short_help="Validate checkpoints of a sweep with another function.")
 @_path
-@_fn(
+@click.option(
+    "--fn",
+    "where",
+    metavar="WHERE",
     required=True,
     help="The validation function, or a ValidationConfig with its resources, arguments and limits: "
     "module:name or file.py:name.",
@@ -292,9 +292,8 @@ def validate(
         raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} needs --follow.")
     sweep = load(path, metric=metric, mode=mode)
     name = name or where.rpartition(":")[2].rpartition(".")[2]
-    own: dict[str, Any] = {"name": name, "replace": replace}
     with _on_ray(as_json):
-        sweep = sweep.validate(fn, checkpoints, **own)
+        sweep = sweep.validate(fn, checkpoints, name=name, replace=replace)
     _print_scores(sweep, name, path, as_json)
 
 

@@ -52,7 +52,6 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 _Time = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 # Seconds that passed: negative if a clock was put back.
 _Seconds = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
-_Amount = Annotated[float, msgspec.Meta(ge=0, le=2.0**63)]
 
 #: The fields that :class:`ValidationEnded` shares with :class:`~tunekit.core.validation.Outcome`.
 OF_OUTCOME = ("metrics", "reason", "error", "attempts", "waited_s", "ran_s")
@@ -165,7 +164,6 @@ class TrialAdded(OfTrial, frozen=True, kw_only=True, tag="added"):
     Attributes:
         config: Its hyperparameters, with texts for values that JSON cannot represent.
         folder: The name of its folder in the experiment's.
-        resources: The resources that it takes from the cluster.
         search: The archive with the searcher that suggested it, if one was saved.
         tune: Tune's own record of the trial and its results.
         stop: Its stopping criterion, as in ``RunConfig(stop=...)``; Tune's record lacks the part
@@ -174,7 +172,6 @@ class TrialAdded(OfTrial, frozen=True, kw_only=True, tag="added"):
 
     config: Mapping[Any, Any] = {}
     folder: str = ""
-    resources: Mapping[str, _Amount] = {}
     search: str | None = None
     tune: Sequence[str] = ()
     stop: Mapping[str, Any] = {}

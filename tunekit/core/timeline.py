@@ -138,7 +138,6 @@ class TrialSummary:
         trial_id: The trial.
         config: Its initial hyperparameters.
         folder: The name of its folder in the experiment's folder.
-        resources: The resources that it takes from the cluster.
         status: ``"pending"``, ``"running"``, ``"terminated"`` or ``"error"``.
         generation: The number of times it was overwritten.
         iteration: The last training iteration that it has reported.
@@ -154,7 +153,6 @@ class TrialSummary:
     trial_id: str
     config: Mapping[str, Any] = field(default_factory=dict)
     folder: str = ""
-    resources: Mapping[str, float] = field(default_factory=dict)
     status: str = "pending"
     generation: int = 0
     iteration: int = 0
@@ -405,7 +403,7 @@ class Timeline:
             case TrialAdded():
                 summary = self._trial(event)
                 summary.config, summary.folder = event.config, event.folder
-                summary.resources, summary.added = event.resources, now
+                summary.added = now
             case Exploited():
                 self._trial(event).generation = event.generation
                 self.ancestry.add(event)

@@ -111,7 +111,6 @@ class SnapshotWriter:
                     trial_id=trial.trial_id,
                     config=dict(trial.config),
                     folder=trial.storage.trial_dir_name,
-                    resources=dict(trial.placement_group_factory.required_resources),
                     search=name,
                     tune=[state, metadata],
                     stop=stop,

@@ -148,21 +148,15 @@ def best_in_short(best: BestCheckpoint) -> dict[str, Any]:
 
 
 def front_in_short(
-    front: Sequence[BestCheckpoint], objectives: Mapping[str, str]
+    front: Sequence[BestCheckpoint], objectives: Iterable[str]
 ) -> list[dict[str, Any]]:
-    """Return the checkpoints of a Pareto front, with their values, and what each is best in."""
-    values = [{name: flatten(one.metrics)[name] for name in objectives} for one in front]
-    best = {
-        name: (max if mode == "max" else min)((own[name] for own in values), default=None)
-        for name, mode in objectives.items()
-    }
+    """Return the checkpoints of a Pareto front, with their values of the objectives."""
     return [
         {
             **best_in_short(one),
-            "objectives": own,
-            "best_in": [name for name in objectives if own[name] == best[name]],
+            "objectives": {name: flatten(one.metrics)[name] for name in objectives},
         }
-        for one, own in zip(front, values, strict=True)
+        for one in front
     ]
 
 

@@ -549,8 +549,7 @@ class Sweep:
         - ``objectives``: the metrics that the scheduler ranks by, with their modes;
           ``constraints``: the constraints on scores, as text;
         - ``pareto``: the Pareto front of several objectives, as a list of entries like ``best``.
-          Each also has its values of the ``objectives``, and is ``best_in`` some of them. Empty
-          with a single objective;
+          Each also has its values of the ``objectives``. Empty with a single objective;
         - ``best``: trial, generation, iteration, score, path and configuration of the best
           checkpoint, as in :meth:`best`; None if there is none yet, or no metric to rank by.
         """
