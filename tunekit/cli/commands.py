@@ -242,12 +242,11 @@ def _print_front(sweep: Sweep, path: str, as_json: bool) -> None:
 @click.option(
     "--follow", "follows", is_flag=True, help="PATH is any folder into which checkpoints are saved."
 )
-@click.option("--which", metavar="WHICH", help="With --follow: all, newest or every=N.")
+@click.option("--which", metavar="WHICH", help="With --follow: all, or newest.")
 @click.option(
     "--until",
     metavar="STEP|FILE",
-    help="With --follow: when a run ends: at a step, or when a file exists. A name (done) is "
-    "looked for in PATH and in each run's folder, a path (./done) where it leads.",
+    help="With --follow: when runs end: at a step, or when PATH has a file of this name.",
 )
 @click.option("--pattern", metavar="REGEX", help="With --follow: their names; group 1 is the step.")
 @click.option(

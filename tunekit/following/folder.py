@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow.fs
 from ray import tune
@@ -19,7 +19,7 @@ from ray import tune
 from tunekit._ray.storage import exists
 from tunekit.file_checkpoint import checkpoint_at
 from tunekit.following.record import LATER
-from tunekit.following.steps import Files, Kind, kind_of, mark_of, step_in, trainer_metrics
+from tunekit.following.steps import Files, kind_of, mark_of, step_in, trainer_metrics
 from tunekit.journal.confined import is_inside, local_path
 from tunekit.journal.journal import SERIES
 from tunekit.journal.storage import keeps_objects
@@ -37,7 +37,7 @@ REST_S = 30.0
 DOUBT_S = 2.0
 
 # The files and folders that tunekit itself writes into the folder.
-_OWN = frozenset({SERIES, LATER, KEPT, "tensorboard"})
+_OWN = frozenset({SERIES, LATER, KEPT})
 
 # ray/train/v2/_internal/constants.py: the checkpoints that Ray Train has registered, each after all
 # workers have uploaded their parts of it (checkpoint_manager.py, _write_state_to_storage).
@@ -49,7 +49,7 @@ class Entry:
     """A file or folder that is named like a checkpoint.
 
     Attributes:
-        name: Its name.
+        run: The run that it belongs to.
         path: Its path.
         step: The step in its name.
         written: When the file, or the folder itself, was written, in seconds since the epoch; 0 if
@@ -58,7 +58,7 @@ class Entry:
         report: Its training metrics, if known; it is complete then.
     """
 
-    name: str
+    run: str
     path: str
     step: int
     written: float
@@ -66,13 +66,8 @@ class Entry:
     report: Mapping[str, Any] | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True)
-class Complete:
-    """A complete checkpoint: its step, the time of its completion and its training metrics."""
-
-    step: int
-    mark: float
-    report: Mapping[str, Any]
+#: When a checkpoint was completed, and its training metrics.
+Complete: TypeAlias = tuple[float, Mapping[str, Any]]
 
 
 class WatchedFolder:
@@ -95,34 +90,21 @@ class WatchedFolder:
         self._pattern = pattern
         self._resting: dict[str, tuple[Files, float]] = {}
 
-    def look(self) -> tuple[dict[str, dict[str, Entry]], dict[str, set[str]]]:
-        """Return the entries named like checkpoints, and all names, by run.
+    def look(self) -> Iterator[Entry]:
+        """Yield the entries named like checkpoints.
 
         This lists the folder once, and each folder in it that is not a checkpoint.
 
         Raises:
             OSError: If the storage fails.
         """
-        found: dict[str, dict[str, Entry]] = {}
-        names: dict[str, set[str]] = {}
-        for run, infos in self._runs():
-            entries = {entry.name: entry for entry in self._entries(infos)}
-            if entries or run == self.name:
-                found[run], names[run] = entries, {info.base_name for info in infos}
-        return found, names
-
-    def _runs(self) -> Iterator[tuple[str, list[pyarrow.fs.FileInfo]]]:
         top = self._inside(self.path)
-        yield self.name, top
+        yield from self._entries(self.name, top)
         for info in sorted(top, key=lambda one: one.base_name):
             name = info.base_name
             is_run = info.type == pyarrow.fs.FileType.Directory and name not in _OWN
             if is_run and name[0] not in "._" and self._step(name) is None:
-                yield name, self._inside(info.path)
-
-    def folder_of(self, run: str) -> str:
-        """Return the name of a run's folder in this one; empty if it is this folder itself."""
-        return "" if run == self.name else run
+                yield from self._entries(name, self._inside(info.path))
 
     def _inside(self, path: str) -> list[pyarrow.fs.FileInfo]:
         selector = pyarrow.fs.FileSelector(path, allow_not_found=True)
@@ -131,7 +113,7 @@ class WatchedFolder:
     def _step(self, name: str) -> int | None:
         return step_in(name, self._pattern)
 
-    def _entries(self, infos: list[pyarrow.fs.FileInfo]) -> Iterator[Entry]:
+    def _entries(self, run: str, infos: list[pyarrow.fs.FileInfo]) -> Iterator[Entry]:
         known = {info.base_name: info for info in infos}
         registered = self._registered(known.get(_SNAPSHOT))
         for name, info in known.items():
@@ -139,7 +121,7 @@ class WatchedFolder:
             if step is not None:
                 is_folder = info.type == pyarrow.fs.FileType.Directory
                 written = (info.mtime_ns or 0) / 1e9
-                yield Entry(name, info.path, step, written, is_folder, report)
+                yield Entry(run, info.path, step, written, is_folder, report)
 
     def _registered(
         self, info: pyarrow.fs.FileInfo | None
@@ -187,8 +169,8 @@ class WatchedFolder:
         if not files:
             return "it has no file"
         if entry.report is not None:
-            return Complete(entry.step, mark_of(None, files) or 0.0, entry.report)
-        kind = self._kind(entry, files)
+            return mark_of(None, files) or 0.0, entry.report
+        kind = kind_of(posixpath.basename(entry.path), files) if entry.is_folder else None
         mark, report = mark_of(kind, files), {}
         if kind is not None and mark is not None and kind.last.endswith(".json"):
             state = self._json(f"{entry.path}/{kind.last}")
@@ -199,16 +181,7 @@ class WatchedFolder:
         if kind is None and not self._is_whole(entry) and not self._rests(entry, files, now):
             return ""
         self._resting.pop(entry.path, None)
-        return Complete(entry.step, mark, report)
-
-    def mark(self, entry: Entry) -> float:
-        """Return when a checkpoint was completed; 0 if it is incomplete or gone."""
-        files = self.files(entry)
-        return mark_of(self._kind(entry, files), files) or 0.0
-
-    def _kind(self, entry: Entry, files: Files) -> Kind | None:
-        known = entry.report is not None or not entry.is_folder
-        return None if known else kind_of(entry.name, files)
+        return mark, report
 
     def _is_whole(self, entry: Entry) -> bool:
         """Return whether a file is complete, as far as its content shows.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import posixpath
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,28 +16,23 @@ from tunekit._ray.storage import exists, storage_at
 from tunekit.clock import SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.events import (
-    CheckpointSaved,
     Event,
     TrialAdded,
     TrialEnded,
     ValidationEnded,
     ValidationRequested,
 )
-from tunekit.core.metrics import flatten
 from tunekit.core.pace import Pace
 from tunekit.core.pool import Pool
 from tunekit.core.problems import Problems
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.validation import Outcome, Request, Status
-from tunekit.core.values import number
-from tunekit.following.folder import DOUBT_S, KEPT, Complete, Entry, WatchedFolder
-from tunekit.following.loop import Source, is_there, validate_all
+from tunekit.following.folder import DOUBT_S, KEPT, Entry, WatchedFolder
+from tunekit.following.loop import Source, validate_all
 from tunekit.following.record import Recorder
-from tunekit.following.steps import Followed, wrong_choices
+from tunekit.following.steps import Followed, request_of, wrong_pattern
 from tunekit.journal.confined import local_path
-from tunekit.journal.storage import keeps_objects
 from tunekit.log import shown
-from tunekit.results.event_file import EventFile
 from tunekit.validating.executor import Executor
 from tunekit.validating.validator import Launch
 
@@ -55,7 +49,7 @@ def follow(
     fn: ValidationConfig | ValidationFunction,
     *,
     which: str = "all",
-    until: int | str | Path | None = None,
+    until: int | str | None = None,
     metric: str | None = None,
     mode: str | None = None,
     pattern: str | None = None,
@@ -78,12 +72,9 @@ def follow(
         fn: A validation function, called as ``fn(checkpoint)``, or a
             :class:`~tunekit.ValidationConfig` with its arguments, resources, evaluators and
             limits. Settings that concern training have no effect.
-        which: The checkpoints to evaluate. ``"all"``; ``"newest"``: the newest whenever an
-            evaluator is free, skipping older ones; or ``"every=N"``: checkpoints at least N steps
-            apart. The newest always comes first.
-        until: When runs have ended: at a step, or when a file exists. A name, such as ``"done"``,
-            is looked for in the folder, where it ends all runs, and in each run's folder; a path or
-            URI, such as ``"./done"``, is relative to the current directory. A
+        which: The checkpoints to evaluate: ``"all"``, the newest first; or ``"newest"``: the newest
+            whenever an evaluator is free, skipping older ones of its run.
+        until: When runs have ended: at a step, or when ``folder`` has a file of this name. A
             ``transformers.Trainer`` run also ends at its own last step.
         metric: The metric to rank by, as a flat name.
         mode: ``"min"`` or ``"max"``.
@@ -109,10 +100,18 @@ def follow(
     """
     config = fn if isinstance(fn, ValidationConfig) else ValidationConfig(fn)
     problems = Problems("tunekit.follow")
-    if isinstance(until, Path):
-        until = str(until)
-    for wrong in wrong_choices(which, pattern, until):
-        problems.add(wrong)
+    problems.choice("which", which, ["all", "newest"])
+    wrong = None if pattern is None else wrong_pattern(pattern)
+    if wrong is not None:
+        problems.add(f"pattern={pattern!r} {wrong}. Pass r'step-(\\d+)', for example.")
+    if isinstance(until, str):
+        if until in ("", ".", "..") or "/" in until:
+            problems.add(
+                f"until={until!r} is not the name of a file in {str(folder)!r}. Pass 'done', for "
+                "example."
+            )
+    else:
+        problems.integer("until", until, least=0, optional=True)
     if mode is not None:
         problems.choice("mode", mode, ["min", "max"])
     if (metric is None) != (mode is None):
@@ -120,19 +119,9 @@ def follow(
     problems.raise_any()
     filesystem, path = storage_at(str(folder), storage_filesystem)
     own, home = storage_at(str(journal or folder), storage_filesystem)
-    end = None
-    if isinstance(until, str):
-        end = _end_of(until, path, filesystem, storage_filesystem)
-    source = _Watched(
-        WatchedFolder(filesystem, path, pattern),
-        Followed(which),
-        config,
-        until=until,
-        end=end,
-        keep=keep,
-        board=local_path(own, home),
-        notify=notify,
-    )
+    watched = WatchedFolder(filesystem, path, pattern)
+    state = Followed(newest_only=which == "newest")
+    source = _Watched(watched, state, config, until=until, keep=keep, notify=notify)
     about: dict[str, Any] = {"followed": path}
     if metric is not None:
         about |= {"judged": [metric], "mode": mode, "objectives": {metric: mode}}
@@ -141,42 +130,7 @@ def follow(
     with recorder.held():
         before = recorder.continued("tunekit.follow")
         source.replay(before)
-        if end is not None:
-            here = "/" not in str(until)
-            logger.info("Waiting for %s%s.", end[1], " or one in a run's folder" * here)
         validate_all(source, recorder, config, before, call="tunekit.follow")
-
-
-def _end_of(
-    until: str,
-    folder: str,
-    filesystem: pyarrow.fs.FileSystem,
-    custom: pyarrow.fs.FileSystem | None,
-) -> tuple[pyarrow.fs.FileSystem, str]:
-    """Return the storage and the path of the file that ends all runs.
-
-    Args:
-        until: Its name or path, as for :func:`follow`.
-        folder: The followed folder.
-        filesystem: The folder's storage.
-        custom: The storage of all paths, if it is a custom one.
-
-    Raises:
-        tunekit.errors.ConfigError: If it cannot appear because it would be in no folder.
-    """
-    if "/" not in until:
-        return filesystem, f"{folder.rstrip('/')}/{until}"
-    storage, path = storage_at(until, custom)
-    parent, problems = posixpath.dirname(path), Problems("tunekit.follow")
-    inside = storage.equals(filesystem) and f"{parent}/".startswith(f"{folder.rstrip('/')}/")
-    if not (inside or keeps_objects(storage) or exists(storage, parent)):
-        problems.add(
-            f"until={until!r} is {path}, but there is no folder {parent}. Create it, or pass only "
-            f"a name ({posixpath.basename(path)!r}), which is looked for in the followed folder "
-            "and in each run's."
-        )
-    problems.raise_any()
-    return storage, path
 
 
 class _Watched(Source):
@@ -187,9 +141,7 @@ class _Watched(Source):
         state: Its state, as recorded.
         config: How checkpoints are evaluated.
         until: As for :func:`follow`.
-        end: The storage and the path of the file that ends all runs, if there may be one.
         keep: Whether checkpoints are protected.
-        board: The journal's local folder, for TensorBoard; None if it is not local.
         notify: Called with each outcome.
     """
 
@@ -200,33 +152,22 @@ class _Watched(Source):
         config: ValidationConfig,
         *,
         until: int | str | None = None,
-        end: tuple[pyarrow.fs.FileSystem, str] | None = None,
         keep: bool = False,
-        board: Path | None = None,
         notify: Callable[[Mapping[str, Any]], None] | None = None,
     ):
         super().__init__()
         self._folder, self._state, self._config = folder, state, config
-        self._until, self._end, self._keep = until, end, keep
-        self._board, self._notify, self._clock = board, notify, SystemClock()
+        self._until, self._keep, self._notify = until, keep, notify
+        self._clock = SystemClock()
         local = local_path(folder.filesystem, folder.path) is not None
         self._pace = Pace(_SHARE, _LOCAL_S if local else _LISTED_S)
         self._room, self._over, self._complained = True, False, False
-        self._ended = False
-        self._requested: dict[str, None] = {}
-        self._entries: dict[str, dict[str, Entry]] = {}
-        self._names: dict[str, set[str]] = {}
-        # When each checkpoint's folder was written, as of its last check.
-        self._checked: dict[str, float] = {}
-        self._files: dict[str, EventFile] = {}
-        self._paths: dict[str, str] = {}
+        self._requested: set[str] = set()
 
     def replay(self, events: Sequence[Event]) -> None:
-        """Apply the events of earlier sessions, and write them to TensorBoard again."""
+        """Apply the events of earlier sessions."""
         for event in events:
             self._state.apply(event)
-            if isinstance(event, ValidationEnded) and event.metrics:
-                self._draw(event)
         if self._keep:  # checkpoints that were protected when an earlier session was killed
             kept = {self._kept(seen.request) for seen in self._state.pending.values()}
             for path in self._folder.protected() - kept:
@@ -242,13 +183,14 @@ class _Watched(Source):
             return ()
         for one in passed:
             self._skip(one, f"step {request.iteration} was newer when an evaluator was free")
-        self._requested[request.id], self._room = None, False
-        task, kept = self._config.task_config, self._kept(request)
-        protected = self._keep and exists(self._folder.filesystem, kept)
+        self._requested.add(request.id)
+        self._room = False
+        task = self._config.task_config
+        path = self._kept(request) if self._is_kept(request) else request.path
         return [
             replace(
                 request,
-                checkpoint=self._folder.checkpoint(kept if protected else request.path),
+                checkpoint=self._folder.checkpoint(path),
                 kwargs=task.fn_kwargs or {},
                 timeout_s=task.timeout_s,
             )
@@ -269,6 +211,20 @@ class _Watched(Source):
         self.emit(ValidationRequested.of(request))
         self.emit(ValidationEnded.of(Outcome(request, Status.SKIPPED, reason=reason)))
 
+    def recorded(self, event: Event) -> None:
+        """Act on an event that has been recorded."""
+        seen = self._state.pending.get(event.id) if isinstance(event, ValidationEnded) else None
+        self._state.apply(event)
+        if seen is None or not isinstance(event, ValidationEnded):
+            return
+        self._requested.discard(event.id)
+        if self._keep:
+            self._folder.delete(self._kept(seen.request))
+        if self._notify is not None:
+            told = {name: getattr(event, name) for name in ("status", "metrics", "reason")}
+            at = {"run": event.trial_id, "step": event.key.iteration}
+            self._notify({**at, **told, "checkpoint": seen.request.path})
+
     # Looking into the folder -------------------------------------------------------------------
 
     def _look(self) -> None:
@@ -278,141 +234,81 @@ class _Watched(Source):
             return
         try:
             # Before the folder is listed: what it has then was saved before the end.
-            self._ended = self._end is not None and exists(*self._end)
-            self._entries, self._names = self._folder.look()
-            self._pace.took(began, self._clock.monotonic())
-            waits = self._check()
-            self._pass_over_deleted()
-            self._over = self._all_ended() and self._give_up(waits)
+            ended = isinstance(self._until, str) and exists(
+                self._folder.filesystem, f"{self._folder.path}/{self._until}"
+            )
+            entries = list(self._folder.look())
+            waits = self._check(entries)
+            self._pass_over_deleted({entry.path for entry in entries})
+            ended = ended or self._all_ended({entry.run for entry in entries})
+            self._over = ended and self._give_up(waits)
             self._complained = False
         except OSError as error:
-            self._pace.took(began, self._clock.monotonic())
             if not self._complained:
                 self._complained = True
                 logger.warning("%s cannot be read now: %s", self._folder.path, error)
+        self._pace.took(began, self._clock.monotonic())
 
-    def _check(self) -> list[tuple[str, Entry, str]]:
-        """Record complete new checkpoints; return the entries that wait for something."""
-        complete: list[tuple[str, Entry, Complete]] = []
-        waits: list[tuple[str, Entry, str]] = []
-        for run, entry in [
-            (run, one) for run, own in self._entries.items() for one in own.values()
-        ]:
-            if not self._is_new(run, entry):
+    def _check(self, entries: Sequence[Entry]) -> dict[str, str]:
+        """Record new checkpoints that are complete; return what the others wait for, by path."""
+        last = self._until if isinstance(self._until, int) else math.inf
+        waits = {}
+        for entry in sorted(entries, key=lambda one: one.step):
+            checked = self._state.checked.get(entry.path, -math.inf)
+            if entry.step > last or entry.written <= checked - DOUBT_S:
                 continue
-            self._checked[entry.path] = entry.written
             try:
                 found = self._folder.check(entry, self._clock.monotonic())
             except OSError as error:
                 found = f"it cannot be read: {error}"
-            if isinstance(found, Complete):
-                complete.append((run, entry, found))
+            if isinstance(found, str):
+                waits[entry.path] = found
             else:
-                waits.append((run, entry, found))
-        for run, entry, whole in sorted(complete, key=lambda one: one[2].step):
-            self._see(run, entry, whole)
+                self._see(entry, *found)
         return waits
 
-    def _is_new(self, run: str, entry: Entry) -> bool:
-        """Return whether an entry may be a checkpoint that was not seen yet."""
-        if isinstance(self._until, int) and entry.step > self._until:
-            return False
-        seen = self._state.seen.get(run, {}).get(entry.name)
-        return seen is None or (
-            entry.written > seen.at - DOUBT_S and entry.written != self._checked.get(entry.path)
-        )
-
-    def _see(self, run: str, entry: Entry, found: Complete) -> None:
+    def _see(self, entry: Entry, mark: float, report: Mapping[str, Any]) -> None:
         """Record a complete checkpoint, unless it is already known."""
-        step, there = found.step, self._names[run]
-        events = self._state.saw(run, step, entry.path, found.report, found.mark, there=there)
-        for event in events:
-            if isinstance(event, CheckpointSaved) and self._keep and event.wish is None:
-                kept = self._kept(self._state.request(run, found.step, entry.path))
-                if not self._folder.protect(entry, kept):
-                    return  # it is being deleted
-        if events and run not in self._state.seen:
-            self.emit(TrialAdded(trial_id=run, folder=self._folder.folder_of(run)))
-        for event in events:
-            self.emit(event)
+        run, now = entry.run, self._clock.time()
+        events = self._state.saw(run, entry.step, entry.path, report, mark)
+        if events is not None:
+            kept = self._kept(request_of(events[1]))
+            if self._keep and not self._folder.protect(entry, kept):
+                return  # it is being deleted
+            if run not in self._state.last:
+                folder = "" if run == self._folder.name else run
+                self.emit(TrialAdded(trial_id=run, folder=folder))
+            for event in events:
+                self.emit(event)
+        self._state.checked[entry.path] = now
 
     def _kept(self, request: Request) -> str:
         """Return the path at which a checkpoint is protected."""
         name = posixpath.basename(request.path)
         return f"{self._folder.path}/{KEPT}/{request.trial_id}.{request.run}/{name}"
 
-    def _pass_over_deleted(self) -> None:
+    def _is_kept(self, request: Request) -> bool:
+        return self._keep and exists(self._folder.filesystem, self._kept(request))
+
+    def _pass_over_deleted(self, there: Collection[str]) -> None:
         for name, seen in list(self._state.pending.items()):
-            there = self._names.get(seen.request.trial_id, ())
-            if name in self._requested or seen.name in there:
-                continue
-            if not exists(self._folder.filesystem, self._kept(seen.request)):
+            known = name in self._requested or seen.request.path in there
+            if not known and not self._is_kept(seen.request):
                 self._skip(seen.request, "its checkpoint was deleted before its evaluation began")
 
-    def _all_ended(self) -> bool:
-        """Return whether all runs have ended: by a file, a step, or their own record."""
-        marked = {run for run, names in self._names.items() if self._until in names}
-        runs = {run for run in self._names if self._entries[run] or run in self._state.seen}
-        steps = self._until if isinstance(self._until, int) else math.inf
+    def _all_ended(self, runs: Collection[str]) -> bool:
+        """Return whether all runs have ended: by a step, or by their own record."""
+        known, last = {*runs, *self._state.last}, self._until
+        steps = last if isinstance(last, int) else math.inf
         past = {run for run, step in self._state.last.items() if step >= steps}
-        return self._ended or (bool(runs) and runs <= marked | past | self._state.done)
+        return bool(known) and known <= past | self._state.done
 
-    def _give_up(self, waits: Sequence[tuple[str, Entry, str]]) -> bool:
-        """Skip checkpoints that will never be complete; return False if some may still be."""
-        if not all(reason for _, _, reason in waits):
+    def _give_up(self, waits: Mapping[str, str]) -> bool:
+        """Give up checkpoints that will never be complete; return False if some may still be."""
+        if not all(waits.values()):
             return False
-        for run, entry, reason in waits:
-            if entry.path not in self._state.given_up:
-                request = self._state.request(run, entry.step, entry.path)
-                self._skip(request, f"it was not complete when its run ended: {reason}")
-        for run in self._state.seen.keys() - self._state.ended:
+        for path, reason in waits.items() if not self._over else ():
+            logger.warning("%s was not complete when its run ended: %s.", path, reason)
+        for run in self._state.last.keys() - self._state.ended:
             self.emit(TrialEnded(trial_id=run))
         return True
-
-    # Outcomes ----------------------------------------------------------------------------------
-
-    def take(self, outcome: Outcome) -> Outcome:
-        """Return the outcome as skipped if its checkpoint was deleted or replaced meanwhile."""
-        request, why = outcome.request, None
-        seen = self._state.pending.get(request.id)
-        path = request.checkpoint.path
-        entry = self._entries.get(request.trial_id, {}).get(posixpath.basename(request.path))
-        if outcome.status in (Status.FAILED, Status.TIMED_OUT):
-            why = None if is_there(request) else "deleted"
-        elif outcome.validated and seen is not None and entry is not None and path == entry.path:
-            why = "replaced" if seen.is_another(self._folder.mark(entry)) else None
-        if why is None:
-            return outcome
-        reason = f"its checkpoint was {why} while it was evaluated"
-        return replace(outcome, status=Status.SKIPPED, metrics={}, reason=reason, error=None)
-
-    def recorded(self, event: Event) -> None:
-        """Act on an event that has been recorded."""
-        if isinstance(event, ValidationRequested):
-            self._paths[event.id] = event.checkpoint
-        seen = self._state.pending.get(event.id) if isinstance(event, ValidationEnded) else None
-        self._state.apply(event)
-        if not isinstance(event, ValidationEnded):
-            return
-        self._requested.pop(event.id, None)
-        if self._keep and seen is not None:
-            self._folder.delete(self._kept(seen.request))
-        if event.metrics:
-            self._draw(event)
-        if self._notify is not None:
-            told = {name: getattr(event, name) for name in ("status", "metrics", "reason")}
-            at = {"run": event.trial_id, "step": event.key.iteration}
-            self._notify({**at, **told, "checkpoint": self._paths.pop(event.id)})
-
-    def _draw(self, event: ValidationEnded) -> None:
-        """Write a score to TensorBoard, at the step of its checkpoint."""
-        if self._board is None:
-            return
-        run, known = event.trial_id, {"global_step": event.key.iteration, "walltime": event.time}
-        if run not in self._files:  # write everything again: a kill may have left half of it
-            folder, suffix = self._board / "tensorboard" / run, f".{time.time_ns()}"
-            self._files[run] = EventFile(folder, suffix=suffix, purge_step=0)
-        for name, value in flatten(event.metrics).items():
-            if (found := number(value)) is not None:
-                self._files[run].add_scalar(f"validation/{name}", found, **known)
-        self._files[run].flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -20,7 +19,7 @@ from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, ValidationEnded, ValidationRequested
 from tunekit.core.failures import HOPELESS, Failures, gone, place_of
 from tunekit.core.problems import Problems
-from tunekit.core.progress import News, counted, starved
+from tunekit.core.progress import News, counted
 from tunekit.core.signatures import name_of
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.errors import ValidationFailedError
@@ -33,7 +32,7 @@ from tunekit.validating.watch import watched
 logger = logging.getLogger(__name__)
 
 # How long to wait for an event, and how often to log the progress.
-_WAIT_S, _FIRST_NEWS_S, _NEWS_INTERVAL_S = 0.2, 5.0, 30.0
+_WAIT_S, _NEWS_S = 0.2, 30.0
 _HOW_TO_CONTINUE = "    the same call again: finished validations are not repeated"
 
 
@@ -60,10 +59,6 @@ class Source(Around):
 
     def recorded(self, event: Event) -> None:
         """Handle an event that has been recorded."""
-
-    def take(self, outcome: Outcome) -> Outcome:
-        """Return the outcome to record for a validation that has ended."""
-        return outcome
 
 
 def validate_all(
@@ -137,15 +132,13 @@ class _Loop(Validator):
         super().__init__(config, executor, clock, emit=self._record, around=source)
         self._source, self._recorder = source, recorder
         source.emit = self._record
-        self._ended = Counter(one.status for one in before if isinstance(one, ValidationEnded))
         # What was pending when an earlier session ended is requested again.
         self._asked: set[str] = set()
-        judged = config.on_failure != "ignore" and not self._ended[Status.VALIDATED.value]
-        self._failures = Failures(gives_up=judged)
+        scored = any(isinstance(one, ValidationEnded) and one.metrics for one in before)
+        self._failures = Failures(gives_up=config.on_failure != "ignore" and not scored)
         # The failure for which the function is considered broken, if any.
         self._broken_by: Outcome | None = None
-        self._news = News(_FIRST_NEWS_S, _NEWS_INTERVAL_S)
-        self._starved = False
+        self._news = News(_NEWS_S, _NEWS_S)
 
     def run(self) -> None:
         """Validate until the source is over, or the function is considered broken."""
@@ -154,7 +147,8 @@ class _Loop(Validator):
                 self.poll(at_once=True)
                 while self._ask():
                     self.poll(at_once=True)
-                self._tell()
+                if not self.idle and self._news.due(self._clock.monotonic()):
+                    logger.info("%s.", counted(self.counts()))
                 if not self._over():
                     _wait(self.awaited())
         finally:
@@ -191,15 +185,13 @@ class _Loop(Validator):
         event = structs.replace(event, time=event.time or self._clock.time())
         self._recorder.append(event)
         self._source.recorded(event)
-        if isinstance(event, ValidationEnded):
-            self._ended[event.status] += 1
 
     def _conclude(self, outcome: Outcome) -> None:
         """Record the outcome of a validation, and act on it."""
-        outcome = self._source.take(outcome)
         failed = outcome.status in FAILED
-        if failed and not is_there(outcome.request):
-            outcome = replace(outcome, reason=gone(outcome.request.path), error=None)
+        if failed and not _is_there(outcome.request):
+            reason = gone(outcome.request.path)
+            outcome = replace(outcome, status=Status.SKIPPED, reason=reason, error=None)
         super()._conclude(outcome)
         if outcome.validated:
             self._failures.succeeded()
@@ -228,16 +220,8 @@ class _Loop(Validator):
             f"{trace}"
         )
 
-    def _tell(self) -> None:
-        if not self.idle and self._news.due(self._clock.monotonic()):
-            logger.info("%s, of %d.", counted({**self._ended, **self.counts()}), len(self._asked))
-        short = starved(self.starved_s())
-        if short is not None and not self._starved:
-            logger.warning("%s.", short)
-        self._starved = short is not None
 
-
-def is_there(request: Request) -> bool:
+def _is_there(request: Request) -> bool:
     """Return whether a checkpoint is still in the storage; True if the storage fails."""
     try:
         return exists(request.checkpoint.filesystem, request.checkpoint.path)

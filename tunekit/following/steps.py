@@ -7,11 +7,9 @@ reads a sweep can read a followed folder, too.
 
 from __future__ import annotations
 
-import bisect
 import re
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +19,6 @@ from tunekit.core.events import (
     Reported,
     TrialEnded,
     ValidationEnded,
-    ValidationRequested,
 )
 from tunekit.core.history import ITERATION
 from tunekit.core.validation import Request
@@ -190,38 +187,20 @@ def trainer_metrics(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "done": True} if step and step == state.get("max_steps") else found
 
 
-def wrong_choices(which: Any, pattern: str | None, until: Any) -> Iterator[str]:
-    """Yield the problems with the choice of checkpoints, and with when it ends.
-
-    Args:
-        which: As for :class:`Followed`.
-        pattern: As for :func:`step_in`.
-        until: A step, or the name or path of a file.
+def wrong_pattern(pattern: str) -> str | None:
+    """Return why a pattern for the names of checkpoints is wrong; None if it is not.
 
     Example:
-        >>> list(wrong_choices("every=100", r"step-(\\d+)", "done"))
-        []
-        >>> len(list(wrong_choices("some", "x", "../")))
-        3
+        >>> wrong_pattern(r"step-(\\d+)"), wrong_pattern("step")
+        (None, 'has no group for the step')
     """
-    if not isinstance(which, str) or not re.fullmatch(r"all|newest|every=0*[1-9]\d*", which):
-        yield (
-            f"which={which!r} is not a choice. Pass 'all', 'newest', or 'every=100' for steps that "
-            "are at least 100 apart."
-        )
     try:
-        why = None if pattern is None or re.compile(pattern).groups else "has no group for the step"
+        return None if re.compile(pattern).groups else "has no group for the step"
     except re.error as error:
-        why = f"is not a regular expression: {error}"
-    if why is not None:
-        yield f"pattern={pattern!r} {why}. Pass r'step-(\\d+)', for example."
-    is_step = isinstance(until, int) and not isinstance(until, bool) and until >= 0
-    is_file = isinstance(until, str) and until.rpartition("/")[2] not in ("", ".", "..")
-    if not (until is None or is_step or is_file):
-        yield f"until={until!r} is neither a step nor a file. Pass 1000 or 'done', for example."
+        return f"is not a regular expression: {error}"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Seen:
     """A complete checkpoint that was seen.
 
@@ -234,16 +213,6 @@ class Seen:
     request: Request
     mark: float
     at: float
-
-    @property
-    def name(self) -> str:
-        """Return the name of its file or folder."""
-        return self.request.path.rsplit("/", 1)[-1]
-
-    @property
-    def step(self) -> int:
-        """Return its step."""
-        return self.request.iteration
 
     def is_another(self, mark: float) -> bool:
         """Return whether a checkpoint with this mark was written after this one was seen.
@@ -260,40 +229,32 @@ class Followed:
     """Track the state of a followed folder, from the events of its journal.
 
     Args:
-        which: The checkpoints to evaluate. ``"all"``; ``"newest"``: the newest whenever an
-            evaluator is free; ``"every=N"``: checkpoints that are at least N steps apart.
+        newest_only: Whether a newer checkpoint of a run takes the place of those that wait.
 
     Example:
-        >>> followed = Followed("newest")
+        >>> followed = Followed(newest_only=True)
         >>> for step in (5, 10):
-        ...     for event in followed.saw("run", step, f"/run/checkpoint-{step}", {}, mark=1.0):
+        ...     for event in followed.saw("run", step, f"/run/checkpoint-{step}", {}, mark=step):
         ...         followed.apply(event)
         >>> request, passed = followed.next(requested=())
         >>> request.id, [one.id for one in passed]
         ('run:0:10:1', ['run:0:5:1'])
     """
 
-    def __init__(self, which: str = "all"):
-        self._newest_only = which == "newest"
-        self._every = int(which.partition("=")[2] or 1)
-        #: The known checkpoints, by run and name.
-        self.seen: dict[str, dict[str, Seen]] = {}
-        #: Requests whose evaluation has not ended, by the IDs of the validations.
+    def __init__(self, *, newest_only: bool = False):
+        self._newest_only = newest_only
+        #: When each checkpoint was found to be complete, in seconds since the epoch, by path.
+        self.checked: dict[str, float] = {}
+        #: Checkpoints whose evaluation has not ended, by the IDs of the validations.
         self.pending: dict[str, Seen] = {}
+        #: The largest step of each run.
+        self.last: dict[str, int] = {}
         #: The runs whose training has ended, and the runs for which that is recorded.
         self.done: set[str] = set()
         self.ended: set[str] = set()
-        #: The largest step of each run.
-        self.last: dict[str, int] = {}
-        #: The paths of checkpoints that were given up while they were incomplete.
-        self.given_up: set[str] = set()
-        # The IDs of all validations that have ended, and their number for each run.
-        self._ended: set[str] = set()
-        self._served: Counter[str] = Counter()
-        # The newest checkpoint by run and step; and the steps that are evaluated.
-        self._at: dict[tuple[str, int], Seen] = {}
-        self._steps: dict[str, list[int]] = {}
-        self._mark: dict[str, float] = {}
+        # The newest checkpoint by run and step, and when the one reported last was completed.
+        self._seen: dict[tuple[str, int], Seen] = {}
+        self._mark = 0.0
 
     def apply(self, event: Event) -> None:
         """Apply an event of the journal, starting with the events of earlier sessions."""
@@ -301,48 +262,27 @@ class Followed:
             case Reported():
                 self._reported(event.trial_id, event.report)
             case CheckpointSaved():
-                self._saved(event)
-            case ValidationRequested() if event.id not in self.pending:
-                self.given_up.add(event.checkpoint)
+                request = request_of(event)
+                seen = Seen(request, self._mark, event.time)
+                self._seen[request.trial_id, request.iteration] = seen
+                self.pending[request.id] = seen
+                self.checked[request.path] = event.time
             case ValidationEnded():
-                self._ended.add(event.id)
-                if self.pending.pop(event.id, None) is not None:
-                    self._served[event.trial_id] += 1
+                self.pending.pop(event.id, None)
             case TrialEnded():
                 self.ended.add(event.trial_id)
 
     def _reported(self, run: str, report: Mapping[str, Any]) -> None:
         self.ended.discard(run)
-        self._mark[run] = number(report.get(_COMPLETED)) or 0.0
+        self._mark = number(report.get(_COMPLETED)) or 0.0
         if report[ITERATION] >= self.last.get(run, 0):  # steps may be seen out of order
             self.last[run] = report[ITERATION]
             (self.done.add if report.get("done") else self.done.discard)(run)
 
-    def _saved(self, event: CheckpointSaved) -> None:
-        run, step, path = event.trial_id, event.iteration, event.checkpoint
-        request = Request(run, step, event.run, path=path)
-        known, own = self._at.get((run, step)), self.seen.setdefault(run, {})
-        seen = Seen(request, self._mark.get(run, 0.0), event.time)
-        if known is not None and known.request.id == request.id:  # it was renamed
-            own.pop(known.name, None)
-            seen.mark = known.mark
-        elif event.wish is not False:
-            bisect.insort(self._steps.setdefault(run, []), step)
-        if event.wish is not False or request.id in self.pending:
-            self.pending[request.id] = seen
-        own[seen.name] = self._at[run, step] = seen
-
     def saw(
-        self,
-        run: str,
-        step: int,
-        path: str,
-        report: Mapping[str, Any],
-        mark: float,
-        *,
-        there: Collection[str] = (),
-    ) -> list[Event]:
-        """Return the events for a complete checkpoint; none if it is already known.
+        self, run: str, step: int, path: str, report: Mapping[str, Any], mark: float
+    ) -> tuple[Reported, CheckpointSaved] | None:
+        """Return the events for a complete checkpoint; None if it is already known.
 
         Args:
             run: The run that it belongs to.
@@ -350,37 +290,16 @@ class Followed:
             path: Its path.
             report: Its training metrics.
             mark: When it was completed.
-            there: The names in the run's folder. If a known checkpoint with the same step and mark
-                is no longer among them, it was renamed.
         """
-        known = self._at.get((run, step))
-        if known is not None and known.request.path == path and not known.is_another(mark):
-            return []
-        if known is not None and known.mark == mark and known.name not in there:
-            return [CheckpointSaved.of(replace(known.request, path=path), wish=False)]
-        request = self.request(run, step, path)
-        wish = None if self._is_apart(run, step) else False
-        row = {**report, _COMPLETED: mark, ITERATION: step}
-        return [Reported(trial_id=run, report=row), CheckpointSaved.of(request, wish=wish)]
-
-    def request(self, run: str, step: int, path: str) -> Request:
-        """Return a new request: if the step was requested before, for another run of it."""
-        known = self._at.get((run, step))
+        known = self._seen.get((run, step))
+        if known is not None and not known.is_another(mark):
+            return None
         request = Request(run, step, 1 if known is None else known.request.run + 1, path=path)
-        while request.id in self._ended:
-            request = replace(request, run=request.run + 1)
-        return request
-
-    def _is_apart(self, run: str, step: int) -> bool:
-        """Return whether a step is far enough from all other evaluated steps."""
-        steps = self._steps.get(run, [])
-        at = bisect.bisect_left(steps, step)
-        return all(
-            one == step or abs(one - step) >= self._every for one in steps[max(0, at - 1) : at + 1]
-        )
+        row = {**report, _COMPLETED: mark, ITERATION: step}
+        return Reported(trial_id=run, report=row), CheckpointSaved.of(request)
 
     def next(self, requested: Collection[str]) -> tuple[Request | None, list[Request]]:
-        """Return the next request: the newest of the run with the fewest evaluations.
+        """Return the next request, that of the newest checkpoint.
 
         Args:
             requested: The IDs of requests that the evaluators already have.
@@ -388,16 +307,15 @@ class Followed:
         Returns:
             The request, or None, and the requests to skip in favor of it.
         """
-        waiting: dict[str, list[Seen]] = {}
-        turns = self._served.copy()
-        for name, seen in self.pending.items():
-            run = seen.request.trial_id
-            if name in requested:
-                turns[run] += 1
-            else:
-                waiting.setdefault(run, []).append(seen)
+        waiting = [seen for name, seen in self.pending.items() if name not in requested]
         if not waiting:
             return None, []
-        own = waiting[min(waiting, key=turns.__getitem__)]
-        *older, newest = sorted(own, key=lambda one: (one.mark, one.step))
-        return newest.request, [one.request for one in older] if self._newest_only else []
+        *older, newest = sorted(waiting, key=lambda one: (one.mark, one.request.iteration))
+        requests, run = [one.request for one in older], newest.request.trial_id
+        passed = [one for one in requests if one.trial_id == run] if self._newest_only else []
+        return newest.request, passed
+
+
+def request_of(event: CheckpointSaved) -> Request:
+    """Return the request to evaluate a recorded checkpoint."""
+    return Request(event.trial_id, event.iteration, event.run, path=event.checkpoint)
