@@ -9,7 +9,7 @@ from typing import Any
 from tunekit.core.backlog import Backlog
 from tunekit.core.delivery import Delivery
 from tunekit.core.engine import Engine
-from tunekit.core.retention import for_clone, for_validation
+from tunekit.core.retention import Leases, for_clone, for_validation
 from tunekit.driver.callback import ValidationCallback
 
 
@@ -42,7 +42,7 @@ def _after(cls: type, name: str, faults: Callable[..., Iterator[str]]) -> None:
 
 def broken(engine: Engine) -> Iterator[str]:
     """Yield a description of each broken invariant; it takes time that grows with the sweep."""
-    yield from _of_backlog(engine.backlog)
+    yield from _of_backlog(engine.backlog, engine.leases)
     backlog, delivery, leases = engine.backlog, engine.delivery, engine.leases
     kept = {for_validation(one) for one in backlog.owed | backlog.unfinished}
     for trial_id, record in engine.trials.items():
@@ -84,14 +84,14 @@ def _left(sweep: ValidationCallback, *known: Any, **info: Any) -> Iterator[str]:
             yield f"{name} was requested but is not validated"
 
 
-def _of_backlog(backlog: Backlog) -> Iterator[str]:
+def _of_backlog(backlog: Backlog, leases: Leases) -> Iterator[str]:
     known = {name for names in backlog._of_trial.values() for name in names}
     for key in known ^ (backlog.owed.keys() | backlog.unfinished.keys()):
         yield f"{key} is {'not ' if key in known else ''}pending, and its trial differs"
     for key in backlog.owed.keys() & backlog.unfinished.keys():
         yield f"{key} is both requested and still to be requested"
     for key, request in (backlog.owed | backlog.unfinished).items():
-        if backlog._leases.held(for_validation(key)) != request.path:
+        if leases.held(for_validation(key)) != request.path:
             yield f"the checkpoint of {key} may be deleted, though it is needed"
 
 

@@ -43,11 +43,11 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
     advice = "Ask for less with ray_remote_kwargs."
     say_what_is_too_much("validation", per_validation, cluster, advice, problems)
     problems.raise_any()
-    if not is_distributed(settings.trainable):
+    have_workers = is_distributed(settings.trainable)
+    if not have_workers:
         validation.executor.without_workers()
     if bundles is None or per_trial is None:
         return
-    have_workers = is_distributed(settings.trainable)
     themselves = validation.share(cluster, bundles, have_workers=have_workers)
     if themselves and have_workers:
         stand(settings.trainable)

@@ -217,11 +217,10 @@ class Tuner(tune.Tuner):
         if config is not None:
             wrong_together(
                 scheduler,
-                on_pending=config.on_pending,
+                config,
                 reuse_actors=bool(tune_config.reuse_actors),
                 search_alg=search_alg,
                 problems=problems,
-                constrained=bool(config.constraints),
             )
         problems.raise_any()
         imported_from = import_path(trainable)

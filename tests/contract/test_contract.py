@@ -87,7 +87,7 @@ def check_contract(ran: Ran) -> None:
 
 
 def generation_of(ran: Ran, trial: Trial) -> int:
-    return ran.validation.ancestry.generation(trial.trial_id)
+    return ran.validation.engine.ancestry.generation(trial.trial_id)
 
 
 def journal(ran: Ran) -> list[dict[str, Any]]:

@@ -139,7 +139,7 @@ def test_every_scheduler(tmp_path, name, on_pending):
         assert counts < reports
     for trial in ran.trials:
         if trial.last_result["training_iteration"] == 9 and not CASES[name].stops:
-            generation = ran.validation.ancestry.generation(trial.trial_id)
+            generation = ran.validation.engine.ancestry.generation(trial.trial_id)
             assert (generation, 9) in ran.scores()[index_of(trial)], "the end is validated"
 
 

@@ -114,7 +114,7 @@ def test_a_name_that_comes_late_settles_no_trial_twice(tmp_path):
 def test_generations_are_heard_one_after_the_other(tmp_path):
     hears = Hears()
     ran, _ = run_pbt(tmp_path, more_callbacks=(hears,))
-    assert len(ran.validation.ancestry)
+    assert len(ran.validation.engine.ancestry)
     for trial in ran.trials:
         heard = hears.heard[trial.trial_id]
         assert heard == sorted(heard) and len(set(heard)) == len(heard)

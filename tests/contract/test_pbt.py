@@ -52,7 +52,7 @@ def run(folder: Path, *, seed: int = 0, synch: bool = False, **options) -> tuple
 def check_exact(ran: Ran, versions: Versions) -> int:
     """Every clone that went on did so from what was scored, with the donor's hyperparameters."""
     exact = 0
-    for exploit in ran.validation.ancestry:
+    for exploit in ran.validation.engine.ancestry:
         assert versions.is_exact(exploit) is not False, exploit
         exact += bool(versions.is_exact(exploit))
         assert exploit.old_config.keys() == exploit.config.keys() == exploit.donor_config.keys()
@@ -101,7 +101,7 @@ def test_two_clones_of_one_and_of_one_that_is_overwritten(tmp_path):
 def test_scores_of_a_former_generation_are_recorded_and_not_delivered(tmp_path):
     ran, _ = run(tmp_path, seed=1, trials=8)
     scores, late = ran.scores(), 0
-    for exploit in ran.validation.ancestry:
+    for exploit in ran.validation.engine.ancestry:
         [trial] = [t for t in ran.trials if t.trial_id == exploit.trial_id]
         index = index_of(trial)
         former = [p for p in scores[index] if p[0] == exploit.generation - 1]
@@ -118,7 +118,7 @@ def test_the_lineage_tells_where_weights_came_from(tmp_path):
     )
     lineage = ran.validation.lineage
     table = lineage.to_dataframe()
-    assert len(table) == len(lineage) == len(ran.validation.ancestry) > 5
+    assert len(table) == len(lineage) == len(ran.validation.engine.ancestry) > 5
     # The journal tells the same, without the sweep.
     read_back = tunekit.load(tmp_path / "sweep").lineage
     pd.testing.assert_frame_equal(read_back.to_dataframe(), table)
@@ -143,6 +143,6 @@ def test_pb2_searches_by_itself(tmp_path, monkeypatch):
     base = case.make(tmp_path / "made")
     options = {"trials": 4, "stop": {"training_iteration": 5}, **case.options()}
     ran = sweep(tmp_path, base, on_pending="wait", trainable=Endless, **options)
-    exploits = list(ran.validation.ancestry)
+    exploits = list(ran.validation.engine.ancestry)
     assert exploits and all(0 <= exploit.config["lr"] <= 1 for exploit in exploits)
     assert set(ran.lengths().values()) == {5}

@@ -121,12 +121,12 @@ def test_steps_after_pauses_and_with_scores_in_any_order(tmp_path, on_pending):
 
 def test_an_overwritten_trial_goes_on_in_a_run_of_its_own(tmp_path):
     ran, _ = run_pbt(tmp_path, loggers=True, trials=6)
-    assert len(ran.validation.ancestry) > 3
+    assert len(ran.validation.engine.ancestry) > 3
     check(ran)
     names = {trial.trial_id: Path(trial.local_path).name for trial in ran.trials}
     begun = {
         f"{names[exploit.trial_id]}/generation_{exploit.generation}"
-        for exploit in ran.validation.ancestry
+        for exploit in ran.validation.engine.ancestry
     }
     runs = {str(p) for trial in ran.trials for p in _runs_below(Path(trial.local_path))}
     # A generation that was overwritten before its first report has no run.

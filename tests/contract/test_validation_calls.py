@@ -137,7 +137,7 @@ def configured(
 def test_validation_is_told_what_the_checkpoint_was_trained_with(tmp_path, on_pending):
     asked: list[tuple[Any, Any]] = []
     ran = configured(tmp_path, 0, asked, (Relu, Tanh, Swish), on_pending=on_pending)
-    assert len(ran.validation.ancestry) >= 2, "exploits have changed hyperparameters"
+    assert len(ran.validation.engine.ancestry) >= 2, "exploits have changed hyperparameters"
     assert len(asked) >= 40
     assert [told for told, _ in asked] == [lies for _, lies in asked]
 
@@ -154,5 +154,5 @@ def test_so_it_is_after_kills(tmp_path, on_pending, seed):
 
     lives = (moments.randrange(70, 210) for _ in range(6))
     ran, kills = run_killed(tmp_path, make, lives)
-    assert kills >= 3 and len(ran.validation.ancestry) >= 2
+    assert kills >= 3 and len(ran.validation.engine.ancestry) >= 2
     assert [told for told, _ in asked] == [lies for _, lies in asked]

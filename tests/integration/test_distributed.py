@@ -115,7 +115,7 @@ def test_clones_take_up_what_was_scored_on_all_ranks(ray_cluster, tmp_path):
         ),
     )
     assert not results.errors
-    exact = [versions.is_exact(exploit) for exploit in validation.ancestry]
+    exact = [versions.is_exact(exploit) for exploit in validation.engine.ancestry]
     assert False not in exact and exact.count(True) >= 5
 
 

@@ -118,7 +118,7 @@ def test_a_clone_keeps_its_workers_and_gets_no_other_ones(tmp_path):
     )
     results = tuner.fit()
     assert not results.errors
-    assert tuner.validation.ancestry, "one was cloned"
+    assert tuner.validation.engine.ancestry, "one was cloned"
     first, second = processes(results)
     assert len(first) == len(second) == 1 and first != second
 

@@ -106,7 +106,7 @@ def run(folder, trainable, scheduler, *, on_pending, keep=None, stop, **tune_set
 def check(results, validation, versions):
     """Every clone is what was scored; returns how many there were."""
     assert not results.errors
-    exact = [versions.is_exact(exploit) for exploit in validation.ancestry]
+    exact = [versions.is_exact(exploit) for exploit in validation.engine.ancestry]
     assert False not in exact
     for result in results:
         table = result.metrics_dataframe

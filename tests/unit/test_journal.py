@@ -51,7 +51,7 @@ def lines(path: Path, file: str = "000001") -> list[dict]:
 
 def test_a_line_is_in_the_file_before_the_call_returns(tmp_path):
     journal = journal_in(tmp_path / "deep")
-    journal.append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
+    journal.append(ValidationRequested.of(REQUEST, time=1.0, checkpoint=WHERE))
     assert len(lines(tmp_path / "deep")) == 2  # and the journal is still open
 
 
@@ -73,7 +73,7 @@ def test_the_first_line_names_the_format(tmp_path):
 
 
 def test_a_torn_last_line_is_left_out_and_the_next_session_goes_on(tmp_path):
-    journal_in(tmp_path).append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
+    journal_in(tmp_path).append(ValidationRequested.of(REQUEST, time=1.0, checkpoint=WHERE))
     with (tmp_path / "journal/000001.jsonl").open("a") as file:
         file.write('{"n": 2, "event": "ended", "ti')
     assert [event["event"] for event in read(tmp_path)] == ["requested"]
@@ -82,7 +82,7 @@ def test_a_torn_last_line_is_left_out_and_the_next_session_goes_on(tmp_path):
 
 
 def test_a_new_sweep_in_the_same_folder_begins_anew(tmp_path):
-    journal_in(tmp_path).append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
+    journal_in(tmp_path).append(ValidationRequested.of(REQUEST, time=1.0, checkpoint=WHERE))
     second = journal_in(tmp_path)
     second.append(AttemptStarted(time=2.0, id=REQUEST.id, attempt=1))
     assert [event["event"] for event in read(tmp_path)] == ["started"]
@@ -92,7 +92,7 @@ def test_a_new_sweep_in_the_same_folder_begins_anew(tmp_path):
 def test_a_session_may_have_several_files(tmp_path):
     folder = LocalFolder(tmp_path)
     journal = Journal(folder)
-    journal.append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
+    journal.append(ValidationRequested.of(REQUEST, time=1.0, checkpoint=WHERE))
     folder.close()  # as when it cannot go on with one
     journal.append(AttemptStarted(time=2.0, id=REQUEST.id, attempt=1))
     assert folder.names("journal") == ["000001.jsonl", "000002.jsonl"]
@@ -100,7 +100,7 @@ def test_a_session_may_have_several_files(tmp_path):
 
 
 def test_numbers_go_on_after_lines_that_were_lost(tmp_path):
-    journal_in(tmp_path).append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
+    journal_in(tmp_path).append(ValidationRequested.of(REQUEST, time=1.0, checkpoint=WHERE))
     journal = journal_in(tmp_path, begins=False, after=40)  # as of which a saved state was
     journal.append(AttemptStarted(time=2.0, id=REQUEST.id, attempt=1))
     assert [event["n"] for event in read(tmp_path)] == [2, 42]
@@ -125,7 +125,7 @@ def test_values_come_back_as_they_were(tmp_path):
 
 def test_what_json_does_not_know_is_shown_and_opened_on_request_only(tmp_path):
     outcome = Outcome(REQUEST, Status.VALIDATED, {"when": {1, 2}, "accuracy": 0.5})
-    journal_in(tmp_path).append(ValidationEnded.of(outcome, 1.0))
+    journal_in(tmp_path).append(ValidationEnded.of(outcome))
     [event] = read(tmp_path)
     assert event["metrics"] == {"when": "{1, 2}", "accuracy": 0.5}
     [event] = read(tmp_path, unpickle=True)
@@ -169,7 +169,7 @@ def test_an_empty_file_is_a_session_that_was_killed_at_once(tmp_path):
     (tmp_path / "journal").mkdir()
     (tmp_path / "journal/000001.jsonl").write_text("")
     assert read(tmp_path) == []
-    journal_in(tmp_path).append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
+    journal_in(tmp_path).append(ValidationRequested.of(REQUEST, time=1.0, checkpoint=WHERE))
     assert len(read(tmp_path)) == 1
 
 

@@ -171,7 +171,7 @@ def test_mlflow(tmp_path, monkeypatch, exploits):
     if exploits:
         more = {"later_callbacks": (tunekit.loggers.ValidatedLoggerCallback(logger),), "trials": 4}
         ran, _ = run_pbt(tmp_path / "sweep", **more)
-        assert len(ran.validation.ancestry)
+        assert len(ran.validation.engine.ancestry)
     else:
         ran = run(tmp_path, logger)
     client = MlflowClient(where)

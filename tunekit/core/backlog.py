@@ -5,25 +5,20 @@ from __future__ import annotations
 from collections import Counter
 
 from tunekit.core.events import ValidationEnded
-from tunekit.core.retention import Leases, for_validation
 from tunekit.core.validation import Outcome, Request, Status
 
 
 class Backlog:
     """The validations that the scheduler decides by.
 
-    Args:
-        leases: Keeps each checkpoint, from :meth:`owe` to :meth:`let_go`.
-
     Example:
-        >>> backlog = Backlog(leases := Leases())
+        >>> backlog = Backlog()
         >>> backlog.owe(Request("a", 1, path="a/c1"))
-        >>> backlog.request("a:0:1:1").path, list(backlog.unfinished), list(leases)
-        ('a/c1', ['a:0:1:1'], ['a/c1'])
+        >>> backlog.request("a:0:1:1").path, list(backlog.unfinished)
+        ('a/c1', ['a:0:1:1'])
     """
 
-    def __init__(self, leases: Leases):
-        self._leases = leases
+    def __init__(self) -> None:
         #: The requests to be made, by name, in order.
         self.owed: dict[str, Request] = {}
         #: The requests that have not ended, by name, in order.
@@ -36,10 +31,9 @@ class Backlog:
         self.ran_s = 0.0
 
     def owe(self, request: Request) -> None:
-        """Add a request to be made, and keep its checkpoint."""
+        """Add a request to be made."""
         self.owed[request.id] = request
         self._of_trial.setdefault(request.trial_id, {})[request.id] = None
-        self._leases.take(for_validation(request.id), request.path, request.trial_id)
 
     def request(self, name: str) -> Request | None:
         """Record that a validation is requested; return the request, None if it is unknown."""
@@ -58,10 +52,6 @@ class Backlog:
         self.counts[outcome.status] += 1
         self.ran_s += outcome.ran_s
         return outcome
-
-    def let_go(self, request: Request) -> None:
-        """Release the checkpoint of a validation whose score is no longer needed."""
-        self._leases.release(for_validation(request.id))
 
     def pending(self, trial_id: str) -> list[Request]:
         """Return a trial's requests that have not ended, including those still to be made."""

@@ -1,6 +1,6 @@
 """The engine's commands: one type for each action.
 
-:meth:`tunekit.core.engine.Engine.handle` returns them in the order in which
+:meth:`tunekit.core.engine.Engine.apply` returns them in the order in which
 ``tunekit.driver.callback`` carries them out. They are data: tests compare them, and a restore drops
 those that were already carried out.
 """

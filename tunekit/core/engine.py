@@ -1,6 +1,6 @@
 """The rules of a sweep as one state machine: events in, commands out.
 
-:meth:`Engine.handle` takes an event that is in the journal and returns the commands that follow. A
+:meth:`Engine.apply` takes an event that is in the journal and returns the commands that follow. A
 restored sweep passes the journal's events through :meth:`Engine.apply`, which restores the engine's
 state, and then calls :meth:`Engine.reconcile` for the commands that remain. Only events are saved.
 """
@@ -58,7 +58,7 @@ from tunekit.core.events import (
 from tunekit.core.history import ITERATION, History
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten, hide, merge
-from tunekit.core.retention import Leases, for_clone
+from tunekit.core.retention import Leases, for_clone, for_validation
 from tunekit.core.validation import Outcome, Request, Selection
 from tunekit.core.values import number
 
@@ -133,15 +133,15 @@ class Engine:
     Example:
         >>> engine = Engine()
         >>> named = {"trial_id": "a", "id": "a:0:1:1", "iteration": 1}
-        >>> engine.handle(Reported(trial_id="a", report={"training_iteration": 1}, offered=True))
+        >>> engine.apply(Reported(trial_id="a", report={"training_iteration": 1}, offered=True))
         []
-        >>> [ask] = engine.handle(CheckpointSaved(**named, checkpoint="a/c1"))
+        >>> [ask] = engine.apply(CheckpointSaved(**named, checkpoint="a/c1"))
         >>> ask.request.path
         'a/c1'
-        >>> [type(one).__name__ for one in engine.handle(ValidationRequested(**named))]
+        >>> [type(one).__name__ for one in engine.apply(ValidationRequested(**named))]
         ['Validate']
         >>> ended = ValidationEnded(id="a:0:1:1", status="validated", metrics={"score": 0.5})
-        >>> [type(one).__name__ for one in engine.handle(ended)]
+        >>> [type(one).__name__ for one in engine.apply(ended)]
         ['Fold', 'Notify', 'Deliver']
         >>> engine.delivery.due("a").result["score"]
         0.5
@@ -165,7 +165,7 @@ class Engine:
         #: The checkpoints that are needed, including by the scheduler.
         self.leases = Leases()
         #: The validations that the scheduler decides by.
-        self.backlog = Backlog(self.leases)
+        self.backlog = Backlog()
         #: Outcomes for loggers, in order, until it is known which metrics are validation's.
         self.postponed: list[Outcome] = []
         # The trials with something to deliver, once existing scores can be decided by.
@@ -192,11 +192,6 @@ class Engine:
 
     # Events ------------------------------------------------------------------------------------
 
-    def handle(self, event: Input) -> list[Command]:
-        """Apply an event and return the commands that follow, in order."""
-        self.apply(event)
-        return self._commands
-
     def reconcile(self) -> list[Command]:
         """Return the commands that a restored sweep has still to carry out.
 
@@ -210,8 +205,8 @@ class Engine:
             *map(Cancel, self.rejected),
         ]
 
-    def apply(self, event: Input) -> None:
-        """Apply an event."""
+    def apply(self, event: Input) -> list[Command]:
+        """Apply an event and return the commands that follow, in order."""
         self._commands = []
         self._take(event)
         if self._undelivered and not self.hesitates():
@@ -220,6 +215,7 @@ class Engine:
         if isinstance(event, (OfTrial, ValidationEnded)):
             self._unsettled[event.trial_id] = None
             self._settle(event.trial_id)
+        return self._commands
 
     def _take(self, event: Input) -> None:
         match event:
@@ -294,7 +290,7 @@ class Engine:
             self.trials[one].ended = held
             for request in ended:
                 if request not in held:
-                    self.backlog.let_go(request)
+                    self.leases.release(for_validation(request.id))
         if known:
             self._unsettled.clear()
 
@@ -360,6 +356,7 @@ class Engine:
         record.last = None
 
     def _owe(self, request: Request) -> None:
+        self.leases.take(for_validation(request.id), request.path, request.trial_id)
         self.backlog.owe(request)
         self._commands.append(Ask(request))
 
@@ -427,7 +424,7 @@ class Engine:
 
         Example:
             >>> engine = Engine()
-            >>> engine.apply(JudgedBy(frozenset({"accuracy"})))
+            >>> _ = engine.apply(JudgedBy(frozenset({"accuracy"})))
             >>> engine.unscored
             set()
         """

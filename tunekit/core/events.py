@@ -131,12 +131,12 @@ class OfCheckpoint(OfTrial, frozen=True, kw_only=True):
         return (self.generation, self.iteration)
 
     @classmethod
-    def of(cls: type[_Kind], request: Request, time: float = 0.0, **more: Any) -> _Kind:
+    def of(cls: type[_Kind], request: Request, **more: Any) -> _Kind:
         """Make the event of a request from the request's fields that it has, and ``more``."""
         names = ("id", "generation", "iteration", "run", "kwargs", "timeout_s")
         known = {"checkpoint": request.path, **{name: getattr(request, name) for name in names}}
         own = {name: value for name, value in known.items() if name in cls.__struct_fields__}
-        return cls(**{"time": time, "trial_id": request.trial_id, **own, **more})
+        return cls(**{"trial_id": request.trial_id, **own, **more})
 
 
 class OfValidation(Happened, frozen=True, kw_only=True):
@@ -321,12 +321,12 @@ class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
     ran_s: _Seconds = 0.0
 
     @classmethod
-    def of(cls, outcome: Outcome, time: float = 0.0) -> ValidationEnded:
+    def of(cls, outcome: Outcome) -> ValidationEnded:
         """Make the event of an outcome."""
         known = {name: getattr(outcome, name) for name in OF_OUTCOME}
         spent = {name: round(known[name], 4) for name in ("waited_s", "ran_s")}
-        status = outcome.status.value
-        return cls(**{"time": time, "id": outcome.request.id, "status": status, **known, **spent})
+        own = {"id": outcome.request.id, "status": outcome.status.value}
+        return cls(**{**own, **known, **spent})
 
     def outcome(self, request: Request) -> Outcome:
         """Return the outcome, given its request."""

@@ -2,7 +2,7 @@
 
 A checkpoint that is needed has a lease in ``Engine.leases``, in the name of a holder:
 
-- :func:`for_validation`: ``core/backlog.py`` takes it before the validation is requested. The
+- :func:`for_validation`: ``core/engine.py`` takes it before the validation is requested. The
   engine releases it once the score is delivered or never will be.
 - :func:`for_clone`: ``scheduling/user_scheduler.py`` takes it when a trial is to be overwritten
   with the checkpoint, and releases it if that is called off; the engine takes it when the trial is

@@ -43,7 +43,6 @@ from tunekit.core.events import (
     never,
 )
 from tunekit.core.history import History
-from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import hide
 from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, starved, waiting_trials
@@ -179,11 +178,6 @@ class ValidationCallback(tune.Callback):
     def history(self) -> History:
         """Return the validated metrics."""
         return self.engine.history
-
-    @property
-    def ancestry(self) -> Ancestry:
-        """Return the exploits: trials that were overwritten with checkpoints."""
-        return self.engine.ancestry
 
     def renew(self, config: ValidationConfig) -> None:
         """Change the settings of a restored sweep that is not running yet."""
@@ -573,7 +567,7 @@ class ValidationCallback(tune.Callback):
 
     def apply(self, event: Input) -> list[Command]:
         """Apply an event; return the resulting commands."""
-        return self.engine.handle(event)
+        return self.engine.apply(event)
 
     def perform(self, command: Command) -> None:
         """Carry out a command."""
@@ -628,7 +622,7 @@ class ValidationCallback(tune.Callback):
             >>> ValidationCallback(config).lineage
             Lineage(0 exploits)
         """
-        return Lineage(self.ancestry)
+        return Lineage(self.engine.ancestry)
 
     def summary(self) -> dict[str, int]:
         """Return the numbers of validations by status.

@@ -16,6 +16,7 @@ from ray.tune.search import BasicVariantGenerator
 from tunekit._ray.controller import Controller
 from tunekit._ray.scheduler_kinds import innermost, traits_of
 from tunekit._ray.tuner import innermost_searcher
+from tunekit.config import ValidationConfig
 from tunekit.core.events import TrialFailed, TrialRetried
 from tunekit.core.problems import Problems
 from tunekit.core.reconcile import Desired
@@ -110,11 +111,10 @@ class ValidatedScheduler(TrialScheduler):
         problems = Problems("ValidatedScheduler")
         wrong_together(
             self.scheduler,
-            on_pending=callbacks[0].config.on_pending,
+            callbacks[0].config,
             reuse_actors=controller.reuses_actors,
             search_alg=controller.search_alg,
             problems=problems,
-            constrained=bool(callbacks[0].config.constraints),
         )
         problems.raise_any()
         return callbacks[0]
@@ -188,26 +188,24 @@ class ValidatedScheduler(TrialScheduler):
 
 def wrong_together(
     scheduler: Any,
+    config: ValidationConfig,
     *,
-    on_pending: str,
     reuse_actors: bool,
     search_alg: Any,
     problems: Problems,
-    constrained: bool,
 ) -> None:
     """Add a problem for each setting of a sweep that cannot be combined with its scheduler.
 
     Args:
         scheduler: The scheduler, not wrapped; other objects are ignored.
-        on_pending: ``ValidationConfig(on_pending=...)``.
+        config: The settings of the validations.
         reuse_actors: ``TuneConfig(reuse_actors=...)``.
         search_alg: ``TuneConfig(search_alg=...)``, as it was passed.
         problems: Where to add it.
-        constrained: Whether there are ``ValidationConfig(constraints=...)``.
     """
     decides = innermost(scheduler)
     name = type(decides).__name__
-    for kind in (name, type(innermost_searcher(search_alg)).__name__) if constrained else ():
+    for kind in (name, type(innermost_searcher(search_alg)).__name__) if config.constraints else ():
         if kind in _FIT_VALUES:
             problems.add(
                 f"constraints need a scheduler and a searcher that rank scores, but {kind} fits a "
@@ -215,7 +213,7 @@ def wrong_together(
                 "constraints out."
             )
     if isinstance(decides, PopulationBasedTraining):
-        if traits_of(decides).synchronous and on_pending == "continue":
+        if traits_of(decides).synchronous and config.on_pending == "continue":
             problems.add(
                 f"{name}(synch=True) compares all trials at the same iteration, but "
                 "on_pending='continue' lets them continue. Use on_pending='wait', or synch=False."

@@ -80,7 +80,7 @@ def after(*events: Event, when: int | str = 1) -> Engine:
     state = Engine(when)
     state.apply(JudgedBy(frozenset({"accuracy"})))
     for event in events:
-        state.handle(event)
+        state.apply(event)
         assert list(broken(state)) == []
     return state
 
@@ -98,14 +98,14 @@ def asked(commands: Iterable[Command]) -> list[Request]:
 
 def test_a_checkpoint_is_owed_a_validation_if_it_is_chosen():
     state = after(reported(1))
-    [request] = asked(state.handle(saved(1)))
+    [request] = asked(state.apply(saved(1)))
     assert (request.path, request.config) == ("/sweep/c1", {"lr": 1})
     assert request.report == reported(1).report
     assert state.has_saved and state.record("a").saved == (0, 1, 1)
     state = after(reported(1), when=2)
-    assert not asked(state.handle(saved(1)))
+    assert not asked(state.apply(saved(1)))
     state.apply(reported(2))
-    assert [request.iteration for request in asked(state.handle(saved(2)))] == [2]
+    assert [request.iteration for request in asked(state.apply(saved(2)))] == [2]
 
 
 @pytest.mark.parametrize(
@@ -143,24 +143,22 @@ def notified(commands: Iterable[Command]) -> list[int]:
 def test_loggers_are_notified_once_it_is_known_which_names_are_validations():
     state = after(*one(1)[:-1], *one(2)[:-1])
     loss = ValidationEnded(id="a:0:1:1", status="validated", metrics={"loss": 0.5})
-    assert notified(state.handle(loss)) == [], "accuracy may be validation's or training's"
-    assert notified(state.handle(ended(2))) == [1, 2]
+    assert notified(state.apply(loss)) == [], "accuracy may be validation's or training's"
+    assert notified(state.apply(ended(2))) == [1, 2]
 
 
 def test_loggers_are_not_notified_of_a_run_that_was_repeated():
     state = after(*one(1)[:-1], *one(2)[:-1], reported(1), saved(1, run=2), requested(1, run=2))
-    assert notified(state.handle(ended(1))) == notified(state.handle(ended(2))) == []
-    again = [
-        one.outcome.request for one in state.handle(ended(1, run=2)) if isinstance(one, Notify)
-    ]
+    assert notified(state.apply(ended(1))) == notified(state.apply(ended(2))) == []
+    again = [one.outcome.request for one in state.apply(ended(1, run=2)) if isinstance(one, Notify)]
     assert [(request.iteration, request.run) for request in again] == [(1, 2), (2, 1)]
 
 
 def test_a_score_is_folded_and_logged_before_it_is_delivered_and_a_failure_noted():
     state = after(*one(1)[:-1])
-    assert [type(one) for one in state.handle(ended(1))] == [Fold, Notify, Deliver]
+    assert [type(one) for one in state.apply(ended(1))] == [Fold, Notify, Deliver]
     state = after(*one(1)[:-1])
-    followed = [type(one) for one in state.handle(ended(1, None))]
+    followed = [type(one) for one in state.apply(ended(1, None))]
     assert followed == [NoteFailure, Deliver] and not list(state.leases), "nobody waits for it"
 
 
@@ -168,11 +166,11 @@ def test_what_is_due_is_delivered_in_order_once_it_is_known_which_names_are_vali
     asked = [*one(1)[:-1], reported(1, trial="b"), saved(1, trial="b"), requested(1, trial="b")]
     state = after(*asked)
     loss = ValidationEnded(id="b:0:1:1", status="validated", metrics={"loss": 0.5})
-    assert told_to_deliver(state.handle(loss)) == [], "accuracy may be validation's or training's"
-    assert told_to_deliver(state.handle(Hears("c"))) == []
-    assert told_to_deliver(state.handle(ended(1))) == ["b", "c", "a"]
-    assert told_to_deliver(state.handle(Hears("c"))) == ["c"]
-    assert told_to_deliver(state.handle(TrialEnded(trial_id="b"))) == ["b"]
+    assert told_to_deliver(state.apply(loss)) == [], "accuracy may be validation's or training's"
+    assert told_to_deliver(state.apply(Hears("c"))) == []
+    assert told_to_deliver(state.apply(ended(1))) == ["b", "c", "a"]
+    assert told_to_deliver(state.apply(Hears("c"))) == ["c"]
+    assert told_to_deliver(state.apply(TrialEnded(trial_id="b"))) == ["b"]
 
 
 def told_to_deliver(commands: Iterable[Command]) -> list[str]:
@@ -184,15 +182,15 @@ def test_a_run_that_decides_nothing_holds_up_no_score_as_the_one_before_did():
     first = [reported(1), used[0], requested(1), reported(2), used[1], requested(2), ended(2)]
     state = after(JudgedBy(frozenset({"accuracy"}), all_count=False), *first, reported(1))
     assert due(state) is None, "iteration 1 has not ended"
-    again = state.handle(saved(1, run=2)) + state.handle(requested(1, run=2))
+    again = state.apply(saved(1, run=2)) + state.apply(requested(1, run=2))
     assert told_to_deliver(again) == ["a"] and due(state) == 0.5
 
 
 def test_a_score_without_a_metric_to_judge_by_is_passed_over_as_soon_as_that_is_known():
     loss = ValidationEnded(id="a:0:2:1", status="validated", metrics={"loss": 0.5})
     state = after(*one(1), *one(2)[:-1])
-    assert not [one for one in state.handle(loss) if isinstance(one, PassOver)], "1 goes first"
-    [passed] = [one for one in state.handle(delivered(1)) if isinstance(one, PassOver)]
+    assert not [one for one in state.apply(loss) if isinstance(one, PassOver)], "1 goes first"
+    [passed] = [one for one in state.apply(delivered(1)) if isinstance(one, PassOver)]
     assert passed.scored.iteration == 2 and state.lacks(passed.scored.result) == ["accuracy"]
     assert due(state) is None and not state.delivery.waits("a") and not list(state.leases)
 
@@ -200,14 +198,14 @@ def test_a_score_without_a_metric_to_judge_by_is_passed_over_as_soon_as_that_is_
 @pytest.mark.parametrize("when", ["auto", "decisions"])
 def test_the_last_checkpoint_of_a_trial_is_validated_and_kept_until_its_score_is_delivered(when):
     state = Engine(when)
-    state.handle(JudgedBy(frozenset({"accuracy"})))
+    state.apply(JudgedBy(frozenset({"accuracy"})))
     for event in (reported(1), saved(1), reported(2), saved(2), reported(3)):
-        assert asked(state.handle(event)) == []
-    assert [one.path for one in asked(state.handle(TrialEnded(trial_id="a")))] == ["/sweep/c2"]
+        assert asked(state.apply(event)) == []
+    assert [one.path for one in asked(state.apply(TrialEnded(trial_id="a")))] == ["/sweep/c2"]
     for event in (requested(2), ended(2)):
-        state.handle(event)
+        state.apply(event)
         assert "/sweep/c2" in state.leases and list(broken(state)) == [], event
-    state.handle(delivered(2))
+    state.apply(delivered(2))
     assert not list(state.leases) and list(broken(state)) == []
 
 
@@ -222,7 +220,7 @@ def test_the_last_checkpoint_of_a_trial_is_validated_and_kept_until_its_score_is
 def test_no_other_last_checkpoint_is_validated(when, between):
     state = after(when=when)
     for event in (reported(1), saved(1), *between, TrialEnded(trial_id="a")):
-        assert asked(state.handle(event)) == []
+        assert asked(state.apply(event)) == []
 
 
 def stopped_but_open(state: Engine) -> None:
@@ -273,9 +271,9 @@ def test_nothing_is_left_behind_until_it_is_known_which_names_are_validations():
 
 
 def test_validations_of_a_trial_that_was_stopped_early_are_cancelled():
-    assert Cancel("a") in after(*one(1)).handle(delivered(1, "STOP"))
+    assert Cancel("a") in after(*one(1)).apply(delivered(1, "STOP"))
     finished = msgspec.structs.replace(delivered(1, "STOP"), finished=True)
-    assert Cancel("a") not in after(*one(1)).handle(finished)
+    assert Cancel("a") not in after(*one(1)).apply(finished)
 
 
 def test_a_restored_sweep_does_what_was_asked_for_or_is_owed_and_has_not_ended():
@@ -285,7 +283,7 @@ def test_a_restored_sweep_does_what_was_asked_for_or_is_owed_and_has_not_ended()
     assert isinstance(ask, Ask) and ask.request.iteration == 3
     unfinished = state.backlog.unfinished
     assert validate == Validate(unfinished["a:0:2:1"], again=True)
-    assert state.handle(requested(3)) == [Validate(unfinished["a:0:3:1"], again=True)]
+    assert state.apply(requested(3)) == [Validate(unfinished["a:0:3:1"], again=True)]
     state.apply(Decided(trial_id="a", decision="STOP"))
     assert state.reconcile()[-1] == Cancel("a")
 
@@ -295,4 +293,4 @@ def test_a_restored_sweep_notifies_of_nothing_that_a_former_session_may_have_not
     loss = ValidationEnded(id="a:0:1:1", status="validated", metrics={"loss": 0.5})
     state = after(*events, loss)
     state.reconcile()
-    assert notified(state.handle(ended(2))) == [2]
+    assert notified(state.apply(ended(2))) == [2]

@@ -112,7 +112,7 @@ class Sweep(RuleBasedStateMachine):
 
     def emit(self, event: Event) -> None:
         self.lines.append(event)
-        commands = self.engine.handle(event)
+        commands = self.engine.apply(event)
         assert list(broken(self.engine)) == [], event
         self.lines_left -= 1
         if self.lines_left == 0:
