@@ -276,7 +276,7 @@ def sweep(
         try:
             local.run(most=50_000)
         except (Exception, KeyboardInterrupt):
-            validation.let_go()  # as Tuner.fit does
+            validation.ledger.let_go()  # as Tuner.fit does
             raise
     return Ran(local, validation, executor, clock, heard)
 

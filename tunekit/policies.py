@@ -134,7 +134,7 @@ class AtDecisions(CheckpointPolicy):
 
 
 def by_default(
-    trainable: Any, run_config: tune.RunConfig | None, when: int | str
+    trainable: Any, run_config: tune.RunConfig, when: int | str
 ) -> CheckpointPolicy | None:
     """Return the default policy for a trainable; None if anything else requests checkpoints.
 
@@ -152,11 +152,11 @@ def by_default(
         >>> def train(config):
         ...     tunekit.checkpoint_with(lambda directory: None)
         ...     tune.report({"loss": 1.0})
-        >>> [by_default(checkpointable_class(train), None, when) for when in ("auto", 5)]
+        >>> trainable, run_config = checkpointable_class(train), tune.RunConfig()
+        >>> [by_default(trainable, run_config, when) for when in ("auto", 5)]
         [AtDecisions(), EveryIterations(5)]
     """
-    run_config = run_config or tune.RunConfig()
-    checkpoints = run_config.checkpoint_config or tune.CheckpointConfig()
+    checkpoints = run_config.checkpoint_config
     others = any(
         type(one).on_trial_result is not tune.Callback.on_trial_result
         for one in run_config.callbacks or []

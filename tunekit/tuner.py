@@ -444,7 +444,7 @@ class Tuner(tune.Tuner):
                 return super().fit()
         with ExitStack() as around:
             validation.begin()
-            around.callback(validation.let_go)
+            around.callback(validation.ledger.let_go)
             around.callback(validation.validator.free)
             around.enter_context(_logging_how_to_continue(settings, validation))
             leave_room(settings, validation)

@@ -273,7 +273,7 @@ def test_the_command_says_what_came_of_it(tmp_path, monkeypatch):
     assert code == 2 and "nobody is not in this sweep" in said
     for _ in range(3):
         ran.sweep.step()
-    ran.validation.let_go()
+    ran.validation.ledger.let_go()
     code, said = command("stop", ran.home, "--trial", "00000_00002")
     assert code == 2 and "no driver is running this sweep, so no request was sent" in said
     ran.sweep.run(most=50_000)

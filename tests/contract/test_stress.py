@@ -297,7 +297,7 @@ class Population:
         if self.ran.sweep.controller.is_finished():
             return
         self.ran.sweep.controller.checkpoint(force=True, wait=True)
-        self.ran.validation.let_go()
+        self.ran.validation.ledger.let_go()
         self.ran = self._build()
         self.ran.sweep.controller.resume(tune.ResumeConfig())
         self.ran.sweep.controller._resumed = True  # as Tune does then

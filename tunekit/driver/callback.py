@@ -528,10 +528,6 @@ class ValidationCallback(tune.Callback):
         self.emit(SessionClosed(finished=finished))
         self.ledger.close()
 
-    def let_go(self) -> None:
-        """Release the sweep for another driver, however this one has ended."""
-        self.ledger.let_go()
-
     def _give_way(self, error: AlreadyRunningError) -> None:
         """End the sweep here, because another driver has taken it over."""
         self._refused = error

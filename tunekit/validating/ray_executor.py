@@ -123,8 +123,6 @@ class RayExecutor(Executor):
             never.
         evaluators: The maximum number of actors; None for tasks.
         elsewhere: Whether to keep attempts out of the processes of trials.
-        idle_s: The idle seconds after which an actor ends.
-        monotonic: Returns the time, in seconds.
     """
 
     poll_interval_s = 0.02
@@ -136,10 +134,8 @@ class RayExecutor(Executor):
         *,
         evaluators: int | None = None,
         elsewhere: bool = False,
-        idle_s: float = _IDLE_S,
-        monotonic: Callable[[], float] = time.monotonic,
     ):
-        self._fn, self._idle_s, self._monotonic = fn, idle_s, monotonic
+        self._fn = fn
         options = {"max_retries": 0, **ray_remote_kwargs}
         self._placed = "placement_group" in options or "scheduling_strategy" in options
         if "placement_group" not in options:
@@ -310,7 +306,7 @@ class RayExecutor(Executor):
         actor = flight.actor
         if actor is None:
             return
-        actor.flight, actor.idle_since, actor.released = None, self._monotonic(), False
+        actor.flight, actor.idle_since, actor.released = None, time.monotonic(), False
         if failed or actor.calls == self._max_calls:
             self._end(actor)
 
@@ -409,10 +405,10 @@ class RayExecutor(Executor):
                 remove_placement_group(actor.group)
 
     def _end_idle(self) -> None:
-        now = self._monotonic()
+        now = time.monotonic()
         for actor in list(self._actors):
             idle_s = 0.0 if actor.flight else now - actor.idle_since
-            if idle_s >= self._idle_s:
+            if idle_s >= _IDLE_S:
                 self._end(actor)
             elif idle_s >= _RELEASE_AFTER_S and not actor.released:
                 actor.released = True

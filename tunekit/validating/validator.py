@@ -109,10 +109,6 @@ class Validator:
         if trial.trial_id not in self._rejected:
             self._launch(self.pool.start_last(trial.trial_id), {trial.trial_id: trial})
 
-    def _start(self, now: float) -> None:
-        for attempts, hosts in self.around.start(self.pool, self.executor, now):
-            self._launch(attempts, hosts)
-
     def _launch(self, attempts: Iterable[Attempt], hosts: Mapping[str, Trial]) -> None:
         """Start attempts, in the processes of their hosts if there are any."""
         for attempt in attempts:
@@ -196,7 +192,8 @@ class Validator:
             for trial_id in rejected:
                 for outcome in self.pool.reject(trial_id, now):
                     self._conclude(outcome)
-            self._start(now)
+            for attempts, hosts in self.around.start(self.pool, self.executor, now):
+                self._launch(attempts, hosts)
             self._look(now)
         finally:
             self._polling = False

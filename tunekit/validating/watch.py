@@ -54,12 +54,6 @@ def answers(address: Address) -> bool:
     return True
 
 
-def lost(name: str, address: Address) -> RaySystemError:
-    """Return the error for a service that is gone."""
-    host, port = address
-    return RaySystemError(f"Ray's {name} at {host}:{port} does not answer")
-
-
 @contextlib.contextmanager
 def watched(
     how_to_continue: Callable[[], str],
@@ -149,7 +143,8 @@ def watched(
         if name is None and "raylet" in where and not look(where["raylet"]):
             name = "raylet"
         if name is not None:
-            raise lost(name, where[name])
+            host, port = where[name]
+            raise RaySystemError(f"Ray's {name} at {host}:{port} does not answer")
 
     thread = threading.Thread(target=watch, name="tunekit-watch", daemon=True)
     with signals.received():
