@@ -198,6 +198,7 @@ def killed_often(seed: int) -> Iterator[int]:
 
 def make_any(name: str, on_pending: str, seed: int) -> Any:
     draw, case = random.Random(seed), CASES[name]
+    when = draw.choice([1, "auto"])  # a restore cannot change it
 
     def made(folder: Path, **options: Any) -> Ran:
         seed_all(seed)
@@ -211,10 +212,7 @@ def make_any(name: str, on_pending: str, seed: int) -> Any:
             run=False,
             loggers=True,
             validation_s=lambda attempt: draw.choice([0.2, 1.0, 4.0, 7.0]),
-            settings={
-                "max_in_flight": draw.choice([None, 2]),
-                "when": draw.choice([1, "auto"]),
-            },
+            settings={"max_in_flight": draw.choice([None, 2]), "when": when},
             saved_every_s=draw.choice([0.0, float("inf"), float("inf")]),
             **({"trials": 5, "stop": {"training_iteration": 9}} | case.options()),
             **options,
