@@ -159,7 +159,7 @@ def kills(count: int = 20, steps: int = 60, apart: float = 2.0) -> None:
 
 
 def table() -> None:
-    print("trainer | follower | scored | skipped: deleted | incomplete | never seen")
+    print("trainer | follower | scored or skipped | never complete or never seen")
     for name, how, options in (
         ("slow: 0.5 s between files", {"slow": 0.5}, ()),
         ("killed half-way in step 12", {"dies": 12}, ("--until", "done")),
@@ -178,11 +178,9 @@ def table() -> None:
             reasons = Counter(
                 "scored"
                 if row["status"] == "validated"
-                else "incomplete"
-                if "not complete" in row["reason"]
-                else "deleted"
-                if "deleted" in row["reason"]
                 else "newer"
+                if "was newer" in row["reason"]
+                else "deleted"
                 for _, row in found.iterrows()
             )
             print(
