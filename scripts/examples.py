@@ -76,7 +76,7 @@ class Example:
 EXAMPLES = [
     Example("pytorch"),
     Example("trainable_class", shown=False),
-    Example("transformers"),
+    Example("transformers", shown=False),
     Example("lightning"),
     Example("xgboost", shown=False),
     Example("lightgbm", shown=False),
