@@ -237,8 +237,9 @@ def test_killed_at_any_write_a_trial_is_stopped_once(tmp_path, on_pending):
     assert at >= 40
 
 
-def test_whoever_asks_reads_the_answer_in_the_journal(tmp_path):
+def test_whoever_asks_reads_the_answer_in_the_journal(tmp_path, monkeypatch):
     ran = run(tmp_path, lambda trials: [], run=False)
+    monkeypatch.setattr("tunekit.journal.stop_requests.time", ran.clock)
     for _ in range(12):
         ran.sweep.step()
     filesystem = ran.sweep.controller._storage.storage_filesystem
@@ -259,6 +260,7 @@ def command(*arguments: Any) -> tuple[int, str]:
 
 def test_the_command_says_what_came_of_it(tmp_path, monkeypatch):
     ran = run(tmp_path, lambda trials: [], run=False)
+    monkeypatch.setattr("tunekit.journal.stop_requests.time", ran.clock)
     for _ in range(12):
         ran.sweep.step()
     monkeypatch.setattr(

@@ -85,8 +85,7 @@ def summary_of(timeline: Timeline, driver: Driver | None) -> dict[str, Any]:
     trials, every = list(timeline.trials.values()), timeline.validations
     return {
         "state": state_of(timeline.end, driver),
-        "driver": driver
-        and {name: getattr(driver, name) for name in ("host", "pid", "since", "heard")},
+        "driver": driver and {name: getattr(driver, name) for name in ("host", "pid", "heard")},
         "began": timeline.first,
         "last": timeline.last,
         "trials": dict(Counter(trial.status for trial in trials)),

@@ -531,8 +531,8 @@ class Sweep:
         - ``state``: ``"running"``, ``"killed"``, ``"interrupted"`` or ``"finished"``; ``"open"`` if
           it has not ended and no lock shows whether it is running or was killed;
         - ``driver``: the driver that is running the sweep, or ran it until it was killed: its
-          ``host`` and ``pid``, its start (``since``) and its last heartbeat (``heard``), in seconds
-          since the epoch; None if no lock names one;
+          ``host`` and ``pid``, and its last heartbeat (``heard``) in seconds since the epoch;
+          None if no lock names one;
         - ``began``, ``last``: the times of the sweep's first and last event, in seconds since the
           epoch;
         - ``trials``, ``validations``: their number by status;
