@@ -17,9 +17,9 @@ from ray.tune.result import SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit._ray.checkpoints import set_checkpoint_config
 from tunekit._ray.controller import fail_for_good
-from tunekit._ray.functions import waits_to_be_asked
 from tunekit.core.problems import Problems
 from tunekit.errors import WiringError
+from tunekit.training import VALIDATION_KEY
 
 # EveryIterations is public as tunekit.EveryIterations.
 __all__ = ["AtDecisions", "CheckpointPolicy"]
@@ -43,6 +43,10 @@ class CheckpointPolicy(tune.Callback):
     def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
         """Return whether to save at a report; each report is passed once, in order."""
         raise NotImplementedError
+
+    def applies(self, trial: Trial) -> bool:
+        """Return whether the policy is used for a trial."""
+        return True
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -112,12 +116,12 @@ class AtDecisions(CheckpointPolicy):
         """Set the function that returns whether a trial saves at a report."""
         self._uses = uses
 
-    def on_trial_start(
-        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        """Make Tune save at the trial's end."""
-        super().on_trial_start(iteration, trials, trial, **info)
+        """Request a checkpoint in a report if one is due, and at the trial's end."""
         set_checkpoint_config(trial, frequency=trial.checkpoint_freq, at_end=True)
+        super().on_trial_result(iteration, trials, trial, result, **info)
 
     def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
         """Return whether the scheduler will use a score of this report."""
@@ -133,28 +137,49 @@ class AtDecisions(CheckpointPolicy):
         return "AtDecisions()"
 
 
-def by_default(
-    trainable: Any, run_config: tune.RunConfig, when: int | str
-) -> CheckpointPolicy | None:
-    """Return the default policy for a trainable; None if anything else requests checkpoints.
+class DefaultPolicy(CheckpointPolicy):
+    """Save at the iterations that ``when`` selects, in trials that save only when asked.
 
-    There is one for a class that can save, and for a function that registers how to save, if it
-    does not request checkpoints in its reports. It saves at the iterations that ``when`` selects.
-    The user's callbacks may request more.
+    These are classes that can save, and functions that have registered how to save, until one of
+    the trial's reports requests a checkpoint or has one.
 
     Args:
-        trainable: The trainable that Tune runs.
+        when: Which checkpoints are validated.
+    """
+
+    def __init__(self, when: int | str):
+        self.policy = EveryIterations(when) if isinstance(when, int) else AtDecisions()
+        #: Returns whether a trial can save.
+        self.can_save: Callable[[Trial], bool] = lambda trial: False
+        self._asking: set[str] = set()
+
+    def applies(self, trial: Trial) -> bool:
+        return trial.trial_id not in self._asking and self.can_save(trial)
+
+    def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
+        """Return whether ``when`` selects a report."""
+        return self.policy.due(trial, result)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Request a checkpoint in a report if one is due."""
+        if SHOULD_CHECKPOINT in result or VALIDATION_KEY in result:
+            self._asking.add(trial.trial_id)
+        if self.applies(trial):
+            self.policy.on_trial_result(iteration, trials, trial, result, **info)
+
+
+def by_default(run_config: tune.RunConfig, when: int | str) -> CheckpointPolicy | None:
+    """Return the default policy; None if the user's settings or callbacks request checkpoints.
+
+    Args:
         run_config: As in the ``Tuner``.
         when: Which checkpoints are validated.
 
     Example:
-        >>> from tunekit._ray.functions import checkpointable_class
-        >>> def train(config):
-        ...     tunekit.checkpoint_with(lambda directory: None)
-        ...     tune.report({"loss": 1.0})
-        >>> trainable, run_config = checkpointable_class(train), tune.RunConfig()
-        >>> [by_default(trainable, run_config, when) for when in ("auto", 5)]
-        [AtDecisions(), EveryIterations(5)]
+        >>> by_default(tune.RunConfig(), 5).policy
+        EveryIterations(5)
     """
     checkpoints = run_config.checkpoint_config
     others = any(
@@ -163,9 +188,7 @@ def by_default(
         if not isinstance(one, LoggerCallback)
     )
     asked = checkpoints.checkpoint_frequency or checkpoints.checkpoint_at_end or others
-    if asked or when == "requested" or not waits_to_be_asked(trainable):
-        return None
-    return EveryIterations(when) if isinstance(when, int) else AtDecisions()
+    return None if asked or when == "requested" else DefaultPolicy(when)
 
 
 class FunctionCheckpoints(tune.Callback):

@@ -78,7 +78,7 @@ from tunekit.log import shown
 from tunekit.loggers import validated
 from tunekit.making_room import leave_room
 from tunekit.pickles import is_whole
-from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints, by_default
+from tunekit.policies import CheckpointPolicy, FunctionCheckpoints, by_default
 from tunekit.results.grid import ValidatedResults
 from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.validating.watch import watched
@@ -161,8 +161,9 @@ class Tuner(tune.Tuner):
         validation_config: How to validate. Without one, nothing is validated. A plain
             ``ray.train.ValidationConfig`` is refused here.
         checkpoint_policy: When to save: a :class:`~tunekit.policies.CheckpointPolicy`, in addition
-            to what the trainable and ``CheckpointConfig`` request. If nothing requests checkpoints
-            and the trainable can save on demand, it saves at the iterations that ``when`` selects.
+            to what the trainable and ``CheckpointConfig`` request. If no setting or callback
+            requests checkpoints, and the trainable can save on demand, each trial saves at the
+            iterations that ``when`` selects, until one of its reports requests or has a checkpoint.
             Not for trainers, whose workers decide when to save.
 
     Raises:
@@ -228,14 +229,13 @@ class Tuner(tune.Tuner):
             trainable = trials_of(trainable, config)
         trainable = checkpointable_class(trainable)
         if config is not None and not distributed:
-            policy = policy or by_default(trainable, run_config, config.when)
+            policy = policy or by_default(run_config, config.when)
         callbacks = list(run_config.callbacks or [])
         if policy is not None:
             callbacks.append(policy)
         if is_checkpointable_function(trainable):
             checkpoints = run_config.checkpoint_config
             frequency, at_end = checkpoints.checkpoint_frequency, checkpoints.checkpoint_at_end
-            at_end = at_end or any(isinstance(one, AtDecisions) for one in callbacks)
             callbacks.append(FunctionCheckpoints(frequency or 0, bool(at_end)))
         if config is not None:
             validation = ValidationCallback(config)

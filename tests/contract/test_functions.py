@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -21,9 +22,10 @@ from tests.journals import read
 from tests.kills import Killed, killed_after
 from tests.restores import prepare_restore
 from tests.sweeps import Ran, sweep
-from tunekit._ray.functions import HAS_ASKED, let_tell_of_resuming
+from tunekit._ray.functions import CAN_SAVE, HAS_ASKED, let_tell_of_resuming
 from tunekit.journal.journal import events_in
 from tunekit.journal.storage import LocalFolder
+from tunekit.policies import DefaultPolicy
 
 LENGTH = 5
 
@@ -131,7 +133,7 @@ def test_only_a_function_that_has_asked_gives_its_place_up_while_it_waits(tmp_pa
     reported = turns(sweep)
     assert (len(reported) > len(set(reported))) is asks, "others report in between"
     events = (e for e in read(sweep.home) if e["event"] == "reported")
-    assert not any(HAS_ASKED in e["report"] for e in events)
+    assert not any({HAS_ASKED, CAN_SAVE} & e["report"].keys() for e in events)
 
 
 def test_a_trial_whose_score_is_there_resumes_before_others_begin(tmp_path):
@@ -257,3 +259,61 @@ def test_a_restored_sweep_whose_function_begins_anew(tmp_path):
     sweep = ran(tmp_path, counting(from_tune), **options, **again)
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"], "the mended one goes on"
     assert dict(rows(sweep)[0]) == dict(WHOLE)
+
+
+# What saves by default ---------------------------------------------------------------------------
+
+
+def reporting_checkpoints(config: dict[str, Any]) -> None:
+    for step in range(1, LENGTH + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            own = tune.Checkpoint.from_directory(folder) if step % 2 == 0 else None
+            tune.report({"steps": step}, checkpoint=own)
+
+
+def choosing(config: dict[str, Any]) -> None:
+    tunekit.checkpoint_with(lambda directory: None)
+    for step in range(1, LENGTH + 1):
+        tunekit.report({"steps": step}, validation=step == 3)
+
+
+class Saving(tune.Trainable):
+    def step(self) -> dict[str, Any]:
+        step = self.iteration + 1
+        return {"steps": step, "done": step == LENGTH}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        return {}
+
+
+class SavingByItself(Saving):
+    def step(self) -> dict[str, Any]:
+        asked = {"should_checkpoint": True} if self.iteration in (0, 2) else {}
+        return {**super().step(), **asked}
+
+
+@pytest.mark.parametrize(
+    ("trainable", "expected"),
+    [
+        (counting(), [1, 2, 3, 4, 5]),
+        (reporting_checkpoints, [2, 4]),
+        (choosing, [3]),
+        (Saving, [1, 2, 3, 4, 5]),
+        (SavingByItself, [1, 3]),
+    ],
+)
+@pytest.mark.parametrize("when", ["auto", 1])
+def test_what_nothing_else_asks_to_save_is_asked(tmp_path, caplog, trainable, expected, when):
+    if not isinstance(trainable, type):
+        trainable = tunekit.checkpointable(trainable)
+    let_tell_of_resuming(trainable)
+    sweep = ran(
+        tmp_path,
+        trainable,
+        trainable=trainable,
+        policy=DefaultPolicy(when),
+        settings={"when": when},
+    )
+    events = (e for e in read(sweep.home) if e["event"] == "saved")
+    assert [e["iteration"] for e in events] == expected
+    assert "is due" not in caplog.text

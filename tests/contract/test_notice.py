@@ -87,9 +87,7 @@ def test_nothing_is_lost_or_done_twice(
 def test_a_trial_that_saves_by_itself_leaves_once_it_has_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "tunekit.scheduling.trial_actions.waits_to_be_asked", lambda trainable: False
-    )
+    monkeypatch.setattr(Controller, "can_save", lambda self, trial: False)
     with notice(monkeypatch, at=4.5):
         ran = sweep(
             tmp_path,

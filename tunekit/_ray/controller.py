@@ -34,7 +34,7 @@ from ray.tune.search import (
 from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
 from tunekit._ray.cluster import ending_groups
-from tunekit._ray.functions import HAS_ASKED, can_be_resumed
+from tunekit._ray.functions import CAN_SAVE, HAS_ASKED, can_be_resumed, can_be_saved
 from tunekit._ray.proxies import Change
 from tunekit._ray.stoppers import ValidatedStopper, reads_metrics
 from tunekit._ray.tuner import has_workers
@@ -73,10 +73,12 @@ class Controller:
         # The references that end Tune's wait in addition to its trials, and whether one has.
         self._awaited: set[Any] = set()
         self._woken = False
-        # Whether each trainable can resume, and the trials whose functions have asked for a
+        # Whether each class can resume and save, and the trials whose functions have asked for a
         # checkpoint.
-        self._resumable: dict[str, bool] = {}
+        self._capable: dict[str, tuple[bool, bool]] = {}
         self._asked: set[str] = set()
+        # The trials whose functions have registered how to save.
+        self._savers: set[str] = set()
         # The trials that start before all others that wait for resources.
         self._first: set[Trial] = set()
         # The actors that paused trials with workers keep, to continue in them, until something else
@@ -168,10 +170,18 @@ class Controller:
 
         A class does if it can load checkpoints; a function, if it has asked for its checkpoint.
         """
+        return self._capabilities(trial)[0] or trial.trial_id in self._asked
+
+    def can_save(self, trial: Trial) -> bool:
+        """Return whether a trial is known to save whenever Tune asks."""
+        return self._capabilities(trial)[1] or trial.trial_id in self._savers
+
+    def _capabilities(self, trial: Trial) -> tuple[bool, bool]:
         name = trial.trainable_name
-        if name not in self._resumable:
-            self._resumable[name] = can_be_resumed(trial.get_trainable_cls())
-        return self._resumable[name] or trial.trial_id in self._asked
+        if name not in self._capable:
+            cls = trial.get_trainable_cls()
+            self._capable[name] = can_be_resumed(cls), can_be_saved(cls)
+        return self._capable[name]
 
     def look_at_nodes(self, now: float) -> None:
         """Find the trials on nodes that are about to end, at most every 2 s."""
@@ -509,7 +519,7 @@ class Controller:
         ``look`` may change the report. Tune prints and flattens reports before it passes them on,
         and fails if that raises or never ends.
         """
-        tune, actors, asked = self._tune, self._tune._actor_manager, self._asked
+        tune, actors = self._tune, self._tune._actor_manager
         if "schedule_actor_task" in vars(actors):  # it is set below
             return
         schedule = actors.schedule_actor_task
@@ -524,7 +534,9 @@ class Controller:
                         if isinstance(report, dict) and actor in tune._actor_to_trial:
                             trial = tune._actor_to_trial[actor]
                             if report.pop(HAS_ASKED, False):
-                                asked.add(trial.trial_id)
+                                self._asked.add(trial.trial_id)
+                            if report.pop(CAN_SAVE, False):
+                                self._savers.add(trial.trial_id)
                             look(trial, report)
                     on_result(actor, result)
 

@@ -26,7 +26,6 @@ from ray.tune.trainable import Trainable
 from ray.tune.trainable.function_trainable import FunctionTrainable, wrap_function
 from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME
 
-from tunekit.core.function_code import asks_itself, saves_only_when_asked
 from tunekit.core.resumption import Resumption, begins_anew
 from tunekit.errors import NotResumedError
 from tunekit.process_state import ProcessState
@@ -39,6 +38,8 @@ _LARGEST = 1 << 20
 
 #: The key in a report that records that the trial's function has asked for a checkpoint.
 HAS_ASKED = "tunekit_has_asked"
+#: The key in a report that records that the trial's function has registered how to save.
+CAN_SAVE = "tunekit_can_save"
 
 Save = Callable[[Path], object]
 
@@ -111,7 +112,7 @@ class _Checkpointable(FunctionTrainable):
     _handles_checkpoint_at_end = True
     # Whether a resumed function must ask for its checkpoint, however it saves.
     _must_resume = True
-    # Whether HAS_ASKED is added to reports.
+    # Whether HAS_ASKED and CAN_SAVE are added to reports.
     _tells = False
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -153,6 +154,8 @@ class _Checkpointable(FunctionTrainable):
             raise NotResumedError(begins_anew(self.trial_name, self._resumed_at))
         if self._tells and self._resumption.has_asked:
             result[HAS_ASKED] = True
+        if self._tells and self._saver.save is not None:
+            result[CAN_SAVE] = True
         return result
 
     def save_checkpoint(self, checkpoint_dir: str = "") -> _TrainingResult:
@@ -226,7 +229,7 @@ def leave_resuming_to_tune(trainable: Any) -> None:
 
 
 def let_tell_of_resuming(trainable: Any) -> None:
-    """Include in a function's reports whether it has asked for a checkpoint."""
+    """Include in a function's reports whether it can resume, and save when Tune asks."""
     if is_checkpointable_function(trainable):
         trainable._tells = True
 
@@ -278,21 +281,20 @@ def _overrides(trainable: Any, method: str) -> Any:
     return cls if own and getattr(cls, method) is not getattr(Trainable, method) else None
 
 
-def waits_to_be_asked(trainable: Any) -> bool:
-    """Return whether a trainable can save, and saves only when Tune asks, judging by its code.
+def can_be_saved(trainable: Any) -> bool:
+    """Return whether a trainable is a class that can save.
+
+    A function shows that it can by registering how.
 
     Example:
         >>> class Net(Trainable):
         ...     def save_checkpoint(self, checkpoint_dir):
         ...         return {"weights": [0.5]}
-        >>> waits_to_be_asked(Net), waits_to_be_asked(Trainable)
+        >>> can_be_saved(Net), can_be_saved(Trainable)
         (True, False)
     """
-    function = function_of(trainable)
-    if function is not None:
-        return saves_only_when_asked(function)
     cls = _overrides(trainable, "save_checkpoint")
-    return cls is not None and not issubclass(cls, FunctionTrainable) and not asks_itself(cls)
+    return cls is not None and not issubclass(cls, FunctionTrainable)
 
 
 def can_be_resumed(trainable: Any) -> bool:

@@ -59,7 +59,7 @@ from tunekit.journal.home import Home
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.session import about
 from tunekit.loggers import JsonLogger, ValidatedLoggerCallback, validated
-from tunekit.policies import AtDecisions
+from tunekit.policies import AtDecisions, DefaultPolicy
 from tunekit.results.lineage import Lineage
 from tunekit.results.tensorboard import TensorBoardLogger
 from tunekit.results.trial_files import TrialFiles
@@ -300,6 +300,9 @@ class ValidationCallback(tune.Callback):
         for listener in self.listeners:
             if isinstance(listener, ValidatedLoggerCallback):
                 listener.attach(self.engine.undecided, self.history.names.keys)
+            if isinstance(listener, DefaultPolicy):
+                listener.can_save = controller.can_save
+                listener = listener.policy
             if isinstance(listener, AtDecisions):
                 listener.attach(waiting.saves)
         goals = {*controller.take_over_metric_check(), *user_scheduler.objectives}

@@ -114,7 +114,10 @@ class FailureReports:
             advice = drives_a_trainer(report)
             self._how_to_save = advice or NO_CHECKPOINT
         if advice is None and first:
-            policies = any(isinstance(callback, CheckpointPolicy) for callback in callbacks)
+            policies = any(
+                isinstance(callback, CheckpointPolicy) and callback.applies(trial)
+                for callback in callbacks
+            )
             advice = _nobody_saves(trial, report, self._engine.required, policies=policies)
         if advice is not None:
             logger.warning("%s", advice)

@@ -11,7 +11,6 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.controller import Controller
-from tunekit._ray.functions import waits_to_be_asked
 from tunekit._ray.proxies import Change, Proxy
 from tunekit._ray.tuner import has_workers
 from tunekit.clock import Clock
@@ -161,7 +160,7 @@ class TrialActions:
         return (
             trial.trial_id in controller.leaving
             and (controller.can_resume(trial) or has_workers(trial))
-            and (waits_to_be_asked(trial.get_trainable_cls()) or not is_unsaved(trial))
+            and (controller.can_save(trial) or not is_unsaved(trial))
         )
 
     def _make(self, move: Action, proxy: Proxy) -> None:
