@@ -162,7 +162,7 @@ def test_until_a_file(world):
     assert [row[1] for row in rows(world)] == [10, 20] and world.monotonic() < 30.0
 
 
-@pytest.mark.parametrize("until", ["", "outputs/", "..", True, -1, 0.5, "elsewhere/done"])
+@pytest.mark.parametrize("until", [True, -1, 0.5])
 def test_until_what_cannot_be_meant(world, until):
     with pytest.raises(tunekit.errors.ConfigError, match=f"until={until!r}"):
         tunekit.follow(world.root, accuracy, until=until)

@@ -29,8 +29,6 @@ from tunekit.cli import commands
 from tunekit.clock import SystemClock
 from tunekit.core.validation import Attempt
 from tunekit.following import loop
-from tunekit.following.record import later_scores_in
-from tunekit.journal.storage import LocalFolder
 from tunekit.validating.executor import AttemptEvent
 
 CALLS: Counter[str] = Counter()
@@ -242,7 +240,7 @@ def test_what_takes_too_long_is_given_up(home, monkeypatch, executors):
     [
         ({"name": "accuracy"}, "is taken: the sweep itself has 'accuracy'"),
         ({"name": "loss"}, "is taken: the sweep itself has 'loss'"),
-        ({"name": "config"}, "reserved by Tune or tunekit"),
+        ({"name": "config"}, "is taken: the sweep itself has 'config'"),
         ({"name": "a/"}, "cannot begin a metric's name"),
         ({"name": 7}, "is of type int"),
         ({"checkpoints": 0}, "at least 1"),
@@ -262,7 +260,7 @@ def test_a_function_has_to_be_callable_with_what_is_given(home, executors):
     sweep = tunekit.load(home)
     with pytest.raises(tunekit.errors.ConfigError, match="needs has no value for 'data'"):
         sweep.validate(needs)
-    with pytest.raises(tunekit.errors.ConfigError, match="has no name"):
+    with pytest.raises(tunekit.errors.ConfigError, match="name='<lambda>' cannot begin"):
         sweep.validate(lambda checkpoint: {"accuracy": 0.5})
     with pytest.raises(tunekit.errors.ConfigError, match="not callable"):
         sweep.validate("robust")  # type: ignore[arg-type]
@@ -345,8 +343,7 @@ def test_ctrl_c_keeps_what_has_ended_and_the_same_call_goes_on(home, monkeypatch
     config = tunekit.ValidationConfig(robust, max_in_flight=1)
     with pytest.raises(KeyboardInterrupt):
         tunekit.load(home).validate(config)
-    [scores] = later_scores_in(LocalFolder(home))
-    statuses = Counter(row["status"] for row in scores.rows)
+    statuses = Counter(tunekit.load(home).later_validations["status"])
     assert statuses["validated"] == 2 and set(statuses) == {"validated", "waiting"}
     assert tunekit.load(home).reports["robust/accuracy"].notna().sum() == 2
     monkeypatch.setitem(RUNS_ON, "class", FakeExecutor)

@@ -14,15 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import pyarrow.fs
-from ray import tune
 
-from tunekit._ray.storage import exists
-from tunekit.file_checkpoint import checkpoint_at
 from tunekit.following.record import LATER
 from tunekit.following.steps import Files, kind_of, mark_of, step_in, trainer_metrics
 from tunekit.journal.confined import is_inside, local_path
 from tunekit.journal.journal import SERIES
-from tunekit.journal.storage import keeps_objects
 
 logger = logging.getLogger(__name__)
 
@@ -178,36 +174,23 @@ class WatchedFolder:
         if mark is None:
             assert kind is not None  # otherwise it is a single file
             return f"it has no whole {kind.last}, which {kind.framework} writes last"
-        if kind is None and not self._is_whole(entry) and not self._rests(entry, files, now):
+        if kind is None and not self._is_archive(entry) and not self._rests(entry, files, now):
             return ""
         self._resting.pop(entry.path, None)
         return mark, report
 
-    def _is_whole(self, entry: Entry) -> bool:
-        """Return whether a file is complete, as far as its content shows.
-
-        torch.save ends a file with the directory of its zip archive. Lightning writes such a file
-        and moves it into place (lightning/fabric/utilities/cloud_io.py, _atomic_save), which copies
-        it if the temporary folder is on another file system.
-        """
-        if entry.is_folder:
-            return False
+    def _is_archive(self, entry: Entry) -> bool:
+        """Return whether this is a local zip archive, whose directory torch.save writes last."""
         local = local_path(self.filesystem, entry.path)
-        return keeps_objects(self.filesystem) if local is None else zipfile.is_zipfile(local)
+        return local is not None and zipfile.is_zipfile(local)
 
     def _rests(self, entry: Entry, files: Files, now: float) -> bool:
         """Return whether a checkpoint's files and their sizes have not changed for long enough."""
-        known, since = self._resting.get(entry.path, ({}, now))
-        if known != files:
-            self._resting[entry.path] = (files, now)
-            return False
-        return now - since >= REST_S
+        known, since = self._resting.get(entry.path, (files, now))
+        self._resting[entry.path] = files, since if known == files else now
+        return now - self._resting[entry.path][1] >= REST_S
 
     # Protecting and deleting -------------------------------------------------------------------
-
-    def checkpoint(self, path: str) -> tune.Checkpoint:
-        """Return the checkpoint at a path."""
-        return checkpoint_at(path, self.filesystem)
 
     def protect(self, entry: Entry, home: str) -> bool:
         """Protect a checkpoint at another path; return False if it was deleted meanwhile.
@@ -244,22 +227,15 @@ class WatchedFolder:
         runs = self._inside(f"{self.path}/{KEPT}")
         return {one.path for run in runs for one in self._inside(run.path)}
 
-    def delete(self, path: str) -> bool:
-        """Delete a file or folder, if it exists; return False if it is a link or not in the folder.
-
-        Args:
-            path: The path of a checkpoint or of a protected one.
-        """
-        local = local_path(self.filesystem, path)
-        if not is_inside(self.filesystem, self.path, path) or (local and local.is_symlink()):
-            return False
-        if local is not None and local.is_dir():
-            shutil.rmtree(local, ignore_errors=True)
-        elif self.filesystem.get_file_info(path).is_file:
+    def delete(self, path: str) -> None:
+        """Delete a protected checkpoint, if it exists in the folder."""
+        info = self.filesystem.get_file_info(path)
+        if not is_inside(self.filesystem, self.path, path):
+            return
+        if info.is_file:
             self.filesystem.delete_file(path)
-        elif exists(self.filesystem, path):
+        elif info.type == pyarrow.fs.FileType.Directory:
             self.filesystem.delete_dir(path)
-        return True
 
 
 def _link(source: str, target: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import posixpath
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,18 +23,16 @@ from tunekit.core.events import (
     ValidationRequested,
 )
 from tunekit.core.pace import Pace
-from tunekit.core.pool import Pool
 from tunekit.core.problems import Problems
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.validation import Outcome, Request, Status
+from tunekit.file_checkpoint import checkpoint_at
 from tunekit.following.folder import DOUBT_S, KEPT, Entry, WatchedFolder
 from tunekit.following.loop import Source, validate_all
 from tunekit.following.record import Recorder
 from tunekit.following.steps import Followed, request_of, wrong_pattern
 from tunekit.journal.confined import local_path
 from tunekit.log import shown
-from tunekit.validating.executor import Executor
-from tunekit.validating.validator import Launch
 
 logger = logging.getLogger(__name__)
 
@@ -104,13 +102,7 @@ def follow(
     wrong = None if pattern is None else wrong_pattern(pattern)
     if wrong is not None:
         problems.add(f"pattern={pattern!r} {wrong}. Pass r'step-(\\d+)', for example.")
-    if isinstance(until, str):
-        if until in ("", ".", "..") or "/" in until:
-            problems.add(
-                f"until={until!r} is not the name of a file in {str(folder)!r}. Pass 'done', for "
-                "example."
-            )
-    else:
+    if not isinstance(until, str):
         problems.integer("until", until, least=0, optional=True)
     if mode is not None:
         problems.choice("mode", mode, ["min", "max"])
@@ -155,13 +147,12 @@ class _Watched(Source):
         keep: bool = False,
         notify: Callable[[Mapping[str, Any]], None] | None = None,
     ):
-        super().__init__()
         self._folder, self._state, self._config = folder, state, config
         self._until, self._keep, self._notify = until, keep, notify
         self._clock = SystemClock()
         local = local_path(folder.filesystem, folder.path) is not None
         self._pace = Pace(_SHARE, _LOCAL_S if local else _LISTED_S)
-        self._room, self._over, self._complained = True, False, False
+        self._over = self._complained = False
         self._requested: set[str] = set()
 
     def replay(self, events: Sequence[Event]) -> None:
@@ -178,19 +169,18 @@ class _Watched(Source):
     def wanted(self) -> Sequence[Request]:
         """Return the next checkpoint if an evaluator is free for it."""
         self._look()
-        request, passed = self._state.next(self._requested) if self._room else (None, [])
+        request, passed = self._state.next(self._requested) if self.has_room() else (None, [])
         if request is None:
             return ()
         for one in passed:
             self._skip(one, f"step {request.iteration} was newer when an evaluator was free")
         self._requested.add(request.id)
-        self._room = False
         task = self._config.task_config
         path = self._kept(request) if self._is_kept(request) else request.path
         return [
             replace(
                 request,
-                checkpoint=self._folder.checkpoint(path),
+                checkpoint=checkpoint_at(path, self._folder.filesystem),
                 kwargs=task.fn_kwargs or {},
                 timeout_s=task.timeout_s,
             )
@@ -199,13 +189,6 @@ class _Watched(Source):
     def over(self) -> bool:
         """Return whether all runs have ended, and none has checkpoints left to evaluate."""
         return self._over and not self._state.pending
-
-    def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
-        """Yield the launches, as the base class does, and record whether there is room for more."""
-        yield from super().start(pool, executor, now)
-        flying, most = len(pool.in_flight()), self._config.most_in_flight
-        free = executor.capacity(()) > 0 if most is None else flying < most
-        self._room = not pool.waiting and (free or not flying)
 
     def _skip(self, request: Request, reason: str) -> None:
         self.emit(ValidationRequested.of(request))

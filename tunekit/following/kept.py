@@ -18,7 +18,7 @@ from tunekit.core.timeline import ScoredCheckpoint, Timeline
 from tunekit.core.validation import Request
 from tunekit.file_checkpoint import checkpoint_at
 from tunekit.following.loop import Source, validate_all
-from tunekit.following.record import Recorder, name_problem, series_of
+from tunekit.following.record import LATER, Recorder, name_problem
 from tunekit.journal.confined import is_inside, link_out_of
 
 logger = logging.getLogger(__name__)
@@ -56,15 +56,13 @@ def validate_kept(
     replace: bool = False,
 ) -> None:
     """Validate the best checkpoints of a sweep; see :meth:`tunekit.Sweep.validate`."""
-    call, own = "Sweep.validate", name_of(config.fn).rsplit(".", 1)[-1]
-    problems, whose = Problems(call), "the function's own name, " if name is None else ""
-    if name is None and not own.isidentifier():
-        problems.add("fn has no name to show its metrics under. Pass name='robust'.")
-    name = own if name is None else name
+    call = "Sweep.validate"
+    problems = Problems(call)
+    name = name_of(config.fn).rsplit(".", 1)[-1] if name is None else name
     if problems.instance("name", name, str, "Pass 'robust', for example."):
-        wrong = name_problem(name, swept.names) if own.isidentifier() or not whose else None
+        wrong = name_problem(name, swept.names)
         if wrong is not None:
-            problems.add(f"{whose}name={name!r} {wrong}")
+            problems.add(f"name={name!r} {wrong}")
     lacks = still_lacks(signature_of(config.fn), config.task_config.fn_kwargs or {})
     if lacks:
         problems.add(
@@ -85,7 +83,7 @@ def validate_kept(
         swept.path,
         config,
         {"sweep": swept.began, "name": name},
-        series=series_of(name),
+        series=f"{LATER}/{name}",
         otherwise="Pass another name, or replace=True (--replace) to hide them.",
     )
     with recorder.held():
@@ -133,8 +131,7 @@ def _requests(
                 )
             )
             break
-    more = len(gone) - _MOST_NAMED
-    named = ", ".join(gone[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    named = ", ".join(gone[:_MOST_NAMED]) + ", ..." * (len(gone) > _MOST_NAMED)
     if gone and not found:
         problems.add(
             f"none of the checkpoints is in the sweep's folder: {named}. "

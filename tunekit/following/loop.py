@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -16,17 +16,17 @@ from tunekit._ray.interruption import ended_by_sigterm
 from tunekit._ray.storage import exists
 from tunekit.clock import SystemClock
 from tunekit.config import ValidationConfig
-from tunekit.core.events import Event, ValidationEnded, ValidationRequested
+from tunekit.core.events import Event, ValidationRequested
 from tunekit.core.failures import HOPELESS, Failures, gone, place_of
 from tunekit.core.problems import Problems
 from tunekit.core.progress import News, counted
 from tunekit.core.signatures import name_of
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.errors import ValidationFailedError
-from tunekit.following.record import FAILED, Recorder
+from tunekit.following.record import FAILED, Recorder, is_score
 from tunekit.validating.executor import Executor
 from tunekit.validating.ray_executor import executor_of
-from tunekit.validating.validator import Around, Validator
+from tunekit.validating.validator import Validator
 from tunekit.validating.watch import watched
 
 logger = logging.getLogger(__name__)
@@ -36,15 +36,16 @@ _WAIT_S, _NEWS_S = 0.2, 30.0
 _HOW_TO_CONTINUE = "    the same call again: finished validations are not repeated"
 
 
-class Source(Around):
+class Source:
     """Supply checkpoints; this base class supplies each of a fixed set once.
 
     Args:
         requests: The validation requests.
     """
 
-    #: Records an event; set by the loop.
+    #: Records an event, and tells whether one more validation could start now; set by the loop.
     emit: Callable[[Event], None]
+    has_room: Callable[[], bool]
 
     def __init__(self, requests: Sequence[Request] = ()):
         self._requests = requests
@@ -87,24 +88,15 @@ def validate_all(
         tunekit.errors.AlreadyRunningError: If another process has taken over.
     """
     with ExitStack() as around:
-        executor = around.enter_context(_executing(config, call))
+        executor = executor_of(config)
+        around.callback(executor.close)
+        _start_ray(executor, call)
         check_ray = around.enter_context(watched(lambda: _HOW_TO_CONTINUE))
         around.enter_context(ended_by_sigterm())
         around.enter_context(recorder.session(config))
         loop = _Loop(config, executor, source, recorder, before)
         loop.check_ray = check_ray
         loop.run()
-
-
-@contextmanager
-def _executing(config: ValidationConfig, call: str) -> Iterator[Executor]:
-    """Connect to Ray, or start it, and provide an executor."""
-    executor = executor_of(config)
-    try:
-        _start_ray(executor, call)
-        yield executor
-    finally:
-        executor.close()
 
 
 def _start_ray(executor: Executor, call: str) -> None:
@@ -129,19 +121,17 @@ class _Loop(Validator):
         before: Sequence[Event],
     ):
         clock = SystemClock()
-        super().__init__(config, executor, clock, emit=self._record, around=source)
-        self._source, self._recorder = source, recorder
-        source.emit = self._record
+        super().__init__(config, executor, clock, emit=self._record)
+        self._source, self._recorder, self._most = source, recorder, config.most_in_flight
+        source.emit, source.has_room = self._record, self._has_room
         # What was pending when an earlier session ended is requested again.
         self._asked: set[str] = set()
-        scored = any(isinstance(one, ValidationEnded) and one.metrics for one in before)
+        scored = any(map(is_score, before))
         self._failures = Failures(gives_up=config.on_failure != "ignore" and not scored)
-        # The failure for which the function is considered broken, if any.
-        self._broken_by: Outcome | None = None
         self._news = News(_NEWS_S, _NEWS_S)
 
     def run(self) -> None:
-        """Validate until the source is over, or the function is considered broken."""
+        """Validate until the source is over; raise if the function is considered broken."""
         try:
             while self._ask() or not self._over():
                 self.poll(at_once=True)
@@ -153,27 +143,24 @@ class _Loop(Validator):
                     _wait(self.awaited())
         finally:
             self.close()
-        if self._broken_by is not None:
-            raise self._gave_up(self._broken_by)
 
     def close(self) -> None:
         """Log what was only counted, and cancel unfinished validations, which stay pending."""
-        for more in () if self._broken_by is not None else self._failures.rest():
+        for more in self._failures.rest():
             logger.warning("Validations have failed: %s.", more)
-        if not self.idle and self._broken_by is None:
-            logger.warning("Unfinished validations: %d.", len(self.pending()))
-        self.free()
-        for attempt in self.pool.in_flight():
-            self.executor.cancel(attempt)
+        super().close()
 
     def _over(self) -> bool:
-        return self._broken_by is not None or (self.idle and self._source.over())
+        return self.idle and self._source.over()
+
+    def _has_room(self) -> bool:
+        flying = len(self.pool.in_flight())
+        free = self.executor.capacity(()) > 0 if self._most is None else flying < self._most
+        return not self.pool.waiting and (free or not flying)
 
     def _ask(self) -> bool:
         """Submit the requests of the source; return whether any is new."""
         self._recorder.check()
-        if self._broken_by is not None:
-            return False
         new = [one for one in self._source.wanted() if one.id not in self._asked]
         self._asked.update(request.id for request in new)
         for request in new:
@@ -195,30 +182,25 @@ class _Loop(Validator):
         super()._conclude(outcome)
         if outcome.validated:
             self._failures.succeeded()
-        elif failed and self._broken_by is None:
+        elif failed:
             self._failed(outcome)
 
     def _failed(self, outcome: Outcome) -> None:
-        """Log or count a failure; give up if there are too many."""
+        """Log or count a failure; raise if all have failed alike."""
         request, reason = outcome.request, outcome.reason or "failed"
         place = place_of(request.trial_id, request.iteration, request.generation)
         trace = f"\n{outcome.error}" if outcome.error else ""
         verdict = self._failures.failed(place, reason)
         if verdict.hopeless:
-            self._broken_by = outcome
-        elif verdict.first:
+            raise ValidationFailedError(
+                f"The first {HOPELESS} validations have failed alike, and none has succeeded. "
+                f"Correct {name_of(self._fn)}, and validate again. To continue despite failures, "
+                f"pass ValidationConfig(on_failure='ignore'). The failure:{trace or f' {reason}'}"
+            )
+        if verdict.first:
             logger.warning("The validation of %s failed: it %s.%s", place, reason, trace)
         if verdict.more is not None:
             logger.warning("Validations have failed: %s.", verdict.more)
-
-    def _gave_up(self, outcome: Outcome) -> ValidationFailedError:
-        trace = f"\n{outcome.error}" if outcome.error else f" {outcome.reason}"
-        return ValidationFailedError(
-            f"The first {HOPELESS} validations have failed alike, and "
-            f"none has succeeded. Correct {name_of(self._fn)}, and validate again. To "
-            "continue despite failures, pass ValidationConfig(on_failure='ignore'). The failure:"
-            f"{trace}"
-        )
 
 
 def _is_there(request: Request) -> bool:

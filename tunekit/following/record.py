@@ -9,12 +9,10 @@ skipped checkpoints are final, and failed validations run again.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow.fs
 
@@ -28,7 +26,7 @@ from tunekit.core.timeline import Timeline
 from tunekit.core.validation import PENDING, PendingStatus, Status
 from tunekit.errors import AlreadyRunningError
 from tunekit.journal.home import Home
-from tunekit.journal.journal import SERIES, Journal, record_of
+from tunekit.journal.journal import SERIES, Journal, Record, record_of
 from tunekit.journal.lock import DriverLock
 from tunekit.journal.session import about, import_path
 from tunekit.journal.storage import Folder, folder_at
@@ -42,14 +40,9 @@ LATER = "validations"
 FAILED = (Status.FAILED, Status.TIMED_OUT)
 
 
-def series_of(name: str) -> str:
-    """Return the folder, in a sweep's, of the journal of later validations.
-
-    Example:
-        >>> series_of("eval/robust")
-        'validations/eval%2Frobust'
-    """
-    return f"{LATER}/{quote(name, safe='')}"
+def is_score(event: Event) -> bool:
+    """Return whether an event is the end of a validation with a score."""
+    return isinstance(event, ValidationEnded) and event.status == Status.VALIDATED
 
 
 def called(config: ValidationConfig) -> str:
@@ -69,24 +62,15 @@ def name_problem(name: str, taken: Collection[str]) -> str | None:
         >>> name_problem("eval", ["loss", "eval/accuracy"])
         "is taken: the sweep itself has 'eval/accuracy'. Pass another name."
         >>> name_problem("config", [])
-        'is a name reserved by Tune or tunekit. Pass another name.'
+        "is taken: the sweep itself has 'config'. Pass another name."
     """
-    parts = name.split("/")
-    if not all(part and part == part.strip() and part.isprintable() for part in parts):
+    if not re.fullmatch(r"\w[\w.-]*", name):
         return (
-            "cannot begin a metric's name: it must not be empty or start or end with a space. "
-            "Pass a name such as 'robust'; the metrics are then 'robust/accuracy' and so on."
+            "cannot begin a metric's name: only letters, digits, '_', '.' and '-' can. Pass "
+            "name='robust', for example; the metrics are then 'robust/accuracy' and so on."
         )
-    if parts[0] in FILLED_IN:
-        return "is a name reserved by Tune or tunekit. Pass another name."
-    same = [
-        one
-        for one in taken
-        if one == name or one.startswith(f"{name}/") or name.startswith(f"{one}/")
-    ]
-    if same:
-        return f"is taken: the sweep itself has {listed(same)}. Pass another name."
-    return None
+    same = [one for one in (*FILLED_IN, *taken) if one.split("/")[0] == name]
+    return f"is taken: the sweep itself has {listed(same)}. Pass another name." if same else None
 
 
 def began_of(sessions: Sequence[Mapping[str, Any]]) -> float | None:
@@ -105,82 +89,42 @@ def began_of(sessions: Sequence[Mapping[str, Any]]) -> float | None:
 # Reading ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Scores:
-    """What one function has validated, from its record.
-
-    Attributes:
-        sessions: The first lines of the record's sessions.
-        events: The other lines of all of them.
-    """
-
-    sessions: Sequence[Mapping[str, Any]]
-    events: Sequence[Event]
-
-    @property
-    def head(self) -> Mapping[str, Any]:
-        """Return the first line of the newest session."""
-        return self.sessions[-1]
-
-    @property
-    def name(self) -> str:
-        """Return the name under which its metrics are shown."""
-        return str(self.head.get("name") or "later")
-
-    @property
-    def function(self) -> str:
-        """Return the name of its function."""
-        return str(self.head.get("function") or "a function")
-
-    @cached_property
-    def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each validation, as in :attr:`tunekit.core.timeline.Timeline`."""
-        timeline = Timeline(self.events, sessions=self.sessions)
-        own = {"name": self.name, "function": self.function}
-        waits = {"status": PendingStatus.WAITING.value} if timeline.end else {}
-        return [
-            {**row, **own, **(waits if row["status"] in PENDING else {})}
-            for row in timeline.validations
-        ]
-
-    @property
-    def scored(self) -> set[str]:
-        """Return the IDs of the validations that have ended with a score."""
-        return {row["id"] for row in self.rows if row["status"] == "validated"}
-
-
-def scores_in(folder: Folder, series: str = SERIES) -> Scores | None:
-    """Return what a record has; None if there is no record.
+def later_records_in(folder: Folder) -> list[Record]:
+    """Return the records of later validations in a sweep's folder.
 
     Raises:
-        tunekit.errors.JournalError: If the journal is damaged, or of another version.
+        tunekit.errors.JournalError: If a journal is damaged, or of another version.
         OSError: If the storage fails.
-    """
-    record = record_of(folder, series=series)
-    return Scores(record.sessions, record.events) if record.sessions else None
-
-
-def later_scores_in(folder: Folder) -> list[Scores]:
-    """Return the scores of later validations in a sweep's folder.
 
     Example:
         >>> import pathlib, tempfile
         >>> from tunekit.journal.storage import LocalFolder
-        >>> later_scores_in(LocalFolder(pathlib.Path(tempfile.mkdtemp())))
+        >>> later_records_in(LocalFolder(pathlib.Path(tempfile.mkdtemp())))
         []
     """
-    found = (scores_in(folder, f"{LATER}/{name}") for name in folder.names(LATER))
-    return [one for one in found if one is not None]
+    found = (record_of(folder, series=f"{LATER}/{name}") for name in folder.names(LATER))
+    return [one for one in found if one.sessions]
 
 
-def rows_of(scores: Iterable[Scores], sweep: float | None) -> list[dict[str, Any]]:
-    """Return the rows of the later validations that are of a sweep.
+def rows_of(records: Iterable[Record], sweep: float | None) -> list[dict[str, Any]]:
+    """Return a row for each later validation of a sweep, as in a timeline's ``validations``.
 
     Args:
-        scores: Those in the sweep's folder.
+        records: Those in the sweep's folder.
         sweep: The sweep's start time. Another sweep may have run in the same folder since.
     """
-    return [row for one in scores if one.head.get("sweep") == sweep for row in one.rows]
+    found = []
+    for record in records:
+        head = record.sessions[-1]
+        if head.get("sweep") == sweep:
+            timeline = Timeline(record.events, sessions=record.sessions)
+            own = {name: str(head.get(name)) for name in ("name", "function")}
+            waits = {"status": PendingStatus.WAITING.value} if timeline.end else {}
+            found += [
+                {**row, **own, **(waits if row["status"] in PENDING else {})}
+                for row in timeline.validations
+            ]
+    return found
 
 
 # Writing ----------------------------------------------------------------------------------------
@@ -250,23 +194,23 @@ class Recorder:
         Raises:
             tunekit.errors.ConfigError: If the record is not one, or has scores of another function.
         """
-        former, problems = scores_in(self._folder, self._series), Problems(call)
-        if former is None or replace:
+        former, problems = record_of(self._folder, series=self._series), Problems(call)
+        if replace or not former.sessions:
             return []
-        function = self._about["function"]
-        if self._series == SERIES and "followed" not in former.head:
+        head, function = former.sessions[-1], self._about["function"]
+        is_other = head.get("function") != function
+        if self._series == SERIES and "followed" not in head:
             problems.add(
                 f"{self._home.folder!r} is the folder of a sweep, whose journal says what was "
                 f"validated. {self._otherwise}"
             )
-        elif former.function != function and former.scored:
+        elif is_other and any(map(is_score, former.events)):
             problems.add(
-                f"{self._home.folder!r} has scores of {former.function}, which cannot be compared "
-                f"with those of {function}. {self._otherwise}"
+                f"{self._home.folder!r} has scores of {head.get('function')}, which cannot be "
+                f"compared with those of {function}. {self._otherwise}"
             )
         problems.raise_any()
-        same_sweep = former.head.get("sweep") == self._about.get("sweep")
-        self._begins = former.function != function or not same_sweep
+        self._begins = is_other or head.get("sweep") != self._about.get("sweep")
         if self._begins:
             return []
         events = [relocated(event, self._home.path) for event in former.events]

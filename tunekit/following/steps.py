@@ -106,14 +106,13 @@ class Kind:
     Attributes:
         framework: The framework's name.
         last: The file that it writes last.
-        named: A regular expression for the checkpoint's name; empty if any name will do.
-        holds: A regular expression for a file that only this kind has; empty if the name decides.
+        has: A regular expression for the name of the checkpoint and of a file in it that only this
+            kind has, joined with ``/``.
     """
 
     framework: str
     last: str
-    named: str = ""
-    holds: str = ""
+    has: str
 
 
 #: The files that complete a folder, from the frameworks' own sources. The first kind that matches
@@ -121,13 +120,13 @@ class Kind:
 KINDS = (
     # transformers/trainer.py, Trainer._save_checkpoint: the model, optimizer, scheduler and random
     # state; then TrainerState.save_to_json(TRAINER_STATE_NAME), which writes in place.
-    Kind("transformers", "trainer_state.json", named=r"checkpoint-\d+"),
+    Kind("transformers", "trainer_state.json", r"checkpoint-\d+/.*"),
     # torch/distributed/checkpoint/filesystem.py, _FileSystemWriter.finish: renames .metadata.tmp to
     # .metadata after all ranks have written their .distcp.
-    Kind("torch.distributed.checkpoint", ".metadata", holds=r".*\.distcp"),
+    Kind("torch.distributed.checkpoint", ".metadata", r".*\.distcp"),
     # orbax/checkpoint/_src/path/atomicity.py: both AtomicRenameTemporaryPath.finalize, which then
     # renames N.orbax-checkpoint-tmp to N, and CommitFileTemporaryPath.finalize write it last.
-    Kind("orbax", "commit_success.txt", holds=r"_CHECKPOINT_METADATA|commit_success\.txt"),
+    Kind("orbax", "commit_success.txt", r"[^/]*/(_CHECKPOINT_METADATA|commit_success\.txt)"),
 )
 
 
@@ -145,9 +144,7 @@ def kind_of(name: str, files: Collection[str]) -> Kind | None:
         ('.metadata', None)
     """
     for kind in KINDS:
-        if re.fullmatch(kind.named or ".*", name) and (
-            not kind.holds or any(re.fullmatch(kind.holds, file) for file in files)
-        ):
+        if any(re.fullmatch(kind.has, f"{name}/{file}") for file in files):
             return kind
     return None
 

@@ -38,11 +38,11 @@ from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.extras import extra
 from tunekit.file_checkpoint import checkpoint_at
 from tunekit.following.kept import Swept, validate_kept
-from tunekit.following.record import Scores, began_of, later_scores_in, rows_of
+from tunekit.following.record import began_of, later_records_in, rows_of
 from tunekit.journal.confined import is_inside
 from tunekit.journal.experiments import no_sweep
 from tunekit.journal.home import Home
-from tunekit.journal.journal import SERIES, JournalReader
+from tunekit.journal.journal import SERIES, JournalReader, Record
 from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.storage import folder_at
 from tunekit.log import shown
@@ -112,7 +112,7 @@ class Sweep:
         metric: str | None = None,
         mode: str | None = None,
         driver: Driver | None = None,
-        later: Iterable[Scores] = (),
+        later: Iterable[Record] = (),
     ):
         #: The driver that is running the sweep, or ran it until it was killed, if the lock names
         #: one.
@@ -621,7 +621,7 @@ class Follower:
         self._reader = JournalReader(self._folder)
         self._clock = clock or SystemClock()
         self._options = {"path": path, "filesystem": filesystem, "source": source, **goal}
-        self._later: list[Scores] = []
+        self._later: list[Record] = []
         self._pace = Pace(_SHARE)
         #: The sweep as of the last call of :meth:`poll`.
         self.sweep = Sweep((), **self._options)
@@ -648,12 +648,12 @@ class Follower:
         self.sweep.driver, self._later = driver, later
         return changed
 
-    def _read_later(self) -> list[Scores]:
+    def _read_later(self) -> list[Record]:
         """Return the scores of later validations; the same objects if nothing has changed."""
         began = self._clock.monotonic()
         if not self._pace.due(began):
             return self._later
-        later = later_scores_in(self._folder)
+        later = later_records_in(self._folder)
         self._pace.took(began, self._clock.monotonic())
         return self._later if later == self._later else later
 

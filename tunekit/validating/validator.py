@@ -202,8 +202,7 @@ class Validator:
         """Cancel unfinished validations; they stay pending until the sweep is restored."""
         if not self.pool.idle:
             logger.warning(
-                "Unfinished validations: %d. They stay pending, and will run when the sweep is "
-                "restored.",
+                "Unfinished validations: %d. They stay pending, and run when this is continued.",
                 len(self.pending()),
             )
         self.free()
