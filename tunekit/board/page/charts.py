@@ -30,7 +30,6 @@ _SPANS = {
 }
 # The number of powers of ten marked on an axis.
 _POWERS = 6
-_PLACES = {"front": "#0072B2", "dominated": "#B9C0C7", "infeasible": "#E69F00"}
 _DECISIONS = {"continued": "#0072B2", "paused": "#E69F00", "stopped": "#D55E00"}
 # The height of a chart, and of a row in one, in pixels; many rows are lower.
 _HEIGHT, _ROW, _LOW_ROW, _MANY_ROWS = 320, 26, 20, 20
@@ -247,41 +246,6 @@ def decisions_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
     return _finished(chart, points)
 
 
-def front_chart(
-    points: Sequence[Mapping[str, Any]], names: Mapping[str, str], objectives: Mapping[str, str]
-) -> Spec:
-    """Plot the validated checkpoints by two objectives, with a line through the front.
-
-    Args:
-        points: As returned by :func:`~tunekit.board.page.figures.front`.
-        names: The names of trials, by ID.
-        objectives: The two metrics, each with its mode.
-    """
-    first, second = objectives
-    rows = [{**point, "trial": names[point["trial"]]} for point in points]
-    rows.sort(key=lambda row: (row["place"] == "front", row["x"]))  # the front lies above
-    scale = alt.Scale(zero=False, nice=True)
-    base = _base().encode(
-        x=alt.X("x:Q", title=f"{second} ({objectives[second]})", scale=scale),
-        y=alt.Y("y:Q", title=f"{first} ({objectives[first]})", scale=scale),
-    )
-    step: Any = "step-after" if objectives[second] == "min" else "step-before"
-    best = base.transform_filter("datum.place == 'front'")
-    line = best.mark_line(interpolate=step, color=_TOP[0], strokeWidth=1.5, opacity=0.6)
-    dots = base.mark_circle(opacity=0.85).encode(
-        size=alt.condition("datum.place == 'front'", alt.value(110), alt.value(40)),
-        color=_colours("place", "checkpoint", _found("place", _PLACES, rows)),
-        tooltip=[
-            "trial:N",
-            "iteration:Q",
-            _value("y", first),
-            _value("x", second),
-            "place:N",
-        ],
-    )
-    return _finished(line.encode(order="x:Q") + dots, rows)
-
-
 def exploits_chart(
     exploits: Sequence[Mapping[str, Any]], names: Mapping[str, str], led: Collection[Any]
 ) -> Spec:
@@ -338,11 +302,6 @@ Charts = dict[str, Spec]
 def draw(found: Findings) -> Charts:
     """Return all charts that are not empty, by name."""
     return {name: chart for one in CHARTS.values() for name, chart in one(found).items()}
-
-
-def _front(found: Findings) -> Charts:
-    points, sweep = figures.front(found.sweep), found.sweep
-    return {"front": front_chart(points, found.names, sweep.objectives)} if points else {}
 
 
 def _validated(found: Findings) -> Charts:
@@ -409,5 +368,4 @@ CHARTS: Mapping[str, Callable[[Findings], Charts]] = {
     **{f"training{place}": _training(place) for place in range(3)},
     "timeline": _timeline,
     "decisions": _decisions,
-    "front": _front,
 }

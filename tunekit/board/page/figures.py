@@ -13,7 +13,7 @@ from typing import Any
 from tunekit._ray.storage import joined
 from tunekit.core.metric_names import FILLED_IN
 from tunekit.core.metrics import flatten, plain
-from tunekit.core.ranking import Ranked, front_of
+from tunekit.core.ranking import Ranked
 from tunekit.core.timeline import Span
 from tunekit.core.values import number
 from tunekit.errors import MetricNotFoundError
@@ -64,29 +64,6 @@ class Findings:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def front(sweep: Sweep) -> list[dict[str, Any]]:
-    """Return the validated checkpoints by two objectives, and whether each is on the front.
-
-    Empty unless there are two objectives.
-    """
-    if len(sweep.objectives) != 2:
-        return []
-    first, second = sweep.objectives
-    best = {(trial_id, *one.place) for trial_id, one in front_of(sweep.timeline, sweep.objectives)}
-    found = []
-    for trial_id in sweep.timeline.trials:
-        for scored in sweep.timeline.scores(trial_id):
-            y, x = scored.value(first), scored.value(second)
-            if x is None or y is None:
-                continue
-            place = "front" if (trial_id, *scored.place) in best else "dominated"
-            if scored.violation and place == "dominated":
-                place = "infeasible"
-            point = {"trial": trial_id, "iteration": scored.iteration, "place": place}
-            found.append({**point, "x": x, "y": y})
-    return found
 
 
 def training_metrics(sweep: Sweep) -> list[str]:
