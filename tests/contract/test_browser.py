@@ -14,9 +14,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from ray import tune
 
 import tunekit
-from tests import realistic
 from tests.chromium import CHROMIUM, Chromium, Tab
 from tests.contract.test_analysis import asha, pbt
 from tests.contract.test_serve import session, trial
@@ -149,8 +149,21 @@ def look(tab: Tab, page: Path, width: int, script: str = LOOK) -> dict[str, Any]
     return found
 
 
-#: One as users have them: with many trials and hyperparameters, and long names.
-SWEEPS = {"asha": lambda folder: realistic.asha(folder, 24), "pbt": pbt}
+#: As users have them: logarithmic, linear, integers, choices, nested ones, and long names.
+SPACE = {
+    "optimizer": {
+        "name": tune.choice(["adamw", "lion", "sgd"]),
+        "learning_rate": tune.loguniform(1e-5, 1e-1),
+        "weight_decay": tune.loguniform(1e-6, 1e-1),
+        "warmup_steps": tune.randint(0, 2001),
+    },
+    "model": {"hidden_dim": tune.choice([128, 256, 512]), "dropout": tune.uniform(0.0, 0.5)},
+    "augmentation_policy": tune.choice(
+        ["none", "crop-and-flip", "randaugment-magnitude-9", "mixup-alpha-0.2-and-cutmix"]
+    ),
+    "label_smoothing": tune.quniform(0.0, 0.2, 0.05),
+}
+SWEEPS = {"asha": lambda folder: asha(folder, trials=24, param_space=SPACE), "pbt": pbt}
 
 
 @pytest.fixture(scope="module", params=[asha, pbt], ids=["asha", "pbt"])

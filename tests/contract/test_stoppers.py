@@ -155,39 +155,6 @@ def test_a_function_of_a_validated_metric(tmp_path, on_pending, function, traina
     assert stops(ran) == {3}
 
 
-@every_way
-def test_a_function_of_what_training_reports_stops_at_the_report(tmp_path, on_pending):
-    ran = stopped(
-        tmp_path,
-        lambda trial_id, result: result["training_iteration"] >= 5,
-        on_pending=on_pending,
-        policy=tunekit.EveryIterations(4),
-    )
-    assert lengths(ran) == {5} and stops(ran) == set()
-
-
-@every_way
-def test_a_function_of_both_stops_at_whichever_comes_first(tmp_path, on_pending):
-    def function(trial_id: str, result: dict[str, Any]) -> bool:
-        return result["training_iteration"] >= 7 or result["accuracy"] >= 0.8
-
-    policy = tunekit.EveryIterations(4)
-    ran = stopped(tmp_path / "report", function, on_pending=on_pending, policy=policy)
-    assert lengths(ran) == {7} and stops(ran) == set(), "0.4 at 4; 7 has no checkpoint"
-    ran = stopped(
-        tmp_path / "score", function, on_pending=on_pending, policy=policy, validate=rises_to(99)
-    )
-    assert lengths(ran) == {7}
-    ran = stopped(
-        tmp_path / "first",
-        function,
-        on_pending=on_pending,
-        policy=policy,
-        validate=lambda attempt: {"accuracy": 0.9},
-    )
-    assert stops(ran) == {4}
-
-
 class Either(tune.Stopper):
     """Looks at the score first."""
 
@@ -201,14 +168,15 @@ class Either(tune.Stopper):
 @every_way
 @pytest.mark.parametrize(
     "stop",
-    [Either(), lambda trial_id, r: r["accuracy"] >= 0.8 or r["training_iteration"] >= 7],
+    [Either(), lambda _, r: r["accuracy"] >= 0.8 or r["training_iteration"] >= 7],
     ids=["stopper", "function"],
 )
-def test_what_stops_a_trial_whatever_its_score_is_stops_it_at_the_report(
-    tmp_path, on_pending, stop
-):
-    ran = stopped(tmp_path, stop, on_pending=on_pending, policy=tunekit.EveryIterations(4))
+def test_what_reads_both_stops_at_whichever_comes_first(tmp_path, on_pending, stop):
+    options = {"on_pending": on_pending, "policy": tunekit.EveryIterations(4)}
+    ran = stopped(tmp_path / "report", stop, **options)
     assert lengths(ran) == {7} and stops(ran) == set(), "0.4 at 4; 7 has no checkpoint"
+    ran = stopped(tmp_path / "first", stop, validate=lambda attempt: {"accuracy": 0.9}, **options)
+    assert stops(ran) == {4}
 
 
 @pytest.mark.parametrize(
@@ -336,12 +304,6 @@ def test_a_stopper_that_names_a_metric_of_nobody_is_told_once(tmp_path, caplog, 
     assert caplog.text.count("TrialPlateauStopper of RunConfig(stop=...) uses 'acuracy'") == 1
 
 
-def test_a_stopper_that_is_no_users_costs_nothing(tmp_path):
-    ran = stopped(tmp_path, MaximumIterationStopper(3))
-    assert type(ran.sweep.controller._stopper) is MaximumIterationStopper
-    assert lengths(ran) == {3}
-
-
 @exactly
 @pytest.mark.parametrize("make", [plateau, lambda: Patience(2)], ids=["plateau", "patience"])
 def test_killed_and_restored_it_stops_where_it_would_have(tmp_path, on_pending, make):
@@ -356,19 +318,3 @@ def test_killed_and_restored_it_stops_where_it_would_have(tmp_path, on_pending, 
         if not kills:
             break
     assert at > 50
-
-
-@pytest.mark.xfail(
-    strict=True, reason="a function is asked about each report, too, and has no state to copy"
-)
-@exactly
-def test_a_function_that_counts_sees_each_validated_result_once(tmp_path, on_pending):
-    """It stops a trial after three results without a better one."""
-    patience = Patience(3)
-
-    def stop(trial_id: str, result: dict[str, Any]) -> bool:
-        return patience(trial_id, result)
-
-    ran = stopped(tmp_path, stop, on_pending=on_pending)
-    assert list(patience.asked.values()) == [[1, 2, 3, 4, 5, 6, 7]] * 2
-    assert stops(ran) == {7} and lengths(ran) == {7}

@@ -11,7 +11,6 @@ import json
 import pickle
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -25,7 +24,6 @@ from ray.tune.schedulers import FIFOScheduler, ResourceChangingScheduler, TrialS
 import tunekit
 from tests import schedulers
 from tests.schedulers import MODES, more_and_less, pb2, pbt, seed_all
-from tests.seeds import seeds
 from tests.sweeps import Ran, sweep
 from tunekit.core.engine import Input
 from tunekit.core.events import Exploited
@@ -37,7 +35,6 @@ pytestmark = pytest.mark.sampled(2)
 MOST_STEPS = 30_000
 
 Event: TypeAlias = dict[str, Any]
-Watch: TypeAlias = Callable[[Ran], None]
 
 
 class Settings(SimpleNamespace):
@@ -205,13 +202,10 @@ class Population:
         seed: Of all that is drawn while it runs.
         folder: Where its files go.
         settings: What kind of a population.
-        watch: Gets the sweep after each step.
     """
 
-    def __init__(
-        self, seed: int, folder: Path, settings: Settings, watch: Watch = lambda ran: None
-    ):
-        self.seed, self.folder, self.settings, self.watch = seed, folder, settings, watch
+    def __init__(self, seed: int, folder: Path, settings: Settings):
+        self.seed, self.folder, self.settings = seed, folder, settings
         self.log = folder / "events.jsonl"
         self.found_other: list[str] = []
         self._failures = random.Random(seed)
@@ -221,23 +215,18 @@ class Population:
         seed_all(seed)
         self.ran = self._build()
 
-    def run(self, *, checked: bool = True) -> None:
-        """Run it to the end, with its interruptions; look for what must not happen, or do not."""
+    def run(self) -> None:
+        """Run it to the end, with its interruptions; look for what must not happen."""
         steps = 0
         while not self.ran.sweep.controller.is_finished():
             self.ran.sweep.step()
             steps += 1
             assert steps <= MOST_STEPS, "the sweep does not end"
-            self.watch(self.ran)
             if steps in self.settings.restore_at:
                 self._restore()
-            if checked and steps % 7 == 0:
+            if steps % 7 == 0:
                 check_disk(self.ran)
         self.ran.sweep.run(most=1)  # what comes after the last step
-        if checked:
-            self._check()
-
-    def _check(self) -> None:
         events = read(self.log)
         assert not self.found_other, "a validation found other content than was reported"
         check_clones(events)
@@ -365,6 +354,13 @@ def check_disk(ran: Ran) -> None:
         assert not gone, f"{trial}: a checkpoint that Tune knows was deleted: {gone}"
         if trial.checkpoint and not trial.is_finished():
             assert Path(trial.checkpoint.path).exists(), f"{trial} would be restored from nothing"
+    for judged in ran.sweep.controller._scheduler_alg._proxies.by_id.values():
+        if judged.version is not None and not judged.is_finished():
+            assert Path(judged.version.checkpoint.path).exists(), "it may be cloned"
+    for _, metadata in ran.sweep.controller._get_trial_checkpoints().values():
+        manager = _TrainingRunMetadata.from_json_state(metadata).checkpoint_manager
+        saved = [result.checkpoint.path for result in manager._checkpoint_results]
+        assert all(Path(path).exists() for path in saved), "the saved state knows a deleted one"
 
 
 def check_clones(events: list[Event]) -> None:
@@ -499,19 +495,6 @@ def test_populations_in_which_only_validations_are_late(tmp_path, seed, settings
     Population(seed, tmp_path, calm(seed, **settings)).run()
 
 
-def test_where_a_trial_stands_is_never_deleted(tmp_path):
-    """A clone stands at its donor's checkpoint until its own first score, and may be cloned."""
-
-    def watch(ran: Ran) -> None:
-        for judged in ran.sweep.controller._scheduler_alg._proxies.by_id.values():
-            if judged.version is not None and not judged.is_finished():
-                assert Path(judged.version.checkpoint.path).exists()
-
-    for seed in seeds(1):
-        settings = calm(seed, kind="pbt", invalid=0.2)
-        Population(seed, tmp_path / str(seed), settings, watch).run(checked=False)
-
-
 def test_a_checkpoint_that_is_gone_already_ends_no_sweep(tmp_path):
     """As after a crash: the restored state knows one that was deleted since it was saved."""
     ran = sweep(
@@ -535,20 +518,3 @@ def test_a_checkpoint_that_is_gone_already_ends_no_sweep(tmp_path):
                 shutil.rmtree(gone[0])
     assert gone, "no checkpoint was there to be deleted: the test shows nothing"
     assert ran.trials[0].status == Trial.TERMINATED
-
-
-def test_the_saved_state_of_a_trial_knows_no_deleted_checkpoint(tmp_path):
-    """A checkpoint that is deleted when its lease is given back goes from the saved state too."""
-    looked: list[int] = []
-
-    def watch(ran: Ran) -> None:
-        looked.append(len(looked))
-        if len(looked) % 20:
-            return
-        for _, metadata in ran.sweep.controller._get_trial_checkpoints().values():
-            manager = _TrainingRunMetadata.from_json_state(metadata).checkpoint_manager
-            for result in manager._checkpoint_results:
-                assert Path(result.checkpoint.path).exists()
-
-    settings = calm(500, kind="pbt", lag_s=4.0, on_pending="wait-paused", ranked=True)
-    Population(500, tmp_path, settings, watch).run(checked=False)

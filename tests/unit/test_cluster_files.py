@@ -105,7 +105,7 @@ def submitted(tmp_path):
     script = tmp_path / "slurm.sbatch"
     shutil.copy(FOLDER / "slurm.sbatch", script)
 
-    def submit(driver="exit 0", answers_at=1, arguments=(), signal_at=None):
+    def submit(driver="exit 0", answers_at=1, signal_at=None):
         told = tmp_path / "told"
         told.write_text("")
         slurm = {
@@ -115,7 +115,7 @@ def submitted(tmp_path):
         }
         ours = {"TOLD": str(told), "DRIVER": driver, "ANSWERS_AT": str(answers_at)}
         batch = subprocess.Popen(
-            ["bash", str(script), *arguments],
+            ["bash", str(script)],
             env={"PATH": f"{commands}:{os.environ['PATH']}", **slurm, **ours},
             cwd=tmp_path,
             stderr=subprocess.PIPE,

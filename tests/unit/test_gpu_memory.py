@@ -11,6 +11,7 @@ import torch  # noqa: F401  (its settings are kept and put back)
 from tests.doubles import FakeClock
 from tunekit.core.validation import Attempt, Request
 from tunekit.process_state import release_gpu_memory
+from tunekit.validating import ray_executor
 from tunekit.validating.process import Evaluator
 from tunekit.validating.ray_executor import RayExecutor, _Actor, _Flight
 
@@ -40,12 +41,6 @@ def cuda(monkeypatch):
         return double
 
     return use
-
-
-def test_what_is_unused_is_given_back(cuda):
-    double = cuda()
-    release_gpu_memory()
-    assert double.emptied == 1
 
 
 def test_a_process_that_has_not_used_a_gpu_does_not_begin_to(cuda, monkeypatch):
@@ -80,10 +75,11 @@ class Actor:
 
 
 @pytest.fixture
-def evaluator():
+def evaluator(monkeypatch):
     """An executor whose only evaluator has just ended an attempt, and its clock."""
     clock = FakeClock()
-    executor = RayExecutor(lambda checkpoint: {}, {}, evaluators=1, monotonic=clock.monotonic)
+    monkeypatch.setattr(ray_executor, "time", clock)
+    executor = RayExecutor(lambda checkpoint: {}, {}, evaluators=1)
     one = _Actor(Actor(), None, up=True, calls=1)
     executor._actors.append(one)
     has_ended(executor, one)

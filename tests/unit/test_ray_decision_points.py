@@ -6,7 +6,6 @@ those that are due. Whatever they decide and write into their books is to be the
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -24,15 +23,15 @@ from ray.tune.schedulers import (
     HyperBandScheduler,
     MedianStoppingRule,
     PopulationBasedTraining,
-    PopulationBasedTrainingReplay,
     ResourceChangingScheduler,
     TrialScheduler,
 )
 from ray.tune.schedulers.pb2 import PB2
 
 from tests.decisions import Decisions
+from tests.schedulers import replay
 from tunekit._ray.scheduler_kinds import rule_for, time_attr_of, traits_of
-from tunekit.core.decision_points import Always, Interval, Never, Rungs
+from tunekit.core.decision_points import Always, Interval, Never
 from tunekit.core.halving import milestones
 from tunekit.errors import UnsupportedRayError
 from tunekit.schedulers import PromotionASHA, Traits
@@ -232,18 +231,6 @@ def test_asha_decides_the_same_by_due_reports(grace, rf, brackets, max_t, stop_l
     assert lean.shown == lean.used == full.used
 
 
-def test_asha_keeps_its_rungs_when_a_trial_goes_back_and_has_none_after_a_change_of_bracket():
-    base = ASHAScheduler(metric="acc", mode="max", max_t=81, reduction_factor=3, brackets=2)
-    trial = FakeTrial("a")
-    base.on_trial_add(None, trial)
-    base._trial_info["a"] = base._brackets[0]
-    for i in (1, 3):
-        base.on_trial_result(None, trial, {"training_iteration": i, "acc": 1.0})
-    assert rule_for(base, trial) == Rungs((1, 3, 9, 27, 81), frozenset({1, 3}), each=True)
-    base._trial_info["a"] = base._brackets[1]
-    assert rule_for(base, trial) == Rungs((3, 9, 27, 81), frozenset(), each=True)
-
-
 # Promotion ---------------------------------------------------------------------------------------
 
 
@@ -275,32 +262,6 @@ def test_promotions_are_the_same_by_due_reports(grace, rf, brackets, max_t, step
     assert lean.base.debug_string() == full.base.debug_string()
     assert lean.shown == sum(action in (PAUSE, STOP) for _, _, action in lean.log)
     assert all(trial.status == Trial.TERMINATED for trial in lean.trials)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_t": 81, "grace_period": 1, "reduction_factor": 3},
-        {"max_t": 100, "grace_period": 1, "reduction_factor": 3},
-        {"max_t": 10, "grace_period": 4, "reduction_factor": 1.5},
-        {"max_t": 100, "grace_period": 5, "reduction_factor": 4, "brackets": 3},
-        {"max_t": 10, "grace_period": 10},
-    ],
-)
-def test_promotions_happen_at_the_rungs_of_asha(options):
-    stock = ASHAScheduler(metric="acc", mode="max", **options)
-    base = PromotionASHA(metric="acc", mode="max", **options)
-    base_rungs = {rule_for(base, trial).times for trial in added(base, 30)}
-    assert base_rungs == {rule_for(stock, trial).times for trial in added(stock, 30)}
-
-
-def added(base, trials):
-    np.random.seed(0)
-    made = [FakeTrial(f"t{n}") for n in range(trials)]
-    controller = SimpleNamespace(update_max_pending_trials=lambda most: None)
-    for trial in made:
-        base.on_trial_add(controller, trial)
-    return made
 
 
 # PBT ---------------------------------------------------------------------------------------------
@@ -403,16 +364,6 @@ def test_hyperband_decides_the_same_by_due_reports(size, trials, stop_last, step
         assert (ours.status, ours.iteration) == (stock.status, stock.iteration)
 
 
-def test_hyperband_wants_one_score_before_it_halves():
-    base = hyperband(HyperBandScheduler, 81, 3)
-    bracket, trial = base._create_bracket(3), FakeTrial("a")
-    base._trial_info[trial] = bracket, 0
-    bracket.add_trial(trial)
-    assert rule_for(base, trial).serves(4, ()) == 3
-    bracket.update_trial_stats(trial, {"acc": 1.0, "training_iteration": 4})
-    assert rule_for(base, trial) == Rungs((3, 9, 27, 81), frozenset({3}))
-
-
 def test_hyperband_asks_for_a_trial_that_comes_back_what_its_bracket_waits_for():
     base = hyperband(HyperBandScheduler, 81, 3)
     bracket, trial = base._create_bracket(3), FakeTrial("a")
@@ -426,51 +377,6 @@ def test_hyperband_asks_for_a_trial_that_comes_back_what_its_bracket_waits_for()
 
 
 # The others --------------------------------------------------------------------------------------
-
-
-def replay(tmp_path, steps):
-    rows = [["tag", "tag", step, step, {"lr": n}, {"lr": n + 1}] for n, step in enumerate(steps)]
-    path = tmp_path / "pbt_policy_a.txt"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return PopulationBasedTrainingReplay(str(path))
-
-
-@pytest.mark.parametrize("steps", [[4, 8, 20], [4, 4, 5], [8, 4], []])
-def test_a_replay_changes_the_same_by_due_reports(tmp_path, steps):
-    changes = []
-    for lean in (False, True):
-        base = replay(tmp_path, steps) if steps else replay(tmp_path, [10**6])
-        trial = FakeTrial("a")
-        trial.config = {}
-        saved = SimpleNamespace(resolve=lambda: "checkpoint")
-        controller = SimpleNamespace(
-            _schedule_trial_save=lambda trial, result: saved,  # noqa: B023
-            pause_trial=lambda trial, should_checkpoint: None,
-        )
-        base.on_trial_add(controller, trial)
-        decisions, changed, shown = Decisions(), [], []
-        for i in range(1, 25):
-            rule = rule_for(base, trial)
-            if lean and not decisions.asked("a", i, i, rule, done=False):
-                continue
-            shown.append(i)
-            if base.on_trial_result(controller, trial, {"training_iteration": i}) != CONTINUE:
-                changed.append(i)
-            decisions.settled("a", i)
-        changes.append(changed)
-    assert changes[0] == changes[1] == shown
-    assert time_attr_of(base) == "training_iteration"
-
-
-def test_a_replay_that_is_late_makes_up_for_one_change_per_report(tmp_path):
-    base, trial = replay(tmp_path, [4, 8, 20]), FakeTrial("a")
-    base._trial = trial
-    assert rule_for(base, trial).serves(9, ()) == 8
-    base._num_perturbations = 1
-    assert rule_for(base, trial).serves(10, ()) == 8
-    assert rule_for(base, trial).serves(10, (8,)) is None
-    base._num_perturbations = 0
-    assert rule_for(base, trial).serves(10, (8,)) == 4
 
 
 class Own(ASHAScheduler):
@@ -553,4 +459,4 @@ def test_what_kind_each_scheduler_is(scheduler, traits):
 
 
 def test_a_replay_refuses_a_trial_that_comes_again(tmp_path):
-    assert traits_of(replay(tmp_path, [3])) == Traits(at_times=True, replays=True)
+    assert traits_of(replay(tmp_path)) == Traits(at_times=True, replays=True)

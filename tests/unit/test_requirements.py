@@ -8,7 +8,6 @@ import importlib.metadata
 import json
 import pickle
 import re
-import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -134,11 +133,6 @@ def test_a_plain_install_requires_nothing_that_only_an_extra_needs():
     assert used >= PLAIN
 
 
-@pytest.mark.parametrize("name", ["demo", "optuna", "report", "serve", "tensorboard", "torch"])
-def test_all_is_what_tunekit_itself_can_use(name):
-    assert brought_by(name) <= brought_by("all")
-
-
 @pytest.mark.parametrize(
     ("folder", "name"),
     [
@@ -171,17 +165,6 @@ def test_what_needs_ray_is_where_it_is_looked_for():
     assert found == {"integration"}
 
 
-def test_extras_that_are_named_anywhere_exist():
-    texts = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tunekit").rglob("*.py")]
-    for path in texts:
-        text = path.read_text()
-        assert not re.search(r"(?<!ray-)\btunekit\[[a-z]", text), f"{path}: that is not our name"
-        for named in re.findall(r"tunekit\[([a-z\d,]+)\]", text):
-            assert set(named.split(",")) <= set(EXTRAS), path
-        for named in re.findall(r"\bextra\(\"(\w+)\"\)", text):
-            assert named in EXTRAS, path
-
-
 def test_a_missing_package_is_told_with_the_extra_that_brings_it():
     with pytest.raises(MissingExtraError) as raised, extra("report"):
         import no_such_package.inner  # noqa: F401
@@ -192,70 +175,9 @@ def test_a_missing_package_is_told_with_the_extra_that_brings_it():
     assert (str(again), again.name) == (str(raised.value), "no_such_package")
 
 
-def test_a_missing_package_that_has_no_name_is_told_in_the_words_of_who_missed_it():
-    with pytest.raises(MissingExtraError) as raised, extra("torch"):
-        raise ModuleNotFoundError("PyTorch isn't installed. Run 'pip install torch'")
-    assert str(raised.value).startswith("PyTorch isn't installed; the extra 'torch' installs it.")
-
-
 def test_another_error_of_a_package_is_its_own(tmp_path, monkeypatch):
     (tmp_path / "broken_package.py").write_text("raise ImportError('libcudart.so.12')")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ImportError, match="libcudart") as raised, extra("torch"):
         import broken_package  # noqa: F401
     assert not isinstance(raised.value, tunekit.errors.TunekitError)
-
-
-# A plain install ------------------------------------------------------------------------------
-
-# Prints, as one line of JSON, what comes of each door in a Python that finds only what a plain
-# install brings.
-PLAINLY = """
-import json, logging, sys
-sys.meta_path.insert(0, type("Blocked", (), {"find_spec": staticmethod(
-    lambda name, path=None, target=None: blocked(name))}))
-
-def blocked(name):
-    if name.split(".")[0] in BLOCKED:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-import tunekit
-from click.testing import CliRunner
-from tunekit.cli import commands
-
-def told(*arguments):
-    result = CliRunner().invoke(commands.tunekit, arguments)
-    return [result.exit_code, result.output, repr(result.exception)]
-
-print(json.dumps({
-    "report": told("report", FOLDER),
-    "serve": told("serve", FOLDER),
-}))
-"""
-
-
-@pytest.fixture(scope="module")
-def plainly(tmp_path_factory):
-    packages = {
-        package
-        for name in EXTRAS
-        for package, found in distributions().items()
-        if found & (brought_by(name) - PLAIN)
-    }
-    # What those of a plain install bring in their turn.
-    packages -= {"fsspec", "numpy", "yaml"}
-    folder = str(tmp_path_factory.mktemp("sweep"))
-    code = f"BLOCKED, FOLDER = {packages!r}, {folder!r}\n{PLAINLY}"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.parametrize("command", ["report", "serve"])
-def test_a_command_says_which_extra_it_needs(plainly, command):
-    code, output, error = plainly[command]
-    assert code == 1, error
-    assert output.startswith("Error: ")
-    assert f"pip install 'ray-tunekit[{command}]'" in output
