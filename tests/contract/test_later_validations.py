@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import pickle
 import shutil
 import sys
@@ -150,17 +149,6 @@ def test_new_metrics_are_beside_the_old_and_the_sweep_stays_as_it_was(home):
     assert worst == -max(iteration for _, iteration in top)
 
 
-def test_rows_without_the_new_metric_are_not_ranked(home):
-    sweep = tunekit.load(home)
-    top = best_of(sweep)[:2]
-    after = sweep.validate(robust, 2)
-    assert chosen(after) == set(top)
-    assert after.reports["robust/accuracy"].notna().sum() == 2
-    ranked = tunekit.load(home, metric="robust/accuracy", mode="max").ranking()
-    assert {one.trial_id for one in ranked if one.rank} == {trial_id for trial_id, _ in top}
-    assert len(ranked) == 4
-
-
 def test_a_report_shows_them(home):
     assert "Validated later" not in render(tunekit.load(home))
     sweep = tunekit.load(home).validate(robust, 2)
@@ -216,22 +204,6 @@ def test_a_checkpoint_that_disappears_meanwhile_is_skipped_and_that_is_said(home
     )
 
 
-class Hanging(FakeExecutor):
-    """Runs attempts that do not end."""
-
-    def __init__(self, clock: Any, validate: Any):
-        super().__init__(clock, validate, seconds=lambda attempt: float("inf"))
-
-
-def test_what_takes_too_long_is_given_up(home, monkeypatch, executors):
-    monkeypatch.setitem(RUNS_ON, "class", Hanging)
-    limited = ValidationTaskConfig(timeout_s=0.05)
-    sweep = tunekit.load(home).validate(tunekit.ValidationConfig(robust, limited), 1)
-    [row] = sweep.later_validations.to_dict("records")
-    assert (row["status"], row["attempts"]) == ("timed_out", 2)
-    assert len(executors[0].cancelled) == 2
-
-
 # What is refused --------------------------------------------------------------------------------
 
 
@@ -265,12 +237,6 @@ def test_a_function_has_to_be_callable_with_what_is_given(home, executors):
     with pytest.raises(tunekit.errors.ConfigError, match="not callable"):
         sweep.validate("robust")  # type: ignore[arg-type]
     assert not executors
-
-
-def test_all_mistakes_are_told_at_once(home):
-    with pytest.raises(tunekit.errors.ConfigError) as caught:
-        tunekit.load(home).validate(robust, 0, name="loss")
-    assert len(caught.value.problems) == 2
 
 
 # Again, and again -------------------------------------------------------------------------------
@@ -468,13 +434,3 @@ def test_the_command_says_what_is_wrong_with_its_arguments(home, in_folder, exec
         done = in_folder("sweep", *arguments)
         assert done.exit_code == 2 and message in done.stderr, (arguments, done.output)
     assert not executors
-
-
-def test_the_command_can_be_interrupted(home, in_folder, monkeypatch):
-    monkeypatch.setitem(RUNS_ON, "class", Interrupted)
-    arguments = ["sweep", "--fn", "of_the_command:single"]
-    done = in_folder(*arguments)
-    assert done.exit_code == 1 and "Run the same command to continue" in done.stderr
-    monkeypatch.setitem(RUNS_ON, "class", FakeExecutor)
-    assert in_folder(*arguments).exit_code == 0
-    assert os.listdir(home / "validations") == ["single"]

@@ -300,21 +300,29 @@ def run_exchanging(ran: Ran, folder: Path, make: Callable[[], tuple[Searcher, Se
     return base
 
 
-@every_mode
-@every_searcher
-def test_saved_and_restored_with_validations_pending(tmp_path, make, on_pending):
+def search_exchanging(
+    folder: Path, on_pending: str, make: Callable[[], Searcher], wrap: Any = lambda base: base
+) -> tuple[Ran, Searcher]:
+    """Run a sweep whose searcher is exchanged; return it, and the last of the searchers."""
     base = hearing(make())
 
     def fresh() -> tuple[Searcher, Searcher]:
         again = make()
         again.__class__ = type(base)
-        return again, again
+        return again, wrap(again)
 
-    ran = search(tmp_path, base, on_pending=on_pending, validation_s=lags(6, 8.0), run=False)
-    last = run_exchanging(ran, tmp_path, fresh)
+    options = {"on_pending": on_pending, "validation_s": lags(6, 8.0), "run": False}
+    ran = search(folder, base, wrap(base), **options)
+    last = run_exchanging(ran, folder, fresh)
     check_contract(ran)
-    check_searcher(ran, last)
     assert len(ran.trials) == TRIALS
+    return ran, last
+
+
+@every_mode
+@every_searcher
+def test_saved_and_restored_with_validations_pending(tmp_path, make, on_pending):
+    check_searcher(*search_exchanging(tmp_path, on_pending, make))
 
 
 WRAPS = {
@@ -328,24 +336,8 @@ WRAPS = {
 @every_mode
 @pytest.mark.parametrize("wrap", WRAPS)
 def test_saved_and_restored_with_all_that_wraps_it(tmp_path, wrap, on_pending):
-    base = hearing(OptunaSearch(seed=2))
-
-    def fresh() -> tuple[Searcher, Searcher]:
-        again = OptunaSearch(seed=2)
-        again.__class__ = type(base)
-        return again, WRAPS[wrap](again)
-
-    ran = search(
-        tmp_path,
-        base,
-        WRAPS[wrap](base),
-        on_pending=on_pending,
-        validation_s=lags(6, 8.0),
-        run=False,
-    )
-    last = run_exchanging(ran, tmp_path, fresh)
-    check_contract(ran)
-    assert len(ran.trials) == TRIALS
+    make = lambda: OptunaSearch(seed=2)  # noqa: E731
+    ran, last = search_exchanging(tmp_path, on_pending, make, WRAPS[wrap])
     if "repeater" in wrap:
         for seen in last._ot_study.trials:
             scores = [t.last_result["accuracy"] for t in groups(ran)[seen.params["lr"]]]

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray import tune
-from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -137,31 +135,6 @@ def test_an_overwritten_trial_goes_on_in_a_run_of_its_own(tmp_path):
 def _runs_below(folder: Path) -> list[Path]:
     found = {path.parent for path in folder.rglob("*tfevents*")}
     return [path.relative_to(folder.parent) for path in found]
-
-
-def test_failed_trials_and_validations(tmp_path):
-    def validate(attempt: Any) -> Any:
-        if attempt.request.iteration % 3 == 0:
-            return RuntimeError("fails")
-        return {"accuracy": float(attempt.request.iteration)}
-
-    ran = sweep(
-        tmp_path,
-        FIFOScheduler(),
-        validate=validate,
-        validation_s=any_order,
-        param_space={"fail_at": tune.grid_search([0, 6])},
-        trials=1,
-        loggers=True,
-        settings={"max_retries": 0},
-    )
-    assert {trial.status for trial in ran.trials} == {Trial.TERMINATED, Trial.ERROR}
-    for trial in ran.trials:
-        [events] = read(trial.local_path).values()
-        scores = ran.scores()[index_of(trial)]
-        assert scalars(events, "validation/accuracy") == [
-            (i, score) for (_, i), score in sorted(scores.items())
-        ]
 
 
 def test_what_a_trial_does_again_replaces_what_it_did(tmp_path):

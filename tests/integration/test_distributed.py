@@ -200,21 +200,6 @@ def test_workers_run_no_further_ahead_than_one_report(ray_cluster, tmp_path):
     assert (reported < slow.decided_at).sum() == 2
 
 
-def test_held_workers_wait_in_the_report(ray_cluster, tmp_path):
-    results, _ = fit(
-        trainer(tmp_path, length=3),
-        tmp_path,
-        validation_config=tunekit.ValidationConfig(
-            fn=validate,
-            evaluators=1,
-            task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 0.5}),
-            on_pending="wait",
-            ray_remote_kwargs={"num_cpus": 0.5},
-        ),
-    )
-    assert (results[0].metrics_dataframe["at"].diff().dropna() > 0.5).all()
-
-
 def test_trials_that_hold_everything_make_room(ray_cluster, tmp_path):
     """Their warm workers would keep the resources that validations wait for."""
     results, _ = fit(

@@ -80,8 +80,3 @@ def test_it_is_found_before_anything_starts():
     text = str(caught.value)
     assert "fn=" in text and "task_config.fn_kwargs['lock']" in text
     assert text.count("ray.util.inspect_serializability") == 2
-
-
-def test_what_it_holds_is_not_kept_a_second_time():
-    large = bytes(200_000_000)
-    assert isinstance(pickled_size(by_closure(large)), int)

@@ -24,8 +24,3 @@ def examples() -> Any:
 def test_the_page_shows_the_programs(examples):
     page = examples.PAGE.read_text()
     assert examples.rewritten(page) == page, f"The page is old. Run: {examples.COMMAND}"
-
-
-def test_each_folder_is_an_example(examples):
-    names = {example.name for example in examples.EXAMPLES}
-    assert names == {path.name for path in examples.FOLDER.iterdir() if path.is_dir()}

@@ -1,26 +1,19 @@
 """Ray's loggers of experiment trackers take what comes late, and what changes.
 
-The trackers themselves need not be there; where they are, sweeps go through the real ones.
+The trackers themselves need not be there.
 """
 
 from __future__ import annotations
 
-import json
 import queue
 import sys
-import zipfile
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from ray.tune.logger import TBXLoggerCallback
-from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
-from tests.contract.test_pbt import run as run_pbt
-from tests.contract.test_tensorboard import Both, any_order
-from tests.sweeps import Ran, index_of, sweep
 from tunekit._ray.compat import TESTED
 from tunekit._ray.loggers import adapt
 
@@ -136,73 +129,3 @@ def test_tensorboards_logger_says_what_ray_lacks(monkeypatch, gone):
         tunekit.loggers.TensorBoardLogger()
     assert f"lacks ray.tune.logger.TBXLoggerCallback().{gone};" in str(caught.value)
     assert f"tested with {TESTED}" in str(caught.value)
-
-
-# The real ones ----------------------------------------------------------------------------------
-
-
-def run(folder: Path, logger: Any, **options: Any) -> Ran:
-    return sweep(
-        folder / "sweep",
-        FIFOScheduler(),
-        trainable=Both,
-        trials=2,
-        validation_s=any_order,
-        later_callbacks=(tunekit.loggers.ValidatedLoggerCallback(logger),),
-        param_space={"lr": 0.1},
-        **options,
-    )
-
-
-def expected(ran: Ran) -> list[list[tuple[int, float]]]:
-    scores = [sorted(ran.scores()[index_of(trial)].items()) for trial in ran.trials]
-    return sorted([(i, round(score, 6)) for (_, i), score in own] for own in scores)
-
-
-@pytest.mark.parametrize("exploits", [False, True])
-def test_mlflow(tmp_path, monkeypatch, exploits):
-    pytest.importorskip("mlflow")
-    from mlflow.tracking import MlflowClient
-    from ray.air.integrations.mlflow import MLflowLoggerCallback
-
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    where = f"file:{tmp_path}/mlflow"
-    logger = MLflowLoggerCallback(tracking_uri=where, experiment_name="digits")
-    if exploits:
-        more = {"later_callbacks": (tunekit.loggers.ValidatedLoggerCallback(logger),), "trials": 4}
-        ran, _ = run_pbt(tmp_path / "sweep", **more)
-        assert len(ran.validation.engine.ancestry)
-    else:
-        ran = run(tmp_path, logger)
-    client = MlflowClient(where)
-    runs = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
-    assert {one.info.status for one in runs} == {"FINISHED"}
-    found = {}
-    for one in runs:
-        points = client.get_metric_history(one.info.run_id, "accuracy")
-        found[one.data.tags["trial_name"]] = [(point.step, point.value) for point in points]
-    for trial in ran.trials:
-        scores = sorted(ran.scores()[index_of(trial)].items())
-        assert found[str(trial)] == [(i, pytest.approx(score)) for (_, i), score in scores]
-
-
-def test_comet(tmp_path):
-    pytest.importorskip("comet_ml")
-    from ray.air.integrations.comet import CometLoggerCallback
-
-    logger = CometLoggerCallback(
-        online=False, tags=["a"], offline_directory=str(tmp_path / "comet")
-    )
-    ran = run(tmp_path, logger)
-    found = []
-    for path in (tmp_path / "comet").glob("*.zip"):
-        with zipfile.ZipFile(path) as archive:
-            lines = archive.read("messages.json").splitlines()
-        metrics = [
-            line["payload"]["metric"]
-            for line in map(json.loads, lines)
-            if line["type"] == "metric_msg"
-        ]
-        own = [metric for metric in metrics if metric["metricName"] == "accuracy"]
-        found.append([(metric["step"], round(float(metric["metricValue"]), 6)) for metric in own])
-    assert sorted(found) == expected(ran)

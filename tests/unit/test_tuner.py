@@ -159,17 +159,6 @@ def test_where_no_experiment_is_restoring_raises_what_ray_does(tmp_path, there):
     assert path in str(pickle.loads(pickle.dumps(caught.value)))
 
 
-def test_the_users_objects_are_wrapped_and_not_changed(tmp_path):
-    callbacks: list = []
-    mine = tune.RunConfig(callbacks=callbacks)
-    scheduler, search = ASHAScheduler(), OptunaSearch(metric="accuracy", mode="max")
-    config = tune.TuneConfig(scheduler=scheduler, search_alg=search)
-    settings = make(tmp_path, tune_config=config, run_config=mine, validation_config=VALIDATION)
-    assert config.scheduler is scheduler and config.search_alg is search and callbacks == []
-    assert settings.tune_config.scheduler.scheduler is scheduler
-    assert settings.tune_config.search_alg.searcher is search
-
-
 def test_a_scheduler_is_wrapped_once(tmp_path):
     ready = tunekit.ValidatedScheduler(FIFOScheduler())
     config = tune.TuneConfig(scheduler=ready)
@@ -311,38 +300,6 @@ def test_what_cannot_be_right_together_is_refused(settings, on_pending, fix):
             tune_config=tune.TuneConfig(**settings),
             validation_config=tunekit.ValidationConfig(fn=validate, on_pending=on_pending),
         )
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "on_pending"),
-    [(pbt(), "continue"), (pbt(synch=True), "wait"), (HyperBandScheduler(), "continue")],
-)
-def test_what_is_right_together_is_not(scheduler, on_pending):
-    tunekit.Tuner(
-        trainable,
-        tune_config=tune.TuneConfig(scheduler=scheduler, metric="accuracy", mode="max"),
-        validation_config=tunekit.ValidationConfig(fn=validate, on_pending=on_pending),
-    )
-
-
-def test_callbacks_come_in_the_order_that_works(tmp_path):
-    class Mine(tune.Callback):
-        pass
-
-    settings = make(
-        tmp_path,
-        run_config=tune.RunConfig(callbacks=[Mine()]),
-        validation_config=VALIDATION,
-        checkpoint_policy=tunekit.EveryIterations(2),
-    )
-    assert kinds(settings.callbacks) == [
-        "Mine",
-        "EveryIterations",
-        "FunctionCheckpoints",
-        "ValidationCallback",
-        "JsonLogger",
-        "TensorBoardLogger",
-    ]
 
 
 def test_stock_loggers_are_replaced_and_a_users_own_are_not(tmp_path, monkeypatch):
