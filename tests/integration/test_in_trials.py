@@ -18,6 +18,7 @@ from ray import train, tune
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
+from tests.integration.test_in_workers import disturbed, read
 from tests.invariants import check_journal
 from tunekit.core.pool import Durations
 from tunekit.journal.journal import events_in
@@ -75,8 +76,7 @@ class Class(tune.Trainable):
 
 def disturb(checkpoint: tune.Checkpoint, *, how: str = "", marks: str = "") -> dict[str, Any]:
     """Validate, and leave a process as no training would like it."""
-    with checkpoint.as_directory() as folder:
-        n, seed = json.loads(Path(folder, "n").read_text())
+    n, seed = read(checkpoint)
     if how and n == 2 and seed == 2 and not os.path.exists(marks):
         Path(marks).touch()
         if how == "crashes":
@@ -85,13 +85,7 @@ def disturb(checkpoint: tune.Checkpoint, *, how: str = "", marks: str = "") -> d
     accuracy = {"accuracy": float(seed * n), "where": os.getpid()}
     if ray.get_runtime_context().get_actor_id() is None:
         return accuracy  # the process of a task may run another test's
-    for draw in (random.random, numpy.random.rand, lambda: torch.rand(1)):
-        draw()
-    torch.set_grad_enabled(False)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(3)
-    os.environ["DISTURBED"] = "1"
-    os.chdir("/")
+    disturbed()
     return accuracy
 
 

@@ -19,18 +19,19 @@ from ray import train, tune
 import tunekit
 from tests.integration.s3 import S3Server
 from tests.trained import trained
+from tests.versions import version_at
 from tunekit.cli.commands import tunekit as command
 
 pytestmark = pytest.mark.ray
 
 
 def halved(checkpoint: tune.Checkpoint, *, log: str) -> dict[str, Any]:
-    """Half of the weights, and the learning rate; each call is a line of a log."""
+    """Half of the version, and the learning rate; each call is a line of a log."""
     with open(log, "a") as calls:
         calls.write(f"{checkpoint.path}\n")
     with checkpoint.as_directory() as folder:
-        weights = json.loads(Path(folder, "weights.json").read_text())
-    return {"accuracy": weights / 2, "lr": tunekit.get_validation_context().config["lr"]}
+        version = version_at(folder)
+    return {"accuracy": version / 2, "lr": tunekit.get_validation_context().config["lr"]}
 
 
 def lines(log: Path) -> list[str]:

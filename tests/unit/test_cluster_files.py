@@ -105,7 +105,7 @@ def submitted(tmp_path):
     script = tmp_path / "slurm.sbatch"
     shutil.copy(FOLDER / "slurm.sbatch", script)
 
-    def submit(driver="exit 0", answers_at=1, signal_at=None):
+    def submit(answers_at, driver="exit 0", signal_at=None):
         told = tmp_path / "told"
         told.write_text("")
         slurm = {
@@ -131,9 +131,9 @@ def submitted(tmp_path):
     return submit
 
 
-def test_a_job_starts_the_head_then_the_nodes_then_the_driver(submitted, tmp_path):
-    status, told, _ = submitted(answers_at=3)
-    assert status == 0
+def test_a_job_starts_all_and_is_queued_again_when_it_is_interrupted(submitted, tmp_path):
+    patient = 'echo waits >> "$TOLD"; for _ in {1..600}; do /bin/sleep 0.05; done'
+    status, told, _ = submitted(driver=patient, answers_at=3, signal_at="waits")
     address = f"10.0.0.1:{20000 + 4711}"
     head = next(line for line in told if "--head" in line)
     assert head.startswith("n1: ray start --head --node-ip-address=10.0.0.1 --port=24711 ")
@@ -143,18 +143,13 @@ def test_a_job_starts_the_head_then_the_nodes_then_the_driver(submitted, tmp_pat
     [resources] = [line for line in workers if "validation" in line]
     assert resources.startswith("n3:") and '--num-cpus=0 --resources={"validation": 8}' in resources
     assert f"n1: python sweep.py {tmp_path}/results at {address}" in told
-    assert not any("requeue" in line for line in told)
-
-
-def test_a_head_that_does_not_answer_ends_the_job(submitted):
-    status, told, stderr = submitted(answers_at=1000)
-    assert status == 1
-    assert "does not answer at 10.0.0.1:24711" in stderr
-    assert not any("python" in line for line in told)
-
-
-def test_before_the_time_limit_the_sweep_is_interrupted_and_the_job_queued_again(submitted):
-    patient = 'echo waits >> "$TOLD"; for _ in {1..600}; do /bin/sleep 0.05; done'
-    status, told, _ = submitted(driver=patient, signal_at="waits")
     assert "n1: interrupted" in told
     assert told[-1] == "scontrol requeue 4711" and status == 75
+
+
+@pytest.mark.parametrize(("answers_at", "status"), [(1, 0), (1000, 1)])
+def test_a_job_ends_with_its_driver_or_for_want_of_a_head(submitted, answers_at, status):
+    ended, told, stderr = submitted(answers_at=answers_at)
+    assert ended == status and not any("requeue" in line for line in told)
+    assert any("python" in line for line in told) == (status == 0)
+    assert ("does not answer at 10.0.0.1:24711" in stderr) == (status == 1)
