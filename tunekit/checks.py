@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import logging
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,8 +14,6 @@ from tunekit.core.constraints import Constraint
 from tunekit.core.problems import Problems, shown
 from tunekit.core.signatures import call_of, is_built, kind_of, never_takes, signature_of
 
-logger = logging.getLogger(__name__)
-
 #: The values of ``ValidationConfig(where=...)``.
 WHERE = ("auto", "trial", "elsewhere")
 #: The options of a task about its resources, rather than its process.
@@ -23,8 +21,11 @@ AMOUNTS = frozenset(
     {"num_cpus", "num_gpus", "memory", "resources", "max_retries", "scheduling_strategy"}
 )
 
-# Bytes above which Ray itself warns of a remote function (``FUNCTION_SIZE_WARN_THRESHOLD``).
-_LARGE = 10**7
+# Options of a task that a validation does not have, and why.
+_NOT_TAKEN = {
+    "retry_exceptions": "exceptions are recorded, not raised, and max_retries=n sets the retries",
+    "num_returns": "a validation returns one dict",
+}
 
 _VALIDATE = "Pass a function like `def validate(checkpoint, **kwargs) -> dict`."
 
@@ -151,47 +152,15 @@ def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems
         )
 
 
-class _Counter:
-    """A file that keeps only the size of its contents, which may be large."""
-
-    size = 0
-
-    def write(self, data: Any) -> None:
-        self.size += memoryview(data).nbytes
-
-
-def pickled_size(thing: Any) -> int | Exception:
-    """Return the size of an object's pickle in bytes, or the exception if it has none.
-
-    As in Ray, buffers are not copied into the pickle.
-
-    Example:
-        >>> pickled_size(bytes(10**6)) > 10**6
-        True
-    """
-    file = _Counter()
-    try:
-        cloudpickle.CloudPickler(file, protocol=5, buffer_callback=file.write).dump(thing)
-    except Exception as error:  # its parts may raise anything
-        return error
-    return file.size
-
-
 def _check_picklable(name: str, value: Any, problems: Problems) -> None:
-    size = pickled_size(value)
-    if isinstance(size, Exception):
+    try:
+        with open(os.devnull, "wb") as file:  # what it holds may be large
+            cloudpickle.CloudPickler(file, 5, lambda buffer: None).dump(value)
+    except Exception as error:  # its parts may raise anything
         problems.add(
             f"{name}={shown(value)} cannot be sent to the processes that validate "
-            f"({type(size).__name__}: {size}). ray.util.inspect_serializability shows which part; "
-            "create that inside the function, or with evaluators=n in __init__ of a class."
-        )
-    elif size > _LARGE:
-        logger.warning(
-            "%s takes %d MB with the objects that it uses; all of it is sent to the processes that "
-            "validate and saved with the sweep. Load the objects inside the function, or with "
-            "evaluators=n in __init__ of a class.",
-            name,
-            size // 10**6,
+            f"({type(error).__name__}: {error}). ray.util.inspect_serializability shows which "
+            "part; create it inside the function, or with evaluators=n in __init__ of a class."
         )
 
 
@@ -199,18 +168,10 @@ def _check_remote_kwargs(kwargs: Mapping[str, Any], problems: Problems, *, actor
     kwargs = dict(kwargs)
     if actor:  # for tasks, Ray checks it
         problems.integer("ray_remote_kwargs['max_calls']", kwargs.pop("max_calls", 0), least=0)
-    if "retry_exceptions" in kwargs:
-        problems.add(
-            "ray_remote_kwargs has retry_exceptions, but exceptions in a validation are recorded, "
-            "not raised. Leave it out; max_retries=n sets how often a validation is retried."
-        )
-        del kwargs["retry_exceptions"]
-    if "num_returns" in kwargs:
-        value = kwargs.pop("num_returns")
-        problems.add(
-            f"ray_remote_kwargs has num_returns={value!r}; a validation returns one dict. "
-            "Leave num_returns out."
-        )
+    for name, why in _NOT_TAKEN.items():
+        if name in kwargs:
+            given = f"{name}={shown(kwargs.pop(name))}"
+            problems.add(f"ray_remote_kwargs has {given}, but {why}. Leave {name} out.")
     if kwargs:
         problems.attempt(
             lambda: ray.remote(**kwargs)(_NoValidation if actor else _no_validation),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 from ray import train
 
 import tunekit
-from tunekit.checks import pickled_size
 
 LOCK = threading.Lock()
 
@@ -51,24 +49,10 @@ LARGE = {
 @pytest.mark.parametrize("kind", LARGE)
 def test_what_is_large_can_be_sent(kind):
     large = LARGE[kind]()
-    for fn in (by_closure(large), functools.partial(by_closure(1), data=large), uses_table):
-        assert isinstance(pickled_size(fn), int)
-    tunekit.ValidationConfig(
-        fn=by_closure(large), task_config=train.ValidationTaskConfig(fn_kwargs={"data": large})
-    )
-
-
-def test_what_is_very_large_gets_a_hint(caplog):
-    large = np.zeros(2_000_000)
-    with caplog.at_level(logging.WARNING):
-        tunekit.ValidationConfig(
-            fn=by_closure(functools.partial(by_closure(1), data=large)),
-            task_config=train.ValidationTaskConfig(fn_kwargs={"few": large[:1000], "data": large}),
-        )
-    of_fn, of_kwargs = [record.getMessage() for record in caplog.records]
-    assert "fn takes 16 MB" in of_fn
-    assert "task_config.fn_kwargs['data'] takes 16 MB" in of_kwargs
-    assert "Load the objects inside the function" in of_fn
+    kwargs = train.ValidationTaskConfig(fn_kwargs={"data": large})
+    tunekit.ValidationConfig(fn=by_closure(large), task_config=kwargs)
+    for fn in (functools.partial(by_closure(1), data=large), uses_table):
+        tunekit.ValidationConfig(fn=fn)
 
 
 def test_it_is_found_before_anything_starts():

@@ -6,29 +6,18 @@ import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tunekit.core.values import text
 from tunekit.errors import ConfigError
-
-# The most characters of a value in a message.
-_MOST = 60
 
 
 def shown(value: object) -> str:
-    """Return a value as it is shown in errors: its ``repr``, or its type and a prefix of that.
+    """Return a value as it is shown in errors: in one line, and shortened.
 
     Example:
-        >>> shown(3), shown("ab" * 60)
-        ('3', "str('abababababababababababababababababababababababababababababa...)")
+        >>> shown(3), shown(["a", None])
+        ('3', "['a', None]")
     """
-    try:
-        text = repr(value)
-    except Exception:  # whatever a value's own code raises
-        return f"<{type(value).__name__}>"
-    text = " ".join(text.split())
-    if len(text) <= _MOST:
-        return text
-    name = type(value).__name__
-    begins = text.removeprefix(f"{name}(")
-    return f"{name}({begins[:_MOST]}...)"
+    return " ".join(text(value).split())
 
 
 class Problems:

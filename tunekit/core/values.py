@@ -184,7 +184,9 @@ def _admit(value: Any, keep: Callable[[Any], Any], above: list[int]) -> Any:
     if kind is float or kind is bool or value is None:
         return value
     if kind is int:
-        return value if -(2**63) <= value < 2**64 else _large(value)
+        if -(2**63) <= value < 2**64:
+            return value
+        return safely(float, value, otherwise=text(value))  # plots and averages need a float
     if kind is str:
         own = writable(value)
         return value if own == value else own
@@ -229,14 +231,6 @@ def _with_names(value: Mapping[Any, Any]) -> dict[str, Any]:
         taken.add(name)
         own[name] = part
     return own
-
-
-def _large(value: int) -> Any:
-    """Return a whole number of more than 64 bits as a float: plots and averages need that."""
-    try:
-        return float(value)
-    except OverflowError:
-        return text(value)
 
 
 def _admit_other(value: Any, keep: Callable[[Any], Any], above: list[int]) -> Any:
@@ -392,11 +386,8 @@ def described(error: BaseException) -> Raised:
     kind = _kind(error)
     unknown = "its message cannot be shown"
     message = safely(lambda: _COLOURS.sub("", writable(str(error))), otherwise=unknown)
-    lines = safely(traceback.format_exception, type(error), error, error.__traceback__)
-    if lines is not None:
-        trace = writable("".join(lines))
-    else:  # a cause raises, for example
-        lines = traceback.format_tb(error.__traceback__)
-        trace = writable("".join(["Traceback (most recent call last):\n", *lines]))
-        trace += f"{kind}: {message}\n"
-    return Raised(kind, message, trace.rstrip("\n"))
+    lines = safely(traceback.format_exception, error)
+    if lines is None:  # a cause raises, for example
+        lines = ["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__)]
+        lines.append(f"{kind}: {message}")
+    return Raised(kind, message, writable("".join(lines)).rstrip("\n"))
