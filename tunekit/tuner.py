@@ -451,8 +451,7 @@ class Tuner(tune.Tuner):
             let_tell_of_resuming(settings.trainable)
             if is_distributed(settings.trainable):
                 around.enter_context(ended_soon())
-            scheduler = unwrapped(settings.tune_config.scheduler)
-            display = around.enter_context(reported(settings.run_config, validation, scheduler))
+            display = around.enter_context(reported(settings.run_config, validation))
             validation.show_on(display)
             around.enter_context(without_advice())
             how = partial(_how_to_continue, settings, validation)

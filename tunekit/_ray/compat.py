@@ -65,17 +65,14 @@ NEEDED = {
         "on_checkpoint set_config set_experiment_tag should_recover update_last_result "
         "update_resources"
     ),
-    "ray.tune.experimental.output": (
-        "DEFAULT_COLUMNS get_air_verbosity _get_trial_table_data _TrialTableData"
-    ),
+    "ray.tune.experimental.output": ("get_air_verbosity _infer_user_metrics _TrialTableData"),
     "ray.tune.experimental.output:TuneTerminalReporter": (
-        "experiment_started _get_heartbeat _heartbeat_threshold print_heartbeat _start_block "
-        "_wrap_headers"
+        "_get_heartbeat _heartbeat_threshold print_heartbeat _start_block"
     ),
     "ray.tune.logger": "JsonLoggerCallback._restore_from_remote",
     "ray.tune.progress_reporter": (
         "CLIReporter._progress_str IS_NOTEBOOK JupyterNotebookReporter._progress_html "
-        "TrialProgressCallback TuneReporterBase._current_best_trial"
+        "TrialProgressCallback"
     ),
     "ray.tune.registry": "get_trainable_cls",
     "ray.tune.search": "SearchAlgorithm._finished",

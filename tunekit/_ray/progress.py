@@ -8,16 +8,14 @@ Tune has two kinds of output. In a terminal, its own callback prints tables
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from copy import copy
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Protocol
 
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.experimental.output import (
-    DEFAULT_COLUMNS,
     TuneTerminalReporter,
-    _get_trial_table_data,
+    _infer_user_metrics,
     _TrialTableData,
     get_air_verbosity,
 )
@@ -29,15 +27,12 @@ from ray.tune.progress_reporter import (
     TrialProgressCallback,
     TuneReporterBase,
 )
-from ray.tune.result import AUTO_RESULT_KEYS
-from ray.tune.schedulers import TrialScheduler
 from ray.tune.utils.log import Verbosity, has_verbosity
 
 from tunekit._ray.controller import Controller
 from tunekit.core.engine import Engine
-from tunekit.core.history import VALIDATED_ITERATION
+from tunekit.core.history import GENERATION, VALIDATED_ITERATION
 from tunekit.core.metrics import flatten
-from tunekit.core.progress import other_metrics
 
 
 class ProgressSource(Protocol):
@@ -76,39 +71,19 @@ class _Shown:
 
 
 def _own_columns(source: ProgressSource) -> list[str]:
-    """Return the fixed columns, in order."""
+    """Return the columns for validation, in order."""
     return [*sorted(source.engine.required), VALIDATED_ITERATION]
 
 
 def _scored(source: ProgressSource, trials: Iterable[Any]) -> list[Any]:
-    """Return the trials with only validated values in the fixed columns."""
+    """Return the trials with only validated values in the columns for validation."""
     found = []
     for trial in trials:
         result = flatten(trial.last_result or {})
         hidden = () if VALIDATED_ITERATION in result else source.unreported
         own = {n: None if n in hidden else result.get(n) for n in _own_columns(source)}
-        found.append(_Shown(trial, own))
+        found.append(_Shown(trial, own | {GENERATION: None}))
     return found
-
-
-def _tabled(source: ProgressSource, trials: Iterable[Any]) -> list[Any]:
-    """Return the same for a table, from which Tune drops columns with nothing but None."""
-    shown = _scored(source, trials)
-    for name in _own_columns(source):
-        if all(one.last_result[name] is None for one in shown):
-            for one in shown:
-                one.last_result[name] = ""
-    return shown
-
-
-def _metric_columns(source: ProgressSource, trials: Sequence[Any], most: int) -> dict[str, str]:
-    """Return the metrics to show, in order, with the names of their columns."""
-    own = _own_columns(source)
-    common = {name: title for name, title in DEFAULT_COLUMNS.items() if name not in own}
-    results = [trial.last_result for trial in trials if trial.last_result]
-    shown = [*own, *common, *AUTO_RESULT_KEYS]
-    others = other_metrics(results, source.engine.history.names.keys(), shown, most)
-    return {**{name: name for name in own}, **common, **{name: name for name in others}}
 
 
 # In a terminal --------------------------------------------------------------------------------
@@ -118,14 +93,6 @@ class _TerminalReporter(TuneTerminalReporter):
     """Tune's own reporter, which also shows validations."""
 
     source: ProgressSource
-    #: The scheduler's name in the header; None for Tune's own.
-    scheduler: str | None = None
-
-    def experiment_started(self, *args: Any, **about: Any) -> None:
-        """Print the experiment's configuration, with the user's scheduler, not its wrapper."""
-        if self.scheduler is not None and "scheduler_str" in about:
-            about["scheduler_str"] = self.scheduler
-        super().experiment_started(*args, **about)
 
     @property
     def prints(self) -> bool:
@@ -140,14 +107,11 @@ class _TerminalReporter(TuneTerminalReporter):
     def _get_heartbeat(
         self, trials: list[Trial], *sys_args: str, force_full_output: bool = False
     ) -> tuple[list[str], _TrialTableData]:
-        lines, _ = super()._get_heartbeat(_scored(self.source, trials), *sys_args)
-        status, *rest = lines
-        table = _get_trial_table_data(
-            _tabled(self.source, trials),
-            param_keys=self._inferred_params,
-            metric_keys=list(_metric_columns(self.source, trials, most=4)),
-            all_rows=force_full_output,
-            wrap_headers=self._wrap_headers,
+        trials, own = _scored(self.source, trials), _own_columns(self.source)
+        others = [name for name in _infer_user_metrics(trials) if name not in own]
+        self._inferred_metric = own + others
+        (status, *rest), table = super()._get_heartbeat(
+            trials, *sys_args, force_full_output=force_full_output
         )
         return [status, *self.source.progress(), *rest], table
 
@@ -162,15 +126,12 @@ class _ShowsValidations:
     """
 
     source: ProgressSource
+    _metric_columns: dict[str, str]
 
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
-        self._metrics_override = True
-        self._metric_columns = _metric_columns(self.source, trials, most=3)
-        super().report(_tabled(self.source, trials), done, *sys_info)  # type: ignore[misc]
-
-    def _current_best_trial(self, trials: list[Any]) -> Any:
-        scored = _scored(self.source, [one.trial for one in trials])
-        return super()._current_best_trial(scored)  # type: ignore[misc]
+        own = {name: name for name in _own_columns(self.source)}
+        self._metric_columns = own | self._metric_columns
+        super().report(_scored(self.source, trials), done, *sys_info)  # type: ignore[misc]
 
 
 class _CLIReporter(_ShowsValidations, CLIReporter):
@@ -196,9 +157,7 @@ def _reporter(source: ProgressSource, verbose: Any) -> ProgressReporter:
 
 
 @contextlib.contextmanager
-def reported(
-    run_config: tune.RunConfig, source: ProgressSource, scheduler: TrialScheduler | None = None
-) -> Iterator[Display]:
+def reported(run_config: tune.RunConfig, source: ProgressSource) -> Iterator[Display]:
     """Show a sweep's validations while it runs.
 
     A reporter that the user has passed is still used.
@@ -206,15 +165,13 @@ def reported(
     Args:
         run_config: The sweep's configuration, which is changed meanwhile.
         source: Supplies the status of the sweep's validations.
-        scheduler: The user's scheduler, if known.
     """
     given = run_config.progress_reporter
     legacy = IS_NOTEBOOK or get_air_verbosity(run_config.verbose) is None
     reporter = _reporter(source, run_config.verbose) if given is None and legacy else given
     run_config.progress_reporter = reporter
     try:
-        called = None if scheduler is None else f"{type(scheduler).__name__} (validated)"
-        yield Display(source, reporter if legacy else None, run_config, called)
+        yield Display(source, reporter if legacy else None)
     finally:
         run_config.progress_reporter = given
 
@@ -225,47 +182,24 @@ class Display:
     Args:
         source: Supplies the status of the sweep's validations.
         reporter: Tune's reporter; None if Tune prints by its own callback.
-        run_config: The sweep's configuration, if known; Tune adds that callback to it.
-        scheduler: The name of the user's scheduler, if known.
     """
 
-    def __init__(
-        self,
-        source: ProgressSource,
-        reporter: ProgressReporter | None = None,
-        run_config: tune.RunConfig | None = None,
-        scheduler: str | None = None,
-    ):
+    def __init__(self, source: ProgressSource, reporter: ProgressReporter | None = None):
         self._source = source
-        self._run_config = run_config
-        self._scheduler = scheduler
         self._reporter: Any = reporter
         self._terminal: _TerminalReporter | None = None
         self._controller: Controller | None = None
 
-    def begin(self) -> None:
-        """Show the user's scheduler in Tune's header; call this before Tune prints it."""
-        own = self._run_config
-        self._take_over([] if own is None else own.callbacks or [])
-
-    def _take_over(self, callbacks: Iterable[Any]) -> None:
-        for callback in callbacks:
-            if isinstance(callback, TuneTerminalReporter):
-                callback.__class__ = _TerminalReporter  # Tune always creates its own reporter
-                callback.source, callback.scheduler = self._source, self._scheduler
-                self._terminal = callback
-
     def attach(self, controller: Controller) -> None:
         """Connect the sweep, so that its validations are shown."""
         self._controller = controller
-        self._take_over(controller.callbacks)
         for callback in controller.callbacks:
+            if isinstance(callback, TuneTerminalReporter):
+                callback.__class__ = _TerminalReporter  # Tune always creates its own reporter
+                callback.source, self._terminal = self._source, callback
             if isinstance(callback, TrialProgressCallback):
                 # It would print the metric with each report, which lacks it: "accuracy=-99.00".
                 callback._metric = None
-        reporter = self._reporter
-        if isinstance(reporter, TuneReporterBase) and not isinstance(reporter, _ShowsValidations):
-            _add_columns(reporter, _own_columns(self._source))
 
     @property
     def shows(self) -> bool:
@@ -297,13 +231,3 @@ class Display:
             summary = tune.scheduler_alg.debug_string()
             self._reporter.report(trials, False, summary, tune._used_resources_string())
         return True
-
-
-def _add_columns(reporter: TuneReporterBase, names: Iterable[str]) -> None:
-    """Add metrics to those of a user's reporter, which still infers others."""
-    infers_none = reporter._metrics_override
-    reporter._metric_columns = copy(reporter._metric_columns)
-    for name in names:
-        if name not in reporter._metric_columns:
-            reporter.add_metric_column(name)
-    reporter._metrics_override = infers_none

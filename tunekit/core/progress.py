@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from numbers import Real
-from typing import Any
+from collections.abc import Collection, Mapping
 
-from tunekit.core.history import GENERATION
-from tunekit.core.metrics import leaves
-from tunekit.core.validation import RESERVED, Pending, PendingStatus
+from tunekit.core.validation import Pending, PendingStatus
 from tunekit.core.words import duration
 
 _COUNTED = ("validated", "running", "starting", "waiting", "failed", "timed_out", "skipped")
@@ -152,44 +148,3 @@ def _named(one: Pending) -> str:
     else:
         how = f"waiting {took} to be started"
     return f"validate {request.trial_id}@{request.iteration} ({how})"
-
-
-def other_metrics(
-    results: Iterable[Mapping[str, Any]],
-    validated: Iterable[str],
-    shown: Collection[str],
-    most: int = 4,
-) -> list[str]:
-    """Return the metrics to show in addition to those that already have columns.
-
-    Only numbers are shown: first metrics of validation, then reported ones. What Tune and tunekit
-    add is left out, except ``generation`` if a trial was overwritten.
-
-    Args:
-        results: Each trial's last result.
-        validated: The metrics that validation produces.
-        shown: The metrics that have columns or must not have any.
-        most: The most metrics to return.
-
-    Example:
-        >>> result = {"loss": 0.5, "done": False, "top5": 0.9, "note": "-", "generation": 0}
-        >>> other_metrics([result], validated=["top1", "top5"], shown=["top1"])
-        ['top5', 'loss']
-        >>> other_metrics([{**result, "generation": 1}], validated=["top1"], shown=["top5"])
-        ['generation', 'loss']
-    """
-    reported: dict[str, None] = {}
-    nested: set[str] = set()
-    overwritten = False
-    for result in results:
-        overwritten = overwritten or bool(result.get(GENERATION))
-        own = {key: value for key, value in result.items() if key not in RESERVED}
-        reported.update((name, None) for name, value in own.items() if _is_number(value))
-        nested.update(name for name, value in leaves(own) if _is_number(value))
-    first = [name for name in validated if name in nested]
-    others = [name for name in dict.fromkeys([*first, *reported]) if name not in shown]
-    return [*([GENERATION] if overwritten else []), *others][:most]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)

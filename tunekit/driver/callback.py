@@ -374,8 +374,6 @@ class ValidationCallback(tune.Callback):
         controller, restore = self.controller, self._restore
         if self._run_by_ray:
             raise RestoreError(_NOT_BY_RAY.format(how_to_resume(self._where(), self.trainable)))
-        if self._display is not None:
-            self._display.begin()
         if self._refused is not None:
             raise self._refused
         if restore.searched is not None and not (controller and controller.resumed):
