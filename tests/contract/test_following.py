@@ -177,20 +177,6 @@ def test_several_runs_are_trials(world):
     assert set(tunekit.load(world.root).trials["folder"]) == {"a", "b"}
 
 
-def test_the_newest_only_and_the_others_are_said_so(world):
-    world.takes_s, world.slots = 10.0, 1
-    for step in (1, 2, 3, 4, 5):
-        world.at(3.0 * step, world.save, step)
-    world.at(20.0, world.done)
-    tunekit.follow(world.root, accuracy, which="newest", until="done")
-    assert [(row[1], row[3]) for row in rows(world) if row[3] == "validated"] == [
-        (1, "validated"),
-        (4, "validated"),
-        (5, "validated"),
-    ]
-    assert set(reasons(world)) == {2, 3} and "step 4 was newer" in reasons(world)[2]
-
-
 def test_the_newest_goes_first_and_none_is_skipped(world):
     world.takes_s, world.slots = 10.0, 1
     for step in (1, 2, 3, 4):
@@ -450,7 +436,7 @@ def test_the_command_prints_a_line_of_json_for_each(world, tmp_path):
 
 def test_wrong_arguments_are_said_together(world):
     with pytest.raises(tunekit.errors.ConfigError, match="3 problems"):
-        tunekit.follow(world.root, accuracy, which="x", pattern="x", metric="loss")
+        tunekit.follow(world.root, accuracy, until=-1, pattern="x", metric="loss")
 
 
 def test_the_folder_of_a_sweep_is_refused(world):

@@ -230,13 +230,14 @@ def test_a_function_has_to_be_callable_with_what_is_given(home, executors):
         return {"accuracy": 0.5}
 
     sweep = tunekit.load(home)
-    with pytest.raises(tunekit.errors.ConfigError, match="needs has no value for 'data'"):
-        sweep.validate(needs)
     with pytest.raises(tunekit.errors.ConfigError, match="name='<lambda>' cannot begin"):
         sweep.validate(lambda checkpoint: {"accuracy": 0.5})
     with pytest.raises(tunekit.errors.ConfigError, match="not callable"):
         sweep.validate("robust")  # type: ignore[arg-type]
     assert not executors
+    with pytest.raises(tunekit.errors.ValidationFailedError, match="no value for 'data'"):
+        sweep.validate(needs)
+    assert not executors[0].started
 
 
 # Again, and again -------------------------------------------------------------------------------

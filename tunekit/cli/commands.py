@@ -242,7 +242,6 @@ def _print_front(sweep: Sweep, path: str, as_json: bool) -> None:
 @click.option(
     "--follow", "follows", is_flag=True, help="PATH is any folder into which checkpoints are saved."
 )
-@click.option("--which", metavar="WHICH", help="With --follow: all, or newest.")
 @click.option(
     "--until",
     metavar="STEP|FILE",

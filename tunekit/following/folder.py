@@ -9,7 +9,6 @@ import posixpath
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -75,12 +74,7 @@ class WatchedFolder:
         pattern: As for :func:`~tunekit.following.steps.step_in`.
     """
 
-    def __init__(
-        self,
-        filesystem: pyarrow.fs.FileSystem,
-        path: str,
-        pattern: str | None = None,
-    ):
+    def __init__(self, filesystem: pyarrow.fs.FileSystem, path: str, pattern: str | None = None):
         self.filesystem, self.path = filesystem, path.rstrip("/")
         self.name = posixpath.basename(self.path)
         self._pattern = pattern
@@ -134,10 +128,11 @@ class WatchedFolder:
 
     def _json(self, path: str) -> dict[str, Any] | None:
         """Return the JSON object in a file; None if the file is incomplete or gone."""
-        with suppress(OSError, ValueError), self.filesystem.open_input_stream(path) as stream:
-            found = json.loads(stream.readall())
-            return found if isinstance(found, dict) else None
-        return None
+        try:
+            with self.filesystem.open_input_stream(path) as stream:
+                return dict(json.loads(stream.readall()))
+        except (OSError, TypeError, ValueError):
+            return None
 
     # Whether a checkpoint is complete ----------------------------------------------------------
 
@@ -167,17 +162,14 @@ class WatchedFolder:
         if entry.report is not None:
             return mark_of(None, files) or 0.0, entry.report
         kind = kind_of(posixpath.basename(entry.path), files) if entry.is_folder else None
-        mark, report = mark_of(kind, files), {}
-        if kind is not None and mark is not None and kind.last.endswith(".json"):
-            state = self._json(f"{entry.path}/{kind.last}")
-            mark, report = (None, {}) if state is None else (mark, trainer_metrics(state))
-        if mark is None:
-            assert kind is not None  # otherwise it is a single file
+        if kind is None:
+            whole = self._is_archive(entry) or self._rests(entry, files, now)
+            return (mark_of(None, files) or 0.0, {}) if whole else ""
+        mark = mark_of(kind, files)
+        state = self._json(f"{entry.path}/{kind.last}") if kind.last.endswith(".json") else {}
+        if mark is None or state is None:
             return f"it has no whole {kind.last}, which {kind.framework} writes last"
-        if kind is None and not self._is_archive(entry) and not self._rests(entry, files, now):
-            return ""
-        self._resting.pop(entry.path, None)
-        return mark, report
+        return mark, trainer_metrics(state)
 
     def _is_archive(self, entry: Entry) -> bool:
         """Return whether this is a local zip archive, whose directory torch.save writes last."""
@@ -222,11 +214,6 @@ class WatchedFolder:
         self.delete(home)
         return False
 
-    def protected(self) -> set[str]:
-        """Return the paths of the protected checkpoints."""
-        runs = self._inside(f"{self.path}/{KEPT}")
-        return {one.path for run in runs for one in self._inside(run.path)}
-
     def delete(self, path: str) -> None:
         """Delete a protected checkpoint, if it exists in the folder."""
         info = self.filesystem.get_file_info(path)
@@ -241,7 +228,5 @@ class WatchedFolder:
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
-    except FileNotFoundError:
-        raise
-    except OSError:  # another file system, or one without links
+    except OSError:  # another file system, or one without links; or the source is gone
         shutil.copy2(source, target)

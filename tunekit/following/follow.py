@@ -46,7 +46,6 @@ def follow(
     folder: str | Path,
     fn: ValidationConfig | ValidationFunction,
     *,
-    which: str = "all",
     until: int | str | None = None,
     metric: str | None = None,
     mode: str | None = None,
@@ -56,7 +55,7 @@ def follow(
     storage_filesystem: pyarrow.fs.FileSystem | None = None,
     notify: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> None:
-    """Evaluate the checkpoints that another program writes into a folder, each once.
+    """Evaluate the checkpoints that another program writes into a folder, the newest first.
 
     Training runs in another process or on another machine, unchanged. The folder is recorded like a
     sweep, with runs as trials and steps as iterations, so :func:`tunekit.load`,
@@ -70,8 +69,6 @@ def follow(
         fn: A validation function, called as ``fn(checkpoint)``, or a
             :class:`~tunekit.ValidationConfig` with its arguments, resources, evaluators and
             limits. Settings that concern training have no effect.
-        which: The checkpoints to evaluate: ``"all"``, the newest first; or ``"newest"``: the newest
-            whenever an evaluator is free, skipping older ones of its run.
         until: When runs have ended: at a step, or when ``folder`` has a file of this name. A
             ``transformers.Trainer`` run also ends at its own last step.
         metric: The metric to rank by, as a flat name.
@@ -92,27 +89,25 @@ def follow(
             (unless ``on_failure="ignore"``).
 
     Example:
-        >>> follow("/no/such/folder", lambda checkpoint: {"accuracy": 0.9}, which="some")
+        >>> follow("/no/such/folder", lambda checkpoint: {"accuracy": 0.9}, until=-1)
         Traceback (most recent call last):
-        tunekit.errors.ConfigError: tunekit.follow: which='some' is not a choice...
+        tunekit.errors.ConfigError: tunekit.follow: until=-1...
     """
     config = fn if isinstance(fn, ValidationConfig) else ValidationConfig(fn)
     problems = Problems("tunekit.follow")
-    problems.choice("which", which, ["all", "newest"])
     wrong = None if pattern is None else wrong_pattern(pattern)
     if wrong is not None:
         problems.add(f"pattern={pattern!r} {wrong}. Pass r'step-(\\d+)', for example.")
     if not isinstance(until, str):
         problems.integer("until", until, least=0, optional=True)
-    if mode is not None:
+    if metric is not None or mode is not None:
+        problems.instance("metric", metric, str, "Pass 'accuracy', for example.")
         problems.choice("mode", mode, ["min", "max"])
-    if (metric is None) != (mode is None):
-        problems.add("metric and mode say which is the best. Pass both.")
     problems.raise_any()
     filesystem, path = storage_at(str(folder), storage_filesystem)
     own, home = storage_at(str(journal or folder), storage_filesystem)
     watched = WatchedFolder(filesystem, path, pattern)
-    state = Followed(newest_only=which == "newest")
+    state = Followed()
     source = _Watched(watched, state, config, until=until, keep=keep, notify=notify)
     about: dict[str, Any] = {"followed": path}
     if metric is not None:
@@ -121,7 +116,8 @@ def follow(
     recorder = Recorder(own, home, config, about, otherwise=otherwise)
     with recorder.held():
         before = recorder.continued("tunekit.follow")
-        source.replay(before)
+        for event in before:
+            state.apply(event)
         validate_all(source, recorder, config, before, call="tunekit.follow")
 
 
@@ -149,31 +145,21 @@ class _Watched(Source):
     ):
         self._folder, self._state, self._config = folder, state, config
         self._until, self._keep, self._notify = until, keep, notify
+        self._last = until if isinstance(until, int) else math.inf
         self._clock = SystemClock()
         local = local_path(folder.filesystem, folder.path) is not None
         self._pace = Pace(_SHARE, _LOCAL_S if local else _LISTED_S)
         self._over = self._complained = False
         self._requested: set[str] = set()
 
-    def replay(self, events: Sequence[Event]) -> None:
-        """Apply the events of earlier sessions."""
-        for event in events:
-            self._state.apply(event)
-        if self._keep:  # checkpoints that were protected when an earlier session was killed
-            kept = {self._kept(seen.request) for seen in self._state.pending.values()}
-            for path in self._folder.protected() - kept:
-                self._folder.delete(path)
-
     # What to evaluate --------------------------------------------------------------------------
 
     def wanted(self) -> Sequence[Request]:
         """Return the next checkpoint if an evaluator is free for it."""
         self._look()
-        request, passed = self._state.next(self._requested) if self.has_room() else (None, [])
+        request = self._state.next(self._requested) if self.has_room() else None
         if request is None:
             return ()
-        for one in passed:
-            self._skip(one, f"step {request.iteration} was newer when an evaluator was free")
         self._requested.add(request.id)
         task = self._config.task_config
         path = self._kept(request) if self._is_kept(request) else request.path
@@ -189,10 +175,6 @@ class _Watched(Source):
     def over(self) -> bool:
         """Return whether all runs have ended, and none has checkpoints left to evaluate."""
         return self._over and not self._state.pending
-
-    def _skip(self, request: Request, reason: str) -> None:
-        self.emit(ValidationRequested.of(request))
-        self.emit(ValidationEnded.of(Outcome(request, Status.SKIPPED, reason=reason)))
 
     def recorded(self, event: Event) -> None:
         """Act on an event that has been recorded."""
@@ -234,11 +216,10 @@ class _Watched(Source):
 
     def _check(self, entries: Sequence[Entry]) -> dict[str, str]:
         """Record new checkpoints that are complete; return what the others wait for, by path."""
-        last = self._until if isinstance(self._until, int) else math.inf
         waits = {}
         for entry in sorted(entries, key=lambda one: one.step):
             checked = self._state.checked.get(entry.path, -math.inf)
-            if entry.step > last or entry.written <= checked - DOUBT_S:
+            if entry.step > self._last or entry.written <= checked - DOUBT_S:
                 continue
             try:
                 found = self._folder.check(entry, self._clock.monotonic())
@@ -277,13 +258,14 @@ class _Watched(Source):
         for name, seen in list(self._state.pending.items()):
             known = name in self._requested or seen.request.path in there
             if not known and not self._is_kept(seen.request):
-                self._skip(seen.request, "its checkpoint was deleted before its evaluation began")
+                reason = "its checkpoint was deleted before its evaluation began"
+                self.emit(ValidationRequested.of(seen.request))
+                self.emit(ValidationEnded.of(Outcome(seen.request, Status.SKIPPED, reason=reason)))
 
     def _all_ended(self, runs: Collection[str]) -> bool:
         """Return whether all runs have ended: by a step, or by their own record."""
-        known, last = {*runs, *self._state.last}, self._until
-        steps = last if isinstance(last, int) else math.inf
-        past = {run for run, step in self._state.last.items() if step >= steps}
+        known = {*runs, *self._state.last}
+        past = {run for run, step in self._state.last.items() if step >= self._last}
         return bool(known) and known <= past | self._state.done
 
     def _give_up(self, waits: Mapping[str, str]) -> bool:

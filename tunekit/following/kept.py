@@ -13,7 +13,7 @@ from tunekit.config import ValidationConfig
 from tunekit.core.events import ValidationEnded
 from tunekit.core.failures import place_of
 from tunekit.core.problems import Problems
-from tunekit.core.signatures import name_of, signature_of, still_lacks
+from tunekit.core.signatures import name_of
 from tunekit.core.timeline import ScoredCheckpoint, Timeline
 from tunekit.core.validation import Request
 from tunekit.file_checkpoint import checkpoint_at
@@ -63,13 +63,6 @@ def validate_kept(
         wrong = name_problem(name, swept.names)
         if wrong is not None:
             problems.add(f"name={name!r} {wrong}")
-    lacks = still_lacks(signature_of(config.fn), config.task_config.fn_kwargs or {})
-    if lacks:
-        problems.add(
-            f"{name_of(config.fn)} has no value for {', '.join(map(repr, lacks))}. Pass it in "
-            "ValidationConfig(task_config=ValidationTaskConfig(fn_kwargs={...})), or give it a "
-            "default: no report provides it."
-        )
     problems.integer("checkpoints", checkpoints, least=1)
     if not any(swept.ranked.values()):
         problems.add(
@@ -90,9 +83,6 @@ def validate_kept(
         before = recorder.continued(call, replace=replace)
         ended = {event.id for event in before if isinstance(event, ValidationEnded)}
         left = [request for request in requests if request.id not in ended]
-        if len(left) < len(requests):
-            done = len(requests) - len(left)
-            logger.info("Already validated: %d of %d checkpoints.", done, len(requests))
         if left:
             validate_all(Source(left), recorder, config, before, call=call)
 

@@ -120,8 +120,7 @@ class _Loop(Validator):
         recorder: Recorder,
         before: Sequence[Event],
     ):
-        clock = SystemClock()
-        super().__init__(config, executor, clock, emit=self._record)
+        super().__init__(config, executor, SystemClock(), emit=self._record)
         self._source, self._recorder, self._most = source, recorder, config.most_in_flight
         source.emit, source.has_room = self._record, self._has_room
         # What was pending when an earlier session ended is requested again.
@@ -133,14 +132,13 @@ class _Loop(Validator):
     def run(self) -> None:
         """Validate until the source is over; raise if the function is considered broken."""
         try:
-            while self._ask() or not self._over():
+            while self._ask() or not (self.idle and self._source.over()):
                 self.poll(at_once=True)
                 while self._ask():
                     self.poll(at_once=True)
                 if not self.idle and self._news.due(self._clock.monotonic()):
                     logger.info("%s.", counted(self.counts()))
-                if not self._over():
-                    _wait(self.awaited())
+                _wait(self.awaited())
         finally:
             self.close()
 
@@ -149,9 +147,6 @@ class _Loop(Validator):
         for more in self._failures.rest():
             logger.warning("Validations have failed: %s.", more)
         super().close()
-
-    def _over(self) -> bool:
-        return self.idle and self._source.over()
 
     def _has_room(self) -> bool:
         flying = len(self.pool.in_flight())

@@ -45,11 +45,6 @@ def is_score(event: Event) -> bool:
     return isinstance(event, ValidationEnded) and event.status == Status.VALIDATED
 
 
-def called(config: ValidationConfig) -> str:
-    """Return the name by which a record knows a validation function."""
-    return import_path(config.fn) or name_of(config.fn)
-
-
 def name_problem(name: str, taken: Collection[str]) -> str | None:
     """Return why later validations cannot use a name; None if they can.
 
@@ -153,7 +148,7 @@ class Recorder:
         otherwise: str,
     ):
         self._folder, self._home, self._series = folder_at(filesystem, path), Home(path), series
-        self._about = {**about, "function": called(config)}
+        self._about = {**about, "function": import_path(config.fn) or name_of(config.fn)}
         self._otherwise = otherwise
         self._lock = DriverLock(filesystem, path if series == SERIES else f"{path}/{series}")
         self._begins = True

@@ -211,35 +211,20 @@ class Seen:
     mark: float
     at: float
 
-    def is_another(self, mark: float) -> bool:
-        """Return whether a checkpoint with this mark was written after this one was seen.
-
-        Example:
-            >>> seen = Seen(Request("run", 5), mark=10.0, at=12.0)
-            >>> seen.is_another(10.0), seen.is_another(11.0), seen.is_another(13.0)
-            (False, False, True)
-        """
-        return mark > max(self.mark, self.at)
-
 
 class Followed:
     """Track the state of a followed folder, from the events of its journal.
 
-    Args:
-        newest_only: Whether a newer checkpoint of a run takes the place of those that wait.
-
     Example:
-        >>> followed = Followed(newest_only=True)
+        >>> followed = Followed()
         >>> for step in (5, 10):
         ...     for event in followed.saw("run", step, f"/run/checkpoint-{step}", {}, mark=step):
         ...         followed.apply(event)
-        >>> request, passed = followed.next(requested=())
-        >>> request.id, [one.id for one in passed]
-        ('run:0:10:1', ['run:0:5:1'])
+        >>> followed.next(requested=()).id, followed.next(requested=["run:0:10:1"]).id
+        ('run:0:10:1', 'run:0:5:1')
     """
 
-    def __init__(self, *, newest_only: bool = False):
-        self._newest_only = newest_only
+    def __init__(self) -> None:
         #: When each checkpoint was found to be complete, in seconds since the epoch, by path.
         self.checked: dict[str, float] = {}
         #: Checkpoints whose evaluation has not ended, by the IDs of the validations.
@@ -289,28 +274,22 @@ class Followed:
             mark: When it was completed.
         """
         known = self._seen.get((run, step))
-        if known is not None and not known.is_another(mark):
+        if known is not None and mark <= max(known.mark, known.at):
             return None
         request = Request(run, step, 1 if known is None else known.request.run + 1, path=path)
         row = {**report, _COMPLETED: mark, ITERATION: step}
         return Reported(trial_id=run, report=row), CheckpointSaved.of(request)
 
-    def next(self, requested: Collection[str]) -> tuple[Request | None, list[Request]]:
-        """Return the next request, that of the newest checkpoint.
+    def next(self, requested: Collection[str]) -> Request | None:
+        """Return the request for the newest checkpoint that waits; None if none does.
 
         Args:
             requested: The IDs of requests that the evaluators already have.
-
-        Returns:
-            The request, or None, and the requests to skip in favor of it.
         """
         waiting = [seen for name, seen in self.pending.items() if name not in requested]
         if not waiting:
-            return None, []
-        *older, newest = sorted(waiting, key=lambda one: (one.mark, one.request.iteration))
-        requests, run = [one.request for one in older], newest.request.trial_id
-        passed = [one for one in requests if one.trial_id == run] if self._newest_only else []
-        return newest.request, passed
+            return None
+        return max(waiting, key=lambda one: (one.mark, one.request.iteration)).request
 
 
 def request_of(event: CheckpointSaved) -> Request:
