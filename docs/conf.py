@@ -54,8 +54,8 @@ nitpick_ignore_regex = [
     (r"py:class", r"[\d.]+"),  # the bounds of a number, in its type
     (r"py:class", r"(tune|train)\.(TuneConfig|ValidationConfig)"),
     # Interfaces that appear only in signatures.
-    (r"py:class", r"tunekit\.(journal\.storage\.Folder|journal\.lock\.Driver)"),
-    (r"py:class", r"tunekit\.(core\.events\._Kind|following\.record\.Scores)"),
+    (r"py:class", r"tunekit\.journal\.(journal\.Record|storage\.Folder|lock\.Driver)"),
+    (r"py:class", r"tunekit\.core\.events\._Kind"),
     (r"py:class", r"tunekit\.core\.decision_points\.DecisionRule|Trial"),
 ]
 
