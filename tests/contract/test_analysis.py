@@ -517,3 +517,19 @@ def test_a_sweep_that_is_judged_by_nothing_is_not_ranked(tmp_path):
 
 def two_metrics(attempt: Attempt) -> dict[str, Any]:
     return {"accuracy": 0.5, "error": {"top5": attempt.request.iteration / 10}}
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=KeyError,
+    reason="checkpoints that were not validated lack the metric, and Tune expects it in all",
+)
+def test_tunes_analysis_finds_the_best_checkpoint_of_a_trial(tmp_path):
+    """As after ``tune.run``, which other libraries call."""
+    ran = sweep(tmp_path, FIFOScheduler(), trials=1, settings={"when": 2})
+    [trial] = ran.trials
+    scores = ran.validated()[0]
+    best = max(scores, key=scores.__getitem__)
+    analysis = tune.ExperimentAnalysis(str(ran.home), trials=ran.trials)
+    found = analysis.get_best_checkpoint(trial, "accuracy", "max")
+    assert found.path.endswith(f"checkpoint_{best - 1:06d}")

@@ -228,3 +228,20 @@ def test_it_is_the_logger_that_it_wraps(tmp_path):
     assert logger.saves == 3 and logger.get_state() == {"saves": 3}
     with pytest.raises(AttributeError):
         logger.no_such_name  # noqa: B018
+
+
+class Sees(tune.Callback):
+    def __init__(self) -> None:
+        self.seen: dict[int, list[float]] = {}
+
+    def on_trial_result(self, iteration: int, trials: Any, trial: Trial, result: Any, **_: Any):
+        if "accuracy" in result:
+            self.seen.setdefault(index_of(trial), []).append(result["accuracy"])
+
+
+@pytest.mark.xfail(strict=True, reason="it gets reports only, before their validations have ended")
+@pytest.mark.parametrize("on_pending", ["continue", "wait"])
+def test_on_trial_result_of_a_callback_gets_each_score_once_in_order(tmp_path, on_pending):
+    sees = Sees()
+    ran = sweep(tmp_path, FIFOScheduler(), trials=3, on_pending=on_pending, more_callbacks=(sees,))
+    assert sees.seen == {n: list(scores.values()) for n, scores in ran.validated().items()}

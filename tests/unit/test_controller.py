@@ -42,6 +42,7 @@ class Tune:
             has_cached_object=lambda resources: False,
         )
         self.search_alg, self._max_pending_trials = BasicVariantGenerator(), 8
+        self.resumed = False
         self._pending_trials, self.asked = set(), []
         self._resources_to_pending_trials = defaultdict(set)
         self._resetting_trials, self.reused = set(), []
