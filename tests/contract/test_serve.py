@@ -7,13 +7,11 @@ import json
 import re
 import shutil
 import socket
-import stat
-import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import pyarrow.fs
 import pytest
@@ -540,26 +538,6 @@ def test_everybody_needs_the_token_that_is_printed(host, journal, home, monkeypa
 def test_a_path_that_is_no_sweep_is_said_in_a_line(tmp_path):
     result = CliRunner().invoke(commands.tunekit, ["serve", str(tmp_path / "none")])
     assert result.exit_code == 2 and "does not exist" in result.output
-
-
-def test_the_token_is_in_no_command_that_others_can_read(journal, home, monkeypatch):
-    opened: dict[str, Any] = {}
-    done = threading.Event()
-
-    def browser(address: str) -> None:
-        page = Path(unquote(urlsplit(address).path))
-        opened.update(address=address, text=html.unescape(page.read_text()), page=page)
-        opened["rights"] = stat.S_IMODE(page.parent.stat().st_mode)
-        done.set()
-
-    monkeypatch.setattr("tunekit.cli.commands.webbrowser.open", browser)
-    monkeypatch.setattr(server.uvicorn.Server, "run", lambda self, sockets: done.wait(30))
-    monkeypatch.setattr(server, "lower_priority", lambda: None)
-    monkeypatch.setenv(server.TOKEN, TOKEN)
-    result = CliRunner().invoke(commands.tunekit, ["serve", str(home), "--port", "0", "--open"])
-    assert result.exit_code == 0 and TOKEN in result.output
-    assert TOKEN not in opened["address"] and f"token={TOKEN}" in opened["text"]
-    assert opened["rights"] == 0o700 and not opened["page"].exists()
 
 
 def test_it_writes_nothing(browser, home):

@@ -13,25 +13,28 @@ import ray
 from ray.exceptions import RaySystemError
 
 from tunekit._ray.interruption import ended_by_sigterm
+from tunekit.validating import watch
 from tunekit.validating.watch import answers, watched
 
 GCS, RAYLET = ("10.0.0.1", 6379), ("10.0.0.1", 7000)
 
 
-def test_a_ray_that_cannot_be_looked_after_ends_no_sweep(caplog):
+def test_a_ray_that_cannot_be_looked_after_ends_no_sweep(caplog, monkeypatch):
     def gone() -> dict[str, Any]:
         raise RuntimeError("no such thing")
 
     caplog.set_level(logging.WARNING)
-    with watched(lambda: "", find=gone):
+    monkeypatch.setattr(watch, "services", gone)
+    with watched(lambda: ""):
         pass
     assert caplog.messages == []
 
 
-def test_what_fails_with_the_raylet_is_not_to_be_recorded():
+def test_what_fails_with_the_raylet_is_not_to_be_recorded(monkeypatch):
     alive = {GCS, RAYLET}
-    found = {"GCS": GCS, "raylet": RAYLET}
-    with watched(lambda: "", look=alive.__contains__, find=lambda: found) as check:
+    monkeypatch.setattr(watch, "services", lambda: {"GCS": GCS, "raylet": RAYLET})
+    monkeypatch.setattr(watch, "answers", alive.__contains__)
+    with watched(lambda: "") as check:
         check()
         alive.discard(GCS)
         check()  # that may come back
@@ -50,9 +53,14 @@ def test_whether_somebody_listens():
 class Stuck:
     """A driver whose main thread stands in a call to Ray when SIGTERM arrives."""
 
-    def __init__(self, *dead: Any):
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *dead: Any):
         self.alive, self.done = {GCS, RAYLET} - set(dead), threading.Event()
         self.closed, self.left = 0, []
+        found = {"GCS": GCS, "raylet": RAYLET}
+        monkeypatch.setattr(watch, "services", lambda: found)
+        monkeypatch.setattr(watch, "answers", self.alive.__contains__)
+        monkeypatch.setattr(watch, "_GRACE_S", 0.001)
+        monkeypatch.setattr(watch, "end_process", self.leave)
 
     def close(self) -> None:
         self.closed += 1
@@ -62,14 +70,7 @@ class Stuck:
         self.done.set()
 
     def watched(self) -> Any:
-        return watched(
-            lambda: "    tunekit resume /results/digits",
-            close=self.close,
-            find=lambda: {"GCS": GCS, "raylet": RAYLET},
-            look=self.alive.__contains__,
-            grace_s=0.001,
-            leave=self.leave,
-        )
+        return watched(lambda: "    tunekit resume /results/digits", close=self.close)
 
 
 @pytest.fixture(autouse=True)
@@ -84,8 +85,8 @@ def terminate() -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_a_driver_that_waits_for_a_ray_that_has_ended_with_it_leaves(caplog):
-    driver = Stuck(GCS)
+def test_a_driver_that_waits_for_a_ray_that_has_ended_with_it_leaves(caplog, monkeypatch):
+    driver = Stuck(monkeypatch, GCS)
     with ended_by_sigterm(), driver.watched() as check:
         check()  # without a signal, the GCS may come back
         terminate()
@@ -99,16 +100,16 @@ def test_a_driver_that_waits_for_a_ray_that_has_ended_with_it_leaves(caplog):
 
 def test_one_that_may_be_writing_leaves_without_another_line(monkeypatch):
     monkeypatch.setattr("tunekit.validating.watch.stands_in_ray", lambda: False)
-    driver = Stuck(GCS)
+    driver = Stuck(monkeypatch, GCS)
     with ended_by_sigterm(), driver.watched():
         terminate()
         assert driver.done.wait(60)
     assert (driver.closed, driver.left) == (0, [128 + signal.SIGTERM])
 
 
-def test_one_that_waits_for_ray_on_its_way_out_leaves(caplog):
+def test_one_that_waits_for_ray_on_its_way_out_leaves(caplog, monkeypatch):
     """Ray's hook for uncaught exceptions, and what Tune does at exit, ask the GCS."""
-    driver = Stuck(GCS)
+    driver = Stuck(monkeypatch, GCS)
     with pytest.raises(KeyboardInterrupt), ended_by_sigterm(), driver.watched():
         signal.raise_signal(signal.SIGTERM)
     assert driver.done.wait(60)
@@ -116,8 +117,8 @@ def test_one_that_waits_for_ray_on_its_way_out_leaves(caplog):
     assert "tunekit resume" in caplog.text
 
 
-def test_a_driver_whose_ray_goes_on_ends_by_itself():
-    driver = Stuck()
+def test_a_driver_whose_ray_goes_on_ends_by_itself(monkeypatch):
+    driver = Stuck(monkeypatch)
     with ended_by_sigterm(), driver.watched() as check:
         terminate()
         check()

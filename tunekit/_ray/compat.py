@@ -32,7 +32,7 @@ NEEDED = {
     "ray._private.state:state": "get_draining_nodes placement_group_table",
     "ray._private.worker": "global_worker",
     "ray._raylet": "InnerGcsClient.get_all_resource_usage",
-    "ray.actor": "ActorHandle._get_local_state ActorMethod",
+    "ray.actor": "ActorHandle._get_local_state",
     "ray.air._internal.uri_utils": "URI",
     "ray.air.execution._internal.actor_manager:RayActorManager": (
         "_actor_task_failed get_actor_resources schedule_actor_task"
@@ -59,7 +59,6 @@ NEEDED = {
         "_set_trial_status stop_trial _unstage_trial_with_resources _update_trial_queue "
         "_used_resources_string _wrapped"
     ),
-    "ray.tune.experiment.trial": "_TemporaryTrialState",
     "ray.tune.experiment.trial:Trial": (
         "get_json_state handle_error init_local_path is_saving latest_checkpoint_result "
         "on_checkpoint set_config set_experiment_tag should_recover update_last_result "
@@ -70,17 +69,13 @@ NEEDED = {
         "_get_heartbeat _heartbeat_threshold print_heartbeat _start_block"
     ),
     "ray.tune.logger": "JsonLoggerCallback._restore_from_remote",
-    "ray.tune.progress_reporter": (
-        "CLIReporter._progress_str IS_NOTEBOOK JupyterNotebookReporter._progress_html "
-        "TrialProgressCallback"
-    ),
+    "ray.tune.progress_reporter": "IS_NOTEBOOK TrialProgressCallback",
     "ray.tune.registry": "get_trainable_cls",
     "ray.tune.search": "SearchAlgorithm._finished",
     "ray.tune.trainable.function_trainable": "FunctionTrainable.save_checkpoint wrap_function",
     "ray.tune.trainable.metadata": "_TrainingRunMetadata.update_metric",
     "ray.tune.trainable.trainable": "_DICT_CHECKPOINT_FILE_NAME",
     "ray.tune.tune": "_Config.to_dict",
-    "ray.tune.utils": "unflattened_lookup",
     "ray.tune.utils.log": "has_verbosity",
     "ray.tune.utils.object_cache:_ObjectCache": (
         "decrease_max has_cached_object increase_max num_cached_objects"
@@ -107,8 +102,7 @@ NEEDED_BY_TRAINERS = {
     "ray.train.v2._internal.execution.training_report": "_TrainingReport",
     "ray.train.v2._internal.execution.worker_group": "WorkerGroupPollStatus",
     "ray.train.v2._internal.execution.worker_group:WorkerGroup": (
-        "abort _create_placement_group _create_workers execute_async execute_single_async "
-        "_worker_cls"
+        "abort _create_placement_group _create_workers execute_async _worker_cls"
     ),
     "ray.train.v2._internal.execution.worker_group.placement_group_handle": (
         "DefaultPlacementGroupHandle"

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import time
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from functools import partial
-from html import escape
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import click
@@ -370,10 +367,6 @@ def report(path: str, output: Path | None, show: bool, **goal: str | None) -> No
         webbrowser.open(Path(written).absolute().as_uri())
 
 
-# The browser opens this file, because other users could read the token in its command line.
-_LEADS_TO = '<meta http-equiv="refresh" content="0; url={0}"><a href="{0}">Open the sweeps</a>'
-
-
 @tunekit.command(short_help="Show sweeps in the browser while they run.")
 @_paths
 @click.option(
@@ -381,12 +374,10 @@ _LEADS_TO = '<meta http-equiv="refresh" content="0; url={0}"><a href="{0}">Open 
 )
 @_option("--host", default="127.0.0.1", help="The name or address to listen on.")
 @_goal
-@click.option("--open", "show", is_flag=True, help="Show it in the browser.")
 def serve(
     paths: list[str],
     port: int | None,
     host: str,
-    show: bool,
     **goal: str | None,
 ) -> None:
     """Show sweeps in the browser while they run, until Ctrl-C.
@@ -399,23 +390,13 @@ def serve(
 
     \b
     Examples:
-      tunekit serve ~/ray_results --open
+      tunekit serve ~/ray_results
       tunekit serve s3://bucket/sweeps --port 8080
       ssh -L 7007:localhost:7007 gpu1 tunekit serve /results
     """
     from tunekit.board.serve import serve as serve_pages
 
-    with tempfile.TemporaryDirectory(prefix="tunekit-serve-") as own:
-
-        def ready(address: str) -> None:
-            click.echo(address)
-            click.echo("Press Ctrl-C to end it.", err=True)
-            if show:
-                page = Path(own, "open.html")
-                page.write_text(_LEADS_TO.format(escape(address)))
-                Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
-
-        serve_pages(paths, host=host, port=port, ready=ready, **goal)
+    serve_pages(paths, host=host, port=port, ready=click.echo, **goal)
 
 
 @tunekit.command(short_help="End a trial of a running sweep.")

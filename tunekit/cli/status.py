@@ -37,7 +37,6 @@ _STATES = {
     "finished": "green",
     "interrupted": "yellow",
 }
-_COLOURS = {"running": "cyan", "error": "red"}
 
 
 def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
@@ -68,7 +67,7 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
     until = now if summary["state"] in ("open", "running") else last
     failures = failures_of(sweep.timeline, sweep.trial_errors())
     failures = [row for row in failures if row["of"] != "later validation"]
-    known: dict[str, Any] = {
+    return {
         **summary,
         "heard_s": None if last is None else max(0.0, now - last),
         "waits_for": [
@@ -93,7 +92,6 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
         ],
         "ranking": [_ranked(one) for one in sweep.ranking()],
     }
-    return known
 
 
 def _ranked(one: Ranked) -> dict[str, Any]:
@@ -208,16 +206,10 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
 
 
 def _front(status: Mapping[str, Any]) -> str:
-    front = [one["objectives"] for one in status["pareto"]]
-    extents = []
-    for name in status["objectives"]:
-        values = [one[name] for one in front]
-        least, most = number(min(values)), number(max(values))
-        extents.append(f"{name} {least}" if least == most else f"{name} {least} to {most}")
-    closest = ""
-    if status["pareto"][0]["violation"]:
+    front, closest = status["pareto"], ""
+    if front[0]["violation"]:
         closest = f"; none satisfies {', '.join(status['constraints'])} yet"
-    told = f"{len(front)} checkpoint{'s' * (len(front) != 1)}: {', '.join(extents)}{closest}"
+    told = f"{len(front)} checkpoint{'s' * (len(front) != 1)}{closest}"
     return f"{told}. To list them: tunekit best PATH"
 
 
@@ -238,43 +230,27 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
     shown = every[:top]
     generations = any(row["generation"] for row in every)
     scored = [name for name in ("best", "last") if any(row["last"] is not None for row in shown)]
-    varied, awaited = _varied(every), _awaited(status["waits_for"], generations)
+    varied = _varied(every)
     rows = [["rank", "trial", "status", "iteration"]]
     violates = any(row["violation"] for row in every)
     rows[0] += [heading for name in scored for heading in (name, "at")]
-    rows[0] += ["waits for"] * bool(awaited) + ["violation"] * violates + varied
+    rows[0] += ["violation"] * violates + varied
     for row in shown:
         rank, config = row["rank"], flatten(row["config"])
         cells = ["" if rank is None else str(rank), row["trial_id"]]
-        cells += [
-            _shown_status(status, row),
-            _place_short(row, "", generations),
-        ]
+        cells += [_shown_status(status, row), _place_short(row, "", generations)]
         for name in scored:
             cells += [number(row[name]), _place_short(row, f"{name}_", generations)]
-        if awaited:
-            cells.append(awaited.get(row["trial_id"], ""))
         if violates:
             cells.append(f"{row['violation']:.0%}" if row["violation"] else "")
         rows.append(cells + [setting(config[n]) if n in config else "" for n in varied])
     heading, *lines = grid(rows, width, left=(1, 2), optional=len(varied))
-    for n, row in enumerate(shown):
-        if row["status"] in _COLOURS:
-            lines[n] = click.style(lines[n], fg=_COLOURS[row["status"]])
     lines.insert(0, click.style(heading, bold=True))
     if len(every) > top:
         lines.append(f"and {len(every) - top} more: --top, or --json for all")
     if generations:
         lines.append("2:7 is iteration 7 of the trial's generation 2.")
     return "\n".join(lines)
-
-
-def _awaited(waiting: Sequence[Mapping[str, Any]], generations: bool) -> dict[str, str]:
-    """Return the oldest pending validation of each trial, as text."""
-    texts = {}
-    for row in reversed(waiting):
-        texts[row["trial_id"]] = f"{_place_short(row, '', generations)} {row['status']}"
-    return texts
 
 
 def _failures(causes: Sequence[Mapping[str, Any]], top: int, width: int | None) -> str:

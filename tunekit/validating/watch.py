@@ -59,17 +59,13 @@ def watched(
     how_to_continue: Callable[[], str],
     *,
     close: Callable[[], None] = lambda: None,
-    find: Callable[[], dict[str, Address]] = services,
-    look: Callable[[Address], bool] = answers,
-    grace_s: float = _GRACE_S,
-    leave: Callable[[int], None] = end_process,
 ) -> Iterator[Callable[[], None]]:
     """Wait in a thread for a signal that ends Ray's GCS or this node's raylet, too.
 
     ``timeout``, Slurm and most supervisors send SIGTERM to the whole process group, which includes
     the services that ``ray.init()`` has started. A call to Ray then blocks in C++ for a minute,
     where Python handles no signals. So once a signal has arrived and a service is gone, the main
-    thread has ``grace_s`` to leave; then this thread ends the process. That loses nothing, because
+    thread has two seconds to leave; then this thread ends the process. That loses nothing, because
     each line of the journal is written before it is acted on. A main thread that has left may still
     block in Ray: Ray and Tune query the GCS when Python exits, too.
 
@@ -80,13 +76,9 @@ def watched(
     Args:
         how_to_continue: Returns instructions for continuing the sweep when Ray is up again.
         close: Records the end if this thread ends the process. Called in another thread.
-        find: Returns the addresses of the services.
-        look: Returns whether a service answers.
-        grace_s: The seconds that the main thread has to leave.
-        leave: Ends the process with an exit code.
     """
     try:
-        where = find()
+        where = services()
     except Exception as error:  # a sweep can run without being watched
         logger.debug("Ray's services are not watched: %s", error)
         where = {}
@@ -96,7 +88,7 @@ def watched(
     over, signals = threading.Event(), Signals()
 
     def gone() -> str | None:
-        return next((name for name, address in where.items() if not look(address)), None)
+        return next((name for name, address in where.items() if not answers(address)), None)
 
     def watch() -> None:
         while not over.is_set():
@@ -116,7 +108,7 @@ def watched(
         while (name := gone_soon()) is None:
             if over.is_set():
                 return
-        if over.wait(grace_s):
+        if over.wait(_GRACE_S):
             if not waits_outside():
                 return
         elif stands_in_ray():  # otherwise, the main thread may be recording the end
@@ -125,22 +117,22 @@ def watched(
             closing.join(_CLOSING_S)
         number = signals.first or signal.SIGTERM
         logger.error("%s", _ended(name, number, how_to_continue()))
-        leave(128 + number)
+        end_process(128 + number)
 
     def waits_outside() -> bool:
-        """Return whether the main thread blocks in Ray for ``grace_s``; False once Ray is down."""
+        """Return whether the main thread blocks in Ray too long; False once Ray is down."""
         since = time.monotonic()
         while ray.is_initialized():
             if not stands_in_ray():
                 since = time.monotonic()
-            elif time.monotonic() >= since + grace_s:
+            elif time.monotonic() >= since + _GRACE_S:
                 return True
             time.sleep(_SOON_S)
         return False
 
     def check() -> None:
         name = gone_soon() if signals.first is not None else None
-        if name is None and "raylet" in where and not look(where["raylet"]):
+        if name is None and "raylet" in where and not answers(where["raylet"]):
             name = "raylet"
         if name is not None:
             host, port = where[name]
