@@ -23,8 +23,6 @@ import tunekit
 from tests.kills import run_killed
 from tests.sweeps import Ran, sweep
 from tunekit.board.page import render
-from tunekit.board.page.figures import Findings
-from tunekit.board.page.page import contents
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
@@ -290,58 +288,6 @@ def test_the_curves_of_the_report(both):
         for trial, rows in raw.rows.items()
         for row in rows
     }
-
-
-def test_the_decisions_in_the_report(tmp_path):
-    raw = Raw(asha(tmp_path))
-    points = values(drawn(render(tunekit.load(raw.home)))["decisions"])
-    known = {
-        (line["trial_id"], line["iteration"]): (
-            raw.scores()[line["trial_id"]][0, line["iteration"]],
-            line["decision"] == "STOP",
-        )
-        for line in raw.of("delivered")
-    }
-    assert known == {
-        (point["trial"], point["iteration"]): (point["score"], point["outcome"] == "stopped")
-        for point in points
-    }
-    assert {point["outcome"] for point in points} == {"continued", "stopped"}
-
-
-def for_clones(attempt: Attempt) -> dict[str, float]:
-    """Clones are better than what was never overwritten, so that one of them is the best."""
-    request = attempt.request
-    trial = int(request.trial_id[-1])
-    return {"accuracy": request.generation + trial / 10 + request.iteration / 1000}
-
-
-def best_at(best: tunekit.reading.findings.BestCheckpoint) -> tuple[str, int]:
-    return best.trial_id, best.generation
-
-
-def test_the_exploits_of_the_report(tmp_path):
-    raw = Raw(pbt(tmp_path, validate=for_clones))
-    loaded = tunekit.load(raw.home)
-    moves = values(drawn(render(loaded))["exploits"])
-    names = {trial: trial.rsplit("_", 1)[-1] for trial in raw.rows}
-    exploited = raw.of("exploited")
-    assert [(m["trial"], m["donor"], m["iteration"]) for m in moves] == [
-        (names[line["trial_id"]], names[line["donor_id"]], line["iteration"]) for line in exploited
-    ]
-    # Those that led to the best checkpoint, found by going back from it.
-    best = loaded.best()
-    line, at_trial = set(), (best.trial_id, best.generation)
-    while at_trial[1]:
-        line.add((names[at_trial[0]], at_trial[1]))
-        [one] = [e for e in exploited if (e["trial_id"], e["generation"]) == at_trial]
-        at_trial = (one["donor_id"], one["donor_generation"])
-    assert {(m["trial"], m["generation"]) for m in moves if "led" in m["role"]} == line
-    assert best.generation > 0, "the best checkpoint is a clone's"
-    [newest] = [e for e in exploited if (e["trial_id"], e["generation"]) == best_at(best)]
-    schedule = contents(Findings(loaded))["schedule"]
-    assert schedule[-1] == {"from iteration": newest["iteration"], **newest["config"]}
-    assert schedule[0]["from iteration"] == 0
 
 
 # Other sweeps ----------------------------------------------------------------------------------

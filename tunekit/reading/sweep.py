@@ -133,8 +133,6 @@ class Sweep:
         limits = (newest.get("validation") or {}).get("constraints") or []
         #: The constraints on scores.
         self.constraints = [Constraint(text) for text in limits]
-        #: The metric that the scheduler decides on, if there is one.
-        self.judged: str | None = own
         #: The metric that tables are ranked by, if there is one.
         self.metric: str | None = metric or own
         #: ``"min"`` or ``"max"``, if it is known.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tunekit.board.page import figures
@@ -30,7 +30,6 @@ _SPANS = {
 }
 # The number of powers of ten marked on an axis.
 _POWERS = 6
-_DECISIONS = {"continued": "#0072B2", "paused": "#E69F00", "stopped": "#D55E00"}
 # The height of a chart, and of a row in one, in pixels; many rows are lower.
 _HEIGHT, _ROW, _LOW_ROW, _MANY_ROWS = 320, 26, 20, 20
 _TEXT = {"labelFontSize": 12, "titleFontWeight": "normal"}
@@ -83,11 +82,6 @@ def _found(
     """Return the part of a palette whose values occur in a field of the rows."""
     values = {row[field] for row in rows}
     return {value: colour for value, colour in palette.items() if value in values}
-
-
-def _value(field: str, title: str) -> alt.Tooltip:
-    """Return the part of a tooltip that shows a number."""
-    return alt.Tooltip(f"{field}:Q", title=title, format=".5g")
 
 
 def _rows_high(count: int) -> int:
@@ -224,70 +218,6 @@ def _kind(span: Span) -> str:
     return "validating, failed" if span.note in ("failed", "timed_out") else span.kind
 
 
-def decisions_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
-    """Plot the scheduler's decision on each score."""
-    outcomes = _found("outcome", _DECISIONS, points)
-    chart = (
-        _base()
-        .mark_circle(size=65, opacity=0.75)
-        .encode(
-            x=_iterations(),
-            y=alt.Y("score:Q", title=f"{metric} (validated)", scale=alt.Scale(zero=False)),
-            color=_colours("outcome", "the trial", outcomes),
-            tooltip=[
-                "trial:N",
-                "iteration:Q",
-                _value("score", metric),
-                "outcome:N",
-                alt.Tooltip("late:Q", title="iterations late"),
-            ],
-        )
-    )
-    return _finished(chart, points)
-
-
-def exploits_chart(
-    exploits: Sequence[Mapping[str, Any]], names: Mapping[str, str], led: Collection[Any]
-) -> Spec:
-    """Plot a population: which trial continued with which weights, by iteration.
-
-    Args:
-        exploits: As returned by :func:`~tunekit.board.page.figures.exploits`.
-        names: The names of trials, by ID.
-        led: The trials and generations that led to the best checkpoint.
-    """
-    roles = {"led to the best checkpoint": _TOP[0], "did not": _OTHERS}
-    best, other = roles
-    rows = [
-        {
-            **exploit,
-            "trial": names[exploit["trial"]],
-            "donor": names[exploit["donor"]],
-            "role": best if (exploit["trial"], exploit["generation"]) in led else other,
-        }
-        for exploit in exploits
-    ]
-    order = list(names.values())
-    axis = alt.Axis(labelAngle=0, labelOverlap=True)
-    base = _base().encode(
-        x=alt.X("iteration:O", title="training iteration", axis=axis),
-        xOffset=alt.XOffset("trial:N", sort=order),  # exploits of an iteration side by side
-        y=alt.Y("trial:N", sort=order, title="trial", scale=alt.Scale(domain=order)),
-        color=_colours("role", None, roles),
-    )
-    lines = base.mark_rule(strokeWidth=1.6).encode(y=alt.Y("donor:N", sort=order), y2="trial:N")
-    dots = base.mark_circle(size=90, opacity=1).encode(
-        tooltip=[
-            "trial:N",
-            "generation:Q",
-            alt.Tooltip("donor:N", title="cloned from"),
-            "iteration:Q",
-            _value("score", "score of the donor"),
-        ],
-    )
-    return _finished(lines + dots, rows, _rows_high(len(order)))
-
-
 # The charts of a sweep --------------------------------------------------------------------------
 
 #: The number of trials that a chart shows, best first.
@@ -296,20 +226,18 @@ MOST_CURVES, MOST_BARS = 100, 40
 #: The maximum number of points in a curve, and in all curves that are not in colour.
 MOST_POINTS, OTHER_POINTS = 200, 5_000
 
-Charts = dict[str, Spec]
 
-
-def draw(found: Findings) -> Charts:
+def draw(found: Findings) -> dict[str, Spec]:
     """Return all charts that are not empty, by name."""
-    return {name: chart for one in CHARTS.values() for name, chart in one(found).items()}
+    drawn = {name: one(found) for name, one in CHARTS.items()}
+    return {name: spec for name, spec in drawn.items() if spec is not None}
 
 
-def _validated(found: Findings) -> Charts:
+def _validated(found: Findings) -> Spec | None:
     metric = found.sweep.metric
     if metric is None or found.best is None:
-        return {}
-    points = _curves(found, metric)
-    return {"validated": curves_chart(points, found.ranked, metric, validated=True)}
+        return None
+    return curves_chart(_curves(found, metric), found.ranked, metric, validated=True)
 
 
 def _curves(found: Findings, metric: str) -> list[dict[str, Any]]:
@@ -326,46 +254,30 @@ def _curves(found: Findings, metric: str) -> list[dict[str, Any]]:
     return points
 
 
-def _training(place: int) -> Callable[[Findings], Charts]:
+def _training(place: int) -> Callable[[Findings], Spec | None]:
     """Return the function that draws one of the first metrics that training reports."""
 
-    def drawn(found: Findings) -> Charts:
+    def drawn(found: Findings) -> Spec | None:
         for name in figures.training_metrics(found.sweep)[place : place + 1]:
             points = _curves(found, name)
             if points:
-                chart = curves_chart(points, found.ranked, name, validated=False)
-                return {f"training{place}": chart}
-        return {}
+                return curves_chart(points, found.ranked, name, validated=False)
+        return None
 
     return drawn
 
 
-def _timeline(found: Findings) -> Charts:
+def _timeline(found: Findings) -> Spec | None:
     sweep = found.sweep
     spans = figures.timeline(sweep, [one.trial_id for one in found.ranked[:MOST_BARS]])
     if not spans:
-        return {}
-    return {"timeline": timeline_chart(spans, found.names, sweep.timeline.first or 0.0)}
+        return None
+    return timeline_chart(spans, found.names, sweep.timeline.first or 0.0)
 
 
-def _decisions(found: Findings) -> Charts:
-    sweep = found.sweep
-    exploits = figures.exploits(sweep)
-    if exploits:
-        best = found.best
-        line = [] if best is None else sweep.timeline.ancestry.line(best.trial_id, best.generation)
-        led = {(exploit.trial_id, exploit.generation) for exploit in line}
-        return {"exploits": exploits_chart(exploits, found.names, led)}
-    decided = figures.decided(sweep)
-    if all(point["outcome"] == "continued" for point in decided):
-        return {}
-    return {"decisions": decisions_chart(decided, sweep.judged or found.metric)}
-
-
-#: The functions that draw charts: each returns the non-empty ones by name.
-CHARTS: Mapping[str, Callable[[Findings], Charts]] = {
+#: The functions that draw the charts, by name: each returns None if the chart is empty.
+CHARTS: Mapping[str, Callable[[Findings], Spec | None]] = {
     "validated": _validated,
     **{f"training{place}": _training(place) for place in range(3)},
     "timeline": _timeline,
-    "decisions": _decisions,
 }

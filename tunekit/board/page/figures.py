@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from tunekit.reading.sweep import Sweep
 _MOST_SPANS = 3_000
 # The number of rows of validations in all panels together, and the least and the most in each.
 _ROWS, _FEWEST, _MOST = 5_000, 5, 200
-_OUTCOMES = {"STOP": "stopped", "PAUSE": "paused"}
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,6 @@ class Findings:
         with suppress(MetricNotFoundError):
             return self.sweep.best()
         return None
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def training_metrics(sweep: Sweep) -> list[str]:
@@ -145,42 +139,6 @@ def timeline(sweep: Sweep, trial_ids: Sequence[str]) -> list[Span]:
         newest[where] = len(found)
         found.append(span)
     return found
-
-
-def decided(sweep: Sweep) -> list[dict[str, Any]]:
-    """Return the scheduler's decisions, one point each, at the iteration of the score."""
-    return [
-        {
-            "trial": row["trial_id"],
-            "iteration": row["iteration"],
-            "score": row["score"],
-            "outcome": _OUTCOMES.get(row["decision"], "continued"),
-            "late": row["late_iterations"],
-        }
-        for row in sweep.timeline.decisions
-        if row["score"] is not None and row["on"] != "again"
-    ]
-
-
-def exploits(sweep: Sweep) -> list[dict[str, Any]]:
-    """Return the exploits: from which trial to which, and at which iteration."""
-    return [
-        {
-            "trial": exploit.trial_id,
-            "generation": exploit.generation,
-            "donor": exploit.donor_id,
-            "iteration": exploit.iteration,
-            "score": None if exploit.score is None else _finite(exploit.score),
-        }
-        for exploit in sweep.timeline.ancestry
-    ]
-
-
-def schedule(sweep: Sweep, best: BestCheckpoint) -> list[dict[str, Any]]:
-    """Return the hyperparameters that the best checkpoint was trained with, in order of change."""
-    changes = sweep.timeline.ancestry.schedule(best.trial_id, best.generation)
-    rows = {at: {"from iteration": at, **flatten(config)} for at, config in changes}
-    return list(rows.values())
 
 
 # A trial in full --------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from typing import Any
 
 from pyarrow.fs import LocalFileSystem
 
-from tunekit.board.page import figures
 from tunekit.board.page.charts import (
     MOST_BARS,
     MOST_CURVES,
@@ -27,11 +26,7 @@ from tunekit.core.failures import kind_of
 from tunekit.core.metrics import plain
 from tunekit.core.problems import Problems
 from tunekit.core.values import writable
-from tunekit.core.words import (
-    differing,
-    duration,
-    number,
-)
+from tunekit.core.words import duration, number
 from tunekit.extras import extra
 from tunekit.journal.storage import replace_file
 from tunekit.reading.findings import causes_of, failures_of, later_scores
@@ -51,7 +46,6 @@ SECTIONS = (
     "curves",
     "timeline",
     "late",
-    "decisions",
     "later",
     "failures",
     "run",
@@ -66,10 +60,9 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
 
     It has the ranking, which can be sorted, filtered and exported; each trial's configuration,
     validated checkpoints and error; learning curves with the validated points; a timeline of
-    training and validation; the cost of waiting for scores; ASHA's rungs, or PBT's family tree and
-    schedule; later validations; failures; the sweep's settings; and how to continue the sweep and
-    use its best checkpoint. Empty parts are left out. Long lists show only the best trials, with a
-    note.
+    training and validation; the cost of waiting for scores; later validations; failures; the
+    sweep's settings; and how to continue the sweep and use its best checkpoint. Empty parts are
+    left out. Long lists show only the best trials, with a note.
 
     Args:
         sweep: The sweep, as returned by :func:`tunekit.load`.
@@ -130,7 +123,6 @@ def contents(found: Findings, drawn: Mapping[str, Any] | None = None) -> dict[st
     causes = causes_of(failures)
     charts = draw(found) if drawn is None else drawn
     columns = list(dict.fromkeys(name for one in ranked for name in one.hyperparameters))
-    schedule = [] if best is None else figures.schedule(sweep, best)
     return {
         "name": Path(sweep.path).name or "sweep",
         "summary": summary,
@@ -142,8 +134,6 @@ def contents(found: Findings, drawn: Mapping[str, Any] | None = None) -> dict[st
         "columns": columns,
         "texts": {name for name in columns if not _are_numbers(found, name)},
         "trial_names": found.names,
-        "schedule": schedule,
-        "changed": [name for name in differing(schedule) if name != "from iteration"],
         "charts": charts,
         "cut": {
             "curves": max(0, len(ranked) - MOST_CURVES),

@@ -138,16 +138,16 @@ class LiveSweep:
             return render_panels(found, sweep.trial_errors(), [trial_id])[trial_id]
 
     def _tell(self) -> None:
-        drawn = {name: spec for one in CHARTS for name, spec in self._drawn.get(one, {}).items()}
-        self._show(sections_of(contents(Findings(self._follower.sweep), drawn)))
+        self._show(sections_of(contents(Findings(self._follower.sweep), self._drawn)))
 
     def _draw(self, name: str) -> None:
         drawn = CHARTS[name](Findings(self._follower.sweep))
-        if list(drawn) != list(self._drawn.get(name, {})):
+        if (drawn is None) == (name in self._drawn):
             self._stale.add(_TEXT)  # it contains a placeholder for each chart
-        self._drawn[name] = drawn
-        specs = {one: in_script(spec) for one, spec in drawn.items()}
-        self._charts |= self._marked(specs, self._charts)
+        self._drawn.pop(name, None)
+        if drawn is not None:
+            self._drawn[name] = drawn
+            self._charts |= self._marked({name: in_script(drawn)}, self._charts)
 
     def _show(self, parts: Mapping[str, str]) -> None:
         """Show these parts, in this order, and no others."""
