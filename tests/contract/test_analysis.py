@@ -216,16 +216,14 @@ def test_lineage(both):
         assert row["config/lr"] == line["config"]["lr"]
 
 
-@pytest.mark.parametrize("scope", ["best", "last"])
-def test_the_best_is_that_of_the_raw_scores(both, scope):
+def test_the_best_is_that_of_the_raw_scores(both):
     raw, loaded = both
     candidates = {
         (trial, *place): score
         for trial, scores in raw.scores().items()
         for place, score in scores.items()
-        if scope == "best" or place == max(scores)
     }
-    best = loaded.best(scope=scope)
+    best = loaded.best()
     place = (best.trial_id, best.generation, best.iteration)
     assert best.score == candidates[place] == max(candidates.values())
     assert best.metrics == {"accuracy": best.score}

@@ -139,7 +139,7 @@ def test_the_front_is_what_no_other_checkpoint_dominates(tmp_path):
     assert [one["trial_id"] for one in summary["pareto"]] == [one.trial_id for one in front]
     text = front_as_text(summary, "x").splitlines()
     assert [line.split()[2] for line in text[3 : 3 + len(front)]] == [o.trial_id for o in front]
-    assert f"{len(front)} checkpoints: accuracy" in text_of(status_of(loaded, now=0.0))
+    assert f"{len(front)} checkpoints. To list them" in text_of(status_of(loaded, now=0.0))
     one = loaded.pareto({"accuracy": "max", "training_iteration": "max"})
     assert one == [], "not validated"
     study = loaded.to_optuna()

@@ -92,7 +92,6 @@ def test_a_sweep_of_the_digits_is_killed_and_restored(ray_cluster, s3):
     assert digits.accuracy_of(best.checkpoint) > 0.7
     loaded = tunekit.load(home, filesystem)
     assert (loaded.summary()["state"], len(loaded.sessions)) == ("finished", 2)
-    assert loaded.best(scope="last").score == best.metrics["accuracy"]
     checkpoint = loaded.best().checkpoint
     assert digits.validate(checkpoint)["accuracy"] == loaded.best().score
 

@@ -19,7 +19,7 @@ from tunekit.reading.findings import (
     BestCheckpoint,
     best_in_short,
 )
-from tunekit.reading.sweep import Sweep, newest_differs
+from tunekit.reading.sweep import Sweep
 
 
 def best_as_data(found: BestCheckpoint, sweep: Sweep) -> dict[str, Any]:
@@ -43,8 +43,6 @@ def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
     if found.violation:
         limits = ", ".join(one.text for one in sweep.constraints)
         lines.append(printable(f"No validated checkpoint satisfies {limits}; this one is closest."))
-    otherwise = newest_differs(sweep, found)
-    lines += [] if otherwise is None else [printable(otherwise)]
     for heading, values in (("also", others), ("hyperparameters", flatten(found.config))):
         if values:
             shown = {printable(name): printable(setting(v)) for name, v in values.items()}

@@ -13,7 +13,6 @@ from tunekit.cli.layout import WIDTH, cut, grid
 from tunekit.core.failures import place_of
 from tunekit.core.metrics import flatten
 from tunekit.core.ranking import Ranked
-from tunekit.core.timeline import ScoredCheckpoint
 from tunekit.core.validation import PENDING
 from tunekit.core.words import (
     differing,
@@ -99,18 +98,11 @@ def _ranked(one: Ranked) -> dict[str, Any]:
     return {
         "rank": one.rank,
         **{name: getattr(one.trial, name) for name in names},
-        **_score("best", one.best, one.best_value),
-        "violation": None if one.best is None else one.best.violation,
-        **_score("last", one.last, one.last_value),
+        "best": one.best_value,
+        "best_generation": one.best and one.best.generation,
+        "best_iteration": one.best and one.best.iteration,
+        "violation": one.best and one.best.violation,
         "config": one.config,
-    }
-
-
-def _score(name: str, scored: ScoredCheckpoint | None, value: float | None) -> dict[str, Any]:
-    return {
-        name: value,
-        f"{name}_generation": None if scored is None else scored.generation,
-        f"{name}_iteration": None if scored is None else scored.iteration,
     }
 
 
@@ -229,18 +221,16 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
     every = status["ranking"]
     shown = every[:top]
     generations = any(row["generation"] for row in every)
-    scored = [name for name in ("best", "last") if any(row["last"] is not None for row in shown)]
     varied = _varied(every)
     rows = [["rank", "trial", "status", "iteration"]]
     violates = any(row["violation"] for row in every)
-    rows[0] += [heading for name in scored for heading in (name, "at")]
+    rows[0] += ["best", "at"]
     rows[0] += ["violation"] * violates + varied
     for row in shown:
         rank, config = row["rank"], flatten(row["config"])
         cells = ["" if rank is None else str(rank), row["trial_id"]]
         cells += [_shown_status(status, row), _place_short(row, "", generations)]
-        for name in scored:
-            cells += [number(row[name]), _place_short(row, f"{name}_", generations)]
+        cells += [number(row["best"]), _place_short(row, "best_", generations)]
         if violates:
             cells.append(f"{row['violation']:.0%}" if row["violation"] else "")
         rows.append(cells + [setting(config[n]) if n in config else "" for n in varied])

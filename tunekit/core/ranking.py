@@ -94,7 +94,7 @@ def ranking_of(timeline: Timeline, metric: str | None, mode: str | None) -> list
 
 
 def best_scored(
-    timeline: Timeline, trial_ids: Iterable[str], metric: str, mode: str, scope: str = "best"
+    timeline: Timeline, trial_ids: Iterable[str], metric: str, mode: str
 ) -> tuple[str, ScoredCheckpoint]:
     """Return the trial with the best checkpoint, and that checkpoint.
 
@@ -105,8 +105,6 @@ def best_scored(
         trial_ids: The trials; the first of equal ones is the best.
         metric: A validated metric, by flat name.
         mode: ``"min"`` or ``"max"``.
-        scope: ``"best"``: a trial is represented by its best validated checkpoint; ``"last"``: by
-            its newest one.
 
     Raises:
         tunekit.errors.MetricNotFoundError: If no trial has a score.
@@ -118,7 +116,7 @@ def best_scored(
     """
     found: list[tuple[tuple[float, float], str, ScoredCheckpoint]] = []
     for trial_id in trial_ids:
-        scored = timeline.score(trial_id, metric, mode if scope == "best" else None)
+        scored = timeline.score(trial_id, metric, mode)
         standing = None if scored is None else scored.standing(metric, mode)
         if scored is not None and standing is not None:
             found.append((standing, trial_id, scored))
@@ -172,7 +170,6 @@ def _point_of(scored: ScoredCheckpoint, objectives: Mapping[str, str]) -> Point 
 def checked_goal(
     metric: str | None,
     mode: str | None,
-    scope: str,
     *,
     default: tuple[str | None, str | None],
     names: Sequence[str],
@@ -183,7 +180,6 @@ def checked_goal(
     Args:
         metric: The requested metric, by flat name; None: the default.
         mode: ``"min"`` or ``"max"``; None: the default, if the metric is the default, too.
-        scope: ``"best"`` or ``"last"``: which checkpoint represents a trial.
         default: The metric and the mode of the sweep; None if it has none.
         names: The validated metrics so far, by flat name.
         problems: Collects the problems.
@@ -191,14 +187,13 @@ def checked_goal(
     Example:
         >>> problems = Problems("Sweep.best")
         >>> options = {"default": ("loss", "min"), "names": ["loss", "f1"], "problems": problems}
-        >>> checked_goal(None, None, "best", **options)
+        >>> checked_goal(None, None, **options)
         ('loss', 'min')
-        >>> checked_goal("f1", None, "best", **options)
+        >>> checked_goal("f1", None, **options)
         ('f1', 'None')
         >>> print(problems.error())
         Sweep.best: mode is missing, and the sweep has none. Pass 'min' or 'max'.
     """
-    problems.choice("scope", scope, ["best", "last"])
     own_metric, own_mode = default
     known = own_mode if metric in (None, own_metric) else None
     metric, mode = metric or own_metric, mode or known

@@ -32,7 +32,6 @@ def study_of(
     timeline: Timeline,
     *,
     objectives: Mapping[str, str],
-    scope: str,
     whole: Collection[str],
     space: Mapping[str, Mapping[str, Any]],
     storage: Any,
@@ -43,7 +42,6 @@ def study_of(
     Args:
         timeline: The history of the sweep.
         objectives: The mode of each validated metric to rank by, by flat name.
-        scope: The score of a trial: ``"best"``, by the first metric, or ``"last"``.
         whole: The trials that have trained in full.
         space: The recorded search space, as for :func:`~tunekit.core.parameters.parameters_of`.
         storage: As for ``optuna.create_study``.
@@ -87,7 +85,7 @@ def study_of(
         overwritten.setdefault(exploit.trial_id, []).append(own)
     validating = {row["trial_id"] for row in timeline.validations if row["status"] in PENDING}
     for trial_id, trial in timeline.trials.items():
-        scored = timeline.score(trial_id, metric, mode if scope == "best" else None)
+        scored = timeline.score(trial_id, metric, mode)
         found = [] if scored is None else [scored.value(name) for name in names]
         values = [value for value in found if value is not None]
         has_all = len(values) == len(names)

@@ -33,7 +33,6 @@ from tunekit.core.ranking import (
 )
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.timeline import ScoredCheckpoint, Timeline
-from tunekit.core.words import number as digits
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.extras import extra
 from tunekit.file_checkpoint import checkpoint_at
@@ -287,19 +286,12 @@ class Sweep:
         """Return how the newest session was run; empty if there is none."""
         return self.sessions[-1] if self.sessions else {}
 
-    def best(
-        self,
-        metric: str | None = None,
-        mode: str | None = None,
-        scope: str = "best",
-    ) -> BestCheckpoint:
+    def best(self, metric: str | None = None, mode: str | None = None) -> BestCheckpoint:
         """Return the best validated checkpoint of the sweep.
 
         Args:
             metric: A validated metric, by flat name; by default the sweep's.
             mode: ``"min"`` or ``"max"``; by default the sweep's.
-            scope: ``"best"``: the best of all checkpoints; ``"last"``: the best of the trials'
-                newest validated checkpoints, as in ``ResultGrid.get_best_result()``.
 
         Raises:
             tunekit.errors.ConfigError: If an argument is wrong, or if one is missing and the
@@ -313,10 +305,9 @@ class Sweep:
             tunekit.errors.MetricNotFoundError: No validation has ended with 'accuracy'...
         """
         problems = Problems("Sweep.best")
-        metric, mode = self._goal(metric, mode, scope, problems)
+        metric, mode = self._goal(metric, mode, problems)
         problems.raise_any()
-        trial_ids = list(self.timeline.trials)
-        trial_id, winning = best_scored(self.timeline, trial_ids, metric, mode, scope)
+        trial_id, winning = best_scored(self.timeline, self.timeline.trials, metric, mode)
         return self._found(trial_id, winning, metric)
 
     def pareto(self, metrics: Mapping[str, str] | None = None) -> list[BestCheckpoint]:
@@ -430,13 +421,7 @@ class Sweep:
         validate_kept(_swept(newest), config, checkpoints, name=name, replace=replace)
         return _reread(self)
 
-    def to_optuna(
-        self,
-        storage: Any = None,
-        study_name: str | None = None,
-        *,
-        scope: str = "best",
-    ) -> optuna.Study:
+    def to_optuna(self, storage: Any = None, study_name: str | None = None) -> optuna.Study:
         """Return the sweep as an Optuna study, for Optuna's figures, importances and dashboard.
 
         - A trial's value is its validated score; its intermediate values are those of its
@@ -463,7 +448,6 @@ class Sweep:
             storage: Where to keep the study, as for ``optuna.create_study``: a URL such as
                 ``"sqlite:///sweeps.db"``, or a storage; None: in memory.
             study_name: The study's name in the storage; by default that of the sweep's folder.
-            scope: The score of a trial, as in :meth:`best`: ``"best"`` or ``"last"``.
 
         Raises:
             tunekit.errors.ConfigError: If an argument is wrong, if one is missing and the sweep
@@ -479,7 +463,7 @@ class Sweep:
         """
         problems, objectives = Problems("Sweep.to_optuna"), self.objectives
         if self.metric is not None or len(objectives) < 2:
-            objectives = dict([self._goal(None, None, scope, problems)])
+            objectives = dict([self._goal(None, None, problems)])
         problems.raise_any()
         from tunekit.reading.optuna_study import study_of
 
@@ -487,19 +471,16 @@ class Sweep:
         return study_of(
             self.timeline,
             objectives=objectives,
-            scope=scope,
             whole=whole_trials(self.timeline, self.newest_session),
             space=next(recorded, {}),  # the searcher may define the space
             storage=storage,
             study_name=study_name or os.path.basename(self.path.rstrip("/")) or None,
         )
 
-    def _goal(
-        self, metric: str | None, mode: str | None, scope: str, problems: Problems
-    ) -> tuple[str, str]:
+    def _goal(self, metric: str | None, mode: str | None, problems: Problems) -> tuple[str, str]:
         default = (self.metric, self.mode)
         names = self.timeline.names
-        return checked_goal(metric, mode, scope, default=default, names=names, problems=problems)
+        return checked_goal(metric, mode, default=default, names=names, problems=problems)
 
     def trial_errors(self) -> dict[str, str]:
         """Return the last failure of each failed trial as Tune recorded it, by trial id.
@@ -733,26 +714,6 @@ def outline(path: str, filesystem: pyarrow.fs.FileSystem, **goal: str | None) ->
         return {"state": "unreadable", "reason": str(error)}
     names = ("state", "began", "last", "metric", "mode", "trials", "validations", "best")
     return {name: summary[name] for name in names}
-
-
-def newest_differs(
-    sweep: Sweep, best: BestCheckpoint, names: Mapping[str, str] | None = None
-) -> str | None:
-    """Return how the checkpoint of ``ResultGrid.get_best_result()`` differs; None if it does not.
-
-    Args:
-        sweep: The sweep.
-        best: Its best checkpoint.
-        names: The names of trials in messages; by default their IDs.
-    """
-    newest = sweep.best(best.metric, sweep.mode, scope="last")
-    if newest.path == best.path:
-        return None
-    name = (names or {}).get(newest.trial_id, newest.trial_id)
-    return (
-        f"get_best_result() returns trial {name} at iteration {newest.iteration}, with "
-        f"{best.metric} {digits(newest.score)}, because it compares each trial's newest score."
-    )
 
 
 def _reread(sweep: Sweep) -> Sweep:

@@ -16,14 +16,12 @@ from tunekit.core.ranking import (
 TWO = [added(), *validated(1, 1.0, 0.9), *validated(2, 2.0, 0.7)]
 
 
-@pytest.mark.parametrize(
-    ("mode", "scope", "at"), [("max", "best", 1), ("min", "best", 2), ("max", "last", 2)]
-)
-def test_the_scope_says_which_checkpoint_stands_for_a_trial(mode, scope, at):
+@pytest.mark.parametrize(("mode", "at"), [("max", 1), ("min", 2)])
+def test_its_best_checkpoint_stands_for_a_trial(mode, at):
     timeline = told(*TWO)
-    scored = timeline.score("a", "accuracy", mode if scope == "best" else None)
+    scored = timeline.score("a", "accuracy", mode)
     assert scored is not None and scored.iteration == at
-    assert best_scored(timeline, ["a"], "accuracy", mode, scope) == ("a", scored)
+    assert best_scored(timeline, ["a"], "accuracy", mode) == ("a", scored)
 
 
 @pytest.mark.parametrize(
@@ -39,10 +37,10 @@ def test_without_a_metric_and_a_mode_no_trial_is_ranked(metric, mode, rank, last
 def test_all_that_is_wrong_with_a_goal_is_said():
     problems = Problems("best")
     known = {"default": (None, None), "names": ["accuracy"], "problems": problems}
-    checked_goal(None, None, "all", **known)
-    checked_goal("acuracy", None, "best", **known)
+    checked_goal(None, None, **known)
+    checked_goal("acuracy", None, **known)
     told = str(problems.error())
-    for part in ("scope='all'", "metric is missing", "mode is missing", "mean 'accuracy'?"):
+    for part in ("metric is missing", "mode is missing", "mean 'accuracy'?"):
         assert part in told
 
 

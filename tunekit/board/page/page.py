@@ -30,7 +30,7 @@ from tunekit.core.words import duration, number
 from tunekit.extras import extra
 from tunekit.journal.storage import replace_file
 from tunekit.reading.findings import causes_of, failures_of, later_scores
-from tunekit.reading.sweep import Sweep, newest_differs
+from tunekit.reading.sweep import Sweep
 from tunekit.version import VERSION
 
 with extra("report"):
@@ -160,7 +160,6 @@ def contents(found: Findings, drawn: Mapping[str, Any] | None = None) -> dict[st
         "sessions": sweep.sessions,
         "settings": sweep.newest_session,
         "best": best,
-        "otherwise": best and newest_differs(sweep, best, found.names),
         "loads": _loads(sweep),
         "finds": f".best({sweep.metric!r}, {sweep.mode!r})",
         "resumes": None if sweep.source is None else _resumes(sweep, shlex.quote(sweep.source)),
