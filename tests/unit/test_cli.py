@@ -476,10 +476,6 @@ def test_the_version(capsys):
     assert capsys.readouterr().out == f"tunekit, version {tunekit.__version__}\n"
 
 
-def test_the_summary_has_how_late_scores_were_and_what_was_trained_past_a_stop(tmp_path):
+def test_the_summary_counts_the_trained_iterations(tmp_path):
     ran = run(tmp_path, on_pending="continue", validation_s=lambda attempt: 2.5)
-    summary = tunekit.load(ran.home).summary()
-    assert summary["iterations"] == sum(ran.lengths().values())
-    decided = tunekit.load(ran.home).decisions.query("decision == 'STOP'")
-    assert summary["iterations_after_stop"] == decided.late_iterations.sum() > 0
-    assert summary["lag_s"] == pytest.approx({"median": 2.5, "p90": 2.5}, abs=1e-3)
+    assert tunekit.load(ran.home).summary()["iterations"] == sum(ran.lengths().values())

@@ -282,12 +282,6 @@ class Timeline:
         """Return the number of runs of an iteration; 1 if it has not been reported."""
         return self._history.run_of(trial_id, iteration, generation)
 
-    @property
-    def iterations_after_stop(self) -> int:
-        """Return the number of iterations that trials trained after the one that stopped them."""
-        stops = (row for row in self.decisions if row["decision"] == "STOP" and row["iteration"])
-        return sum(row["late_iterations"] for row in stops)
-
     def rows(self, trial_id: str) -> Iterator[dict[str, Any]]:
         """Yield a trial's reports with their scores: one for each iteration of each generation."""
         known = self._reports.get(trial_id, {})

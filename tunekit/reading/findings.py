@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -94,8 +92,6 @@ def summary_of(timeline: Timeline, driver: Driver | None) -> dict[str, Any]:
         "trials_waited_s": sum(trial.waited_s for trial in trials),
         "validations_ran_s": sum(row["ran_s"] or 0.0 for row in every),
         "iterations": timeline.iterations,
-        "iterations_after_stop": timeline.iterations_after_stop,
-        "lag_s": _lag_in_short(every),
         "exploits": len(timeline.ancestry),
         "later": {name: _later(name, rows) for name, rows in _by_name(timeline.later).items()},
     }
@@ -116,20 +112,6 @@ def _by_name(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, A
 
 def _counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return dict(Counter(row["status"] for row in rows))
-
-
-def _lag_in_short(validations: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
-    """Return how late scores arrived, in seconds; None without any.
-
-    Example:
-        >>> _lag_in_short([{"lag_s": 1.0}, {"lag_s": None}, {"lag_s": 3.0}])
-        {'median': 2.0, 'p90': 3.0}
-    """
-    lags = sorted(row["lag_s"] for row in validations if row["lag_s"] is not None)
-    if not lags:
-        return None
-    at = max(0, math.ceil(0.9 * len(lags)) - 1)
-    return {"median": statistics.median(lags), "p90": lags[at]}
 
 
 def best_in_short(best: BestCheckpoint) -> dict[str, Any]:

@@ -516,10 +516,7 @@ class Sweep:
           epoch;
         - ``trials``, ``validations``: their number by status;
         - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: total seconds;
-        - ``iterations``: how many were trained, counting every run; ``iterations_after_stop``: how
-          many of them came after the iteration whose score stopped their trial;
-        - ``lag_s``: seconds from report to score, as ``median`` and ``p90`` (the 90th percentile);
-          None without any score;
+        - ``iterations``: how many were trained, counting every run;
         - ``exploits``, ``sessions``: their numbers;
         - ``later``: later validations (:meth:`validate`): for each name the ``function``, the names
           of the ``metrics``, and the number of ``validations`` by status;

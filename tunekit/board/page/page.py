@@ -45,7 +45,6 @@ SECTIONS = (
     "ranking",
     "curves",
     "timeline",
-    "late",
     "later",
     "failures",
     "run",
@@ -60,9 +59,9 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
 
     It has the ranking, which can be sorted, filtered and exported; each trial's configuration,
     validated checkpoints and error; learning curves with the validated points; a timeline of
-    training and validation; the cost of waiting for scores; later validations; failures; the
-    sweep's settings; and how to continue the sweep and use its best checkpoint. Empty parts are
-    left out. Long lists show only the best trials, with a note.
+    training and validation; later validations; failures; the sweep's settings; and how to continue
+    the sweep and use its best checkpoint. Empty parts are left out. Long lists show only the best
+    trials, with a note.
 
     Args:
         sweep: The sweep, as returned by :func:`tunekit.load`.
