@@ -19,6 +19,7 @@ from tests.invariants import check_journal
 from tunekit.cli.commands import tunekit as command
 from tunekit.core.events import Asked, Reported
 from tunekit.journal.journal import events_in
+from tunekit.journal.lock import TAKE_OVER
 
 pytestmark = pytest.mark.ray
 
@@ -43,7 +44,7 @@ def test_a_stop_outlives_a_kill(tmp_path):
         return subprocess.Popen(
             [sys.executable, "-m", *program],
             cwd=root,
-            env={**os.environ, "PYTHONPATH": str(root), "RAY_ADDRESS": "local"},
+            env={**os.environ, "PYTHONPATH": str(root), "RAY_ADDRESS": "local", TAKE_OVER: "1"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -66,7 +67,7 @@ def test_a_stop_outlives_a_kill(tmp_path):
         driver.wait()
     stopped_at = reports(second)
     trainable = "tests.integration.runs:counting"
-    driver = start("tunekit", "resume", where, "--trainable", trainable, "--take-over")
+    driver = start("tunekit", "resume", where, "--trainable", trainable)
     try:
         driver.wait(120)
     finally:

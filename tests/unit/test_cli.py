@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from tests.sweeps import Ran, quality, sweep
 from tunekit.cli import commands
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import trainable_at
-from tunekit.journal.lock import LOCK, TAKE_OVER, DriverLock
+from tunekit.journal.lock import LOCK, DriverLock
 
 
 def tunekit_(*arguments: Any) -> Result:
@@ -341,22 +340,15 @@ def test_resume_of_a_sweep_that_does_not_end_or_all_of_whose_trials_fail_ends_wi
     assert result.exit_code == 0 and "1 error" in result.stdout
 
 
-def test_resume_leaves_a_sweep_alone_whose_driver_is_alive(tmp_path, restored, monkeypatch):
+def test_resume_leaves_a_sweep_alone_whose_driver_is_alive(tmp_path, restored):
     path = running(tmp_path, 60)
-    monkeypatch.delenv(TAKE_OVER, raising=False)
-    refusals = []
 
     def restore() -> None:
-        if os.environ.get(TAKE_OVER) != "1":
-            refusals.append(path)
-            raise tunekit.errors.AlreadyRunningError("has a driver")
+        raise tunekit.errors.AlreadyRunningError("has a driver")
 
     restored.then = restore
     result = tunekit_("resume", path, "--trainable", "tests.sweeps:Counting")
-    assert result.exit_code == 1 and "has a driver" in result.stderr and len(refusals) == 1
-    monkeypatch.setenv(TAKE_OVER, "0")  # it is put back afterwards
-    tunekit_("resume", path, "--trainable", "tests.sweeps:Counting", "--take-over")
-    assert len(refusals) == 1
+    assert result.exit_code == 1 and "has a driver" in result.stderr
 
 
 def test_errors_of_tunekit_are_told_and_others_are_traced(tmp_path, restored):

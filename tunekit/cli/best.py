@@ -1,4 +1,4 @@
-"""``tunekit best``: the best validated checkpoint, as data and as text."""
+"""``tunekit best``: the best validated checkpoint, as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tunekit.cli.layout import grid, width_of_output
+from tunekit.cli.layout import grid, terminal_width
 from tunekit.core.metrics import flatten
 from tunekit.core.words import (
     number,
@@ -15,25 +15,12 @@ from tunekit.core.words import (
     printable,
     setting,
 )
-from tunekit.reading.findings import (
-    BestCheckpoint,
-    best_in_short,
-)
+from tunekit.reading.findings import BestCheckpoint
 from tunekit.reading.sweep import Sweep
 
 
-def best_as_data(found: BestCheckpoint, sweep: Sweep) -> dict[str, Any]:
-    """Return the best checkpoint as JSON values."""
-    return {
-        "metric": found.metric,
-        "mode": str(sweep.mode),
-        **best_in_short(found),
-        "metrics": found.metrics,
-    }
-
-
 def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
-    """Return the same as text, with the line of Python that loads the checkpoint."""
+    """Return the best checkpoint as text, with the line of Python that loads the checkpoint."""
     at = place_in_words(found.generation, found.iteration)
     others = {n: v for n, v in flatten(found.metrics).items() if n != found.metric}
     lines = [
@@ -92,7 +79,7 @@ def front_as_text(summary: Mapping[str, Any], path: str) -> str:
         for one in front
     ]
     heads = [*goals, "trial", "checkpoint"]
-    lines += ["", *grid([heads, *rows], width_of_output(), left=range(len(heads)))]
+    lines += ["", *grid([heads, *rows], terminal_width(), left=range(len(heads)))]
     lines += ["", click.style("in Python", bold=True)]
     lines.append(f"  tunekit.load({path!r}).pareto()[0].checkpoint")
     return "\n".join(lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 import webbrowser
@@ -17,9 +16,9 @@ import click
 import ray
 
 from tunekit._ray.storage import absolute
-from tunekit.cli.best import best_as_data, best_as_text, front_as_text
+from tunekit.cli.best import best_as_text, front_as_text
 from tunekit.cli.evaluations import scores_as_text
-from tunekit.cli.layout import terminal_width, width_of_output
+from tunekit.cli.layout import terminal_width
 from tunekit.cli.list import RESULTS, listing, listing_as_text, newest_or_given
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import lasting, trainable_at
@@ -28,10 +27,9 @@ from tunekit.core.values import number as as_number
 from tunekit.core.words import number, printable
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.following.follow import follow
-from tunekit.journal.lock import TAKE_OVER
 from tunekit.journal.stop_requests import ask_to_stop
 from tunekit.log import shown
-from tunekit.reading.findings import later_scores
+from tunekit.reading.findings import best_in_short, later_scores
 from tunekit.reading.sweep import Sweep, load
 from tunekit.tuner import Tuner
 from tunekit.version import VERSION
@@ -135,7 +133,7 @@ def list_sweeps(folder: str, top: int, as_json: bool) -> None:
     if as_json:
         _print_json(known)
     else:
-        click.echo(listing_as_text(known, width_of_output()))
+        click.echo(listing_as_text(known))
 
 
 @tunekit.command(short_help="Show the status of a sweep: running, ended or crashed.")
@@ -201,7 +199,8 @@ def best(path: str, as_json: bool, **goal: str | None) -> None:
     except MetricNotFoundError as error:
         raise _Failed(str(error), 3) from error
     if as_json:
-        _print_json(best_as_data(found, sweep))
+        known = {"metric": found.metric, "mode": sweep.mode, **best_in_short(found)}
+        _print_json({**known, "metrics": found.metrics})
     else:
         click.echo(best_as_text(found, path, sweep))
 
@@ -440,14 +439,12 @@ def stop(path: str, trial: str) -> None:
 )
 @click.option("--errored", is_flag=True, help="Resume failed trials from their checkpoints.")
 @click.option("--restart-errored", is_flag=True, help="Restart failed trials from scratch.")
-@click.option("--take-over", is_flag=True, help="Take over from a running driver; it then stops.")
 @_json
 def resume(
     path: str,
     where: str | None,
     errored: bool,
     restart_errored: bool,
-    take_over: bool,
     as_json: bool,
 ) -> None:
     """Continue a sweep whose driver was killed or interrupted, until it has ended.
@@ -467,8 +464,6 @@ def resume(
     sweep = load(path)
     where = where or _written_down(sweep)
     trainable = trainable_at(where)
-    if take_over:
-        os.environ[TAKE_OVER] = "1"
     with _on_ray(as_json):
         tuner = Tuner.restore(
             path, trainable, resume_errored=errored, restart_errored=restart_errored

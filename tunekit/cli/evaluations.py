@@ -10,8 +10,6 @@ from tunekit.cli.layout import WIDTH, cut, grid
 from tunekit.core.values import number as as_number
 from tunekit.core.words import number, place_in_words, printable
 
-_MOST_ROWS = 20
-
 
 def scores_as_text(known: Mapping[str, Any], path: str) -> str:
     """Return scores as a table, with the command to rank by them.
@@ -39,13 +37,11 @@ def scores_as_text(known: Mapping[str, Any], path: str) -> str:
     head += "s" * (count != 1)
     head += f", and not {known['unscored']}" if known["unscored"] else ""
     cells = [("trial", "iteration", known["metric"] or "score", *names)]
-    for row in rows[:_MOST_ROWS]:
+    for row in rows:
         at = f"{row['generation']}:" * bool(row["generation"]) + str(row["iteration"])
         new = (number(as_number(row["metrics"].get(name)), "-") for name in names)
         cells.append((row["trial_id"], at, number(row["score"], "-"), *new))
     lines = [head, "", *grid(cells, WIDTH, optional=len(names))]
-    if len(rows) > _MOST_ROWS:
-        lines.append(f"and {len(rows) - _MOST_ROWS} more: --json has all")
     for row in rows:
         if row["status"] != "validated":
             why = f"{row['status'].replace('_', ' ')}: {row['reason'] or 'it has not ended'}"

@@ -36,11 +36,6 @@ def terminal_width() -> int | None:
     return max(_NARROWEST, shutil.get_terminal_size().columns)
 
 
-def width_of_output() -> int:
-    """Return the width of the terminal, or :data:`WIDTH` in a pipe or a file."""
-    return terminal_width() or WIDTH
-
-
 def cut(line: str, width: int) -> str:
     """Return a line, cut to a width.
 
@@ -52,13 +47,16 @@ def cut(line: str, width: int) -> str:
 
 
 def grid(
-    rows: Sequence[Sequence[str]], width: int, left: Collection[int] = (0,), optional: int = 0
+    rows: Sequence[Sequence[str]],
+    width: int | None,
+    left: Collection[int] = (0,),
+    optional: int = 0,
 ) -> list[str]:
     """Return rows of cells as lines; the widest columns are narrowed until the lines fit.
 
     Args:
         rows: The cells, with the heading first.
-        width: The maximum width of a line.
+        width: The maximum width of a line; None, for a pipe or a file: :data:`WIDTH`.
         left: The columns to align left.
         optional: How many of the last columns are shown only if they fit; a last line names those
             that are left out.
@@ -71,6 +69,7 @@ def grid(
         >>> grid([["trial", "lr", "dropout"], ["a", "0.1", "0.5"]], 14, optional=2)
         ['trial   lr', 'a      0.1', 'Not shown: dr…']
     """
+    width = width or WIDTH
     columns = list(zip(*(printable(list(row)) for row in rows), strict=True))
     widths: list[int] = []
     shown, left_out = [], []

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tunekit._ray.storage import absolute, storage_at
-from tunekit.cli.layout import grid
+from tunekit.cli.layout import grid, terminal_width
 from tunekit.core.words import duration, number, printable
 from tunekit.errors import ConfigError
 from tunekit.journal.experiments import sweeps_below
@@ -77,13 +77,8 @@ def listing(folder: str, top: int) -> dict[str, Any]:
     return {"folder": folder, "found": len(found), "sweeps": rows}
 
 
-def listing_as_text(known: Mapping[str, Any], width: int) -> str:
-    """Return a listing as text.
-
-    Args:
-        known: As returned by :func:`listing`.
-        width: The maximum width of a line.
-    """
+def listing_as_text(known: Mapping[str, Any]) -> str:
+    """Return a listing, as returned by :func:`listing`, as text."""
     known = printable(known)
     if not known["sweeps"]:
         return f"There is no sweep with validation in or below {known['folder']}."
@@ -101,7 +96,7 @@ def listing_as_text(known: Mapping[str, Any], width: int) -> str:
         if one.get("best") is not None:
             best = f"{one['metric']} {number(one['best']['score'])}"
         rows.append((one["name"], one["state"], began, took, trials, best))
-    lines = grid(rows, width, left=(0, 1, 2, 5))
+    lines = grid(rows, terminal_width(), left=(0, 1, 2, 5))
     lines[0] = click.style(lines[0], bold=True)
     more = known["found"] - len(known["sweeps"])
     if more:

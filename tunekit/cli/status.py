@@ -222,9 +222,8 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
     shown = every[:top]
     generations = any(row["generation"] for row in every)
     varied = _varied(every)
-    rows = [["rank", "trial", "status", "iteration"]]
+    rows = [["rank", "trial", "status", "iteration", "best", "at"]]
     violates = any(row["violation"] for row in every)
-    rows[0] += ["best", "at"]
     rows[0] += ["violation"] * violates + varied
     for row in shown:
         rank, config = row["rank"], flatten(row["config"])

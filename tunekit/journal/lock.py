@@ -147,8 +147,8 @@ class DriverLock:
         raise AlreadyRunningError(
             f"The sweep in {self._home!r} has a driver, {driver}, and only one can run it. End it, "
             f"or wait: a killed one counts as dead after {SILENT_S:.0f} s. To take over, set "
-            f"{TAKE_OVER}=1 or run `tunekit resume --take-over`: a running driver then stops. For "
-            "another sweep, choose another RunConfig(name=...)."
+            f"{TAKE_OVER}=1: a running driver then stops. For another sweep, choose "
+            "another RunConfig(name=...)."
         )
 
     def keep(self, on_lost: Callable[[AlreadyRunningError], None]) -> None:
