@@ -126,6 +126,11 @@ def test_a_sweep_that_was_killed_waits_for_its_validations(tmp_path):
     line = next(line for line in text.splitlines() if line.startswith("waits for"))
     assert f"1 running, {kinds.count('waiting')} waiting" in line
     assert f"the longest running: trial {running['trial_id']} at iteration" in line
+    table = {row.split()[1]: row for row in text.splitlines() if re.match(r" +\d+  ", row)}
+    for trial_id, row in table.items():
+        own = [one for one in status["waits_for"] if one["trial_id"] == trial_id]
+        oldest = f" {own[0]['iteration']} {own[0]['status']} " if own else "waiting"
+        assert (oldest in f"{row} ") == bool(own)
 
 
 def test_failures_have_their_reasons(tmp_path):

@@ -221,15 +221,20 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
     every = status["ranking"]
     shown = every[:top]
     generations = any(row["generation"] for row in every)
+    # Of several pending validations, a trial waits for the oldest.
+    awaited = {row["trial_id"]: row for row in reversed(status["waits_for"])}
     varied = _varied(every)
     rows = [["rank", "trial", "status", "iteration", "best", "at"]]
     violates = any(row["violation"] for row in every)
-    rows[0] += ["violation"] * violates + varied
+    rows[0] += ["waits for"] * bool(awaited) + ["violation"] * violates + varied
     for row in shown:
         rank, config = row["rank"], flatten(row["config"])
         cells = ["" if rank is None else str(rank), row["trial_id"]]
         cells += [_shown_status(status, row), _place_short(row, "", generations)]
         cells += [number(row["best"]), _place_short(row, "best_", generations)]
+        if awaited:
+            of = awaited.get(row["trial_id"])
+            cells.append(f"{_place_short(of, '', generations)} {of['status']}" if of else "")
         if violates:
             cells.append(f"{row['violation']:.0%}" if row["violation"] else "")
         rows.append(cells + [setting(config[n]) if n in config else "" for n in varied])
