@@ -85,9 +85,11 @@ def test_asha_over_trainers_ranks_by_validated_accuracy(ray_cluster, tmp_path):
 
 
 def test_clones_take_up_what_was_scored_on_all_ranks(ray_cluster, tmp_path):
+    # All four run at once. Where trials have to take turns, PBT always chooses a clone before an
+    # older trial at the same iteration, so with such noise it can overwrite the same two forever.
     versions = Versions(noise=5.0)
     results, validation = fit(
-        trainer(tmp_path, length=500, sleep_s=0.05),
+        trainer(tmp_path, length=500, cpus=0.5, sleep_s=0.05),
         tmp_path,
         param_space={"train_loop_config": {"lr": tune.uniform(0, 1)}},
         tune_config=tune.TuneConfig(
