@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections import defaultdict
 
+import pyarrow.fs
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -99,3 +101,13 @@ def ray_cluster():
 def _no_machine_is_lost(monkeypatch):
     """Skip waiting for the disk, which would take half of the tests' time."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture(autouse=True)
+def _copies_do_not_wait_for_each_other(monkeypatch):
+    """Copy checkpoints in the test's own thread: Arrow's threads can wait for each other forever.
+
+    See https://github.com/apache/arrow/issues/32372, for which Ray does the same on S3.
+    """
+    in_its_own = functools.partial(pyarrow.fs.copy_files, use_threads=False)
+    monkeypatch.setattr(pyarrow.fs, "copy_files", in_its_own)
