@@ -81,7 +81,7 @@ def _no_terminal(monkeypatch):
 
 @pytest.fixture(scope="session")
 def ray_cluster():
-    """One Ray of 6 logical CPUs for each process that runs tests."""
+    """One Ray of 6 CPUs and a GPU, in name only, for each process that runs tests."""
     import ray
 
     forked_workers.use()
@@ -89,6 +89,7 @@ def ray_cluster():
         ray.init(
             "local",
             num_cpus=6,
+            num_gpus=1,
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,

@@ -82,7 +82,6 @@ class Case:
         modes: The ``on_pending`` that it is right with.
         clones: Whether it overwrites trials.
         stops: Whether it ends trials.
-        slow: Whether a decision of it takes long.
         options: Other arguments of ``tests.sweeps.sweep``, made anew for each.
     """
 
@@ -90,7 +89,6 @@ class Case:
     modes: list[str] = field(default_factory=lambda: list(MODES))
     clones: bool = False
     stops: bool = False
-    slow: bool = False
     options: Callable[[], dict[str, Any]] = dict
 
 
@@ -113,18 +111,18 @@ def pbt(**settings: Any) -> PopulationBasedTraining:
     )
 
 
-def _any_point(func: Any, process: Any, with_current: Any, fixed: Any, given: int) -> np.ndarray:
-    """Return a point of PB2's space at random.
+def _any_point(x: Any, y: Any, current: Any, new: Any, bounds: Any, num_f: int) -> np.ndarray:
+    """Return a random point of PB2's space.
 
-    To look for the best one takes most of the time of these tests, and decides nothing but the
-    value that a clone goes on with.
+    PB2 fits a model and searches it, which takes most of the time of these tests and decides
+    nothing but the value that a clone continues with.
     """
-    return np.random.uniform(0, 1, process.X_train_.shape[1] - given)
+    return np.random.uniform(*np.transpose(list(bounds.values()))).astype(np.float32)
 
 
 #: What PB2 does itself.
-PB2_SEARCH = pb2_module.optimize_acq
-pb2_module.optimize_acq = _any_point
+PB2_SEARCH = pb2_module._select_config
+pb2_module._select_config = _any_point
 
 
 def pb2(folder: Path, **settings: Any) -> PB2:
@@ -198,15 +196,11 @@ CASES: dict[str, Case] = {
         options=space,
     ),
     "pbt-replay": Case(replay, clones=True, options=lambda: {"trials": 1}),
-    # "auto" is what PBT is tried with, of which it is one: its decisions take long.
-    "pb2": Case(
-        pb2, modes=[m for m in MODES if m != "auto"], clones=True, slow=True, options=space
-    ),
+    "pb2": Case(pb2, clones=True, options=space),
     "pb2-sync": Case(
         lambda folder: pb2(folder, synch=True),
         modes=["wait-reused", "wait", "wait-paused"],
         clones=True,
-        slow=True,
         options=space,
     ),
     "resources": Case(

@@ -334,6 +334,7 @@ def killed_and_read(folder: Path, seed: int) -> tuple[Ran, list[tunekit.Sweep]]:
     return ran, seen
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_sweep_that_was_killed_and_restored(tmp_path, seed):
     ran, seen = killed_and_read(tmp_path, seed)

@@ -37,7 +37,7 @@ def test_the_end_of_a_sweep_is_no_decision_of_its_scheduler(tmp_path):
         scheduler,
         on_pending="continue",
         trials=3,
-        validation_s=lambda attempt: 1000.0,
+        validation_s=lambda attempt: 50.0,
         # With a second one pending they would not train on.
         policy=SavesWhen(lambda trial, result: result["training_iteration"] == 1),
     )

@@ -38,8 +38,8 @@ def test_no_infeasible_score_beats_a_feasible_one(tmp_path, name, on_pending):
         name,
         tmp_path,
         on_pending=on_pending,
-        trials=10,
-        slots=4,
+        trials=7,
+        slots=3,
         settings=settings,
         validation_s=lags(3, 4.0),
     )

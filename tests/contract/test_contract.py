@@ -120,6 +120,7 @@ def test_late_and_out_of_order(tmp_path, name, on_pending):
         assert all(t.status == Trial.TERMINATED for t in ran.trials)
 
 
+@pytest.mark.sampled(2)
 @every_mode
 def test_a_scheduler_that_never_stops_hears_every_validated_result(tmp_path, on_pending):
     ran = sweep(
@@ -151,8 +152,8 @@ def test_failing_validations(tmp_path, name, on_pending):
         name,
         tmp_path,
         on_pending=on_pending,
-        trials=10,
-        slots=4,
+        trials=6,
+        slots=3,
         validate=validate,
         validation_s=seconds,
         settings={
@@ -254,6 +255,7 @@ def test_a_trial_that_restarts_repeats_no_delivery(tmp_path, name, on_pending):
     assert sorted(ran.heard.added) == [index_of(t) for t in ran.trials]
 
 
+@pytest.mark.one_mode
 @every_mode
 @pytest.mark.parametrize("name", ["hyperband", "bohb"])
 def test_trials_that_restart_stay_in_their_brackets(tmp_path, name, on_pending):
@@ -299,14 +301,7 @@ def test_checkpoints_here_and_there(tmp_path, name, on_pending):
     assert all(t.status == Trial.TERMINATED for t in ran.trials)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.at_night] * case.slow)
-        for name, case in CASES.items()
-        if "continue" in case.modes
-    ],
-)
+@pytest.mark.parametrize("name", [n for n, case in CASES.items() if "continue" in case.modes])
 def test_continue_stops_a_trial_the_moment_it_is_known(tmp_path, name):
     ran = run(
         name,
@@ -314,7 +309,7 @@ def test_continue_stops_a_trial_the_moment_it_is_known(tmp_path, name):
         trainable=Endless,
         trials=12,
         validation_s=lambda attempt: 2.5,
-        stop={"training_iteration": 40},
+        stop={"training_iteration": 15},
     )
     check_contract(ran)
     lengths, late = ran.lengths(), set()
@@ -328,6 +323,7 @@ def test_continue_stops_a_trial_the_moment_it_is_known(tmp_path, name):
         assert 2 in late
 
 
+@pytest.mark.sampled(2)
 @every_mode
 def test_a_trial_that_is_saving_is_left_alone(tmp_path, on_pending):
     """Tune would keep a STOP for the next save, and end the trial then or never (fact of 2.60)."""
@@ -351,6 +347,7 @@ def test_a_trial_that_is_saving_is_left_alone(tmp_path, on_pending):
         assert not ran.sweep.controller._cached_trial_decisions
 
 
+@pytest.mark.sampled(2)
 @every_mode
 def test_fair_and_within_the_limit(tmp_path, on_pending):
     most = 0
@@ -406,14 +403,12 @@ def test_a_checkpoint_that_is_needed_is_not_deleted_whatever_the_rule_says(tmp_p
 
 
 @settings(
-    max_examples=12 * SCHEDULES,
+    max_examples=8 * SCHEDULES,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
-    st.sampled_from(
-        [(n, mode) for n, case in CASES.items() for mode in case.modes if not case.slow]
-    ),
+    st.sampled_from([(n, mode) for n, case in CASES.items() for mode in case.modes]),
     st.integers(0, 2**16),
     st.sampled_from([0.0, 1.0, 12.0]),
     st.integers(1, 6),

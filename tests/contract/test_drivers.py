@@ -23,6 +23,7 @@ from tests.journals import read
 from tests.kills import Killed, killed_after
 from tests.restores import prepare_restore
 from tests.schedulers import CASES
+from tests.seeds import SCHEDULES
 from tests.stores import Store
 from tests.sweeps import sweep
 from tunekit.core.events import Reported, SnapshotTaken
@@ -197,7 +198,7 @@ def claim_at_once(folder, barrier, results):
 @pytest.mark.parametrize("stale", [False, True])
 def test_of_many_that_begin_at_the_same_moment_one_gets_it(tmp_path, stale):
     context = multiprocessing.get_context("fork")
-    for attempt in range(20):
+    for attempt in range(6 * SCHEDULES):
         folder = str(tmp_path / str(attempt))
         if stale:
             clock = FakeClock(epoch=0.0)

@@ -17,6 +17,7 @@ import tunekit
 from tests.contract.test_analysis import TABLES, asha, killed_and_read, pbt
 from tests.contract.test_later_validations import executors, robust  # noqa: F401
 from tests.doubles import FakeClock
+from tests.seeds import seeds
 from tests.sweeps import sweep
 from tunekit.core.events import Reported, TrialAdded
 from tunekit.journal.journal import Journal
@@ -53,7 +54,7 @@ def same(one: tunekit.Sweep, other: tunekit.Sweep) -> None:
 
 
 @pytest.mark.parametrize("make", [asha, pbt, killed], ids=["asha", "pbt", "killed"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(1))
 def test_it_is_what_load_reads_wherever_the_journal_is_cut(make, seed, tmp_path):
     source = make(tmp_path / "source").home
     follower = Follower(pyarrow.fs.LocalFileSystem(), str(tmp_path / "copy"), clock=FakeClock())

@@ -78,7 +78,7 @@ def run_inline(folder, base, trainable, seed, trials, slots):
     return heard, lengths, {index_of(t): t.config for t in local.trials}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("trainable", [Counting, Endless])
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])

@@ -31,6 +31,16 @@ STRIDE = 1 if SCHEDULES > 10 else 13
 BOTH = pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
 
 
+def in_turn(*names: str) -> Any:
+    """Run a test with these sweeps in both modes; at each push, in one and the other in turn."""
+    cases = [
+        pytest.param(name, mode, marks=[pytest.mark.at_night] * ((number + paused) % 2))
+        for number, name in enumerate(names)
+        for paused, mode in enumerate(["wait", "wait-paused"])
+    ]
+    return pytest.mark.parametrize(("name", "on_pending"), cases)
+
+
 def happened(folder: Path) -> JournalSummary:
     """What a sweep came to, by its journal."""
     lives = check_journal(events_in(folder / "sweep"))
@@ -82,7 +92,7 @@ def pbt(folder: Path, on_pending: str, seed: int = 0, **options: Any) -> Ran:
         trainable=Endless,
         trials=1,  # of each point of the grid
         seed=seed,
-        stop={"training_iteration": 7},
+        stop={"training_iteration": 5},
         param_space={"lr": 0.1, "line": tune.grid_search([0.4, 0.3, 0.2, 0.1])},
         listening=False,
         run=False,
@@ -104,22 +114,22 @@ def limited(folder: Path, on_pending: str, seed: int = 0, **options: Any) -> Ran
     return asha(folder, on_pending, seed, scheduler, settings=settings, **options)
 
 
-IN_ORDER = [asha, promotion, limited]
+IN_ORDER = {"asha": asha, "promotion": promotion, "limited": limited}
+SWEEPS = {**IN_ORDER, "pbt": pbt}
 
 
-@BOTH
-@pytest.mark.parametrize("make", [asha, promotion, limited, pbt])
-def test_killed_once_at_any_write(tmp_path, on_pending, make):
+@in_turn("asha", "promotion", "limited", "pbt")
+def test_killed_once_at_any_write(tmp_path, on_pending, name):
     def made(folder: Path, **options: Any) -> Ran:
-        return make(folder, on_pending, **options)
+        return SWEEPS[name](folder, on_pending, **options)
 
     undisturbed, _ = run_killed(tmp_path / "undisturbed", made, iter([]))
     expected = happened(tmp_path / "undisturbed")
-    assert expected.exploits or make in IN_ORDER
+    assert expected.exploits or name in IN_ORDER
     for at in itertools.count(step=STRIDE):
         folder = tmp_path / f"killed-{at}"
         ran, kills = run_killed(folder, made, iter([at]), torn=bool(at // STRIDE % 2))
-        assert same(happened(folder), expected, make), at
+        assert same(happened(folder), expected, name), at
         assert ran.scores() == undisturbed.scores()
         assert ran.lengths() == undisturbed.lengths()
         if not kills:
@@ -127,13 +137,12 @@ def test_killed_once_at_any_write(tmp_path, on_pending, make):
     assert at >= 100
 
 
-@BOTH
-@pytest.mark.parametrize("make", [asha, promotion, pbt])
-def test_killed_where_only_what_decides_is_validated(tmp_path, on_pending, make):
+@in_turn("promotion", "asha", "pbt")
+def test_killed_where_only_what_decides_is_validated(tmp_path, on_pending, name):
 
     def made(folder: Path, **options: Any) -> Ran:
         auto = {"settings": {"when": "auto"}, "validation_s": lambda attempt: 0.7}
-        return make(folder, on_pending, **auto, **options)
+        return SWEEPS[name](folder, on_pending, **auto, **options)
 
     undisturbed, _ = run_killed(tmp_path / "undisturbed", made, iter([]))
     expected = happened(tmp_path / "undisturbed")
@@ -141,7 +150,7 @@ def test_killed_where_only_what_decides_is_validated(tmp_path, on_pending, make)
         folder = tmp_path / f"killed-{at}"
         ran, kills = run_killed(folder, made, iter([at]), torn=bool(at // STRIDE % 2))
         lives = happened(folder)
-        if make in IN_ORDER:
+        if name in IN_ORDER:
             assert sorted(lives.decisions) == sorted(expected.decisions), at
         assert {place for place, _ in lives.decisions} == {p for p, _ in expected.decisions}, at
         assert ran.lengths() == undisturbed.lengths()
@@ -151,8 +160,8 @@ def test_killed_where_only_what_decides_is_validated(tmp_path, on_pending, make)
     assert at >= 90
 
 
-def same(one: JournalSummary, other: JournalSummary, make: Any) -> bool:
-    if make in IN_ORDER:
+def same(one: JournalSummary, other: JournalSummary, name: str) -> bool:
+    if name in IN_ORDER:
         return one == other
 
     # The order of trials that run at the same time may be another one.
@@ -166,14 +175,13 @@ def same(one: JournalSummary, other: JournalSummary, make: Any) -> bool:
     )
 
 
-@BOTH
-@pytest.mark.parametrize("make", [asha, promotion, pbt])
-def test_killed_again_and_again(tmp_path, on_pending, make):
+@in_turn("asha", "promotion", "pbt")
+def test_killed_again_and_again(tmp_path, on_pending, name):
     draw, killed = random.Random(1), 0
 
     def made(folder: Path, **options: Any) -> Ran:
         often = {"saved_every_s": draw.choice([0.0, 0.0, float("inf")])}
-        return make(folder, on_pending, **often, **options)
+        return SWEEPS[name](folder, on_pending, **often, **options)
 
     undisturbed, _ = run_killed(tmp_path / "undisturbed", made, iter([]))
     expected = happened(tmp_path / "undisturbed")
@@ -181,7 +189,7 @@ def test_killed_again_and_again(tmp_path, on_pending, make):
         folder = tmp_path / f"killed-{run}"
         lives = (draw.randrange(5, 80) for _ in itertools.count())
         ran, kills = run_killed(folder, made, lives, torn=bool(run % 2), elsewhere=run % 4 < 2)
-        assert same(happened(folder), expected, make), run
+        assert same(happened(folder), expected, name), run
         assert ran.scores() == undisturbed.scores()
         assert ran.lengths() == undisturbed.lengths()
         killed += kills
@@ -298,13 +306,13 @@ def test_the_searcher_knows_what_it_knew_and_suggests_what_it_would_have(tmp_pat
     expected = study_of(undisturbed)
     assert len(expected) == 5
     draw, killed = random.Random(0), 0
-    for run in range(12):
+    for run in range(5 * SCHEDULES):
         lives = iter([draw.randrange(10, 200) for _ in range(2)])
         ran, kills = run_killed(tmp_path / str(run), optuna_sweep, lives)
         killed += kills
         assert study_of(ran) == expected
         assert [t.config for t in ran.trials] == [t.config for t in undisturbed.trials]
-    assert killed > 12
+    assert killed > 5 * SCHEDULES
 
 
 class Unpicklable(ASHAScheduler):
@@ -315,6 +323,7 @@ class Unpicklable(ASHAScheduler):
         self.lock = threading.Lock()
 
 
+@pytest.mark.sampled(2)
 @BOTH
 def test_a_scheduler_that_cannot_be_saved_is_shown_everything_again(tmp_path, on_pending):
     def made(folder: Path, **options: Any) -> Ran:
@@ -353,6 +362,7 @@ class StopsAnother(FIFOScheduler):
         self.ended.add(trial.trial_id)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("at", [30, 59, 70])  # at 59 its own scores are still to come
 @pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
 def test_a_scheduler_that_stops_a_trial_in_a_restore_hears_no_more_of_it(tmp_path, on_pending, at):

@@ -147,6 +147,7 @@ def test_without_any_score_all_is_training_s(tmp_path):
         assert store.ends[trial.trial_id] is False
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_after_a_restore_each_score_is_logged_once(tmp_path, seed):
     stores: list[Store] = []

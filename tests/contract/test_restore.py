@@ -21,6 +21,7 @@ from tests.journals import read
 from tests.kills import Killed, bury, killed_after, run_killed
 from tests.restores import prepare_restore
 from tests.schedulers import CASES
+from tests.seeds import SCHEDULES
 from tests.sweeps import Counting, Endless, Ran, sweep
 from tunekit.core.events import TrialAdded
 from tunekit.journal.journal import events_in
@@ -280,7 +281,7 @@ def test_the_best_checkpoint_is_kept_over_restores(tmp_path, at):
 
 @pytest.mark.parametrize("often", [0.0, float("inf")])
 def test_one_checkpoint_kept_is_enough_to_go_on_from(tmp_path, often):
-    for at in range(12, 120, 4 if often else 7):
+    for at in range(12, 120, 13 if SCHEDULES == 1 else 4):
         options = {
             "trials": 1,
             "validation_s": lambda attempt: 0.1,
@@ -296,7 +297,7 @@ def test_one_checkpoint_kept_is_enough_to_go_on_from(tmp_path, often):
 @pytest.mark.parametrize("name", ["hyperband", "asha", "pbt", "median"])
 @pytest.mark.parametrize("failures", [0, 1], ids=["for-good", "retried"])
 def test_trials_that_failed_go_on_with_any_scheduler(tmp_path, name, failures):
-    for at in range(60, 260, 25):
+    for at in range(60, 260, 60 if SCHEDULES == 1 else 25):
         folder = tmp_path / str(at)
         folder.mkdir()
 

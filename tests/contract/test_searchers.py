@@ -32,7 +32,7 @@ from tunekit._ray.controller import Controller
 from tunekit.core.validation import Attempt, is_score
 from tunekit.tuner import _validated_search_alg as as_in_a_tuner
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 MODES = ["continue", "wait", "wait-paused"]
 SPACE = {"lr": tune.uniform(0.0, 1.0), "momentum": tune.uniform(0.5, 1.0)}

@@ -225,7 +225,7 @@ def test_killed_at_any_write_a_trial_is_stopped_once(tmp_path, on_pending):
     undisturbed, _ = run_it(tmp_path / "undisturbed", iter([]), False)
     expected = check_journal(events_in(undisturbed.home))
     assert asked(undisturbed.home) == [undisturbed.trials[1].trial_id]
-    for at in itertools.count(step=5 if SCHEDULES == 1 else 1):
+    for at in itertools.count(step=9 if SCHEDULES == 1 else 1):
         ran, kills = run_it(tmp_path / str(at), iter([at]), bool(at % 2))
         lives = check_journal(events_in(ran.home))
         lives.running = expected.running = 0

@@ -103,8 +103,6 @@ def _compatible(settings: Settings) -> Settings:
         settings.reuse = False
     if settings.kind == "replay":
         settings.trials = 1
-    if settings.kind == "pb2":  # slow
-        settings.length = 6
     return settings
 
 
@@ -474,7 +472,7 @@ def test_any_population(tmp_path, seed):
     Population(seed, tmp_path, settings).run()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", [400, 402])
 @pytest.mark.parametrize(
     "settings",

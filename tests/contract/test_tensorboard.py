@@ -163,7 +163,9 @@ def test_what_a_trial_does_again_replaces_what_it_did(tmp_path):
         assert len(list(Path(trial.local_path).glob("*tfevents*"))) == 1
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.at_night) for n in (1, 2)), 3]
+)
 def test_after_kills_each_point_is_there_once(tmp_path, seed):
     draw = random.Random(seed)
 

@@ -54,6 +54,7 @@ def chosen(monkeypatch):
     return seen
 
 
+@pytest.mark.one_mode
 @pytest.mark.parametrize("on_pending", MODES)
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_the_first_that_waits_is_offered(tmp_path, chosen, name, on_pending):

@@ -142,6 +142,7 @@ def test_validation_is_told_what_the_checkpoint_was_trained_with(tmp_path, on_pe
     assert [told for told, _ in asked] == [lies for _, lies in asked]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("on_pending", "seed"), [("continue", 3), ("wait", 2), ("wait-paused", 2)])
 def test_so_it_is_after_kills(tmp_path, on_pending, seed):
     asked: list[tuple[Any, Any]] = []

@@ -19,6 +19,7 @@ import tunekit
 from tests.hostile import EXCEPTIONS, KEYS, ODD, VALUES, made
 from tests.journals import read
 from tests.kills import run_killed
+from tests.seeds import SCHEDULES
 from tests.sweeps import Counting, Ran, sweep
 from tunekit.board.page import render
 from tunekit.board.page.figures import Findings
@@ -155,7 +156,7 @@ ROW = st.dictionaries(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12 * SCHEDULES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     row=ROW,
     validated=ROW,

@@ -2,7 +2,6 @@
 
 python -m tests.integration.clusters nodes FOLDER
 python -m tests.integration.clusters driver FOLDER
-python -m tests.integration.clusters workstation FOLDER
 """
 
 from __future__ import annotations
@@ -229,34 +228,6 @@ def endless(folder: Path) -> None:
         folder,
         tune_config=tune.TuneConfig(num_samples=2),
     )
-
-
-def workstation(folder: Path) -> None:
-    """One GPU that every trial and every validation needs, in tasks and then on an evaluator."""
-    ray.init(
-        address="local",  # whatever another run may have left behind
-        num_cpus=4,
-        num_gpus=1,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
-    told = {}
-    for name, trials, evaluators in (("tasks", 1, None), ("evaluator", 2, 1)):
-        results = runs.fit(
-            tune.with_resources(runs.counting, {"gpu": 1}),
-            folder,
-            name=name,
-            param_space={"length": 2},
-            tune_config=tune.TuneConfig(num_samples=trials, metric="accuracy", mode="max"),
-            validation_config=tunekit.ValidationConfig(
-                fn=runs.validate, ray_remote_kwargs={"num_gpus": 1}, evaluators=evaluators
-            ),
-            checkpoint_policy=tunekit.EveryIterations(2),
-        )
-        told[name] = results.num_errors, [result.metrics["accuracy"] for result in results]
-    print(json.dumps(told))
-    ray.shutdown()
 
 
 if __name__ == "__main__":

@@ -39,11 +39,6 @@ def test_validation_survives_the_loss_of_its_node(tmp_path):
     assert len(told["nodes"]) == 2, "the first node's place was taken by another"
 
 
-def test_one_gpu_is_enough_for_trials_and_validations_that_all_need_it(tmp_path):
-    told = run("workstation", tmp_path)
-    assert told == {"tasks": [0, [0.2]], "evaluator": [0, [0.2, 0.2]]}
-
-
 def test_a_cluster_gets_everything_back_from_a_driver_that_is_killed(tmp_path):
     told = run("driver", tmp_path)
     assert told["busy"] >= 4

@@ -140,7 +140,15 @@ def test_training_does_not_notice(tmp_path, trainable, monkeypatch):
     assert (reports["where"] == reports["pid"]).all()
 
 
-@pytest.mark.parametrize("how", ["crashes", "hangs"])
+@pytest.mark.parametrize(
+    ("trainable", "how"),
+    [
+        (function, "crashes"),
+        (Class, "hangs"),
+        pytest.param(function, "hangs", marks=pytest.mark.at_night),
+        pytest.param(Class, "crashes", marks=pytest.mark.at_night),
+    ],
+)
 def test_a_trial_whose_process_a_validation_ends_goes_on(tmp_path, trainable, how, caplog):
     with caplog.at_level(logging.WARNING, logger="tunekit"):
         results, sweep = swept(tmp_path, trainable, how=how, marks=str(tmp_path / "ended"))

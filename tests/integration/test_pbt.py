@@ -117,7 +117,7 @@ def check(results, validation, versions):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(("on_pending", "exploits"), [("continue", 5), ("wait", 20)])
+@pytest.mark.parametrize(("on_pending", "exploits"), [("continue", 5), ("wait", 8)])
 def test_clones_are_exact_in_reused_actors(ray_cluster, tmp_path, on_pending, exploits):
     """Half of the population runs at a time, one checkpoint is kept.
 

@@ -202,6 +202,24 @@ def test_validations_run_beside_training_and_leave_nothing_behind(tmp_path, ray_
     assert first_score < last_checkpoint, "training did not wait"
 
 
+@pytest.mark.parametrize(("trials", "evaluators"), [(1, None), (2, 1)])
+def test_one_gpu_is_enough_for_trials_and_validations_that_all_need_it(
+    tmp_path, trials, evaluators
+):
+    results = fit(
+        tune.with_resources(counting, {"gpu": 1}),
+        tmp_path,
+        param_space={"length": 2},
+        tune_config=tune.TuneConfig(num_samples=trials, **BY_ACCURACY),
+        validation_config=tunekit.ValidationConfig(
+            fn=validate, ray_remote_kwargs={"num_gpus": 1}, evaluators=evaluators
+        ),
+        checkpoint_policy=tunekit.EveryIterations(2),
+    )
+    assert not results.errors
+    assert [result.metrics["accuracy"] for result in results] == [0.2] * trials
+
+
 class Resettable(tune.Trainable):
     """Takes a tenth of a second for an iteration; the larger ``talent``, the better."""
 

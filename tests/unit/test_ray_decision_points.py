@@ -202,7 +202,7 @@ def rungs_of(base):
     return [[(milestone, dict(scores)) for milestone, scores in b._rungs] for b in base._brackets]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 5),
     st.sampled_from([1.3, 1.5, 2, 3, 4]),
@@ -234,7 +234,7 @@ def test_asha_decides_the_same_by_due_reports(grace, rf, brackets, max_t, stop_l
 # Promotion ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.integers(1, 5),
     st.sampled_from([1.3, 1.5, 2, 3, 4]),
@@ -281,7 +281,7 @@ def pbt_books(world: World):
     ]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.booleans(),
     st.sampled_from([1, 3, 4, 7.5]),
@@ -346,7 +346,7 @@ def hyperband(kind, max_t, eta, stop_last=True, time_attr="training_iteration"):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from([(9, 3), (16, 2), (27, 3), (16, 4)]),
     st.integers(3, 12),
