@@ -102,7 +102,7 @@ def sweep(scheduler, folder, seed, *, validated, trials):
             tunekit.ValidationConfig(fn=lambda checkpoint: {}), executor=executor, clock=clock
         )
         scheduler = tunekit.ValidatedScheduler(scheduler)
-        callbacks = [tunekit.EveryIterations(1), versions, validation]
+        callbacks = [tunekit.EveryIterations(1), validation, versions]
     local = LocalSweep(
         Versioned,
         folder,

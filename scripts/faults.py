@@ -8,7 +8,7 @@ driver's exit code, and the seconds from the fault to its end; the number of sco
 numbers of retried trials and validations; and what was left: child processes, actors and placement
 groups after the end of the sweep while its driver still ran, and processes after the driver's end.
 A sweep whose driver ends is restored. The exit status is 0 if each sweep ends with all scores, each
-delivered once, and leaves nothing behind.
+processed once, and leaves nothing behind.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class FakeExecutor(Executor):
             del self._live[attempt.id]
         return events
 
-    def cancel(self, attempt: Attempt) -> None:
+    def cancel(self, attempt: Attempt, *, too_long: bool = True) -> None:
         """See :class:`~tunekit.validating.executor.Executor`."""
         if self._live.pop(attempt.id, None) is not None:
             self.cancelled.append(attempt)

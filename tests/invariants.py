@@ -9,10 +9,9 @@ from typing import Any
 
 from tunekit.core.events import (
     AttemptStarted,
-    EndDelivered,
     Event,
     Exploited,
-    ScoreDelivered,
+    Processed,
     ValidationEnded,
     ValidationKey,
     ValidationRequested,
@@ -55,8 +54,7 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
     """Check a journal line by line, and return its summary.
 
     - Each validation that was requested has ended, once, and did not run again afterwards.
-    - A score is delivered once, after its validation, and in the order of a trial's iterations.
-    - A trial's end is delivered once, after its last score.
+    - A report is processed once, after its validation, and in the order of a trial's iterations.
 
     Args:
         events: The journal of a sweep that has ended.
@@ -79,7 +77,6 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
     ended: dict[str, ValidationEnded] = {}
     started: Counter[tuple[str, int]] = Counter()
     newest: dict[str, tuple[int, int]] = {}
-    finished: set[str] = set()
     last = 0
 
     def rule(holds: bool, broken: str, event: Event) -> None:
@@ -102,17 +99,15 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
                 ended[event.id] = event
                 if event.status == "validated":
                     summary.scores[place_of(event.id)] = event.metrics
-            case ScoreDelivered():
+            case Processed():
                 known, trial = ended.get(event.id), event.trial_id
-                rule(known is not None and known.status == "validated", "no score", event)
-                in_turn = event.place > newest.get(trial, (-1, -1))
-                rule(in_turn, "delivered twice or out of order", event)
-                rule(trial not in finished, "delivered after the trial's end", event)
-                newest[trial] = event.place
-                summary.decisions.append((place_of(event.id), event.decision))
-            case EndDelivered():
-                rule(event.trial_id not in finished, "its end was delivered twice", event)
-                finished.add(event.trial_id)
+                rule(event.id not in requested or known is not None, "too early", event)
+                if event.judged:
+                    rule(known is not None and known.status == "validated", "no score", event)
+                    in_turn = event.place > newest.get(trial, (-1, -1))
+                    rule(in_turn, "judged twice or out of order", event)
+                    newest[trial] = event.place
+                    summary.decisions.append((place_of(event.id), event.decision))
             case Exploited():
                 summary.exploits.append(event)
     lost = sorted(requested - ended.keys())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 import pyarrow.fs
 
 from tunekit._ray.storage import storage_at
+from tunekit.core.events import Reported, ValidationEnded
 from tunekit.journal.journal import record_of, sealed
 from tunekit.journal.storage import Folder, folder_at
 
@@ -47,3 +49,19 @@ def read(
         {"event": type(event).__struct_config__.tag, **msgspec.structs.asdict(event)}
         for event in record_of(source, unpickle=unpickle).events
     ]
+
+
+def scores_of(source: str | Path) -> dict[str, dict[tuple[int, int], Mapping[str, Any]]]:
+    """Return the validated metrics of the newest runs, by trial and (generation, iteration)."""
+    found: dict[str, dict[tuple[int, int], Mapping[str, Any]]] = defaultdict(dict)
+    runs: Counter[tuple[str, int, int]] = Counter()
+    for event in record_of(folder_at(*storage_at(str(source), None))).events:
+        match event:
+            case Reported():
+                runs[(event.trial_id, *event.place)] += 1
+                found[event.trial_id].pop(event.place, None)
+            case ValidationEnded(status="validated"):
+                key = event.key
+                if key.run >= runs[(key.trial_id, *key.place)]:
+                    found[key.trial_id][key.place] = event.metrics
+    return defaultdict(dict, {trial: dict(sorted(own.items())) for trial, own in found.items()})

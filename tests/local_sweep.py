@@ -32,7 +32,7 @@ from ray.tune.experiment import Experiment, Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher, SearchGenerator
 
-from tunekit._ray.controller import start_in_order
+from tunekit._ray.processes import start_in_order
 from tunekit.clock import Clock
 
 
@@ -88,8 +88,9 @@ class LocalSweep:
         ...         stop={"training_iteration": 4},
         ...         next_due=executor.next_due,
         ...     ).run()
-        >>> list(validation.history.scores(sweep.trials[0].trial_id))
-        [((0, 2), {'accuracy': 0.2}), ((0, 4), {'accuracy': 0.4})]
+        >>> seen = sweep.trials[0].metric_analysis["accuracy"]
+        >>> seen["min"], seen["max"]
+        (0.2, 0.4)
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class LocalSweep:
             search_alg.set_search_properties(metric, mode, space, **spec)
         scheduler.set_search_properties(metric, mode, **spec)
         with mock.patch.dict(os.environ, TUNE_MAX_PENDING_TRIALS_PG="1000"):
-            self.controller = _LocalController(
+            self.controller = TuneController(
                 search_alg=search_alg,
                 scheduler=scheduler,
                 stopper=experiment.stopper,
@@ -201,23 +202,20 @@ def _in_process() -> Iterator[None]:
 
     The environment must not change at each step, because Tune's own threads read it.
     """
+    update = TuneController._update_trial_queue
     with (
         mock.patch.dict(os.environ, RAY_CHDIR_TO_TRIAL_DIR="0", TUNE_PRINT_ALL_TRIAL_ERRORS=""),
+        # When no trial runs, Tune waits for a pending suggestion in real time.
+        mock.patch.object(
+            TuneController,
+            "_update_trial_queue",
+            lambda self, blocking=False, timeout=600: update(self, blocking=False),
+        ),
         mock.patch.object(
             _FutureTrainingResult, "resolve", lambda future, block=True: future.future.run_now()
         ),
     ):
         yield
-
-
-class _LocalController(TuneController):
-    """A controller that asks for a pending suggestion once per step, as when trials run.
-
-    When no trial runs, Tune's own controller waits for the suggestion in real time.
-    """
-
-    def _update_trial_queue(self, blocking: bool = False, timeout: int = 600) -> bool:
-        return bool(super()._update_trial_queue(blocking=False))
 
 
 def _number(trial: Trial) -> int:
@@ -288,6 +286,7 @@ class _LocalActors:
         self._seconds, self._next_due = seconds, next_due
         self._waiting: list[TrackedActor] = []
         self._pending: dict[TrackedActor, tuple[type, dict[str, Any]]] = {}
+        self._actor_task_events = None  # no object of Ray's is waited for
         # All have the same resources.
         self._resource_request_to_pending_actors: Mapping[Any, list[TrackedActor]]
         self._resource_request_to_pending_actors = defaultdict(lambda: self._waiting)

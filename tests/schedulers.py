@@ -28,7 +28,6 @@ from ray.tune.schedulers import pb2 as pb2_module
 from ray.tune.schedulers.pb2 import PB2
 from ray.tune.search import Searcher
 
-import tunekit
 from tunekit.schedulers import MOASHA, PromotionASHA
 
 #: What ``on_pending`` is tried with: ``"auto"`` also where validations have resources of their own,
@@ -184,7 +183,7 @@ CASES: dict[str, Case] = {
     "bohb": Case(
         lambda _: HyperBandForBOHB(max_t=9, reduction_factor=3),
         stops=True,
-        options=lambda: {"search_alg": tunekit.ValidatedSearcher(Pausable()), **space()},
+        options=lambda: {"search_alg": Pausable(), **space()},
     ),
     "median": Case(lambda _: median(), stops=True),
     "median-soft": Case(lambda _: median(hard_stop=False)),

@@ -10,10 +10,12 @@ from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
+from ray.tune.logger import CSVLoggerCallback, JsonLoggerCallback
 from ray.tune.schedulers import TrialScheduler
 
 import tunekit
 from tests.doubles import FakeClock, FakeExecutor
+from tests.journals import read, scores_of
 from tests.local_sweep import LocalSweep
 from tunekit.core.room import Shares
 from tunekit.core.validation import Attempt
@@ -113,6 +115,8 @@ def listen(base: TrialScheduler, metric: str = "accuracy") -> Heard:
         on_add(controller, trial)
 
     def result(controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        if trial.status == Trial.PAUSED:  # it is reminded of a result that it has heard
+            return on_result(controller, trial, result)
         heard.statuses.append(trial.status)
         score, at = result.get(metric), len(heard.results)
         decision = on_result(controller, trial, result)
@@ -175,13 +179,29 @@ class Ran:
             for index, scores in self.scores().items()
         }
 
+    def processed(self) -> dict[int, dict[tuple[int, int], float]]:
+        """By trial, and by (generation, iteration), the scores that Tune has processed."""
+        told = {
+            (e["trial_id"], e["generation"], e["iteration"])
+            for e in (read(self.home) if (self.home / "journal").exists() else ())
+            if e["event"] == "processed" and e["judged"]
+        }
+        return {
+            index_of(trial): {
+                place: score
+                for place, score in self.scores()[index_of(trial)].items()
+                if (trial.trial_id, *place) in told
+            }
+            for trial in self.trials
+        }
+
     def scores(self) -> dict[int, dict[tuple[int, int], float]]:
         """By trial, and by (generation, iteration), the scores."""
-        history = self.validation.history
+        found = scores_of(self.home)
         return {
             index_of(t): {
                 place: m["accuracy"]
-                for place, m in history.scores(t.trial_id)
+                for place, m in found[t.trial_id].items()
                 if number(m["accuracy"]) is not None
             }
             for t in self.trials
@@ -255,9 +275,7 @@ def sweep(
     policy = policy or tunekit.EveryIterations(1)
     callbacks = [_Numbers(numbers), policy, *more_callbacks, validation, *later_callbacks]
     if loggers:
-        from ray.tune.logger import CSVLoggerCallback
-
-        callbacks += [*validation.loggers(), CSVLoggerCallback()]
+        callbacks += [JsonLoggerCallback(), CSVLoggerCallback()]
     local = LocalSweep(
         trainable,
         folder,

@@ -69,7 +69,7 @@ def score_of(version: int, noise: float = 1.9) -> float:
 
 @dataclass
 class Versions(tune.Callback):
-    """Record the version of each report; pass it before the validation callback."""
+    """Record the version of each result; pass it after the validation callback."""
 
     reports: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     noise: float = 1.9
@@ -77,11 +77,11 @@ class Versions(tune.Callback):
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        """Called by Tune with each report, to which the validation adds the generation."""
+        """Called by Tune with each result, which has the trial's generation."""
         self.reports.setdefault(trial.trial_id, []).append(result)
 
     def first_of(self, exploit: Exploited) -> dict[str, Any] | None:
-        """The first report of a generation; None if there was none."""
+        """The first result of a generation; None if there was none."""
         reports = self.reports.get(exploit.trial_id, [])
         return next((r for r in reports if r.get(GENERATION) == exploit.generation), None)
 

@@ -1,7 +1,7 @@
 """Run Ray Tune sweeps ranked by validation scores, without stopping training to validate.
 
 Start with :class:`tunekit.Tuner`. Its parts also work with a plain ``ray.tune.Tuner``. The rest is
-in submodules: :mod:`tunekit.policies`, :mod:`tunekit.schedulers`, :mod:`tunekit.loggers`,
+in submodules: :mod:`tunekit.policies`, :mod:`tunekit.schedulers`,
 :mod:`tunekit.distributed`, :mod:`tunekit.errors`.
 """
 
@@ -17,7 +17,6 @@ from tunekit.version import VERSION
 if TYPE_CHECKING:
     from tunekit import distributed as distributed
     from tunekit import errors as errors
-    from tunekit import loggers as loggers
     from tunekit import policies as policies
     from tunekit import schedulers as schedulers
     from tunekit.config import ValidationConfig
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from tunekit.following.follow import follow
     from tunekit.policies import EveryIterations
     from tunekit.reading.sweep import Sweep, load
-    from tunekit.scheduling.searcher import ValidatedSearcher
     from tunekit.training import checkpoint_with, report, state_of
     from tunekit.tuner import Tuner, checkpointable
     from tunekit.validating.context import ValidationContext, get_validation_context
@@ -38,7 +36,6 @@ __all__ = [
     "Sweep",
     "Tuner",
     "ValidatedScheduler",
-    "ValidatedSearcher",
     "ValidationCallback",
     "ValidationConfig",
     "ValidationContext",
@@ -53,7 +50,7 @@ __all__ = [
 
 __version__ = VERSION
 
-_SUBMODULES = {"distributed", "errors", "loggers", "policies", "schedulers"}
+_SUBMODULES = {"distributed", "errors", "policies", "schedulers"}
 _HOMES = {
     "tunekit.config": ("ValidationConfig",),
     "tunekit.core.constraints": ("Constraint",),
@@ -62,7 +59,6 @@ _HOMES = {
     "tunekit.policies": ("EveryIterations",),
     "tunekit.reading.sweep": ("Sweep", "load"),
     "tunekit.driver.scheduler": ("ValidatedScheduler",),
-    "tunekit.scheduling.searcher": ("ValidatedSearcher",),
     "tunekit.training": ("checkpoint_with", "report", "state_of"),
     "tunekit.tuner": ("Tuner", "checkpointable"),
     "tunekit.validating.context": ("ValidationContext", "get_validation_context"),

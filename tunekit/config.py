@@ -9,8 +9,8 @@ from ray import train
 
 from tunekit.checks import check_constraints, check_validation, check_where
 from tunekit.core.constraints import Constraint
-from tunekit.core.pending import ON_PENDING
 from tunekit.core.problems import Problems
+from tunekit.core.queue import ON_PENDING
 from tunekit.core.signatures import (
     ValidationFunction,
 )
@@ -56,12 +56,11 @@ class ValidationConfig(train.ValidationConfig):
             ``"requested"``: as in Ray Train, the checkpoints whose report has ``validation=True``
             or a ``ValidationTaskConfig``.
         where: The process to validate in. ``"trial"``: the trial's own, while its training waits
-            for each score, which costs as much as inline validation; only the last checkpoint of an
-            ended trial is validated elsewhere.
-            ``"elsewhere"``: always another process, so that training continues where it need not
-            wait. ``"auto"``: the trial's own if the trial waits for the score anyway and no
-            resources are free, or if the validation takes less than a tenth of the time of starting
-            a process; otherwise, or if something in this config requires it, elsewhere.
+            for each score, which costs as much as inline validation. ``"elsewhere"``: always
+            another process, so that training continues where it need not wait. ``"auto"``: the
+            trial's own if the trial waits for the score anyway and no resources are free, or if the
+            validation takes less than a tenth of the time of starting a process; otherwise, or if
+            something in this config requires it, elsewhere.
         max_in_flight: The most validations in flight at once across the whole sweep. None: as many
             as free resources allow, and at least one.
         max_retries: How many more attempts a validation gets after it raised, timed out or lost its
@@ -70,8 +69,8 @@ class ValidationConfig(train.ValidationConfig):
             it waits for each score, so every decision is the same as with inline validation for the
             same order of results. Meanwhile its own validation or the next trial
             (``reuse_actors``) runs in its process; it releases its resources if validations could
-            not run otherwise. ``"continue"``: it continues up to its next decision point, and a
-            STOP takes effect as soon as it is known. ``"auto"``: it waits at decision points if its
+            not run otherwise. ``"continue"``: it continues up to its next decision point; what it
+            has trained past a STOP is discarded. ``"auto"``: it waits at decision points if its
             resources can be used in one of these ways, and otherwise continues as with
             ``"continue"``, for example at the end of a sweep. With a scheduler that compares all
             trials at the same time, it always waits.

@@ -13,7 +13,6 @@
     ├── MetricNotFoundError (ValueError)  neither reports nor validations contain the metric
     ├── DistributedTrialError (RuntimeError)         a distributed trial cannot continue
     ├── NotResumedError (RuntimeError)    a resumed function started over
-    ├── StopperError (RuntimeError)       a stopping criterion raised on a validated result
     ├── JournalError (ValueError)         an experiment's journal is damaged or of another version
     ├── RestoreError (RuntimeError)       an experiment cannot be restored; names what is missing
     ├── UnsafeFileError (OSError)         a name or link in an experiment's folder leads out of it
@@ -36,7 +35,6 @@ __all__ = [
     "MissingExtraError",
     "NotResumedError",
     "RestoreError",
-    "StopperError",
     "SweepNotFoundError",
     "TunekitError",
     "UnsafeFileError",
@@ -113,14 +111,6 @@ class NotResumedError(TunekitError, RuntimeError):
 
     It has started over, so its reports would mix two runs of the trial. The trial fails and is not
     retried. Fix the function, then continue with ``Tuner.restore(..., resume_errored=True)``.
-    """
-
-
-class StopperError(TunekitError, RuntimeError):
-    """Raised when a stopping criterion of ``RunConfig(stop=...)`` raises on a validated result.
-
-    ``Tuner.fit()`` raises this after saving the sweep's state. A restored sweep continues without
-    that criterion.
     """
 
 

@@ -12,11 +12,10 @@ from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.logger import LoggerCallback
 from ray.tune.result import SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit._ray.checkpoints import set_checkpoint_config
-from tunekit._ray.controller import fail_for_good
+from tunekit._ray.final_failures import fail_for_good
 from tunekit.core.problems import Problems
 from tunekit.errors import WiringError
 from tunekit.training import VALIDATION_KEY
@@ -171,7 +170,7 @@ class DefaultPolicy(CheckpointPolicy):
 
 
 def by_default(run_config: tune.RunConfig, when: int | str) -> CheckpointPolicy | None:
-    """Return the default policy; None if the user's settings or callbacks request checkpoints.
+    """Return the default policy; None if the user's settings or policies request checkpoints.
 
     Args:
         run_config: As in the ``Tuner``.
@@ -182,12 +181,8 @@ def by_default(run_config: tune.RunConfig, when: int | str) -> CheckpointPolicy 
         EveryIterations(5)
     """
     checkpoints = run_config.checkpoint_config
-    others = any(
-        type(one).on_trial_result is not tune.Callback.on_trial_result
-        for one in run_config.callbacks or []
-        if not isinstance(one, LoggerCallback)
-    )
-    asked = checkpoints.checkpoint_frequency or checkpoints.checkpoint_at_end or others
+    policies = any(isinstance(one, CheckpointPolicy) for one in run_config.callbacks or [])
+    asked = checkpoints.checkpoint_frequency or checkpoints.checkpoint_at_end or policies
     return None if asked or when == "requested" else DefaultPolicy(when)
 
 

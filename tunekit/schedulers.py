@@ -18,7 +18,6 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from tunekit._ray.scheduler_base import (
     SchedulerBase,
     Traits,
-    nothing_under_way,
     start_one_by_one,
 )
 from tunekit.core.decision_points import DecisionRule
@@ -155,9 +154,8 @@ class _SuccessiveHalving(SchedulerBase):
         if over and self._books.is_ahead(waiting[0]):
             self._books.promote(waiting[0])
             return paused[waiting[0]]
-        if nothing_under_way(tune_controller):
-            for trial_id in waiting if over else waiting[-1:]:
-                tune_controller.stop_trial(paused[trial_id])
+        for trial_id in waiting if over else waiting[-1:]:
+            tune_controller.stop_trial(paused[trial_id])
         return None
 
     # Its properties ----------------------------------------------------------------------------

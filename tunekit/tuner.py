@@ -8,25 +8,21 @@ import logging
 import os
 import pickle
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import pyarrow.fs
 from ray import train, tune
-from ray.tune.logger import JsonLoggerCallback, LoggerCallback, TBXLoggerCallback
 from ray.tune.schedulers import (
     FIFOScheduler,
     TrialScheduler,
     create_scheduler,
 )
 from ray.tune.search import (
-    BasicVariantGenerator,
-    ConcurrencyLimiter,
     SearchAlgorithm,
     Searcher,
-    SearchGenerator,
     create_searcher,
 )
 
@@ -39,7 +35,7 @@ from tunekit._ray.functions import (
     let_tell_of_resuming,
 )
 from tunekit._ray.interruption import ended_by_sigterm, without_advice
-from tunekit._ray.progress import reported
+from tunekit._ray.progress import reporting
 from tunekit._ray.storage import TUNER_FILE, absolute, storage_at
 from tunekit._ray.tuner import (
     Settings,
@@ -75,12 +71,10 @@ from tunekit.journal.session import import_path
 from tunekit.journal.snapshots import SavedState, cannot_write, saved_state
 from tunekit.journal.storage import Folder, folder_at
 from tunekit.log import shown
-from tunekit.loggers import validated
 from tunekit.making_room import leave_room
 from tunekit.pickles import is_whole
 from tunekit.policies import CheckpointPolicy, FunctionCheckpoints, by_default
 from tunekit.results.grid import ValidatedResults
-from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.validating.watch import watched
 
 logger = logging.getLogger(__name__)
@@ -155,15 +149,15 @@ class Tuner(tune.Tuner):
             own; ``"datasets"``; and ``"resume_from_checkpoint"``, which
             ``ray.train.get_checkpoint()`` returns at first.
         tune_config: As for ``ray.tune.Tuner``. ``metric`` may name one that only validation
-            produces. The scheduler and the searcher are wrapped, not changed. ``reuse_actors`` is
-            described above.
-        run_config: As for ``ray.tune.Tuner``.
+            produces. The scheduler is wrapped, not changed. ``reuse_actors`` is described above.
+        run_config: As for ``ray.tune.Tuner``. Its callbacks get validated results.
         validation_config: How to validate. Without one, nothing is validated. A plain
             ``ray.train.ValidationConfig`` is refused here.
-        checkpoint_policy: When to save: a :class:`~tunekit.policies.CheckpointPolicy`, in addition
-            to what the trainable and ``CheckpointConfig`` request. If no setting or callback
-            requests checkpoints, and the trainable can save on demand, each trial saves at the
-            iterations that ``when`` selects, until one of its reports requests or has a checkpoint.
+        checkpoint_policy: When to save: a :class:`~tunekit.policies.CheckpointPolicy`, or any
+            callback that sets ``should_checkpoint`` in ``on_trial_result``, in addition to what the
+            trainable and ``CheckpointConfig`` request. Without any of these, if the trainable can
+            save on demand, each trial saves at the iterations that ``when`` selects, until one of
+            its reports requests or has a checkpoint.
             Not for trainers, whose workers decide when to save.
 
     Raises:
@@ -195,7 +189,7 @@ class Tuner(tune.Tuner):
         tune_config: tune.TuneConfig | None = None,
         run_config: tune.RunConfig | None = None,
         validation_config: ValidationConfig | None = None,
-        checkpoint_policy: CheckpointPolicy | None = None,
+        checkpoint_policy: tune.Callback | None = None,
         **internal: Any,
     ):
         problems = Problems("Tuner")
@@ -208,7 +202,7 @@ class Tuner(tune.Tuner):
         tune_config = _checked_tune_config(tune_config, problems)
         run_config = _checked_run_config(run_config, problems)
         fix = "Pass tunekit.EveryIterations(n), for example."
-        policy = problems.optional("checkpoint_policy", checkpoint_policy, CheckpointPolicy, fix)
+        policy = problems.optional("checkpoint_policy", checkpoint_policy, tune.Callback, fix)
         scheduler, search_alg = unwrapped(tune_config.scheduler), tune_config.search_alg
         if distributed:
             check_saving(policy, run_config, problems)
@@ -230,7 +224,10 @@ class Tuner(tune.Tuner):
         trainable = checkpointable_class(trainable)
         if config is not None and not distributed:
             policy = policy or by_default(run_config, config.when)
-        callbacks = list(run_config.callbacks or [])
+        given = list(run_config.callbacks or [])
+        # Policies get each report when it arrives; everything else gets validated results.
+        callbacks = [one for one in given if isinstance(one, CheckpointPolicy)]
+        given = [one for one in given if one not in callbacks]
         if policy is not None:
             callbacks.append(policy)
         if is_checkpointable_function(trainable):
@@ -242,12 +239,10 @@ class Tuner(tune.Tuner):
             validation.trainable = imported_from
             validation.owned = True
             validation.searched = described_space(param_space)
-            _warn_of_early(callbacks)
-            callbacks = _with_loggers(callbacks, validation)
+            callbacks.append(validation)
             if not isinstance(tune_config.scheduler, ValidatedScheduler):
                 tune_config.scheduler = ValidatedScheduler(tune_config.scheduler or FIFOScheduler())
-            tune_config.search_alg = _validated_search_alg(search_alg)
-        run_config.callbacks = callbacks
+        run_config.callbacks = [*callbacks, *given]
         if config is not None and run_config.name is not None:
             # Tune's Tuner writes its settings into the folder; a sweep there is restored from them.
             _refuse_if_driven(run_config)
@@ -275,9 +270,9 @@ class Tuner(tune.Tuner):
     ) -> Tuner:
         """Restore a sweep that was interrupted at any moment, in any way.
 
-        Nothing runs twice and nothing is lost: pending validations run, undelivered results are
-        delivered in order, trials continue from their newest checkpoint, and the scheduler and the
-        searcher recover their state (``docs/how-it-works.md``).
+        Nothing runs twice and nothing is lost: pending validations run, Tune gets the results that
+        it had not processed, trials continue from their newest checkpoint, and the scheduler and
+        the searcher recover their state (``docs/how-it-works.md``).
 
         Args:
             path: The experiment's folder, as a local path or a URI such as ``s3://bucket/digits``.
@@ -451,8 +446,7 @@ class Tuner(tune.Tuner):
             let_tell_of_resuming(settings.trainable)
             if is_distributed(settings.trainable):
                 around.enter_context(ended_soon())
-            display = around.enter_context(reported(settings.run_config, validation))
-            validation.show_on(display)
+            validation.reporter = around.enter_context(reporting(settings.run_config))
             around.enter_context(without_advice())
             how = partial(_how_to_continue, settings, validation)
             check = around.enter_context(watched(how, close=validation.break_off))
@@ -685,70 +679,6 @@ def _checked_run_config(given: Any, problems: Problems) -> tune.RunConfig:
                 "validation_config=, or use ray.tune.Tuner."
             )
     return run_config
-
-
-def _with_loggers(
-    callbacks: list[tune.Callback], validation: ValidationCallback
-) -> list[tune.Callback]:
-    """Return the callbacks with the validation before all loggers.
-
-    Tunekit's loggers replace Tune's own. Others are wrapped so that they show validated metrics.
-    """
-    loggers = [callback for callback in callbacks if isinstance(callback, LoggerCallback)]
-    others = [callback for callback in callbacks if callback not in loggers]
-    wanted = os.environ.get("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "0") != "1"
-    for ours, stock in zip(
-        validation.loggers(), (JsonLoggerCallback, TBXLoggerCallback), strict=True
-    ):
-        given = [logger for logger in loggers if isinstance(logger, stock)]
-        if any(type(logger) is stock for logger in given) or (wanted and not given):
-            loggers = [logger for logger in loggers if type(logger) is not stock]
-            loggers.append(ours)
-    return [*others, validation, *map(validated, loggers)]
-
-
-def _warn_of_early(callbacks: Iterable[tune.Callback]) -> None:
-    """Warn about the user's callbacks that get reports but no scores."""
-    early = []
-    for callback in callbacks:
-        kind = type(callback)
-        known = isinstance(callback, (LoggerCallback, CheckpointPolicy))
-        known = known or kind.__module__.split(".")[0] in ("ray", "tunekit")
-        overrides = kind.on_trial_result is not tune.Callback.on_trial_result
-        if overrides and not known and not hasattr(callback, "on_trial_validated"):
-            early.append(f"{kind.__name__}.on_trial_result")
-    if early:
-        logger.warning(
-            "%s will get each report before its checkpoint is validated, so without the validated "
-            "metrics. For these, define on_trial_validated(self, trial, report, metrics), which is "
-            "called once for each validated result of a trial, in order. "
-            "on_trial_settled(self, trial) is called after its last one.",
-            " and ".join(early),
-        )
-
-
-def _validated_search_alg(search_alg: Any) -> Any:
-    if isinstance(search_alg, SearchGenerator) or _limits_training(search_alg):
-        outside = copy.copy(search_alg)
-        outside.searcher = _validated_search_alg(search_alg.searcher)
-        return outside
-    if isinstance(search_alg, Searcher):
-        wrapped = isinstance(search_alg, ValidatedSearcher)
-        return search_alg if wrapped else ValidatedSearcher(search_alg)
-    if search_alg is not None and not isinstance(search_alg, BasicVariantGenerator):
-        logger.warning(
-            "search_alg=%r is neither a Searcher nor a BasicVariantGenerator: it will learn from "
-            "training reports, not from validated results.",
-            search_alg,
-        )
-    return search_alg
-
-
-def _limits_training(search_alg: Any) -> bool:
-    """Return whether a search algorithm limits trials that train, not those that wait."""
-    return isinstance(search_alg, ConcurrencyLimiter) and (
-        not search_alg.batch or isinstance(search_alg.searcher, ValidatedSearcher)
-    )
 
 
 def _validation_of(settings: Settings) -> ValidationCallback | None:

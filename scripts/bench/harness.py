@@ -19,9 +19,10 @@ from ray import tune
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
+    CheckpointSaved,
     Event,
+    Processed,
     Reported,
-    ScoreDelivered,
     TrialAdded,
     ValidationEnded,
     ValidationRequested,
@@ -105,8 +106,7 @@ def trial(trial_id: str, draw: random.Random, time: float) -> TrialAdded:
         "width": draw.choice([8, 16, 32]),
         "activation": draw.choice(["relu", "gelu"]),
     }
-    place = {"folder": f"train_{trial_id}", "resources": {"CPU": 1.0}}
-    return TrialAdded(time=time, trial_id=trial_id, config=config, **place)
+    return TrialAdded(time=time, trial_id=trial_id, config=config, folder=f"train_{trial_id}")
 
 
 def validated(trial_id: str, iteration: int, accuracy: float, time: float) -> list[Event]:
@@ -118,11 +118,12 @@ def validated(trial_id: str, iteration: int, accuracy: float, time: float) -> li
     place = {"id": own, "trial_id": trial_id, "iteration": iteration}
     return [
         Reported(time=time, trial_id=trial_id, report=report),
+        CheckpointSaved(time=time, checkpoint=f"./{checkpoint}", **place),
         ValidationRequested(time=time, checkpoint=f"./{checkpoint}", **place),
         AttemptStarted(time=time, id=own, attempt=1),
         AttemptBegan(time=time + 0.1, id=own, attempt=1),
         ValidationEnded(time=time + 0.5, id=own, attempts=1, **outcome),
-        ScoreDelivered(time=time + 0.6, decision="CONTINUE", **place),
+        Processed(time=time + 0.6, judged=True, checkpoint=f"./{checkpoint}", **place),
     ]
 
 

@@ -92,7 +92,7 @@ def made(
         callback = tunekit.ValidationCallback(config, executor=executor, clock=clock)
         callbacks += [callback]
         if loggers:
-            callbacks += [*callback.loggers(), CSVLoggerCallback()]
+            callbacks += [JsonLoggerCallback(), CSVLoggerCallback()]
         scheduler = tunekit.ValidatedScheduler(scheduler)
     elif loggers:
         callbacks += [JsonLoggerCallback(), TBXLoggerCallback(), CSVLoggerCallback()]

@@ -82,11 +82,12 @@ class Raw:
         return [line for line in self.of(event) if line["n"] < n]
 
     def scores(self) -> dict[str, dict[tuple[int, int], float]]:
-        """By trial, and by (generation, iteration), what validation came to."""
+        """By trial, and by (generation, iteration), the scores that Tune has processed."""
         found: dict[str, dict[tuple[int, int], float]] = defaultdict(dict)
+        processed = {line["id"] for line in self.of("processed")}
         for line in self.of("ended"):
             trial, generation, iteration, _ = line["id"].rsplit(":", 3)
-            if line["status"] == "validated":
+            if line["id"] in processed and line["status"] == "validated":
                 found[trial][int(generation), int(iteration)] = line["metrics"]["accuracy"]
         return found
 
@@ -128,7 +129,11 @@ def test_trials(both):
     configs = {line["trial_id"]: line["config"] for line in raw.of("added")}
     configs |= {line["trial_id"]: line["config"] for line in raw.of("exploited")}
     generations = Counter(line["trial_id"] for line in raw.of("exploited"))
-    stopped = {line["trial_id"] for line in raw.of("delivered") if line["decision"] == "STOP"}
+    stops = [line for line in raw.of("processed") if line["decision"] == "STOP"]
+    stopped = {line["trial_id"] for line in stops if not line["finished"]}
+    validated = Counter(
+        line["id"].split(":")[0] for line in raw.of("ended") if line["status"] == "validated"
+    )
     for trial, scores in raw.scores().items():
         row, rows = table.loc[trial], raw.rows[trial]
         best = max(scores, key=lambda place: (scores[place], -place[0], -place[1]))
@@ -139,7 +144,7 @@ def test_trials(both):
         assert (row.generation, row.stopped) == (generations[trial], trial in stopped)
         assert row.status == "terminated"
         assert row["config/lr"] == configs[trial]["lr"]
-        assert row.validated == len(scores)
+        assert (row.validated, row.waiting) == (validated[trial], 0)
         for name, place in (("best", best), ("last", last)):
             [saved] = [
                 line["checkpoint"]
@@ -162,8 +167,7 @@ def test_reports_are_the_rows_of_tunes_files(both):
     for (_, row), wanted in zip(table.iterrows(), flat, strict=True):
         for name in ("trial_id", "training_iteration", "generation", "loss", "iteration_runs"):
             assert row[name] == wanted[name], name
-        score = wanted.get("accuracy")
-        assert math.isnan(row.accuracy) if score is None else row.accuracy == score
+        assert row.accuracy == wanted["accuracy"] or math.isnan(wanted["accuracy"])
         place = (row.trial_id, row.generation, row.training_iteration)
         assert row.reported_at == at(raw.reported_at(*place))
 
@@ -175,6 +179,9 @@ def test_validations(both):
     for line in raw.of("ended"):
         row = table.loc[line["id"]]
         [requested] = [one for one in raw.of("requested") if one["id"] == line["id"]]
+        if line["status"] == "skipped":  # it was trained past a decision
+            assert line["id"] not in {one["id"] for one in raw.of("processed")}
+            continue
         started = [one for one in raw.of("started") if one["id"] == line["id"]][-1]
         assert (row.requested, row.started, row.ended) == tuple(
             map(at, (requested["time"], started["time"], line["time"]))
@@ -191,19 +198,16 @@ def test_validations(both):
     assert loaded.summary()["validations"] == Counter(line["status"] for line in raw.of("ended"))
 
 
-def test_decisions_and_how_late_they_were(both):
+def test_decisions(both):
     raw, loaded = both
-    delivered = raw.of("delivered")
-    own = loaded.decisions[loaded.decisions.on == "own"]
-    assert len(own) == len(delivered) > 0
+    judged = [line for line in raw.of("processed") if line["judged"]]
+    assert len(loaded.decisions) == len(judged) > 0
     scores = raw.scores()
-    for (_, row), line in zip(own.iterrows(), delivered, strict=True):
+    for (_, row), line in zip(loaded.decisions.iterrows(), judged, strict=True):
         place = (line["trial_id"], line["generation"], line["iteration"])
         assert (row.trial_id, row.generation, row.iteration) == place
         assert (row.decision, row.score) == (line["decision"], scores[place[0]][place[1:]])
-        reached = raw.reached(line["n"], *place[:2])
-        assert (row.reached, row.late_iterations) == (reached, reached - line["iteration"])
-        assert row.late_s == pytest.approx(line["time"] - raw.reported_at(*place))
+        assert row.reached == raw.reached(line["n"], *place[:2]) >= row.iteration
 
 
 def test_lineage(both):
@@ -352,7 +356,7 @@ def test_a_sweep_that_was_killed_and_restored(tmp_path, seed):
             ]
             assert list(same.accuracy) == [row.accuracy]
     assert not loaded.validations.duplicated(["trial_id", "generation", "iteration", "run"]).any()
-    assert set(loaded.validations.status) == {"validated"}
+    assert set(loaded.validations.status) <= {"validated", "skipped"}
     for trial in ran.trials:
         rows = [
             json.loads(line)
@@ -361,7 +365,7 @@ def test_a_sweep_that_was_killed_and_restored(tmp_path, seed):
         own = loaded.reports[loaded.reports.trial_id == trial.trial_id]
         assert list(own.training_iteration) == [row["training_iteration"] for row in rows]
         assert list(own.accuracy) == [row["accuracy"] for row in rows]
-    best = max(score for scores in ran.scores().values() for score in scores.values())
+    best = max(score for scores in ran.processed().values() for score in scores.values())
     assert loaded.best().score == best
 
 
@@ -390,7 +394,7 @@ def test_secrets_are_not_told(tmp_path):
         tmp_path,
         FIFOScheduler(),
         trials=1,
-        search_alg=tunekit.ValidatedSearcher(Searcher()),
+        search_alg=Searcher(),
         settings={"ray_remote_kwargs": options},
     )
     loaded = tunekit.load(ran.home)

@@ -10,6 +10,7 @@ from ray.tune.search.optuna import OptunaSearch
 
 import tunekit
 from tests.contract.test_contract import lags, run
+from tests.journals import scores_of
 from tests.schedulers import every_case, pb2
 from tests.sweeps import LENGTH, index_of, sweep
 from tunekit.cli.best import best_as_text, front_as_text
@@ -58,6 +59,10 @@ def test_no_infeasible_score_beats_a_feasible_one(tmp_path, name, on_pending):
     for index, heard in ran.heard.ends:
         assert heard is None or heard in {told(s, i) for (_, i), s in scores[index].items()}
     # What people see is what was validated.
+    indices = {trial.trial_id: index_of(trial) for trial in ran.trials}
+    for exploit in ran.validation.engine.ancestry if name != "pbt-replay" else ():
+        place = exploit.donor_generation, exploit.iteration
+        assert exploit.score == scores[indices[exploit.donor_id]][place]
     for trial in ran.trials:
         of_trial, newest = scores[index_of(trial)], trial.last_result
         assert not of_trial or newest["accuracy"] in of_trial.values()
@@ -130,7 +135,7 @@ def test_the_front_is_what_no_other_checkpoint_dominates(tmp_path):
     scores = [
         (flatten(m)["accuracy"], -flatten(m)["latency_ms"])
         for trial in ran.trials
-        for _, m in ran.validation.history.scores(trial.trial_id)
+        for _, m in scores_of(ran.home)[trial.trial_id].items()
     ]
     expected = sorted((scores[place] for place in front_places(scores)), reverse=True)
     assert [(one.score, -one.metrics["latency_ms"]) for one in front] == expected
@@ -168,7 +173,7 @@ def test_optuna_gets_scores_as_they_are_and_constraints_beside_them(tmp_path):
         trials=6,
         validate=validate,
         settings={"constraints": [tunekit.Constraint("latency_ms <= 25")]},
-        search_alg=tunekit.ValidatedSearcher(search),
+        search_alg=search,
         param_space={"lr": tune.uniform(0, 1)},
     )
     trials = search._ot_study.trials

@@ -192,6 +192,10 @@ def test_what_a_failure_has_cut_short_with_fail_fast_is_continued(tmp_path, erro
 # A limit of trials ------------------------------------------------------------------------------
 
 
+def has_process(trial: Any) -> bool:
+    return trial.status == "RUNNING" and trial.temporary_state.ray_actor is not None
+
+
 class Live(tune.Callback):
     """The most trials that had a process at once."""
 
@@ -199,7 +203,7 @@ class Live(tune.Callback):
         self.most = 0
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        self.most = max(self.most, sum(trial.status == "RUNNING" for trial in trials))
+        self.most = max(self.most, sum(map(has_process, trials)))
 
 
 @pytest.mark.parametrize("most", [1, 2])
@@ -294,41 +298,3 @@ def test_nothing_is_recorded_as_failed_that_fails_with_ray(tmp_path, monkeypatch
     assert {trial.status for trial in ran.trials} == {"TERMINATED"}
     assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
     check_journal(events_in(tmp_path / "sweep"))
-
-
-# A scheduler stops what has ended ---------------------------------------------------------------
-
-
-class StopsTheOther(FIFOScheduler):
-    """Pauses the first trial at its last result, and stops it when the second one has its own."""
-
-    def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        first, *_ = controller.get_trials()
-        if trial is first:
-            return self.PAUSE if result["training_iteration"] == LENGTH - 1 else self.CONTINUE
-        if result["training_iteration"] == LENGTH - 1:
-            controller.stop_trial(first)
-        return self.CONTINUE
-
-    def choose_trial_to_run(self, controller: Any) -> Any:
-        return next((t for t in controller.get_trials() if t.status == "PENDING"), None)
-
-
-def test_a_trial_that_its_scheduler_stops_after_its_end_is_over_in_the_same_step(tmp_path):
-    ran = sweep(
-        tmp_path,
-        StopsTheOther(),
-        trials=2,
-        slots=1,
-        validation_s=lambda attempt: 1.0 if attempt.request.iteration < LENGTH - 1 else 3.0,
-    )
-    first = ran.trials[0].trial_id
-    happened = [
-        (event["event"], event["trial_id"] == first)
-        for event in read(tmp_path / "sweep")
-        if event["event"] in ("completed", "decided", "finished", "delivered")
-    ]
-    stopped = happened.index(("decided", True))
-    assert happened.index(("completed", True)) < stopped, "it had run to its end"
-    # What the other one has reported comes first: that is what stopped it.
-    assert happened[stopped + 1 : stopped + 3] == [("delivered", False), ("finished", True)]

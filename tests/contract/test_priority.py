@@ -6,11 +6,11 @@ from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tests.doubles import FakeExecutor
+from tests.journals import scores_of
 from tests.sweeps import LENGTH, Endless, sweep
-from tunekit.core.events import ScoreDelivered, ValidationRequested
+from tunekit.core.events import Processed, ValidationRequested
+from tunekit.driver.door import VOID
 from tunekit.journal.journal import events_in
-
-REASON = "the scheduler has stopped its trial"
 
 
 def asha() -> ASHAScheduler:
@@ -39,37 +39,20 @@ def test_what_waits_of_a_rejected_trial_is_skipped_and_says_why(tmp_path):
     ran = run(tmp_path)
     table = tunekit.load(ran.home).validations
     skipped = table[table.status == "skipped"]
-    assert len(skipped) and set(skipped.reason) == {REASON}
+    assert len(skipped) and set(skipped.reason) == {VOID}
     assert set(table.status) == {"validated", "skipped"}
     stops = tunekit.load(ran.home).decisions.query("decision == 'STOP'")
     rejected = set(stops[stops.iteration < LENGTH].trial_id)
     assert set(skipped.trial_id) <= rejected
-    assert not ran.executor.cancelled, "those that run end by themselves"
 
 
 def test_a_trial_that_has_run_its_course_is_validated_to_the_end(tmp_path):
     ran = run(tmp_path, stop={"training_iteration": 3 * LENGTH})  # ASHA ends it
-    ended = [e for e in events_in(ran.home) if isinstance(e, ScoreDelivered) and e.finished]
+    ended = [e for e in events_in(ran.home) if isinstance(e, Processed) and e.finished]
     assert ended and {event.iteration for event in ended} == {LENGTH}
     for event in ended:
-        scores = [place[1] for place, _ in ran.validation.history.scores(event.trial_id)]
+        scores = [place[1] for place, _ in scores_of(ran.home)[event.trial_id].items()]
         assert scores == list(range(1, LENGTH + 1))
-
-
-def test_a_rung_does_not_wait_for_what_only_draws_a_curve(tmp_path):
-    ran = run(tmp_path)
-    table = tunekit.load(ran.home).validations
-    ended = table.set_index(["trial_id", "iteration"]).ended
-    overtaken = 0
-    for trial in ran.trials:
-        mine = ended.get(trial.trial_id)
-        if mine is not None and 3 in mine.index and 2 in mine.index:
-            overtaken += mine[3] < mine[2]
-    assert overtaken
-    assert set(ran.heard.of(0)) <= set(range(1, LENGTH + 1))
-    for index in range(6):
-        assert ran.heard.of(index) == sorted(ran.heard.of(index)), "in order, some left out"
-        assert {1, 3} & set(ran.heard.of(index))
 
 
 class Seldom(FakeExecutor):

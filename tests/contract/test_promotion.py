@@ -19,7 +19,7 @@ from tests.local_sweep import LocalSweep
 from tests.schedulers import MODES
 from tests.seeds import seeds
 from tests.sweeps import Endless, index_of, quality, sweep
-from tunekit.core.events import Decided, TrialAdded, TrialEnded
+from tunekit.core.events import TrialAdded, TrialEnded
 from tunekit.journal.journal import events_in
 from tunekit.schedulers import PromotionASHA
 
@@ -187,7 +187,7 @@ def test_a_limit_of_trials_does_not_end_in_a_standstill(tmp_path, name, most):
 @every_mode
 @pytest.mark.parametrize("most", [1, 3])
 def test_nor_does_it_when_scores_come_late(tmp_path, on_pending, most):
-    search = ConcurrencyLimiter(tunekit.ValidatedSearcher(Suggests()), max_concurrent=most)
+    search = ConcurrencyLimiter(Suggests(), max_concurrent=most)
     ran = sweep(
         tmp_path,
         promotion(),
@@ -207,7 +207,7 @@ def test_nor_does_it_when_scores_come_late(tmp_path, on_pending, most):
 @every_mode
 def test_trials_make_room_one_at_a_time(tmp_path, on_pending):
     """Also where a trial takes some time to end, because it is saving."""
-    search = ConcurrencyLimiter(tunekit.ValidatedSearcher(Suggests()), max_concurrent=4)
+    search = ConcurrencyLimiter(Suggests(), max_concurrent=4)
     ran = sweep(
         tmp_path,
         promotion(),
@@ -226,7 +226,7 @@ def test_trials_make_room_one_at_a_time(tmp_path, on_pending):
         match event:
             case TrialAdded():
                 added.add(event.trial_id)
-            case Decided() if len(added) < 12:
+            case TrialEnded() if event.removed and len(added) < 12:
                 assert len(added - ended) == 4, "there was room already"
                 ended.add(event.trial_id)
                 made_room += 1
@@ -236,7 +236,7 @@ def test_trials_make_room_one_at_a_time(tmp_path, on_pending):
 
 
 def test_it_is_the_worst_of_the_lowest_rung_that_makes_room(tmp_path):
-    search = ConcurrencyLimiter(tunekit.ValidatedSearcher(Suggests()), max_concurrent=6)
+    search = ConcurrencyLimiter(Suggests(), max_concurrent=6)
     ran = sweep(
         tmp_path,
         promotion(),

@@ -12,10 +12,8 @@ def test_held_trials_give_way_when_they_keep_validations_from_starting(tmp_path,
     box = []
 
     def delay(attempt):
-        trials = box[0].trials
-        holding = [t for t in trials if t.status == "RUNNING"]
         # No CPU is free while two trials hold theirs: it will never begin.
-        return float("inf") if len(holding) >= 2 else 0.0
+        return float("inf") if box[0].sweep.running >= 2 else 0.0
 
     ran = sweep(
         tmp_path,
@@ -29,7 +27,7 @@ def test_held_trials_give_way_when_they_keep_validations_from_starting(tmp_path,
     )
     box.append(ran)
     ran.executor._delay = delay
-    # Whenever a trial has paused, what waits for resources gets them.
+    # Whenever a process of a trial has ended, what waits for resources gets them.
     begin_when_free(ran)
     ran.sweep.run(most=100_000)
     assert all(t.status == "TERMINATED" for t in ran.trials)
@@ -42,8 +40,7 @@ def begin_when_free(ran) -> None:
     poll = ran.executor.poll
 
     def poll_with_resources():
-        running = [t for t in ran.trials if t.status == "RUNNING"]
-        if len(running) < 2:
+        if ran.sweep.running < 2:
             ran.executor.hurry()
         return poll()
 

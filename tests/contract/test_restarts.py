@@ -11,7 +11,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
 from tests.contract.test_contract import check_contract
-from tests.sweeps import Counting, SavesWhen, index_of, quality, sweep
+from tests.sweeps import Counting, SavesWhen, quality, sweep
 
 
 def fails_to_save(trainable: type[tune.Trainable], when: Callable[[Any], bool]) -> Any:
@@ -60,11 +60,6 @@ def test_a_trial_that_was_paused_does_not_train_after_a_restart_until_it_is_resu
 
     class Watch(tune.Callback):
         trained: list[str] = []
-        restarted: set[str] = set()
-
-        def on_trial_recover(self, iteration: int, trials: list, trial: Trial, **info: Any) -> None:
-            if trial.trial_id in base.paused:
-                self.restarted.add(trial.trial_id)
 
         def on_trial_start(self, iteration: int, trials: list, trial: Trial, **info: Any) -> None:
             if trial.trial_id in base.paused - base.resumed:
@@ -85,8 +80,6 @@ def test_a_trial_that_was_paused_does_not_train_after_a_restart_until_it_is_resu
     )
     check_contract(ran)
     assert [t.status for t in ran.trials] == [Trial.TERMINATED] * 2
-    assert [t.num_failures for t in ran.trials] == [1, 1]
-    assert {index_of(t) for t in ran.trials if t.trial_id in Watch.restarted} == {0}
     assert not Watch.trained
 
 

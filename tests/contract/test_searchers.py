@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -26,11 +27,10 @@ from ray.tune.search.optuna import OptunaSearch
 from threadpoolctl import threadpool_limits
 
 from tests.contract.test_contract import check_contract, lags
+from tests.journals import read, scores_of
 from tests.sweeps import LENGTH, Counting, Ran, index_of, sweep
-from tunekit import ValidatedSearcher
-from tunekit._ray.controller import Controller
-from tunekit.core.validation import Attempt, is_score
-from tunekit.tuner import _validated_search_alg as as_in_a_tuner
+from tunekit._ray.searchers import hear_scores
+from tunekit.core.validation import Attempt
 
 pytestmark = pytest.mark.sampled(4)
 
@@ -116,8 +116,7 @@ class Told:
     what: str
     trial_id: str
     result: dict[str, Any] | None = None
-    #: What was pending of the trial then, and how much was known and not told of any.
-    pending: int = 0
+    #: How much was known then and not told of any trial.
     overdue: int = 0
 
 
@@ -144,10 +143,9 @@ class Hears:
 
     def _note(self, what: str, trial_id: str, result: dict[str, Any] | None = None) -> None:
         ran = type(self).ran
-        pending = [r for r in ran.validation.validator.pending() if r.trial_id == trial_id]
         due = ran.executor.next_due()
         overdue = due is not None and due <= ran.clock.monotonic()
-        self.told.append(Told(what, trial_id, result, len(pending), int(overdue)))
+        self.told.append(Told(what, trial_id, result, int(overdue)))
 
 
 def hearing(base: Searcher) -> Searcher:
@@ -158,9 +156,9 @@ def hearing(base: Searcher) -> Searcher:
 
 
 def search(folder, base: Searcher, alg: Any = None, *, run: bool = True, **options: Any) -> Ran:
-    """Run a sweep with a searcher that hears, wrapped as ``alg``, or as ``tunekit.Tuner`` does."""
+    """Run a sweep with a searcher that hears, wrapped as ``alg``."""
     base = base if isinstance(base, Hears) else hearing(base)
-    alg = as_in_a_tuner(base if alg is None else alg)
+    alg = base if alg is None else alg
     options = {"trials": TRIALS, "slots": 3, "param_space": SPACE, **options}
     ran = sweep(
         folder, options.pop("scheduler", FIFOScheduler)(), search_alg=alg, run=False, **options
@@ -171,16 +169,15 @@ def search(folder, base: Searcher, alg: Any = None, *, run: bool = True, **optio
     return ran
 
 
-def waits_for_scores(base: Searcher) -> bool:
-    """Whether a searcher suggests nothing after its first points before it knows their scores."""
-    return type(base).__name__ in {"BayesOptSearch", "AxSearch"}
-
-
 def check_searcher(ran: Ran, base: Searcher, names: tuple[str, ...] = ("accuracy",)) -> None:
     """The rules that hold whatever happened."""
+    judged = defaultdict(set)
+    for event in read(ran.home):
+        if event["event"] == "processed" and event["judged"]:
+            judged[event["trial_id"]].add(event["iteration"])
     for trial in ran.trials:
-        scores = ran.validation.history.scores(trial.trial_id)
-        history = {i: m for (_, i), m in scores if is_score(m, names)}
+        scores, told_of = scores_of(ran.home)[trial.trial_id].items(), judged[trial.trial_id]
+        history = {i: m for (_, i), m in scores if i in told_of}
         first, *told = [t for t in base.told if t.trial_id == trial.trial_id]
         assert first.what == "suggest"
         *results, last = told
@@ -191,11 +188,10 @@ def check_searcher(ran: Ran, base: Searcher, names: tuple[str, ...] = ("accuracy
             assert [t.result[n] for n in names] == [history[iteration][n] for n in names]
             assert not t.result["done"]
         if trial.status == Trial.ERROR:
-            assert last == Told("error", trial.trial_id, None, last.pending, last.overdue)
+            assert last == Told("error", trial.trial_id, None, last.overdue)
             continue
         assert trial.status == Trial.TERMINATED
         assert last.what == "complete"
-        assert last.pending == 0, "after the last validation"
         if not history:
             assert last.result is None
             continue
@@ -286,15 +282,14 @@ def run_exchanging(ran: Ran, folder: Path, make: Callable[[], tuple[Searcher, Se
         for _ in range(25):
             if not controller.is_finished():
                 ran.sweep.step()
-        if validation.validator.pending():
+        if validation.validator.pool.pending():
             saved = folder / f"saved-{exchanged}"
             saved.mkdir()
             controller.search_alg.save_to_dir(str(saved), "now")
             base, alg = make()
-            controller._search_alg = SearchGenerator(as_in_a_tuner(alg))
+            controller._search_alg = SearchGenerator(alg)
             controller._search_alg.restore_from_dir(str(saved))
-            validation.deliveries.searcher = ValidatedSearcher.within(Controller(controller))
-            validation.deliveries.searcher.attach(validation.validator.poll, ())
+            hear_scores(controller, ())
             exchanged += 1
     assert exchanged > 3
     return base
@@ -439,9 +434,8 @@ def test_repeated_trials(tmp_path, on_pending, limited):
 
 @every_mode
 @every_searcher
-def test_a_limit_is_one_of_trials_that_train(tmp_path, make, on_pending):
+def test_a_limit_holds(tmp_path, make, on_pending):
     live, base = Live(), hearing(make())
-    own = base.set_max_concurrency(2)
     ran = search(
         tmp_path,
         base,
@@ -454,10 +448,6 @@ def test_a_limit_is_one_of_trials_that_train(tmp_path, make, on_pending):
     check_contract(ran)
     check_searcher(ran, base)
     assert live.most == 2
-    asked = [i for i, t in enumerate(base.told) if t.what == "suggest"]
-    first_end = next(i for i, t in enumerate(base.told) if t.what == "complete")
-    if on_pending == "continue" and not own and not waits_for_scores(base):
-        assert len([i for i in asked if i < first_end]) > 2, "not until their last score"
 
 
 @every_mode

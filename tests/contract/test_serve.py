@@ -31,6 +31,8 @@ from tunekit.board.serve.catalogue import Catalogue, Entry
 from tunekit.board.serve.live import LiveSweep
 from tunekit.cli import commands
 from tunekit.core.events import (
+    CheckpointSaved,
+    Processed,
     Reported,
     TrialAdded,
     ValidationEnded,
@@ -61,9 +63,12 @@ def score(journal: Journal, name: str, iteration: int, value: float) -> None:
     report = {"training_iteration": iteration, "generation": 0}
     journal.append(Reported(time=1e9 + iteration, trial_id=name, report=report))
     known = {"trial_id": name, "iteration": iteration, "checkpoint": checkpoint}
+    journal.append(CheckpointSaved(time=1e9 + iteration, id=at, **known))
     journal.append(ValidationRequested(time=1e9 + iteration, id=at, **known))
     told = {"status": "validated", "metrics": {"accuracy": value}}
     journal.append(ValidationEnded(time=1e9 + iteration + 1, id=at, **told))
+    place = {"trial_id": name, "iteration": iteration}
+    journal.append(Processed(time=1e9 + iteration + 1, id=at, judged=True, **place))
 
 
 @pytest.fixture
@@ -158,6 +163,19 @@ def test_a_score_is_on_the_page_after_one_step(journal, home):
     news = live.news(version)
     assert "Best: trial <b>a</b>" in news["parts"]["summary"] and news["more"]
     assert 'data-value="0.9" class="best"' in news["parts"]["ranking"]
+
+
+def test_reports_that_wait_are_counted(journal, home):
+    for iteration in (2, 3):
+        report = {"training_iteration": iteration, "generation": 0}
+        journal.append(Reported(time=1e9 + iteration, trial_id="b", report=report))
+    live = LiveSweep(entry_of(home), NOTHING, FakeClock())
+    live.first()
+    assert "<b>2</b><span>reports waiting for scores" in live.parts["summary"]
+    row = next(row for row in live.parts["ranking"].split("<tr") if 'data-trial="b"' in row)
+    assert '<td>1</td><td>2</td><td class="text">running' in row
+    assert "Later reports that wait for scores: 2." in live.panel("b")
+    assert "wait for scores" not in live.panel("a")
 
 
 def test_a_journal_that_is_damaged_is_told_of_and_forgiven(journal, home):

@@ -74,7 +74,7 @@ def test_a_sweep_that_died_is_not_finished(tmp_path, when, before):
     raises.idle = lambda: ran.validation.validator.idle
     with pytest.raises(TuneError, match="of a user"):
         ended_as_tune_does(ran)
-    assert all(trial.is_finished() for trial in ran.trials) and ran.validation.validator.idle
+    assert all(trial.is_finished() for trial in ran.trials)
     assert closed(ran)["finished"] is False
     assert tunekit.load(ran.home).summary()["state"] == "interrupted"
 

@@ -7,11 +7,10 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 from ray.tune.search import Searcher
 
-import tunekit
 from tests.doubles import FakeExecutor
 from tests.schedulers import MODES
 from tests.sweeps import LENGTH, Counting, sweep
-from tunekit._ray.controller import Controller
+from tunekit._ray.validating import ValidatingController
 from tunekit.core.room import Shares
 from tunekit.schedulers import PromotionASHA
 
@@ -34,6 +33,7 @@ class Shared(FakeExecutor):
         #: (the trial whose checkpoint it was, the trials that had begun by then), in order.
         self.order = []
         self.trials = lambda: local.trials
+        self.queue_of = lambda trial: local.controller.queue_of(trial)
 
     def capacity(self, promised):
         return 0
@@ -53,7 +53,11 @@ class Shared(FakeExecutor):
         held = self.actors.num_live_actors or self.actors._events
         if self.line and not held and len(self._live) == len(self.line):
             attempt = self.line.pop(0)
-            begun = {t.trial_id for t in self.trials() if "training_iteration" in t.last_result}
+            begun = {
+                trial.trial_id
+                for trial in self.trials()
+                if "training_iteration" in trial.last_result or len(self.queue_of(trial))
+            }
             self.order.append((attempt.request.trial_id, begun))
             self.started.pop()
             super().start(attempt)
@@ -154,7 +158,7 @@ class OneByOne(Searcher):
 def test_a_process_that_is_kept_for_nobody_makes_room(tmp_path, others, on_pending, told):
     options = {"stop": StopAll()}
     if others == "not suggested":
-        options = {"search_alg": tunekit.ValidatedSearcher(OneByOne())}
+        options = {"search_alg": OneByOne()}
     ran = on_workstation(tmp_path, "fifo", on_pending=on_pending, told=told, reuse=True, **options)
     ran.sweep.run(most=60_000)
     assert ran.validation.validator.idle
@@ -190,13 +194,13 @@ def test_validations_go_before_the_next_trial(tmp_path):
 
 def test_for_one_trial_that_waits_for_a_place_one_is_given_up(tmp_path, monkeypatch):
     """Validations have resources of their own; two trials reach their next rung together."""
-    paused, pause = [], Controller.pause
+    lent, lend = [], ValidatingController.lend
 
-    def watched(controller, trial, **how):
-        paused.append(trial.trial_id)
-        pause(controller, trial, **how)
+    def watched(controller, trial):
+        lent.append(trial.trial_id)
+        lend(controller, trial)
 
-    monkeypatch.setattr(Controller, "pause", watched)
+    monkeypatch.setattr(ValidatingController, "lend", watched)
     ran = sweep(
         tmp_path,
         ASHAScheduler(max_t=4, grace_period=1, reduction_factor=2),
@@ -209,7 +213,7 @@ def test_for_one_trial_that_waits_for_a_place_one_is_given_up(tmp_path, monkeypa
     )
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
     assert ran.lengths() == {0: 4, 1: 4, 2: 4}
-    assert len(paused) == 1
+    assert len(lent) == 1
 
 
 def test_a_trial_that_gets_a_kept_process_has_a_folder(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -41,9 +42,10 @@ class Once(tune.Callback):
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune keeps a copy of its settings, and needs none of this
 
-    def on_trial_validated(self, trial: Any, report: Any, metrics: Any) -> None:
-        self.left -= 1
+    def on_trial_result(self, result: Any, **info: Any) -> None:
+        self.left -= result.get("accuracy", math.nan) >= 0
         if self.left == 0:
+            self.left = -1
             self.then()
 
 

@@ -18,6 +18,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 import tunekit
+from tests.journals import read
 from tests.kills import Killed, bury, killed_after
 from tests.sweeps import Ran, quality, sweep
 from tunekit.cli import commands
@@ -126,6 +127,10 @@ def test_a_sweep_that_was_killed_waits_for_its_validations(tmp_path):
     line = next(line for line in text.splitlines() if line.startswith("waits for"))
     assert f"1 running, {kinds.count('waiting')} waiting" in line
     assert f"the longest running: trial {running['trial_id']} at iteration" in line
+    waiting = {row["trial_id"]: row["waiting"] for row in status["ranking"] if row["waiting"]}
+    assert status["waiting"] == sum(waiting.values()) >= len(kinds) > len(waiting) > 1
+    told = f"{status['waiting']} wait for scores, of {len(waiting)} trials"
+    assert any(line.startswith("reports") and line.endswith(told) for line in text.splitlines())
     table = {row.split()[1]: row for row in text.splitlines() if re.match(r" +\d+  ", row)}
     for trial_id, row in table.items():
         own = [one for one in status["waits_for"] if one["trial_id"] == trial_id]
@@ -475,4 +480,5 @@ def test_the_version(capsys):
 
 def test_the_summary_counts_the_trained_iterations(tmp_path):
     ran = run(tmp_path, on_pending="continue", validation_s=lambda attempt: 2.5)
-    assert tunekit.load(ran.home).summary()["iterations"] == sum(ran.lengths().values())
+    reported = sum(event["event"] == "reported" for event in read(ran.home))
+    assert tunekit.load(ran.home).summary()["iterations"] == reported > sum(ran.lengths().values())

@@ -118,7 +118,6 @@ tunekit.Tuner(
     tune_config=tune.TuneConfig(metric="accuracy", mode="max"),
     validation_config=tunekit.ValidationConfig(fn=lambda checkpoint: {}),
 )
-assert "tensorboardX" in sys.modules
 """
     )
     foreign = {name.split(".")[0] for name in modules}
@@ -146,6 +145,39 @@ def test_every_private_name_that_is_imported_is_checked_at_import():
                 for alias in node.names:
                     private = "._" in (node.module or "") or alias.name.startswith("_")
                     assert not private or (node.module, alias.name) in checked, (path, alias.name)
+
+
+def names_in(*modules: str) -> set[str]:
+    """All names that modules of tunekit define, read or set."""
+    import ast
+
+    found = set()
+    for path in modules:
+        for node in ast.walk(ast.parse((Path(compat.__file__).parent / path).read_text())):
+            found.add(getattr(node, "attr", None) or getattr(node, "name", None))
+            found.add(getattr(node, "arg", None))
+    return found
+
+
+def test_every_private_name_of_the_controller_that_is_used_is_checked_and_no_other():
+    import inspect
+
+    from ray.tune.execution.tune_controller import TuneController
+
+    driver = ["../driver/restore.py", "../driver/scheduler.py"]
+    used = names_in("validating.py", "processes.py", "controller.py", *driver)
+    listed = compat.NEEDED["ray.tune.execution.tune_controller:TuneController"].split()
+    running = {name.split(".")[0] for name in compat.NEEDED_WHILE_RUNNING.split()}
+    assert {*listed, *running} <= used
+    own = set(re.findall(r"self\.(_[a-z]\w*)(?:: [^=\n]*)? = ", inspect.getsource(TuneController)))
+    private = {name for name in dir(TuneController) if re.match("_[a-z]", name)}
+    assert (private & used) - {"_restore_trials"} <= set(listed)
+    assert own & names_in("validating.py", "processes.py") <= running
+
+
+def test_a_controller_that_lacks_an_attribute_is_refused_by_its_name():
+    with pytest.raises(UnsupportedRayError, match=r"lacks TuneController\._actor_cache, "):
+        compat.check_controller(object())
 
 
 def test_the_version_that_is_named_as_tested_is_the_one_that_the_tests_are_pinned_to():

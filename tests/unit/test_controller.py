@@ -17,9 +17,12 @@ from ray.exceptions import (
     RayActorError,
     RaySystemError,
 )
+from ray.tune.execution.tune_controller import TuneController
 from ray.tune.search import BasicVariantGenerator
 
-from tunekit._ray.controller import Controller, start_in_order
+from tunekit._ray.controller import Controller
+from tunekit._ray.final_failures import fail_alone
+from tunekit._ray.processes import ProcessController, start_in_order
 
 
 class Tune:
@@ -69,19 +72,37 @@ class Tune:
         self.evicted += force_all
 
 
+class Heeding(ProcessController):
+    """The rules for processes, over that much of Tune's controller."""
+
+    def __init__(self, room):
+        vars(self).update(vars(Tune()))
+        self.begin(room)
+
+    search_alg = resumed = None
+
+
+for _name in ("is_finished", "_update_trial_queue"):
+    setattr(Heeding, _name, getattr(Tune, _name))
+
+
 @pytest.fixture
-def heeding():
+def heeding(monkeypatch):
     """A controller, and what may be said to it."""
-    tune, says = Tune(), SimpleNamespace(pending=False, places=None)
-    Controller(tune).heed(pending=lambda: says.pending, places=lambda: says.places)
-    return tune, says
+    for name in ("_maybe_update_trial_queue", "_maybe_add_actors", "_maybe_reuse_cached_actor"):
+        monkeypatch.setattr(TuneController, name, getattr(Tune, name))
+    monkeypatch.setattr(TuneController, "_cleanup_cached_actors", Tune._cleanup_cached_actors)
+    says = SimpleNamespace(waits=False, may=None)
+    says.pending, says.places = lambda: says.waits, lambda: says.may
+    says.lacking = lambda: False
+    return Heeding(says), says
 
 
 def test_tune_does_not_warn_that_no_trial_runs_while_validations_are_pending(heeding):
     tune, says = heeding
     tune._maybe_add_actors()
     assert tune._insufficient_resources_manager._no_running_trials_since == 12.0
-    says.pending = True
+    says.waits = True
     tune._maybe_add_actors()
     assert tune._insufficient_resources_manager._no_running_trials_since == -1
     assert tune.added == 2
@@ -98,7 +119,7 @@ def test_what_is_kept_for_trials_that_are_to_start_is_given_back(heeding):
     tune._trial_to_actor = {trials[0]: "started", trials[1]: "b", trials[2]: "c"}
     tune._actor_to_trial = {actor: trial for trial, actor in tune._trial_to_actor.items()}
     tune._pending_trials_list = [trials[3]]
-    says.pending, says.places = True, 0
+    says.waits, says.may = True, 0
     tune._maybe_add_actors()
     assert not tune.added
     assert sorted(tune.cancelled) == ["b", "c"]
@@ -113,7 +134,7 @@ def test_no_more_trials_have_a_process_than_may(heeding, places, may_wait):
     """Three have one, or have requested one; one of these waits for it."""
     tune, says = heeding
     tune._trial_to_actor = {"a": "started", "b": "started", "c": "c"}
-    says.places = places
+    says.may = places
     tune._maybe_add_actors()
     assert (tune.may_wait, tune._max_pending_trials) == (may_wait, 8)
     # Another one goes on in a process that is kept.
@@ -181,7 +202,7 @@ def failing():
     tune = Tune()
     resources = SimpleNamespace(free_resources=lambda acquired_resource: None)
     tune._actor_manager = RayActorManager(resource_manager=resources)
-    Controller(tune).heed(pending=bool, places=lambda: None)
+    fail_alone(tune._actor_manager)
 
     def told(error):
         heard = []

@@ -45,7 +45,6 @@ NO_EXAMPLE = {
     "MissingExtraError",
     "NotResumedError",
     "RestoreError",
-    "StopperError",
     "SweepNotFoundError",
     "DistributedTrialError",
     "TunekitError",
@@ -276,8 +275,7 @@ def given_loggers(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
     names.update(MLflowLoggerCallback=Tracker)
     yield
     [tracker] = names["run_config"].callbacks
-    callbacks = (tunekit.loggers.ValidatedLoggerCallback(tracker),)
-    sweep(folder, FIFOScheduler(), trials=1, more_callbacks=callbacks, validate=nearly_one)
+    sweep(folder, FIFOScheduler(), trials=1, later_callbacks=(tracker,), validate=nearly_one)
     assert [row["accuracy"] for row in tracker.rows if "accuracy" in row] == [0.995] * 9
 
 
@@ -286,7 +284,7 @@ def given_alerts(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch)
     yield
     names["print"] = lambda *said: alerts.append(said)
     callbacks = (names["Alerts"](),)
-    sweep(folder, FIFOScheduler(), trials=1, more_callbacks=callbacks, validate=nearly_one)
+    sweep(folder, FIFOScheduler(), trials=1, later_callbacks=callbacks, validate=nearly_one)
     assert [said[2] for said in alerts] == list(range(1, 10))
 
 
@@ -363,7 +361,7 @@ def given_earlier(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
     run_digits(folder)
     yield
     searchers = {
-        "optuna": tunekit.ValidatedSearcher(names["search_alg"]),
+        "optuna": names["search_alg"],
         "random": BasicVariantGenerator(points_to_evaluate=names["points"]),
     }
     space = {"lr": tune.loguniform(1e-4, 1.0), "epochs": 81}

@@ -189,9 +189,17 @@ def test_what_has_to_end_at_once_ends_the_process_of_its_trial(started):
     started.results += [Began(ID)]
     executor, one = RayExecutor(validate, {}), attempt()
     executor.start(one, host=HOST)
-    executor.cancel(one)
+    assert executor.cancel(one) == "b"
     assert started.started[-1] == ("killed", "b")
-    assert executor.poll() == [Lost("b")] and not executor.awaited() and not executor.in_trials
+    assert executor.poll() == [] and not executor.awaited() and not executor.in_trials
+
+
+def test_what_is_not_needed_any_more_does_not_keep_others_out_of_trials(started):
+    started.results += [Began(ID)]
+    executor, one = RayExecutor(validate, {}), attempt()
+    executor.start(one, host=HOST)
+    assert executor.cancel(one, too_long=False) == "b"
+    assert started.started[-1] == ("killed", "b") and executor.in_trials
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from tunekit.cli import commands
 from tunekit.clock import SystemClock
 from tunekit.core.events import (
     CheckpointSaved,
+    Processed,
     Reported,
     TrialAdded,
     TrialErrored,
@@ -75,6 +76,7 @@ def scored(record: Journal, checkpoint: str, metrics: dict[str, Any]) -> None:
     record.append(CheckpointSaved(time=1e9 + 1, id=at, **known))
     record.append(ValidationRequested(time=1e9 + 1, id=at, **known))
     record.append(ValidationEnded(time=1e9 + 2, id=at, status="validated", metrics=metrics))
+    record.append(Processed(time=1e9 + 2, trial_id="a", id=at, iteration=1, judged=True))
     record.close()
 
 
@@ -243,6 +245,7 @@ def test_nothing_in_a_sweep_moves_the_cursor_or_begins_a_line(hostile, tmp_path)
         record.append(ValidationRequested(time=1e9 + 1, **at))
         status = "validated" if "metrics" in ended else "failed"
         record.append(ValidationEnded(time=1e9 + 2, id=at["id"], status=status, **ended))
+        record.append(Processed(time=1e9 + 2, trial_id=ODD, id=at["id"], iteration=1))
     record.close()
     for command in (
         ("status", hostile),

@@ -116,7 +116,7 @@ def test_values_come_back_as_they_were(tmp_path):
         "config": {"lr": 0.1},  # is the trial's
     }
     journal = journal_in(tmp_path)
-    journal.append(Reported(time=1.0, trial_id="a", report=report, offered=True))
+    journal.append(Reported(time=1.0, trial_id="a", report=report))
     [event] = read(tmp_path)
     assert event["report"]["float32"] == float(np.float32(0.1))
     assert (event["report"]["int64"], event["report"]["nested"]) == (7, {"deep": 1e-300})
@@ -147,7 +147,10 @@ GOOD = line(**OWN)
         (GOOD.replace("true", "false"), "000001.jsonl, line 1, is not as it was written"),
         (line(n=1, event="ended"), "is not a tunekit journal"),
         (line(**{**OWN, "journal": "other"}), "is not a tunekit journal"),
-        (line(**{**OWN, "version": 2}), "version 2 of the format; this tunekit reads version 1"),
+        (
+            line(**{**OWN, "version": VERSION + 1}),
+            f"version {VERSION + 1} of the format; this tunekit reads version {VERSION}",
+        ),
         (
             line(n=1, journal="tunekit", version=VERSION),
             "line 1, is not as it was written: KeyError",

@@ -3,8 +3,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from ray import tune
+from ray.tune.schedulers import FIFOScheduler
 
+from tests.sweeps import SavesWhen, sweep
 from tunekit import EveryIterations
+from tunekit._ray.checkpoints import saved_results
 from tunekit.errors import ConfigError
 
 
@@ -31,3 +35,45 @@ def test_a_policy_does_not_take_back_what_another_asked():
 def test_wrong_arguments(n):
     with pytest.raises(ConfigError):
         EveryIterations(n)
+
+
+class Late(tune.Callback):
+    """Asks for checkpoints after the ValidationCallback."""
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        if result["training_iteration"] in (2, 4):
+            result["should_checkpoint"] = True
+
+
+def test_a_checkpoint_requested_late_is_saved_where_the_trial_stands_and_not_validated(
+    tmp_path, caplog
+):
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        trials=1,
+        validation_s=lambda attempt: 0.5,
+        policy=SavesWhen(lambda trial, result: result["training_iteration"] in (1, 5)),
+        later_callbacks=(Late(),),
+    )
+    [trial] = ran.trials
+    assert trial.status == "TERMINATED" and sorted(ran.validated()[0]) == [1, 5]
+    saved = {m["training_iteration"] for _, m in saved_results(trial)}
+    assert {1, 5} < saved <= {1, 2, 4, 5}
+    [warned] = [r.getMessage() for r in caplog.records if "should_checkpoint" in r.getMessage()]
+    assert "checkpoint_policy=" in warned
+
+
+def test_a_trial_that_a_stopper_ends_saves_at_its_end(tmp_path):
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        trials=1,
+        validation_s=lambda attempt: 0.5,
+        policy=SavesWhen(lambda trial, result: result["training_iteration"] == 2),
+        checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
+        stop=lambda trial_id, result: result["training_iteration"] == 4,
+    )
+    [trial] = ran.trials
+    assert trial.status == "TERMINATED"
+    assert [m["training_iteration"] for _, m in saved_results(trial)] == [2, 4]

@@ -20,7 +20,7 @@ from tests.restores import SEARCH, SNAPSHOT, STATE, begin
 from tests.stores import Store
 from tunekit._ray.tuner import settings_of
 from tunekit.core.events import Reported, SnapshotTaken, TrialAdded
-from tunekit.journal.journal import Journal
+from tunekit.journal.journal import VERSION, Journal
 from tunekit.journal.snapshots import SETTINGS, SavedState, _archive
 from tunekit.journal.storage import LocalFolder, RemoteFolder
 
@@ -95,7 +95,9 @@ def journal_with(home: Path, *lines: bytes) -> Path:
     ("damage", "says"),
     [
         (
-            lambda path: rewrite(path, lambda t: t.replace('"version": 1', '"version": 2')),
+            lambda path: rewrite(
+                path, lambda t: t.replace(f'"version": {VERSION}', '"version": 9')
+            ),
             "Install",
         ),
         (lambda path: path.write_bytes(path.read_bytes() + b"\0\n"), "line 3, is not as it was"),

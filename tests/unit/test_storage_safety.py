@@ -152,7 +152,7 @@ def test_a_sweep_in_such_a_storage_is_warned_of_at_its_start_and_written(caplog)
     assert caplog.text.count("'tmp/sweep' will not survive a kill of its driver") == 1
     assert "local or shared file system" in caplog.text and "object store" in caplog.text
     ledger.begin(anew=True, after=0, about={})
-    ledger.append(Chosen(trial_id="a", runs=False))
+    ledger.append(Chosen(trial_id="a"))
     ledger.close()
     assert [one["trial_id"] for one in read("tmp/sweep", store.filesystem)] == ["a"]
 
@@ -322,7 +322,7 @@ def test_an_archive_stays_until_the_line_that_names_its_successor_is_written(
         return wrote(descriptor, data)
 
     monkeypatch.setattr(os, "write", full)
-    record.append(Chosen(trial_id="a", runs=False))
+    record.append(Chosen(trial_id="a"))
     keeper.snapshot(Saved())
     named = [one["file"] for one in read(tmp_path) if one["event"] == "snapshot"]
     assert named == [f"state/{first}"] and first in folder.names("state")

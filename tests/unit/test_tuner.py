@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 import signal
 
@@ -11,8 +10,6 @@ import ray
 from ray import train, tune
 from ray.tune.logger import (
     CSVLoggerCallback,
-    JsonLoggerCallback,
-    LoggerCallback,
     TBXLoggerCallback,
 )
 from ray.tune.schedulers import (
@@ -22,12 +19,6 @@ from ray.tune.schedulers import (
     HyperBandScheduler,
     PopulationBasedTraining,
     ResourceChangingScheduler,
-)
-from ray.tune.search import (
-    BasicVariantGenerator,
-    ConcurrencyLimiter,
-    Repeater,
-    SearchGenerator,
 )
 from ray.tune.search.optuna import OptunaSearch
 from ray.tune.tune import _Config
@@ -174,39 +165,6 @@ def test_a_scheduler_is_wrapped_once(tmp_path):
     assert isinstance(default.tune_config.scheduler.scheduler, FIFOScheduler)
 
 
-def test_a_searcher_is_wrapped_once_wherever_it_is(tmp_path):
-    def wrapped(search):
-        config = tune.TuneConfig(search_alg=search)
-        return make(
-            tmp_path, tune_config=config, validation_config=VALIDATION
-        ).tune_config.search_alg
-
-    optuna = OptunaSearch()
-    assert wrapped(None) is None
-    limiter = ConcurrencyLimiter(optuna, 2)
-    limited = wrapped(limiter)
-    assert isinstance(limited, ConcurrencyLimiter)
-    assert isinstance(limited.searcher, tunekit.ValidatedSearcher)
-    assert limited.searcher.searcher is optuna and limiter.searcher is optuna
-    ready = tunekit.ValidatedSearcher(OptunaSearch())
-    assert wrapped(ready) is ready
-    assert wrapped(ConcurrencyLimiter(ready, 2)).searcher is ready
-    generator = SearchGenerator(optuna)
-    assert isinstance(wrapped(generator).searcher, tunekit.ValidatedSearcher)
-    assert generator.searcher is optuna
-    repeated = wrapped(ConcurrencyLimiter(Repeater(optuna, repeat=2), 2))
-    assert isinstance(repeated, ConcurrencyLimiter)
-    assert isinstance(repeated.searcher, tunekit.ValidatedSearcher)
-    assert isinstance(repeated.searcher.searcher, Repeater)
-    batches = ConcurrencyLimiter(optuna, 2, batch=True)
-    assert isinstance(wrapped(batches), tunekit.ValidatedSearcher)
-    assert wrapped(batches).searcher is batches
-    own = ConcurrencyLimiter(ready, 2, batch=True)
-    assert wrapped(own).searcher is ready
-    random = BasicVariantGenerator()
-    assert wrapped(random) is random
-
-
 def test_a_users_limit_is_limit_enough(tmp_path, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
@@ -218,9 +176,6 @@ def test_a_users_limit_is_limit_enough(tmp_path, monkeypatch):
         leave_room(settings, validation)
         assert validation.shares.leaving_room == limit
         assert settings.tune_config.max_concurrent_trials == own
-    batch = ConcurrencyLimiter(OptunaSearch(), 2, batch=True)
-    assert not tunekit.ValidatedSearcher(batch).set_max_concurrency(3)
-    assert batch.max_concurrent == 2
 
 
 def test_without_validation_fit_is_tunes(tmp_path, monkeypatch):
@@ -240,25 +195,11 @@ def test_without_validation_fit_is_tunes(tmp_path, monkeypatch):
     assert config.max_concurrent_trials is None
 
 
-def test_a_search_algorithm_that_cannot_be_wrapped_is_told(tmp_path, caplog):
-    class Own(ray.tune.search.SearchAlgorithm):
-        pass
-
-    make(tmp_path, tune_config=tune.TuneConfig(search_alg=Own()), validation_config=VALIDATION)
-    assert "will learn from training reports" in caplog.text
-
-
 def test_wrapping_twice_is_refused():
     with pytest.raises(tunekit.errors.ConfigError, match="already"):
         tunekit.ValidatedScheduler(tunekit.ValidatedScheduler(FIFOScheduler()))
-    with pytest.raises(tunekit.errors.ConfigError, match="already"):
-        tunekit.ValidatedSearcher(tunekit.ValidatedSearcher(OptunaSearch()))
-    with pytest.raises(tunekit.errors.ConfigError, match="searcher inside it"):
-        tunekit.ValidatedSearcher(ConcurrencyLimiter(OptunaSearch(), 2))
     with pytest.raises(tunekit.errors.ConfigError, match="scheduler=3"):
         tunekit.ValidatedScheduler(3)
-    with pytest.raises(tunekit.errors.ConfigError, match="searcher='x'"):
-        tunekit.ValidatedSearcher("x")
     with pytest.raises(tunekit.errors.ConfigError, match="config=3"):
         tunekit.ValidationCallback(3)
 
@@ -302,82 +243,24 @@ def test_what_cannot_be_right_together_is_refused(settings, on_pending, fix):
         )
 
 
-def test_stock_loggers_are_replaced_and_a_users_own_are_not(tmp_path, monkeypatch):
-    class OwnJson(JsonLoggerCallback):
-        pass
-
-    run_config = tune.RunConfig(callbacks=[OwnJson(), TBXLoggerCallback()])
-    settings = make(tmp_path, run_config=run_config, validation_config=VALIDATION)
-    # Loggers come after the validation, which takes training's values out of its names first.
+def test_policies_get_reports_and_all_other_callbacks_validated_results(tmp_path):
+    given = [CSVLoggerCallback(), tunekit.EveryIterations(3), TBXLoggerCallback()]
+    run_config = tune.RunConfig(callbacks=list(given))
+    settings = make(
+        tmp_path,
+        run_config=run_config,
+        validation_config=VALIDATION,
+        checkpoint_policy=tunekit.EveryIterations(2),
+    )
     assert kinds(settings.callbacks) == [
-        "DefaultPolicy",
+        "EveryIterations",
+        "EveryIterations",
         "FunctionCheckpoints",
         "ValidationCallback",
-        "OwnJson",
-        "TensorBoardLogger",
-    ]
-    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-    assert "JsonLogger" not in kinds(make(tmp_path, validation_config=VALIDATION).callbacks)
-
-
-def test_other_loggers_are_wrapped(tmp_path):
-    class Hears(LoggerCallback):
-        def on_trial_validated(self, trial, report, metrics):
-            """It hears of scores by itself."""
-
-    class OwnTensorBoard(TBXLoggerCallback):
-        pass
-
-    given = [LoggerCallback(), CSVLoggerCallback(), OwnTensorBoard(), Hears()]
-    run_config = tune.RunConfig(callbacks=list(given))
-    settings = make(tmp_path, run_config=run_config, validation_config=VALIDATION)
-    *_, plain, csv, tensorboard, hears, json = settings.callbacks
-    assert kinds([plain, csv, hears, json]) == [
-        "ValidatedLoggerCallback",
         "CSVLoggerCallback",
-        "Hears",
-        "JsonLogger",
+        "TBXLoggerCallback",
     ]
-    assert plain.logger is given[0] and tensorboard.logger is given[2]
-    # Tune adds its own logger of TensorBoard unless there is one.
-    assert isinstance(tensorboard, tunekit.loggers.ValidatedLoggerCallback)
-    assert isinstance(tensorboard, TBXLoggerCallback)
     assert run_config.callbacks == given
-
-
-class KeepsBest(tune.Callback):
-    best = 0.0
-
-    def on_trial_result(self, iteration, trials, trial, result, **info):
-        self.best = max(self.best, result.get("accuracy", 0.0))
-
-
-class KeepsBestValidated(KeepsBest):
-    def on_trial_validated(self, trial, report, metrics):
-        self.best = max(self.best, metrics["accuracy"])
-
-
-class OwnPolicy(tunekit.policies.CheckpointPolicy):
-    def due(self, trial, result):
-        return True
-
-
-class OwnLogger(LoggerCallback):
-    def on_trial_result(self, iteration, trials, trial, result, **info):
-        pass
-
-
-def test_a_callback_that_sees_reports_without_scores_is_told_once(tmp_path, caplog):
-    def warned(*callbacks, **settings):
-        caplog.clear()
-        make(tmp_path, run_config=tune.RunConfig(callbacks=list(callbacks)), **settings)
-        return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-
-    validated = {"validation_config": VALIDATION}
-    [told] = warned(KeepsBest(), OwnPolicy(), OwnLogger(), **validated)
-    assert "KeepsBest" in told and "on_trial_validated" in told and "Own" not in told
-    assert not warned(KeepsBestValidated(), Watches(), OwnPolicy(), OwnLogger(), **validated)
-    assert not warned(KeepsBest()), "nothing is validated"
 
 
 def test_a_functions_checkpoint_settings_are_kept_for_its_trials(tmp_path):
@@ -416,7 +299,7 @@ def saves(config):
 
 
 class Asks(tune.Callback):
-    """One of the user's, which may set should_checkpoint."""
+    """Sets should_checkpoint, perhaps."""
 
     def on_trial_result(self, iteration, trials, trial, result, **info):
         pass
@@ -438,7 +321,9 @@ class Watches(tune.Callback):
         (saves, {"checkpoint_policy": tunekit.EveryIterations(3)}, ["EveryIterations(3)"]),
         (saves, {"checkpoint_config": tune.CheckpointConfig(checkpoint_frequency=2)}, []),
         (saves, {"checkpoint_config": tune.CheckpointConfig(checkpoint_at_end=True)}, []),
-        (saves, {"callbacks": [Asks()]}, []),
+        (saves, {"checkpoint_policy": Asks()}, []),
+        (saves, {"callbacks": [tunekit.EveryIterations(4)]}, ["EveryIterations(4)"]),
+        (saves, {"callbacks": [Asks()]}, ["EveryIterations(1)"]),
         (saves, {"callbacks": [Watches()]}, ["EveryIterations(1)"]),
     ],
 )

@@ -9,7 +9,7 @@ import contextlib
 import copy
 import logging
 import re
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,13 @@ import pyarrow.fs
 from ray.train._internal.checkpoint_manager import _CheckpointManager
 from ray.train._internal.session import _TrainingResult
 from ray.train._internal.storage import _delete_fs_path
-from ray.tune import CheckpointConfig
+from ray.tune import Checkpoint, CheckpointConfig
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 
 from tunekit._ray.storage import changed_at, exists, paths_in
 from tunekit.core.events import CheckpointSaved, Event, Exploited, TrialAdded, ValidationRequested
-from tunekit.core.metrics import flatten, hide, merge
+from tunekit.core.metrics import flatten
 from tunekit.core.retention import Kept, left_over, rank, surplus
 from tunekit.core.values import number
 
@@ -36,9 +36,14 @@ def latest_checkpoint(trial: Trial) -> tuple[Any, dict[str, Any]] | None:
     return None if result is None else (result.checkpoint, result.metrics)
 
 
-def take_saved(trial: Trial, checkpoint: Any, report: dict[str, Any]) -> None:
-    """Add a checkpoint of a trial that Tune had not saved when its sweep was interrupted."""
-    trial.on_checkpoint(_TrainingResult(checkpoint=checkpoint, metrics=report))
+def saved_at(path: str, filesystem: pyarrow.fs.FileSystem, metrics: dict[str, Any]) -> Any:
+    """Return the saved checkpoint at a path, as Tune registers it."""
+    return _TrainingResult(Checkpoint(path, filesystem), metrics)
+
+
+def start_from(trial: Trial, saved: Any) -> None:
+    """Let a trial start from a checkpoint, which may be another trial's."""
+    trial.run_metadata.checkpoint_manager._latest_checkpoint_result = saved
 
 
 def skip_existing(trial: Trial) -> None:
@@ -146,9 +151,7 @@ class _Entry:
 
     result: _TrainingResult
     order: int
-    reported: float | None  # the score attribute, as training reported it
-    validated: float | None = None
-    own: frozenset[str] = frozenset()  # the names that its validation produced
+    score: float | None
 
 
 class LeasingCheckpointManager(_CheckpointManager):
@@ -160,34 +163,28 @@ class LeasingCheckpointManager(_CheckpointManager):
     Args:
         checkpoint_config: The trial's configuration.
         leased: The paths that must not be deleted; checked before each deletion.
-        validated_names: Returns the names of validated metrics; training's values under these
-            names are not scores.
     """
 
     def __init__(
         self,
         checkpoint_config: CheckpointConfig,
         leased: Container[str],
-        validated_names: Callable[[], Collection[str]],
     ):
         super().__init__(checkpoint_config)
         self._checkpoint_results: list[_TrainingResult] = []
         self._latest_checkpoint_result: _TrainingResult | None = None
         self._leased = leased
-        self._validated_names = validated_names
         self._entries: dict[str, _Entry] = {}
         self._to_delete: dict[str, Any] = {}
         self._next_order = 0
 
     @classmethod
-    def install(
-        cls, trial: Trial, leased: Container[str], validated_names: Callable[[], Collection[str]]
-    ) -> None:
+    def install(cls, trial: Trial, leased: Container[str]) -> None:
         """Replace the trial's manager, keeping its state."""
         old = trial.run_metadata.checkpoint_manager
         if isinstance(old, cls):
             return
-        new = cls(old.checkpoint_config, leased, validated_names)
+        new = cls(old.checkpoint_config, leased)
         for result in sorted(old._checkpoint_results, key=lambda result: result.checkpoint.path):
             new._take(result)
         new._checkpoint_results = old._checkpoint_results
@@ -210,18 +207,6 @@ class LeasingCheckpointManager(_CheckpointManager):
             self._checkpoint_results.append(checkpoint_result)
             self._take(checkpoint_result)
 
-    def score(self, path: str, metrics: Mapping[str, Any]) -> None:
-        """Merge validated metrics into those of the checkpoint at ``path``, and rank it by them."""
-        if path in self._entries:
-            entry, own = self._entries[path], flatten(metrics)
-            entry.result.metrics = merge(hide(entry.result.metrics, own), metrics)
-            entry.validated, entry.own = self._number(metrics), frozenset(own)
-
-    def hide(self, names: Collection[str]) -> None:
-        """Remove training's values under validated names from the checkpoints' metrics."""
-        for entry in self._entries.values():
-            entry.result.metrics = hide(entry.result.metrics, set(names) - entry.own)
-
     def prune(self) -> None:
         """Sort by score, and delete checkpoints that are neither among the best nor needed.
 
@@ -232,12 +217,10 @@ class LeasingCheckpointManager(_CheckpointManager):
         attribute = config.checkpoint_score_attribute
         if attribute is None and config.num_to_keep is None:
             return
-        only_validated = attribute in self._validated_names()
         kept = []
         for path in (result.checkpoint.path for result in results):
             entry = self._entries[path]
-            score = entry.validated if only_validated else entry.reported
-            kept.append(Kept(entry.order, score, leased=path in self._leased))
+            kept.append(Kept(entry.order, entry.score, leased=path in self._leased))
         by_score = attribute is not None
         doomed = set(surplus(kept, config.num_to_keep, by_score=by_score))
         self._checkpoint_results = [
@@ -265,8 +248,8 @@ class LeasingCheckpointManager(_CheckpointManager):
             del self._to_delete[path]
 
     def _take(self, result: _TrainingResult) -> None:
-        reported = self._number(result.metrics)
-        self._entries[result.checkpoint.path] = _Entry(result, self._next_order, reported)
+        score = self._number(result.metrics)
+        self._entries[result.checkpoint.path] = _Entry(result, self._next_order, score)
         self._next_order += 1
 
     def _number(self, metrics: Mapping[str, Any]) -> float | None:
@@ -278,6 +261,6 @@ class LeasingCheckpointManager(_CheckpointManager):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as Tune's own manager, so that saved experiments open without tunekit."""
-        ours = ("_leased", "_validated_names", "_entries", "_to_delete", "_next_order")
+        ours = ("_leased", "_entries", "_to_delete", "_next_order")
         state = {key: value for key, value in self.__dict__.items() if key not in ours}
         return _CheckpointManager, (self._checkpoint_config,), state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import pkgutil
 import re
@@ -51,13 +52,15 @@ NEEDED = {
     "ray.tune.execution.placement_groups": "resource_dict_to_pg_factory",
     "ray.tune.execution.tune_controller": "TrialRunnerWrapper",
     "ray.tune.execution.tune_controller:TuneController": (
-        "checkpoint _cleanup_cached_actors is_finished _mark_trial_to_checkpoint "
-        "_maybe_add_actors _maybe_cache_trial_actor _maybe_reuse_cached_actor "
-        "_maybe_update_trial_queue _on_training_result _on_trial_reset pause_trial "
-        "_process_trial_failure _remove_actor resumed save_to_dir _schedule_trial_actor "
-        "_schedule_trial_pause _schedule_trial_stop _schedule_trial_train "
-        "_set_trial_status stop_trial _unstage_trial_with_resources _update_trial_queue "
-        "_used_resources_string _wrapped"
+        "checkpoint _checkpoint_trial_if_needed _cleanup_cached_actors _cleanup_trials "
+        "is_finished _mark_trial_to_checkpoint _maybe_add_actors _maybe_cache_trial_actor "
+        "_maybe_execute_queued_decision _maybe_reuse_cached_actor _maybe_update_trial_queue "
+        "_on_saving_result _on_training_result _on_trial_reset _process_trial_failure "
+        "_process_trial_result _process_trial_save _queue_decision _remove_actor resumed "
+        "save_to_dir _schedule_trial_actor _schedule_trial_pause _schedule_trial_save "
+        "_schedule_trial_stop _schedule_trial_task _schedule_trial_train _set_trial_status "
+        "_stop_experiment_if_needed stop_trial _trial_task_failure "
+        "_unstage_trial_with_resources _validate_result_metrics _wrapped"
     ),
     "ray.tune.experiment.trial:Trial": (
         "get_json_state handle_error init_local_path is_saving latest_checkpoint_result "
@@ -68,8 +71,8 @@ NEEDED = {
     "ray.tune.experimental.output:TuneTerminalReporter": (
         "_get_heartbeat _heartbeat_threshold print_heartbeat _start_block"
     ),
-    "ray.tune.logger": "JsonLoggerCallback._restore_from_remote",
-    "ray.tune.progress_reporter": "IS_NOTEBOOK TrialProgressCallback",
+    "ray.tune.logger": "LoggerCallback._restore_from_remote",
+    "ray.tune.progress_reporter": "IS_NOTEBOOK _detect_reporter",
     "ray.tune.registry": "get_trainable_cls",
     "ray.tune.search": "SearchAlgorithm._finished",
     "ray.tune.trainable.function_trainable": "FunctionTrainable.save_checkpoint wrap_function",
@@ -82,6 +85,18 @@ NEEDED = {
     ),
     "ray.tune.utils.util": "SafeFallbackEncoder",
 }
+
+#: The private attributes of a controller, and of what it has, that exist only while it runs.
+NEEDED_WHILE_RUNNING = (
+    "_actor_cache _actor_manager._actor_task_events "
+    "_actor_manager._resource_request_to_pending_actors _actor_to_trial _cached_trial_decisions "
+    "_callbacks._callbacks _fail_fast _has_errored "
+    "_insufficient_resources_manager._no_running_trials_since _iteration _live_trials "
+    "_max_pending_trials _pending_trials _pending_trials_list _queued_trial_decisions "
+    "_resetting_trials _resources_to_pending_trials _reuse_actors _running_trials "
+    "_search_alg _session_str _staged_trials _stopper _stopping_actors _storage _trial_to_actor "
+    "_trials"
+)
 
 #: Names that only trainers' trials and validations use. Importing them takes as long as tunekit.
 NEEDED_BY_TRAINERS = {
@@ -171,6 +186,23 @@ def check_trainers() -> None:
         tunekit.errors.UnsupportedRayError: With the missing names and the versions that have them.
     """
     if lacking := missing(NEEDED_BY_TRAINERS):
+        raise lacks(lacking)
+
+
+def check_controller(controller: Any) -> None:
+    """Raise if a running controller lacks an attribute.
+
+    Raises:
+        tunekit.errors.UnsupportedRayError: With the missing attributes and the versions that have
+            them.
+    """
+    lacking = []
+    for name in NEEDED_WHILE_RUNNING.split():
+        try:
+            operator.attrgetter(name)(controller)
+        except AttributeError:
+            lacking.append(f"TuneController.{name}")
+    if lacking:
         raise lacks(lacking)
 
 

@@ -14,7 +14,6 @@ from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC
 from ray.tune.schedulers import TrialScheduler
 
-from tunekit._ray.proxies import ProxyController
 from tunekit.core.decision_points import DecisionRule
 
 
@@ -113,16 +112,6 @@ class SchedulerBase(TrialScheduler):
         raise NotImplementedError
 
 
-def nothing_under_way(tune_controller: Any) -> bool:
-    """Return whether no validation is pending that a search algorithm may wait for.
-
-    Args:
-        tune_controller: The controller that Tune passed to the scheduler, while no trial runs or is
-            about to run.
-    """
-    return tune_controller.idle() if isinstance(tune_controller, ProxyController) else True
-
-
 def start_one_by_one(tune_controller: Any) -> None:
     """Make Tune request the resources of one new trial at a time.
 
@@ -132,8 +121,6 @@ def start_one_by_one(tune_controller: Any) -> None:
     Args:
         tune_controller: The controller that Tune passed to the scheduler.
     """
-    if isinstance(tune_controller, ProxyController):
-        tune_controller = tune_controller.wrapped
     if isinstance(tune_controller, TrialRunnerWrapper):
         tune_controller = tune_controller._tune_controller
     if os.environ.get("TUNE_MAX_PENDING_TRIALS_PG", "auto") == "auto":

@@ -184,7 +184,7 @@ def rule_for(scheduler: TrialScheduler, trial: Trial) -> DecisionRule:
 
     Args:
         scheduler: The scheduler.
-        trial: The trial, or its proxy if that was added to the scheduler.
+        trial: The trial.
 
     Raises:
         tunekit.errors.UnsupportedRayError: If the scheduler of this Ray lacks a private name.

@@ -1,12 +1,14 @@
-"""Add to Tune's searchers: Optuna's own constraints, and the parameter of a domain."""
+"""Pass scores to Tune's search algorithms, and read the parameters of a search space."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ray.tune.result import DEFAULT_METRIC
+from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, SearchGenerator
 from ray.tune.search.sample import (
     Categorical,
     Float,
@@ -16,10 +18,80 @@ from ray.tune.search.sample import (
 )
 
 from tunekit._ray.compat import its
+from tunekit.core.constraints import Constraint, standing_for, violation
 from tunekit.core.parameters import CHOICE, FLOAT, INT, Parameter
+from tunekit.core.values import number
 
 #: The attribute of an Optuna trial with the violation of each constraint; 0 if it is satisfied.
 CONSTRAINTS = "constraints"
+
+
+def hear_scores(tune: Any, constraints: Sequence[Constraint]) -> None:
+    """Let the search algorithm of a sweep get validated results only.
+
+    A trial that has ended without a score has no result for it.
+
+    Args:
+        tune: The controller; ``tune.unscored`` says whether the result that it processes has no
+            score, ``tune.deaf`` whether the algorithm has got it before.
+        constraints: The constraints on scores.
+    """
+    search_alg = tune.search_alg
+    kind = type(search_alg)
+    if kind is not BasicVariantGenerator:  # it learns nothing from results
+        parts = {"tune": tune, "constraints": constraints}
+        search_alg.__class__ = type(kind.__name__, (_HearsScores, kind), parts)
+
+
+class _HearsScores:
+    """Mixed into the class of a search algorithm; its state stays that of the algorithm."""
+
+    tune: Any
+    constraints: Sequence[Constraint]
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        if not (self.tune.unscored or self.tune.deaf):
+            super().on_trial_result(trial_id, self._told(trial_id, result))  # type: ignore[misc]
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        if self.tune.deaf:
+            return
+        scores = [number((result or {}).get(name)) for name in objectives_of(self)]
+        told = self._told(trial_id, result) if result and None not in scores else None
+        super().on_trial_complete(trial_id, result=told, error=error)  # type: ignore[misc]
+
+    def _told(self, trial_id: str, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a result for the algorithm; Optuna's may handle constraints itself."""
+        broken = [violation(result, [one]) for one in self.constraints]
+        if broken and constrain(innermost_searcher(self), trial_id, broken):
+            return dict(result)
+        return standing_for(result, objectives_of(self), self.constraints)
+
+
+def innermost_searcher(search_alg: SearchAlgorithm) -> Any:
+    """Return the searcher that suggests configurations, without the wrappers around it."""
+    found: Any = search_alg
+    while isinstance(found, SearchGenerator) or hasattr(found, "searcher"):
+        found = found.searcher
+    return found
+
+
+def objectives_of(search_alg: Any) -> dict[str, str | None]:
+    """Return the metrics that a search algorithm learns from, each with its mode.
+
+    Example:
+        >>> from ray.tune.search import SearchGenerator, Searcher
+        >>> objectives_of(SearchGenerator(Searcher(metric="accuracy", mode="max")))
+        {'accuracy': 'max'}
+    """
+    searcher = innermost_searcher(search_alg)  # a wrapper may have a copy of an unset metric
+    metric, mode = getattr(searcher, "metric", None), getattr(searcher, "mode", None)
+    names = metric if isinstance(metric, list) else [metric]
+    modes = mode if isinstance(mode, list) else [mode] * len(names)
+    known = zip(names, modes, strict=True)
+    return {name: best for name, best in known if isinstance(name, str) and name != DEFAULT_METRIC}
 
 
 def constrain(searcher: Any, trial_id: str, broken: Sequence[float]) -> bool:

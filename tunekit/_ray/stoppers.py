@@ -1,11 +1,9 @@
-"""Call Tune's stopping criteria with validated results if they read validated metrics."""
+"""Ask Tune's stoppers about results that have no score."""
 
 from __future__ import annotations
 
-import functools
-import logging
-import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+import copy
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from ray.tune.stopper import (
@@ -19,156 +17,141 @@ from ray.tune.stopper import (
     TrialPlateauStopper,
 )
 
-from tunekit.core.history import GENERATION, ITERATION
-from tunekit.core.stopping import Criterion, Reads
-from tunekit.errors import StopperError
-
-logger = logging.getLogger(__name__)
+from tunekit.core.metrics import flatten, merge
 
 _READ_NOTHING = (MaximumIterationStopper, NoopStopper, TimeoutStopper)
 _READ_ONE_METRIC = (ExperimentPlateauStopper, TrialPlateauStopper)
-_WITHOUT_STATE = (types.FunctionType, types.BuiltinFunctionType)
 
 
-def reads_metrics(stopper: Stopper) -> bool:
-    """Return whether a stopper may read a metric; those that only count or measure time do not."""
-    return any(_criterion(part).reads is not Reads.NOTHING for part in _parts(stopper))
-
-
-class ValidatedStopper(CombinedStopper):
-    """The user's stoppers; those that read validated metrics get validated results.
-
-    Tune saves it with the experiment's state, including the stoppers' counts.
-
-    Args:
-        stopper: Tune's stopper for ``RunConfig(stop=...)``.
-    """
-
-    def __init__(self, stopper: Stopper):
-        super().__init__(*_parts(stopper))
-        self._criteria = [_criterion(part) for part in self._stoppers]
-        # The newest generation and iteration of each trial with a validated result.
-        self._newest: dict[str, tuple[int, int]] = {}
-        self._told: set[str] = set()
-        self._validated: Callable[[], Collection[str]] = tuple
-        self._fail: Callable[[StopperError], None] | None = None
-
-    def attach(
-        self, validated: Callable[[], Collection[str]], fail: Callable[[StopperError], None]
-    ) -> None:
-        """Connect it with the sweep.
-
-        Args:
-            validated: Returns the metrics for which only validated values count.
-            fail: Called with the error of a stopper that has raised, which is not called again.
-        """
-        self._validated, self._fail = validated, fail
-        for each in self._criteria:
-            if each.broken:
-                logger.warning(
-                    "%s of RunConfig(stop=...) raised an error before the sweep was interrupted, "
-                    "so it is no longer called.",
-                    _name_of(each.ask),
-                )
-
-    @property
-    def by_metrics(self) -> bool:
-        """Return whether any stopper may read a metric."""
-        return any(each.reads is not Reads.NOTHING for each in self._criteria)
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        names = self._validated()
-        return any(each.reported(trial_id, result, names) for each in self._criteria)
-
-    def reached(
-        self,
-        trial_id: str,
-        result: Mapping[str, Any],
-        produced: Collection[str],
-        *,
-        again: bool = False,
-    ) -> bool:
-        """Return whether a flat validated result ends its trial.
-
-        Args:
-            trial_id: The trial.
-            result: The result; one that was already passed is ignored.
-            produced: The metrics that validations have produced.
-            again: Whether it was already evaluated before the sweep was interrupted.
-        """
-        place = (result.get(GENERATION, 0), result[ITERATION])
-        if place <= self._newest.get(trial_id, (-1, 0)):
-            return False
-        self._newest[trial_id] = place
-        return any(self._asked(each, trial_id, result, produced, again) for each in self._criteria)
-
-    def _asked(
-        self,
-        each: Criterion,
-        trial_id: str,
-        result: Mapping[str, Any],
-        produced: Collection[str],
-        again: bool,
-    ) -> bool:
-        names = self._validated()
-        lost = each.lost(names)
-        if lost is not None and lost not in self._told:
-            self._told.add(lost)
-            logger.warning(
-                "%s of RunConfig(stop=...) uses %r, which neither training nor validation has "
-                "produced (seen: %s), so it cannot stop anything.",
-                _name_of(each.ask),
-                lost,
-                _listed(produced),
-            )
-        try:
-            return each.judged(trial_id, result, names, again=again)
-        except Exception as error:  # an error of user code
-            each.broken = True
-            wrong = StopperError(
-                f"{_name_of(each.ask)} of RunConfig(stop=...) raised {type(error).__name__}: "
-                f"{error}, when it got the validated result of trial {trial_id} at iteration "
-                f"{result[ITERATION]}. Validation has returned {_listed(produced)}; the result has "
-                "these and what training reported. Fix the stopper for the next sweep. This one is "
-                "saved, and continues without it: tunekit.Tuner.restore(...).fit()."
-            )
-            if again or self._fail is None:  # it has already ended the sweep
-                logger.warning("%s", wrong)
-            else:
-                self._fail(wrong)
-            return False
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_validated": tuple, "_fail": None}
-
-
-def _listed(names: Collection[str]) -> str:
-    return ", ".join(map(repr, names)) or "nothing yet"
-
-
-def _parts(stopper: Stopper) -> Iterator[Stopper]:
+def parts(stopper: Stopper) -> Iterator[Stopper]:
+    """Yield the stoppers that a stopper combines, or itself."""
     if type(stopper) is CombinedStopper:
         for part in stopper._stoppers:
-            yield from _parts(part)
+            yield from parts(part)
     else:
         yield stopper
 
 
-def _criterion(stopper: Stopper) -> Criterion:
-    if type(stopper) in _READ_NOTHING:
-        return Criterion(stopper, Reads.NOTHING)
-    if type(stopper) in _READ_ONE_METRIC:
-        return Criterion(stopper, Reads.METRIC, metric=stopper._metric)
-    if type(stopper) is FunctionStopper:
-        function = stopper._fn
-        while isinstance(function, functools.partial):
-            function = function.func
-        return Criterion(stopper, stateful=not isinstance(function, _WITHOUT_STATE))
-    named = (getattr(stopper, name, None) for name in ("metric", "_metric"))
-    metric = next((name for name in named if isinstance(name, str)), None)
-    return Criterion(stopper, metric=metric, stateful=True)
+def reads_metrics(stopper: Stopper) -> bool:
+    """Return whether a stopper may read a metric; those that only count or measure time do not."""
+    return any(type(part) not in _READ_NOTHING for part in parts(stopper))
 
 
-def _name_of(stopper: Any) -> str:
-    function = stopper._fn if type(stopper) is FunctionStopper else None
-    return str(getattr(function, "__name__", None) or type(function or stopper).__name__)
+class WithoutScore(Stopper):
+    """Ask a stopper about a result without a score.
+
+    It stops the trial if it does so whatever the score: ``accuracy > 0.9 or training_iteration >=
+    10`` at iteration 10. A stopper whose state changes by that counts scores, and is not asked.
+
+    Args:
+        stopper: The stopper.
+        names: The names of the metrics that validation produces, or that the sweep uses.
+
+    Example:
+        >>> class Patience(Stopper):
+        ...     since = 0
+        ...     def __call__(self, trial_id, result):
+        ...         self.since += 1
+        ...         return result["accuracy"] < 0.5 and self.since > 2
+        ...     def stop_all(self):
+        ...         return False
+        >>> patience = Patience()
+        >>> WithoutScore(patience, ["accuracy"])("a", {"training_iteration": 1}), patience.since
+        (False, 0)
+        >>> late = FunctionStopper(lambda _, r: r["accuracy"] > 0.9 or r["training_iteration"] > 9)
+        >>> [WithoutScore(late, ["accuracy"])("a", {"training_iteration": n}) for n in (9, 10)]
+        [False, True]
+    """
+
+    def __init__(self, stopper: Stopper, names: Collection[str]):
+        self._stopper, self._names = stopper, names
+
+    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+        known = flatten(result)
+        lacking = [name for name in self._names if name not in known]
+        return any(self._ask(part, trial_id, result, lacking) for part in parts(self._stopper))
+
+    def stop_all(self) -> bool:
+        """Return whether the stopper ends the sweep."""
+        return self._stopper.stop_all()
+
+    def _ask(
+        self, part: Stopper, trial_id: str, result: Mapping[str, Any], lacking: Iterable[str]
+    ) -> bool:
+        if type(part) in _READ_NOTHING:
+            return bool(part(trial_id, result))
+        if type(part) in _READ_ONE_METRIC:
+            return part._metric in result and bool(part(trial_id, result))
+        # A function is called once for each result that it decides by training's metrics alone.
+        function = type(part) is FunctionStopper
+        asked, row = part if function else copy.deepcopy(part), _Row(result, lacking, False)
+        stops = _asked(asked, trial_id, row)
+        if not row.has_read:
+            return stops if function else bool(part(trial_id, result))
+        counts = not function and repr(vars(asked)) != repr(vars(part))
+        other = _Row(result, lacking, True)
+        return stops and not counts and _asked(copy.deepcopy(part), trial_id, other)
+
+
+def _asked(stopper: Stopper, trial_id: str, row: _Row) -> bool:
+    try:
+        return bool(stopper(trial_id, row))
+    except Exception:
+        if row.has_read:
+            return False  # it needs the number itself
+        raise
+
+
+class _Row(dict[str, Any]):
+    """A result with unknown scores, which knows if any was read.
+
+    Args:
+        result: The result.
+        lacking: The names of the scores.
+        outcome: What comparisons with them return.
+    """
+
+    def __init__(self, result: Mapping[str, Any], lacking: Iterable[str], outcome: bool):
+        unknown: dict[str, Any] = {}
+        self._unknown = _Unknown(outcome)
+        for name in lacking:
+            *above, last = name.split("/")
+            level = unknown
+            for key in above:
+                level = level.setdefault(key, {})
+            level[last] = self._unknown
+        super().__init__(merge(result, unknown))
+        self._read, self._scores = False, unknown.keys()
+
+    @property
+    def has_read(self) -> bool:
+        """Whether a score was read."""
+        return self._read or self._unknown.compared
+
+    def __getitem__(self, key: str) -> Any:
+        self._read |= key in self._scores
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a value, or the default if there is none."""
+        return self[key] if key in self else default  # noqa: SIM401 (it reads the key)
+
+
+class _Unknown:
+    """A number of which nothing is known: each comparison with it has the same outcome."""
+
+    def __init__(self, outcome: bool):
+        self._outcome, self.compared = outcome, False
+
+    def _compare(self, *other: object) -> bool:
+        self.compared = True
+        return self._outcome
+
+    def _compute(self, *others: object) -> _Unknown:
+        return self
+
+    __lt__ = __le__ = __gt__ = __ge__ = __bool__ = _compare
+    __eq__ = __ne__ = _compare
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _compute
+    __truediv__ = __rtruediv__ = __neg__ = __abs__ = __round__ = _compute
+    __hash__ = object.__hash__

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pyarrow.fs
 from ray.train._internal.storage import get_fs_and_path
-from ray.tune.experiment import Trial
 
 #: The first file that Tune writes into an experiment's folder.
 TUNER_FILE = "tuner.pkl"
@@ -65,18 +63,3 @@ def changed_at(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:
     selector = pyarrow.fs.FileSelector(folder, recursive=True, allow_not_found=True)
     infos = [filesystem.get_file_info(folder), *filesystem.get_file_info(selector)]
     return max((info.mtime_ns / 1e9 for info in infos if info.mtime_ns is not None), default=None)
-
-
-def trial_files(trial: Trial, *names: str) -> list[Path]:
-    """Return the driver's copies of files of a trial.
-
-    Missing ones are fetched from storage, for example after a restore on another machine.
-    """
-    filesystem, found = trial.storage.storage_filesystem, []
-    for name in names:
-        local, stored = Path(trial.local_path, name), f"{trial.storage.trial_fs_path}/{name}"
-        if not local.exists() and exists(filesystem, stored):
-            local.parent.mkdir(parents=True, exist_ok=True)
-            pyarrow.fs.copy_files(stored, str(local), source_filesystem=filesystem)
-        found.append(local)
-    return found

@@ -12,7 +12,6 @@ from typing import Any
 from ray import tune
 from ray.air._internal.uri_utils import URI
 from ray.tune.experiment import Trial
-from ray.tune.search import SearchAlgorithm, SearchGenerator
 from ray.tune.search.sample import Categorical
 from ray.tune.tune import _Config
 
@@ -176,14 +175,6 @@ def type_and_settings(thing: Any) -> dict[str, Any]:
         if isinstance(value, (bool, int, float)) or (isinstance(value, str) and name in _TEXTS)
     }
     return {"type": kind.__name__, "settings": settings}
-
-
-def innermost_searcher(search_alg: SearchAlgorithm) -> Any:
-    """Return the searcher that suggests configurations, without the wrappers around it."""
-    found: Any = search_alg
-    while isinstance(found, SearchGenerator) or hasattr(found, "searcher"):
-        found = found.searcher
-    return found
 
 
 def described_space(space: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:

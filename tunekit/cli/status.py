@@ -94,7 +94,7 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
 
 
 def _ranked(one: Ranked) -> dict[str, Any]:
-    names = ("trial_id", "status", "stopped", "by_hand", "generation", "iteration")
+    names = ("trial_id", "status", "stopped", "by_hand", "generation", "iteration", "waiting")
     return {
         "rank": one.rank,
         **{name: getattr(one.trial, name) for name in names},
@@ -183,6 +183,10 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
         lines.append(("later", by))
     lines.append(("time", _times(status)))
     waiting = status["waits_for"]
+    if status["waiting"]:
+        count, of = status["waiting"], sum(row["waiting"] > 0 for row in ranking)
+        verb = "waits for a score" if count == 1 else "wait for scores"
+        lines.append(("reports", f"{count} {verb}, of {of} trial{'s' * (of != 1)}"))
     if waiting:
         longest = max(waiting, key=lambda row: (row["status"] == "running", row["for_s"]))
         at = place_in_words(longest["generation"], longest["iteration"])
@@ -226,12 +230,16 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
     varied = _varied(every)
     rows = [["rank", "trial", "status", "iteration", "best", "at"]]
     violates = any(row["violation"] for row in every)
-    rows[0] += ["waits for"] * bool(awaited) + ["violation"] * violates + varied
+    waits = any(row["waiting"] for row in every)
+    rows[0] += ["reports waiting"] * waits + ["waits for"] * bool(awaited)
+    rows[0] += ["violation"] * violates + varied
     for row in shown:
         rank, config = row["rank"], flatten(row["config"])
         cells = ["" if rank is None else str(rank), row["trial_id"]]
         cells += [_shown_status(status, row), _place_short(row, "", generations)]
         cells += [number(row["best"]), _place_short(row, "best_", generations)]
+        if waits:
+            cells.append(str(row["waiting"] or ""))
         if awaited:
             of = awaited.get(row["trial_id"])
             cells.append(f"{_place_short(of, '', generations)} {of['status']}" if of else "")

@@ -60,6 +60,21 @@ def no_trial_has_saved(advice: str) -> str:
     return f"No trial has saved a checkpoint, so nothing was validated. {advice}"
 
 
+def requested_late(trial_id: str, iteration: int) -> str:
+    """Return why a checkpoint is not validated, and how to have it validated.
+
+    Example:
+        >>> requested_late("a", 3)
+        'At iteration 3 of trial a, a callback set should_checkpoint in a result that had been ...'
+    """
+    return (
+        f"At iteration {iteration} of trial {trial_id}, a callback set should_checkpoint in a "
+        "result that had been validated or needed no validation. Such checkpoints are saved only "
+        "where the trial has not trained on, and are not validated. Pass the callback as "
+        "tunekit.Tuner(checkpoint_policy=...), or put it before the ValidationCallback."
+    )
+
+
 def no_room(trial_id: str, *, trials: int) -> str:
     """Return why a trial is paused for validations, and how to leave resources for them.
 

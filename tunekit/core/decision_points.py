@@ -3,7 +3,7 @@
 Most schedulers decide only at some reports: at a rung, at a perturbation interval. A rule
 describes a scheduler's internal state for one trial: when it decides, and which scores it has
 already used. What that state does not show is passed in: what pending scores will serve
-(``Engine.coming``). So a rule is evaluated again for each report, any number of times.
+(``Queue.coming``). So a rule is evaluated again for each report, any number of times.
 
 One report too many does no harm: the scheduler looks at it and continues. One too few leaves it
 without a score to decide by. In case of doubt, a report is a decision point.

@@ -11,12 +11,9 @@ of the type, ``time`` is in seconds since the epoch.
 ``started``    an attempt was handed to Ray
 ``began``      it got its resources, and runs
 ``ended``      the validation ended for good
-``delivered``  the scheduler got the validated result, and decided
-``decided``    the scheduler stopped a trial on another trial's result
-``reminded``   the scheduler got an earlier result again, and decided
+``processed``  Tune got the report, with the score if there is one, and decided
 ``chosen``     the scheduler resumes a trial that it had paused
 ``completed``  a trial ended
-``finished``   the scheduler and the searcher were notified of that end, after its last score
 ``waited``     a trial waited for a score
 ``failed``     a trial failed; Tune may restart it
 ``retried``    the trial restarts
@@ -166,15 +163,12 @@ class TrialAdded(OfTrial, frozen=True, kw_only=True, tag="added"):
         folder: The name of its folder in the experiment's.
         search: The archive with the searcher that suggested it, if one was saved.
         tune: Tune's own record of the trial and its results.
-        stop: Its stopping criterion, as in ``RunConfig(stop=...)``; Tune's record lacks the part
-            on validated metrics.
     """
 
     config: Mapping[Any, Any] = {}
     folder: str = ""
     search: str | None = None
     tune: Sequence[str] = ()
-    stop: Mapping[str, Any] = {}
 
 
 class Reported(OfTrial, frozen=True, kw_only=True, tag="reported"):
@@ -182,12 +176,10 @@ class Reported(OfTrial, frozen=True, kw_only=True, tag="reported"):
 
     Attributes:
         report: What it reported, without its hyperparameters.
-        offered: Whether Tune showed it to the scheduler.
         serves: What its score would serve in the scheduler's internal state; None if nothing.
     """
 
     report: Mapping[Any, Any]
-    offered: bool = False
     serves: float | None = None
 
     @property
@@ -197,35 +189,27 @@ class Reported(OfTrial, frozen=True, kw_only=True, tag="reported"):
 
 
 class CheckpointSaved(OfCheckpoint, frozen=True, kw_only=True, tag="saved"):
-    """A trial saved a checkpoint at its last reported iteration.
+    """A trial saved a checkpoint at a reported iteration.
 
     Attributes:
         run: The number of times the trial has run the iteration.
         checkpoint: The checkpoint's path.
-        report: The report that is stored with it, if that is not the trial's last.
-        wish: Whether to validate it; None leaves that to ``ValidationConfig(when=...)``.
-        used: Whether the scheduler will use the score, or it belongs to the last checkpoint.
+        validates: Whether it will be validated.
         kwargs: The report's keyword arguments for the validation.
         timeout_s: The report's time limit for the validation, in seconds, if any.
     """
 
     run: _Count = 1
     checkpoint: str = ""
-    report: Mapping[Any, Any] | None = None
-    wish: bool | None = None
-    used: bool = False
+    validates: bool = False
     kwargs: Mapping[str, Any] = {}
     timeout_s: _Seconds | None = None
 
 
 class TrialEnded(OfTrial, frozen=True, kw_only=True, tag="completed"):
-    """A trial ended; ``removed``: it was not running."""
+    """A trial ended; ``removed``: not by a result of its own."""
 
     removed: bool = False
-
-
-class EndDelivered(OfTrial, frozen=True, kw_only=True, tag="finished"):
-    """The scheduler and the searcher were notified of a trial's end, after its last score."""
 
 
 class Waited(OfTrial, frozen=True, kw_only=True, tag="waited"):
@@ -337,36 +321,26 @@ class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
 # What the scheduler decides --------------------------------------------------------------------
 
 
-class ScoreDelivered(OfCheckpoint, frozen=True, kw_only=True, tag="delivered"):
-    """The scheduler got a validated result of a trial, and made its ``decision``.
+class Processed(OfCheckpoint, frozen=True, kw_only=True, tag="processed"):
+    """Tune has processed a report of a trial, with its score if it has one.
 
     Attributes:
-        decision: The decision.
+        checkpoint: The path of its checkpoint, which Tune has now; empty if there is none.
+        offered: Whether the scheduler may clone that later.
+        judged: Whether the scheduler and the searcher got it.
+        decision: What the trial does then.
         finished: Whether a trial that was stopped had finished, rather than being stopped early.
     """
 
-    decision: str
+    checkpoint: str = ""
+    offered: bool = False
+    judged: bool = False
+    decision: str = "CONTINUE"
     finished: bool = False
 
 
-class Decided(OfTrial, frozen=True, kw_only=True, tag="decided"):
-    """The scheduler made a ``decision`` about a trial on another trial's result."""
-
-    decision: str
-
-
-class Reminded(OfTrial, frozen=True, kw_only=True, tag="reminded"):
-    """The scheduler got an earlier result again, and made its ``decision``."""
-
-    generation: _Count = 0
-    iteration: _Count = 0
-    decision: str
-
-
 class Chosen(OfTrial, frozen=True, kw_only=True, tag="chosen"):
-    """The scheduler resumes a paused trial; ``runs``: the trial has an actor."""
-
-    runs: bool
+    """The scheduler resumes a paused trial."""
 
 
 class Asked(OfTrial, frozen=True, kw_only=True, tag="asked"):
@@ -402,7 +376,6 @@ Event = (
     | Reported
     | CheckpointSaved
     | TrialEnded
-    | EndDelivered
     | Waited
     | TrialFailed
     | TrialRetried
@@ -412,9 +385,7 @@ Event = (
     | AttemptStarted
     | AttemptBegan
     | ValidationEnded
-    | ScoreDelivered
-    | Decided
-    | Reminded
+    | Processed
     | Chosen
     | Asked
     | CutShort
@@ -431,7 +402,8 @@ def relocated(event: Event, where: Callable[[str], str]) -> Event:
         >>> relocated(saved, lambda path: path.replace("./", "/sweep/")).checkpoint
         '/sweep/a/checkpoint_000001'
     """
-    if isinstance(event, (CheckpointSaved, ValidationRequested, Exploited)):
+    named = (CheckpointSaved, ValidationRequested, Processed, Exploited)
+    if isinstance(event, named) and event.checkpoint:
         return msgspec.structs.replace(event, checkpoint=where(event.checkpoint))
     return event
 
@@ -470,38 +442,6 @@ def event_of(line: Any) -> Event:
 
 
 # What a journal says of its sweep ----------------------------------------------------------------
-
-
-def trials_ended_unrecorded(events: Iterable[Event]) -> set[str]:
-    """Return the trials that saved at their last report: nothing more will come from them.
-
-    A trial ends after it has saved. If the driver dies in between, the trial must not be started
-    again: it would run beyond its end.
-
-    Args:
-        events: The events of the sweep's journal, in order.
-
-    Example:
-        >>> last = {"training_iteration": 9, "generation": 0, "done": True}
-        >>> reported = Reported(trial_id="a", report=last)
-        >>> saved = CheckpointSaved(trial_id="a", generation=0, iteration=9)
-        >>> trials_ended_unrecorded([reported]), trials_ended_unrecorded([reported, saved])
-        (set(), {'a'})
-        >>> trials_ended_unrecorded([reported, saved, TrialRetried(trial_id="a")])
-        set()
-    """
-    last: dict[str, tuple[int, int]] = {}
-    ended: set[str] = set()
-    for event in events:
-        match event:
-            case Reported() if event.report.get("done"):
-                last[event.trial_id] = event.place
-            case CheckpointSaved() if last.get(event.trial_id) == event.place:
-                ended.add(event.trial_id)
-            case Reported() | TrialRetried() | TrialErrored() | Exploited():
-                last.pop(event.trial_id, None)
-                ended.discard(event.trial_id)
-    return ended
 
 
 def cut_short(events: Iterable[Event]) -> set[str]:

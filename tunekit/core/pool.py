@@ -12,15 +12,11 @@ from tunekit.core.start_times import USUAL_S
 from tunekit.core.validation import (
     Attempt,
     Outcome,
-    Pending,
-    PendingStatus,
     Request,
     Status,
     rejected,
 )
 
-# Why a validation of a stopped trial is skipped.
-_REJECTED = "the scheduler has stopped its trial"
 # A longer start has waited for resources, not for its process.
 _LONGEST_START_S = 10.0
 # The share of a process start for which a trial may wait although resources are free.
@@ -76,8 +72,6 @@ class Durations:
         >>> known.starts.append(600.0)  # it waited for resources
         >>> known.are_short()
         False
-        >>> known.less_than_a_start(1), known.less_than_a_start(5)
-        (True, False)
     """
 
     def __init__(self) -> None:
@@ -92,11 +86,6 @@ class Durations:
     def are_short(self) -> bool:
         """Return whether validations are so short that their trials wait for them."""
         return (self.typical_s or 0.0) < _SHORT * self.start_s
-
-    def less_than_a_start(self, count: int) -> bool:
-        """Return whether ``count`` validations are known to take less than a process start."""
-        typical_s = self.typical_s
-        return typical_s is not None and count * typical_s <= self.start_s
 
     @property
     def start_s(self) -> float:
@@ -122,7 +111,6 @@ class Pool:
           for resources. An attempt that exceeds it is cancelled.
         - A failed or timed-out attempt is retried up to ``max_retries`` times. A return value that
           is not a score is not retried: the function would return the same.
-        - When the scheduler stops a trial early, its validations that have not started end.
 
     Args:
         max_in_flight: The most attempts in flight at once; None: as many as resources allow.
@@ -147,7 +135,6 @@ class Pool:
         self._retries = max_retries
         #: The durations of validations.
         self.durations = Durations()
-        self._rejected: set[str] = set()
         self._trials: dict[str, _Trial] = {}
         self._queue: OrderedDict[str, None] = OrderedDict()  # trials with something waiting
         self._in_flight: dict[str, _InFlight] = {}
@@ -211,30 +198,15 @@ class Pool:
 
     def pending(self) -> Iterator[Request]:
         """Yield all requests that have not ended: those in flight, then the waiting ones."""
-        yield from (one.request for one in self.statuses(now=0.0))
-
-    def statuses(self, now: float) -> Iterator[Pending]:
-        """Yield the status of each request that has not ended, in the order of :meth:`pending`."""
-        for flight in self._in_flight.values():
-            request, began = flight.attempt.request, flight.began
-            if began is None:
-                for_s = now - flight.waiting.since
-                yield Pending(request, PendingStatus.STARTING, for_s, queued=flight.queued)
-            else:
-                yield Pending(request, PendingStatus.RUNNING, now - began)
-        for waiting in (one for trial in self._trials.values() for one in trial.waiting.values()):
-            yield Pending(waiting.request, PendingStatus.WAITING, now - waiting.since)
+        yield from (flight.attempt.request for flight in self._in_flight.values())
+        for trial in self._trials.values():
+            yield from (one.request for one in trial.waiting.values())
 
     # Events ------------------------------------------------------------------------------------
 
     def submit(self, request: Request, now: float) -> list[Outcome]:
-        """Add a request; return the outcomes of requests that end because of it.
-
-        These are older runs of its iteration, or the request itself if its trial was stopped.
-        """
+        """Add a request; return the outcomes of older runs of its iteration, which end."""
         trial = self._trials.setdefault(request.trial_id, _Trial())
-        if request.trial_id in self._rejected:
-            return [_ended(_Waiting(request, since=now), Status.SKIPPED, now, reason=_REJECTED)]
         reason = f"iteration {request.iteration} was run again"
         replaced = self._skip(request.trial_id, reason, now, place=request.place)
         self._enqueue(trial, _Waiting(request, since=now))
@@ -297,19 +269,17 @@ class Pool:
         *,
         each: bool,
         others_wait: bool = False,
-        all_count: bool = True,
     ) -> list[Attempt]:
         """Return the attempts to start now in the processes of their waiting trials.
 
-        Those that the scheduler will decide by come first, with older ones that have to be
-        delivered before them. If another trial could use a waiting trial's slot, that is better,
+        Those that the scheduler will decide by come first, with older ones that Tune gets before
+        them. If another trial could use a waiting trial's slot, that is better,
         unless a validation would have to wait for more than one other.
 
         Args:
             standing: The trials that wait and whose processes can run a validation.
             each: Whether they wait for each score, not only for those that decide.
             others_wait: Whether another trial waits that could use such a slot.
-            all_count: As for :meth:`start`.
         """
         most = self.waiting if each else self._deciding
         if others_wait:
@@ -318,24 +288,9 @@ class Pool:
             most = min(most, self._limit - len(self._in_flight))
         own = [self._trials[trial_id] for trial_id in standing if trial_id in self._queue]
         own = sorted((one for one in own if each or one.decides), key=self._turn_of)
-        return [self._start_one(one, None, all_count=all_count) for one in own[: max(0, most)]]
+        return [self._start_one(one, None) for one in own[: max(0, most)]]
 
-    def start_last(self, trial_id: str) -> list[Attempt]:
-        """Return the attempts to start now in the process of their trial, which is ending.
-
-        These are all waiting attempts of the trial, if they take less time in total than starting a
-        process elsewhere: then they end sooner, and do not delay other trials for longer.
-        """
-        trial = self._trials.get(trial_id, _Trial())
-        count = len(trial.waiting)
-        room = count if self._limit is None else self._limit - len(self._in_flight)
-        if count > room or not self.durations.less_than_a_start(count):
-            return []
-        return [self._start_one(trial, None, all_count=True) for _ in range(count)]
-
-    def start(
-        self, capacity: int, now: float, *, waits: bool = False, all_count: bool = True
-    ) -> list[Attempt]:
+    def start(self, capacity: int, now: float, *, waits: bool = False) -> list[Attempt]:
         """Return the attempts to start now.
 
         Args:
@@ -344,8 +299,6 @@ class Pool:
             now: The time.
             waits: Whether to start nothing until resources are free. Otherwise, one attempt is
                 always started, and waits for them.
-            all_count: Whether a score has to wait for older ones of its trial, which then come
-                first.
         """
         if self._limit is not None:
             room = self._limit - len(self._in_flight)
@@ -354,13 +307,11 @@ class Pool:
         attempts: list[Attempt] = []
         while self._queue and len(attempts) < room:
             trial = min((self._trials[trial_id] for trial_id in self._queue), key=self._turn_of)
-            attempts.append(self._start_one(trial, now, all_count=all_count))
+            attempts.append(self._start_one(trial, now))
         return attempts
 
-    def _start_one(self, trial: _Trial, started: float | None, *, all_count: bool) -> Attempt:
-        skips = trial.decides and not all_count
-        known = trial.waiting.values()
-        waiting = next(one for one in known if one.request.used or not skips)
+    def _start_one(self, trial: _Trial, started: float | None) -> Attempt:
+        waiting = next(iter(trial.waiting.values()))
         self._forget_waiting(trial, waiting)
         return self._fly(waiting, started)
 
@@ -451,11 +402,6 @@ class Pool:
         ended = [_ended(one.waiting, Status.SKIPPED, now, one, reason=reason) for one in own]
         return [one.attempt for one in own], [*ended, *self._skip(trial_id, reason, now)]
 
-    def reject(self, trial_id: str, now: float) -> list[Outcome]:
-        """End the requests of a stopped trial that have not started; return the outcomes."""
-        self._rejected.add(trial_id)
-        return self._skip(trial_id, _REJECTED, now)
-
     # Internal state ----------------------------------------------------------------------------
 
     def _turn_of(self, trial: _Trial) -> tuple[bool, int, int]:
@@ -496,7 +442,7 @@ class Pool:
         self, flight: _InFlight, status: Status, reason: str, error: str | None, now: float
     ) -> Outcome | None:
         waiting = flight.waiting
-        if waiting.tries <= self._retries and waiting.request.trial_id not in self._rejected:
+        if waiting.tries <= self._retries:
             self._enqueue(self._trials[waiting.request.trial_id], waiting, first=True)
             return None
         if waiting.tries > 1:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
-from tunekit.core.validation import Pending, PendingStatus
 from tunekit.core.words import duration
 
 _COUNTED = ("validated", "running", "starting", "waiting", "failed", "timed_out", "skipped")
-# The most validations that are named in a message.
-_MOST_NAMED = 3
 # The seconds for which validations may wait for resources before a message says so.
 _STARVED_S = 10.0
 
@@ -102,49 +99,3 @@ def starved(seconds: float) -> str | None:
     if seconds < _STARVED_S:
         return None
     return f"No validation is running: none has had resources for {duration(seconds)}"
-
-
-def awaited(pending: Collection[Pending], waited_s: float) -> str:
-    """Return which validations a sweep waits for after its last trial, in words.
-
-    Args:
-        pending: The validations that have not ended.
-        waited_s: The seconds for which it has waited.
-
-    Example:
-        >>> from tunekit.core.validation import Request
-        >>> awaited(
-        ...     [
-        ...         Pending(Request("a_00003", 30), PendingStatus.STARTING, 8.0, queued=True),
-        ...         Pending(Request("a_00003", 27, timeout_s=60), PendingStatus.RUNNING, 14.0),
-        ...     ],
-        ...     waited_s=12,
-        ... )
-        'All trials have ended; the sweep has waited 12 s for 2 validations:
-         validate a_00003@27 (running 14 s, at most 60 s),
-         validate a_00003@30 (queued for resources, asked for 8 s ago)'
-    """
-    order = (PendingStatus.RUNNING, PendingStatus.STARTING, PendingStatus.WAITING)
-    first = sorted(pending, key=lambda one: (order.index(one.status), one.queued, -one.for_s))
-    names = [_named(one) for one in first[:_MOST_NAMED]]
-    if len(first) > len(names):
-        names.append(f"and {len(first) - len(names)} more")
-    count = f"{len(first)} validation{'' if len(first) == 1 else 's'}"
-    return (
-        f"All trials have ended; the sweep has waited {duration(waited_s)} for {count}: "
-        f"{', '.join(names)}"
-    )
-
-
-def _named(one: Pending) -> str:
-    request, took = one.request, duration(one.for_s)
-    if one.status is PendingStatus.RUNNING:
-        limit = "" if request.timeout_s is None else f", at most {duration(request.timeout_s)}"
-        how = f"running {took}{limit}"
-    elif one.queued:
-        how = f"queued for resources, asked for {took} ago"
-    elif one.status is PendingStatus.STARTING:
-        how = f"starting, asked for {took} ago"
-    else:
-        how = f"waiting {took} to be started"
-    return f"validate {request.trial_id}@{request.iteration} ({how})"

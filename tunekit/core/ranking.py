@@ -13,7 +13,6 @@ from tunekit.core.metrics import flatten
 from tunekit.core.pareto import Point, front
 from tunekit.core.problems import Problems
 from tunekit.core.timeline import ScoredCheckpoint, Timeline, TrialSummary
-from tunekit.core.values import number
 from tunekit.core.words import short_names
 from tunekit.errors import MetricNotFoundError
 
@@ -214,40 +213,3 @@ def checked_goal(
     else:
         problems.choice("mode", mode, ["min", "max"])
     return str(metric), str(mode)
-
-
-def whole_trials(timeline: Timeline, session: Mapping[str, Any]) -> set[str]:
-    """Return the trials that have run as far as trials can.
-
-    That is the scheduler's ``max_t``, if it is recorded; otherwise, as far as any trial has run. A
-    ``FIFOScheduler`` stops no trial: the user's stopping criterion says when a trial has finished.
-
-    Args:
-        timeline: The sweep's timeline.
-        session: The journal's record of the newest session.
-
-    Example:
-        >>> from tunekit.core.events import Reported, TrialAdded
-        >>> timeline = Timeline([
-        ...     TrialAdded(time=0.0, trial_id="a"),
-        ...     Reported(time=1.0, trial_id="a", report={"training_iteration": 3}),
-        ... ])
-        >>> asha = {"type": "ASHAScheduler", "settings": {}}
-        >>> for max_t in (3, 9):
-        ...     asha["settings"] = {"max_t": max_t, "time_attr": "training_iteration"}
-        ...     whole_trials(timeline, {"scheduler": asha})
-        {'a'}
-        set()
-        >>> whole_trials(timeline, {})
-        {'a'}
-    """
-    scheduler = session.get("scheduler") or {}
-    settings = scheduler.get("settings") or {}
-    most, time_attr = number(settings.get("max_t")), settings.get("time_attr")
-    if scheduler.get("type") == "FIFOScheduler":
-        return set(timeline.trials)
-    if most is not None and isinstance(time_attr, str):
-        reached = {one: timeline.reached(one, time_attr) for one in timeline.trials}
-        return {one for one, time in reached.items() if time is not None and time >= most}
-    furthest = max((trial.iteration for trial in timeline.trials.values()), default=0)
-    return {one for one, trial in timeline.trials.items() if trial.iteration >= furthest}

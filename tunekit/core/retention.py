@@ -2,14 +2,11 @@
 
 A checkpoint that is needed has a lease in ``Engine.leases``, in the name of a holder:
 
-- :func:`for_validation`: ``core/engine.py`` takes it before the validation is requested. The
-  engine releases it once the score is delivered or never will be.
-- :func:`for_clone`: ``scheduling/user_scheduler.py`` takes it when a trial is to be overwritten
-  with the checkpoint, and releases it if that is called off; the engine takes it when the trial is
-  overwritten, and releases it once the trial has saved another checkpoint.
-- :func:`for_scored`, :func:`for_offered`: ``scheduling/user_scheduler.py`` takes it when the
-  scheduler gets its score or looks at it, because the scheduler may clone it. It is released when
-  the scheduler gets a newer score, or the trial has ended.
+- :func:`for_scheduler`: the scheduler has asked for it, and may clone it until it asks for a newer
+  one or the trial has ended.
+- :func:`for_clone`: a trial was overwritten with it, and Tune has no newer checkpoint of the trial.
+
+A checkpoint that waits for its score needs none: Tune does not have it yet.
 
 Checkpoints are deleted in two places of ``_ray/checkpoints.py``. At the end of each step, the
 driver prunes the trials of :meth:`Leases.take_touched`: it deletes the checkpoints that are
@@ -28,24 +25,14 @@ from typing import TypeAlias
 Holder: TypeAlias = tuple[str, ...]
 
 
-def for_validation(request_id: str) -> Holder:
-    """Return the holder for a validation, until its score is not needed."""
-    return ("validation", request_id)
-
-
 def for_clone(trial_id: str, generation: int) -> Holder:
     """Return the holder for the start of a trial's generation, until the trial saves again."""
     return ("clone", trial_id, str(generation))
 
 
-def for_scored(trial_id: str) -> Holder:
-    """Return the holder for the checkpoint whose score the scheduler last received."""
-    return ("scored", trial_id)
-
-
-def for_offered(trial_id: str) -> Holder:
-    """Return the holder for a trial's checkpoint that the scheduler last looked at."""
-    return ("offered", trial_id)
+def for_scheduler(trial_id: str) -> Holder:
+    """Return the holder for a trial's checkpoint that the scheduler may clone."""
+    return ("scheduler", trial_id)
 
 
 @dataclass(frozen=True)
@@ -55,7 +42,7 @@ class Kept:
     Attributes:
         order: Its position among the trial's checkpoints in the order of saving.
         score: Its score (larger is better); None if it has none (or NaN).
-        leased: Whether a validation or a clone still needs it.
+        leased: Whether the scheduler or a clone still needs it.
     """
 
     order: int
@@ -110,9 +97,9 @@ class Leases:
 
     Example:
         >>> leases = Leases()
-        >>> leases.take(for_validation("a:0:3:1"), "a/checkpoint_3", "a")
+        >>> leases.take(for_scheduler("a"), "a/checkpoint_3", "a")
         >>> leases.take(for_clone("b", 1), "a/checkpoint_3")
-        >>> leases.release(for_validation("a:0:3:1"))
+        >>> leases.release(for_scheduler("a"))
         >>> list(leases), leases.take_touched()
         (['a/checkpoint_3'], [])
         >>> leases.release(for_clone("b", 1))
@@ -133,8 +120,7 @@ class Leases:
         Args:
             holder: Who needs it.
             path: The checkpoint.
-            trial_id: The trial that saved it; None if unknown. The first lease of a checkpoint
-                knows it, because that is for a validation.
+            trial_id: The trial that saved it; None if unknown.
         """
         if trial_id is not None:
             self._owners.setdefault(path, trial_id)

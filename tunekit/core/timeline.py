@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,13 +14,13 @@ from tunekit.core.events import (
     Asked,
     AttemptBegan,
     AttemptStarted,
-    Decided,
+    CheckpointSaved,
+    Chosen,
     Event,
     Exploited,
     OfTrial,
-    Reminded,
+    Processed,
     Reported,
-    ScoreDelivered,
     SessionClosed,
     TrialAdded,
     TrialEnded,
@@ -31,10 +32,10 @@ from tunekit.core.events import (
     ValidationRequested,
     Waited,
 )
-from tunekit.core.history import History, place_in
+from tunekit.core.history import CHECKPOINT, GENERATION, RUNS
 from tunekit.core.lineage import Ancestry
-from tunekit.core.metrics import flatten, merge
-from tunekit.core.validation import PENDING, Outcome, PendingStatus, Request, Status
+from tunekit.core.metrics import flatten, hide, leaves, merge, without
+from tunekit.core.validation import PENDING, PendingStatus, Status
 from tunekit.core.values import number as _number
 
 #: The row of a validation about which nothing is known.
@@ -67,6 +68,7 @@ class ScoredCheckpoint:
         metrics: Its validated metrics, nested as they were returned.
         checkpoint: Its path; it may be deleted.
         violation: Its violation of the sweep's constraints; 0 if it satisfies them.
+        run: Which run of the iteration it was saved in.
     """
 
     generation: int
@@ -74,6 +76,7 @@ class ScoredCheckpoint:
     metrics: Mapping[str, Any]
     checkpoint: str
     violation: float = 0.0
+    run: int = 1
 
     @property
     def place(self) -> tuple[int, int]:
@@ -140,7 +143,8 @@ class TrialSummary:
         folder: The name of its folder in the experiment's folder.
         status: ``"pending"``, ``"running"``, ``"terminated"`` or ``"error"``.
         generation: The number of times it was overwritten.
-        iteration: The last training iteration that it has reported.
+        iteration: The training iteration of its last result.
+        waiting: The number of later reports, which wait for scores.
         stopped: Whether its scheduler ended it, or it was stopped by hand.
         by_hand: Whether it was stopped by hand.
         failures: The number of its failures.
@@ -156,6 +160,7 @@ class TrialSummary:
     status: str = "pending"
     generation: int = 0
     iteration: int = 0
+    waiting: int = 0
     stopped: bool = False
     by_hand: bool = False
     failures: int = 0
@@ -172,13 +177,33 @@ class TrialSummary:
         return "stopped" if self.stopped else self.status
 
 
+@dataclass(eq=False)
+class _Report:
+    """A report of a trial, and what belongs to it.
+
+    Attributes:
+        key: The name of its validation, which it has even if it is not validated.
+        time: When it was reported.
+        values: What was reported.
+        checkpoint: The path of the checkpoint that was saved at it, if one was.
+    """
+
+    key: ValidationKey
+    time: float
+    values: Mapping[str, Any]
+    checkpoint: str | None = None
+
+
 class Timeline:
     """The history of a sweep, from its journal.
+
+    A report is a result once Tune has processed it, with its score if its checkpoint is validated.
+    Until then it waits; what was trained past a decision never becomes one.
 
     Args:
         events: The journal's lines, in order.
         metric: The validated metric, by flat name, that the sweep ranks by, if there is only one.
-        sessions: The first line of each session.
+        sessions: The first line of each session. In a followed folder, each report is a result.
         constraints: The constraints on scores.
         later: The rows of later validations, as in :attr:`validations`, with their ``function``
             and the prefix of their metrics, ``name``. They are shown next to the sweep's own.
@@ -186,14 +211,18 @@ class Timeline:
     Example:
         >>> timeline = Timeline([
         ...     Reported(time=1.0, trial_id="a", report={"training_iteration": 1}),
+        ...     CheckpointSaved(trial_id="a", id="a:0:1:1", iteration=1, checkpoint="a/c1"),
         ...     ValidationRequested(time=2.0, trial_id="a", id="a:0:1:1", iteration=1),
         ...     ValidationEnded(time=5.0, id="a:0:1:1", status="validated",
         ...                     metrics={"accuracy": 0.9}),
         ... ], "accuracy")
         >>> timeline.validations[0]["status"], timeline.validations[0]["lag_s"]
         ('validated', 4.0)
-        >>> timeline.scores("a")[0].value("accuracy")
-        0.9
+        >>> timeline.trials["a"].waiting, timeline.scores("a")
+        (1, [])
+        >>> timeline.extend([Processed(time=5.0, trial_id="a", id="a:0:1:1", iteration=1)])
+        >>> timeline.trials["a"].waiting, timeline.scores("a")[0].value("accuracy")
+        (0, 0.9)
     """
 
     def __init__(
@@ -205,7 +234,7 @@ class Timeline:
         constraints: Sequence[Constraint] = (),
     ):
         self._metric, self.constraints = metric, constraints
-        self._history = History()
+        self._followed = "followed" in (sessions[-1] if sessions else {})
         #: The trials, in the order of addition.
         self.trials: dict[str, TrialSummary] = {}
         #: A row for each validation of the sweep, in the order of the requests.
@@ -222,17 +251,20 @@ class Timeline:
         #: How the last session ended: ``"finished"`` or ``"interrupted"``; None if the driver is
         #: running or was killed.
         self.end: str | None = None
-        # The time and the report of each place, by trial; the newest last.
-        self._reports: dict[str, dict[tuple[int, int], tuple[float, Mapping[str, Any]]]] = {}
-        # The newest iteration of each generation.
+        #: The flat names of the metrics of the sweep's own validations.
+        self.own_names: dict[str, None] = {}
+        # By trial and place: its results, the newest last, and the reports that wait.
+        self._results: dict[str, dict[tuple[int, int], _Report]] = {}
+        self._waiting: dict[str, dict[tuple[int, int], _Report]] = {}
+        # The number of runs of each iteration, and the newest reported one of each generation.
+        self._runs: Counter[Place] = Counter()
         self._reached: dict[tuple[str, int], int] = {}
         self._by_id: dict[str, dict[str, Any]] = {}
-        self._paths: dict[Place, str] = {}
+        # The metrics of later validations, below their names, by the sweep's validation.
+        self._later: dict[str, Mapping[str, Any]] = {}
+        self._later_names: dict[str, None] = {}
         # The trials that the scheduler has stopped but that have not ended yet.
         self._stopping: set[str] = set()
-        # The place of the score behind the scheduler's last decision, by trial.
-        self._heard: dict[str, tuple[int, int]] = {}
-        self._values: dict[Place, float | None] = {}
         #: The number of trained iterations; a repeated one counts each time.
         self.iterations = 0
         # When trials trained and waited, by trial.
@@ -260,7 +292,7 @@ class Timeline:
             ... ]
             >>> timeline = Timeline(reports[:1])
             >>> timeline.extend(reports[1:])
-            >>> timeline.trials["a"].iteration, timeline.last
+            >>> timeline.trials["a"].waiting, timeline.last
             (2, 2.0)
         """
         for event in events:
@@ -271,52 +303,49 @@ class Timeline:
     @property
     def names(self) -> list[str]:
         """Return the flat names of all metrics of validations, those of later ones last."""
-        return [*self._history.names, *self._history.later_names]
-
-    @property
-    def own_names(self) -> list[str]:
-        """Return the flat names of the metrics of the sweep's own validations."""
-        return list(self._history.names)
-
-    def run_of(self, trial_id: str, generation: int, iteration: int) -> int:
-        """Return the number of runs of an iteration; 1 if it has not been reported."""
-        return self._history.run_of(trial_id, iteration, generation)
+        return [*self.own_names, *self._later_names]
 
     def rows(self, trial_id: str) -> Iterator[dict[str, Any]]:
-        """Yield a trial's reports with their scores: one for each iteration of each generation."""
-        known = self._reports.get(trial_id, {})
-        for row in self._history.rows(trial_id, [report for _, report in known.values()]):
-            yield {**row, "reported_at": known[place_in(row)][0]}
+        """Yield a trial's results, one for each iteration of each generation, in that order.
+
+        Each is the report of the newest run, with the metrics of the checkpoint saved there.
+        """
+        for place, report in self._ordered(trial_id):
+            row = {**hide(report.values, self.own_names), GENERATION: place[0]}
+            row = merge(row, self._metrics(report))
+            if self._later_names:
+                later = self._later.get(str(report.key), {})
+                row = merge(hide(without(row, flatten(later)), self._later_names), later)
+            row[RUNS] = report.key.run
+            if report.checkpoint is not None:
+                row[CHECKPOINT] = report.checkpoint.rstrip("/").rpartition("/")[2]
+            yield {**row, "reported_at": report.time}
+
+    def _ordered(self, trial_id: str) -> list[tuple[tuple[int, int], _Report]]:
+        return sorted(self._results.get(trial_id, {}).items(), key=lambda one: one[0])
+
+    def _metrics(self, report: _Report) -> Mapping[str, Any]:
+        """Return the validated metrics of a report; empty without a score."""
+        metrics: Mapping[str, Any] = self._by_id.get(str(report.key), VALIDATION)["metrics"]
+        return metrics
 
     def scores(self, trial_id: str) -> list[ScoredCheckpoint]:
         """Return a trial's validated checkpoints, by generation and iteration."""
-        found = dict(self._history.scores(trial_id))
-        for place, metrics in self._history.later_scores(trial_id):
-            found[place] = merge(found.get(place, {}), metrics)
-        return [
-            ScoredCheckpoint(
-                *at,
-                found[at],
-                self._paths[trial_id, at[0], at[1]],
-                self._violation(trial_id, at, found[at]),
-            )
-            for at in sorted(found)
-        ]
+        found = []
+        for place, report in self._ordered(trial_id):
+            metrics = self._metrics(report)
+            if later := self._later.get(str(report.key)):
+                metrics = merge(metrics, later)
+            if metrics and report.checkpoint is not None:
+                excess, run = self._violation(report, metrics), report.key.run
+                found.append(ScoredCheckpoint(*place, metrics, report.checkpoint, excess, run))
+        return found
 
-    def _violation(
-        self, trial_id: str, place: tuple[int, int], metrics: Mapping[str, Any]
-    ) -> float:
+    def _violation(self, report: _Report, metrics: Mapping[str, Any]) -> float:
         """Return a score's violation of the constraints; some may be on training's metrics."""
         if not self.constraints:
             return 0.0
-        _, report = self._reports.get(trial_id, {}).get(place, (0.0, {}))
-        return violation(flatten(merge(report, metrics)), self.constraints)
-
-    def reached(self, trial_id: str, time_attr: str) -> float | None:
-        """Return a trial's newest value of the ``time_attr`` of its reports; None without any."""
-        known = self._reports.get(trial_id)
-        newest = list(known.values())[-1][1] if known else {}
-        return _number(flatten(newest).get(time_attr))
+        return violation(flatten(merge(report.values, metrics)), self.constraints)
 
     def score(self, trial_id: str, metric: str | None, mode: str | None) -> ScoredCheckpoint | None:
         """Return a trial's best checkpoint by a metric, the earliest if several are equally good.
@@ -370,6 +399,10 @@ class Timeline:
         match event:
             case Reported():
                 self._take_report(event)
+            case CheckpointSaved():
+                report = self._newest(event.trial_id, event.place)
+                if report is not None and str(report.key) == event.id:
+                    report.checkpoint = event.checkpoint
             case ValidationRequested():
                 self._take_request(event)
             case AttemptStarted():
@@ -381,13 +414,8 @@ class Timeline:
                 row.update(status=PendingStatus.RUNNING.value, ran_from=now)
             case ValidationEnded():
                 self._take_outcome(event)
-            case ScoreDelivered():
-                self._heard[event.trial_id] = event.place
-                self._decide(event, event.place, "own")
-            case Reminded():
-                self._decide(event, (event.generation, event.iteration), "again")
-            case Decided():
-                self._decide(event, self._heard.get(event.trial_id, (0, 0)), "other")
+            case Processed():
+                self._take_result(event)
             case Waited():
                 summary = self._trial(event)
                 summary.waited_s += event.seconds
@@ -401,12 +429,20 @@ class Timeline:
             case Exploited():
                 self._trial(event).generation = event.generation
                 self.ancestry.add(event)
+                self._drop(event.trial_id)
             case TrialEnded():
+                # If its scheduler ends it while it decides, a result may still follow.
                 summary = self._trial(event)
+                summary.waiting = 0
                 summary.status, summary.ended = "terminated", now
-                summary.stopped = summary.by_hand or event.trial_id in self._stopping
+                summary.stopped = (
+                    event.removed or summary.by_hand or event.trial_id in self._stopping
+                )
             case TrialFailed():
                 self._trial(event).failures += 1
+                self._drop(event.trial_id)
+            case Chosen():
+                self._drop(event.trial_id)
             case TrialErrored():
                 summary = self._trial(event)
                 summary.status, summary.ended = "error", now
@@ -415,6 +451,7 @@ class Timeline:
                 summary = self._trial(event)
                 summary.status, summary.ended, summary.stopped = "pending", None, False
                 self._stopping.discard(event.trial_id)
+                self._drop(event.trial_id)
             case Asked():
                 self._trial(event).by_hand = True
             case SessionClosed():
@@ -427,23 +464,72 @@ class Timeline:
         return trial
 
     def _take_report(self, event: Reported) -> None:
-        trial, report, now = self._trial(event), event.report, event.time
-        trial_id, (generation, iteration) = event.trial_id, event.place
-        trial.iteration, trial.status, trial.ended = iteration, "running", None
-        trial.generation = generation
-        self._history.reported(trial_id, iteration, generation)
-        self._found.pop(trial_id, None)
-        known = self._reports.setdefault(trial_id, {})
-        known.pop((generation, iteration), None)
-        known[generation, iteration] = (now, report)
+        trial, now, place = self._trial(event), event.time, event.place
+        trial_id, (generation, iteration) = event.trial_id, place
+        trial.status, trial.ended = "running", None
+        self._runs[trial_id, generation, iteration] += 1
+        key = ValidationKey(trial_id, *place, self._runs[trial_id, generation, iteration])
+        waiting = self._waiting.setdefault(trial_id, {})
+        for other in [other for other in waiting if other >= place]:
+            del waiting[other]  # the trial has gone back
+        waiting[place] = _Report(key, now, event.report)
+        trial.waiting = len(waiting)
         self._reached[trial_id, generation] = iteration
+        if self._followed:
+            self._process(trial, place)
         # Tune counts what a function waited for as part of its next iteration.
         spans = self._spans.setdefault(trial_id, [])
-        took = _number(report.get(TOOK)) or 0.0
+        took = _number(event.report.get(TOOK)) or 0.0
         begin = min(now, max(now - took, spans[-1].end if spans else -math.inf))
         spans.append(Span(trial_id, "training", begin, now, generation, iteration))
         self.iterations += 1
         trial.trained_s += now - begin
+
+    def _process(self, trial: TrialSummary, place: tuple[int, int]) -> _Report | None:
+        """Make a waiting report a result, and return it; None if it does not wait."""
+        report = self._waiting.get(trial.trial_id, {}).pop(place, None)
+        if report is None:
+            return None
+        trial.generation, trial.iteration = place
+        trial.waiting = len(self._waiting[trial.trial_id]) if trial.ended is None else 0
+        results = self._results.setdefault(trial.trial_id, {})
+        results.pop(place, None)
+        results[place] = report
+        self._found.pop(trial.trial_id, None)
+        return report
+
+    def _take_result(self, event: Processed) -> None:
+        trial, (generation, iteration) = self._trial(event), event.place
+        report = self._process(trial, event.place)
+        if event.decision in ("STOP", "PAUSE"):
+            self._drop(event.trial_id)
+        if event.decision == "STOP" and not event.finished and trial.ended is None:
+            self._stopping.add(event.trial_id)
+        if report is None or not event.judged:
+            return
+        values = flatten(merge(report.values, self._metrics(report)))
+        self.decisions.append(
+            {
+                "time": event.time,
+                "trial_id": event.trial_id,
+                "generation": generation,
+                "iteration": iteration,
+                "decision": event.decision,
+                "score": _number(values.get(self._metric or "")),
+                "reached": self._reached.get((event.trial_id, generation), iteration),
+            }
+        )
+
+    def _drop(self, trial_id: str) -> None:
+        """Forget the reports that wait: a decision, or a failure, has made them void."""
+        self._waiting.pop(trial_id, None)
+        if trial_id in self.trials:
+            self.trials[trial_id].waiting = 0
+
+    def _newest(self, trial_id: str, place: tuple[int, int]) -> _Report | None:
+        """Return the newest report of a place; it waits, or is a result."""
+        waiting = self._waiting.get(trial_id, {}).get(place)
+        return waiting or self._results.get(trial_id, {}).get(place)
 
     def _take_request(self, event: ValidationRequested) -> None:
         former = self._by_id.get(event.id)
@@ -456,7 +542,6 @@ class Timeline:
             former.update(row)
             return
         self._by_id[event.id] = row
-        self._paths[event.trial_id, event.generation, event.iteration] = event.checkpoint
         self.validations.append(row)
 
     def _unended(self, name: str) -> dict[str, Any]:
@@ -465,8 +550,17 @@ class Timeline:
         return row if row.get("status") in PENDING else {}
 
     def _restored(self) -> None:
-        """Start another session; the processes of the previous one no longer run."""
+        """Start another session; the processes of the previous one no longer run.
+
+        Each trial resumes from its newest checkpoint, and repeats what it reported after that.
+        """
         self.end = None
+        for trial_id, waiting in self._waiting.items():
+            for place in reversed(list(waiting)):
+                if waiting[place].checkpoint is not None:
+                    break
+                del waiting[place]
+            self.trials[trial_id].waiting = len(waiting)
         for row in self.validations:
             if row["status"] in PENDING:
                 row.update(status=PendingStatus.WAITING.value, started=None, ran_from=None)
@@ -475,60 +569,27 @@ class Timeline:
         row, now = self._unended(event.id), event.time
         if not row:
             return
-        trial_id, generation, iteration = row["trial_id"], row["generation"], row["iteration"]
-        reached = self._reached.get((trial_id, generation), iteration)
+        trial_id, place = row["trial_id"], (row["generation"], row["iteration"])
+        reached = self._reached.get((trial_id, place[0]), place[1])
+        report = self._newest(trial_id, place)
         if row["ran_from"] is None and row["started"] is not None and event.ran_s:
             # It ended before it was seen to run.
             row["ran_from"] = max(row["started"], now - event.ran_s)
         row.update(
             status=event.status,
             ended=now,
-            lag_s=now - self._reported_at(trial_id, (generation, iteration), row["requested"]),
-            lag_iterations=max(0, reached - iteration),
+            lag_s=now - (row["requested"] if report is None else report.time),
+            lag_iterations=max(0, reached - place[1]),
             **{name: getattr(event, name) for name in OF_OUTCOME},
         )
-        outcome = event.outcome(Request(trial_id, iteration, row["run"], generation))
         self._found.pop(trial_id, None)
-        if self._history.ended(outcome) and self._metric is not None:
-            value = _number(flatten(event.metrics).get(self._metric))
-            self._values[trial_id, generation, iteration] = value
+        self.own_names.update((name, None) for name, _ in leaves(row["metrics"]))
 
     def _take_later(self, row: Mapping[str, Any]) -> None:
-        """Show a score in its row, unless the trial has run that iteration again since."""
-        key = ValidationKey.parse(row["id"])
-        if row["status"] != "validated" or key.trial_id not in self.trials:
-            return
-        request = Request(key.trial_id, key.iteration, key.run, key.generation)
-        if self._history.later(row["name"], Outcome(request, Status.VALIDATED, row["metrics"])):
-            self._paths.setdefault((key.trial_id, *key.place), row["checkpoint"])
-
-    def _reported_at(self, trial_id: str, place: tuple[int, int], unknown: float) -> float:
-        found = self._reports.get(trial_id, {}).get(place)
-        return unknown if found is None else found[0]
-
-    def _decide(
-        self, event: ScoreDelivered | Reminded | Decided, at: tuple[int, int], on: str
-    ) -> None:
-        now, trial_id, (generation, iteration) = event.time, event.trial_id, at
-        reached = self._reached.get((trial_id, generation), iteration)
-        if event.decision == "STOP" and self._trial(event).ended is None:
-            self._stopping.add(trial_id)  # later, it no longer ends anything
-        value = self._values.get((trial_id, *at))
-        if value is None and at in self._reports.get(trial_id, {}):
-            # The sweep may rank by a metric of training.
-            _, report = self._reports[trial_id][at]
-            value = _number(flatten(report).get(self._metric or ""))
-        self.decisions.append(
-            {
-                "time": now,
-                "trial_id": trial_id,
-                "generation": generation,
-                "iteration": iteration,
-                "on": on,
-                "decision": event.decision,
-                "score": value,
-                "reached": reached,
-                "late_iterations": max(0, reached - iteration),
-                "late_s": now - self._reported_at(trial_id, at, now),
-            }
-        )
+        """Add the metrics of a later validation, below its name."""
+        known = ValidationKey.parse(row["id"]).trial_id in self.trials
+        if known and row["status"] == Status.VALIDATED.value:
+            # Metrics that the sweep decides by keep their names.
+            metrics = without({row["name"]: row["metrics"]}, self.own_names)
+            self._later[row["id"]] = merge(self._later.get(row["id"], {}), metrics)
+            self._later_names.update((name, None) for name, _ in leaves(metrics))

@@ -163,23 +163,6 @@ PENDING = tuple(status.value for status in PendingStatus)
 
 
 @dataclass(frozen=True)
-class Pending:
-    """A request that has not ended.
-
-    Attributes:
-        request: The request.
-        status: Its status.
-        for_s: The seconds that it has run; if it does not run, the seconds since the request.
-        queued: Whether it is starting, but no resources are free for it.
-    """
-
-    request: Request
-    status: PendingStatus
-    for_s: float
-    queued: bool = False
-
-
-@dataclass(frozen=True)
 class Outcome:
     """The final outcome of a request.
 
@@ -208,22 +191,6 @@ class Outcome:
     def validated(self) -> bool:
         """Return whether there is a score."""
         return self.status is Status.VALIDATED
-
-
-def is_score(metrics: Mapping[str, Any], judged: Collection[str]) -> bool:
-    """Return whether no metric that the sweep uses is NaN or infinite, nor anything but a number.
-
-    Args:
-        metrics: What a validation function returned.
-        judged: Flat names of the metrics that the sweep uses.
-
-    Example:
-        >>> is_score({"accuracy": 0.9, "note": "fine"}, {"accuracy"})
-        True
-        >>> is_score({"accuracy": float("nan")}, {"accuracy"})
-        False
-    """
-    return all(number(value) is not None for name, value in leaves(metrics) if name in judged)
 
 
 def rejected(returned: object, judged: Collection[str]) -> str | None:

@@ -9,67 +9,46 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from msgspec import structs
 from ray import tune
 from ray.tune.experiment import Trial
+from ray.tune.progress_reporter import TuneReporterBase
 
 from tunekit._ray.checkpoints import LeasingCheckpointManager
-from tunekit._ray.controller import Controller, fail_for_good
-from tunekit._ray.progress import Display
+from tunekit._ray.controller import Controller
+from tunekit._ray.final_failures import fail_for_good
+from tunekit._ray.progress import show
+from tunekit._ray.searchers import hear_scores
+from tunekit._ray.validating import ValidatingController
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import ValidationConfig, check_config
 from tunekit.core.advice import how_to_resume, slow_starts
-from tunekit.core.commands import (
-    Ask,
-    Cancel,
-    Command,
-    Deliver,
-    Fold,
-    NoteFailure,
-    Notify,
-    PassOver,
-    Stop,
-    Validate,
-)
-from tunekit.core.engine import Engine, Input, JudgedBy
+from tunekit.core.engine import Engine
 from tunekit.core.events import (
-    Happened,
+    Event,
     SessionClosed,
+    TrialEnded,
     TrialErrored,
-    ValidationRequested,
-    never,
 )
 from tunekit.core.history import History
-from tunekit.core.metrics import hide
 from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.room import Shares, shares, total
-from tunekit.core.validation import Outcome, Status
-from tunekit.driver.deliveries import Deliveries
-from tunekit.driver.end import Draining, SweepEnd
+from tunekit.core.validation import Status
+from tunekit.driver.door import Door, receive
+from tunekit.driver.end import SweepEnd
 from tunekit.driver.failures import FailureReports
-from tunekit.driver.requests import Requests, receive
 from tunekit.driver.restore import Restore
 from tunekit.driver.stop_requests import StopRequests
+from tunekit.driver.waiting import Waiting
 from tunekit.errors import AlreadyRunningError, ConfigError, RestoreError, TunekitError, WiringError
 from tunekit.journal.home import Home
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.session import about
-from tunekit.loggers import JsonLogger, ValidatedLoggerCallback, validated
 from tunekit.policies import AtDecisions, DefaultPolicy
 from tunekit.results.lineage import Lineage
-from tunekit.results.tensorboard import TensorBoardLogger
-from tunekit.results.trial_files import TrialFiles
-from tunekit.scheduling.next_trial import NextTrial
-from tunekit.scheduling.searcher import ValidatedSearcher
-from tunekit.scheduling.state import SchedulerState
-from tunekit.scheduling.stopping import StoppingCriteria
-from tunekit.scheduling.trial_actions import TrialActions
-from tunekit.scheduling.user_scheduler import UserScheduler
-from tunekit.scheduling.waiting import Waiting
 from tunekit.validating.executor import Executor
 from tunekit.validating.ray_executor import executor_of
 from tunekit.validating.validator import Validator
@@ -81,7 +60,7 @@ _PAUSE_S = 0.02
 
 # The saved attributes: constructor arguments, and settings made later.
 _GIVEN = ("config", "_given")
-_SET = ("trainable", "searched", "owned", "_loggers")
+_SET = ("trainable", "searched", "owned")
 
 _NOT_BY_RAY = (
     "ray.tune.Tuner.restore ignores tunekit's records of this sweep: trials would fail, and "
@@ -92,10 +71,14 @@ _NOT_BY_RAY = (
 class ValidationCallback(tune.Callback):
     """Validate the checkpoints that trials save, alongside training, and merge in the scores.
 
+    Tune gets a report once its checkpoint is validated, merged with the score, after all older
+    reports of its trial. So everything in Tune, and each callback after this one in the list, gets
+    validated results; callbacks before it get each report at once, as training made it.
+
     :class:`tunekit.Tuner` does all of this. With a plain ``ray.tune.Tuner``, put the callback into
-    ``RunConfig(callbacks=[...])``, after any checkpoint policies and before its :meth:`loggers`.
-    The scheduler must be a :class:`~tunekit.ValidatedScheduler` (around a ``FIFOScheduler()`` if
-    you have none), and the searcher, if any, a :class:`~tunekit.ValidatedSearcher`.
+    ``RunConfig(callbacks=[...])``, after any checkpoint policies and before all loggers. The
+    scheduler must be a :class:`~tunekit.ValidatedScheduler` (around a ``FIFOScheduler()`` if you
+    have none).
 
     Args:
         config: The settings.
@@ -113,9 +96,7 @@ class ValidationCallback(tune.Callback):
         >>> validation = tunekit.ValidationCallback(
         ...     tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
         ... )
-        >>> run_config = tune.RunConfig(
-        ...     callbacks=[tunekit.EveryIterations(5), validation, *validation.loggers()]
-        ... )
+        >>> run_config = tune.RunConfig(callbacks=[tunekit.EveryIterations(5), validation])
     """
 
     def __init__(
@@ -138,8 +119,8 @@ class ValidationCallback(tune.Callback):
         self.listeners: list[Any] = []
         #: The sweep's controller, once Tune has added a trial.
         self.controller: Controller | None = None
-        self._loggers: list[tune.Callback] = []
-        self._display: Display | None = None
+        #: Tune's reporter that shows the sweep in a notebook.
+        self.reporter: TuneReporterBase | None = None
 
         #: The trainable's import path, for the record.
         self.trainable: str | None = None
@@ -188,9 +169,7 @@ class ValidationCallback(tune.Callback):
         """Create the parts that depend on the settings; tests pass ``executor``."""
         config = self.config
         #: The state of the sweep.
-        self.engine = Engine(config.when, config.constraints)
-        self._draining = Draining(self.clock)
-        self._stopping = StoppingCriteria(self.fail)
+        self.engine = Engine()
         #: Runs validations in processes.
         self.executor = executor or executor_of(config)
         #: How trials and validations share the cluster, as far as known.
@@ -198,19 +177,6 @@ class ValidationCallback(tune.Callback):
         #: Runs the validations.
         self.validator = Validator(config, self.executor, self.clock, emit=self.emit)
         self._failures = FailureReports(config, self.engine)
-
-    def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
-        """Return loggers that can log late scores: ``result.json``, TensorBoard, and yours.
-
-        Args:
-            *others: Loggers, such as Ray's for MLflow; each is wrapped in a
-                :class:`~tunekit.loggers.ValidatedLoggerCallback` unless it handles late scores
-                itself.
-        """
-        if not self._loggers:
-            self._loggers = [JsonLogger(), TensorBoardLogger()]
-        self._loggers += [validated(other) for other in others]
-        return list(self._loggers)
 
     def share(
         self,
@@ -237,95 +203,67 @@ class ValidationCallback(tune.Callback):
 
     # Wiring ------------------------------------------------------------------------------------
 
-    def attach(self, controller: Controller, state: SchedulerState) -> None:
+    def attach(self, tune_controller: Any, scheduler: Any) -> None:
         """Connect to a sweep; called by the scheduler when Tune adds the first trial.
 
         Args:
-            controller: The sweep's controller.
-            state: The state of its scheduler.
+            tune_controller: The controller, as Tune passes it to a scheduler.
+            scheduler: The sweep's :class:`~tunekit.ValidatedScheduler`.
         """
-        self.controller, emit = controller, self.emit
-        engine, trials, validator, clock = self.engine, self.trials, self.validator, self.clock
+        engine, validator = self.engine, self.validator
         #: The user's scheduler.
-        self.user_scheduler = user_scheduler = UserScheduler(
-            state, controller, engine, validator, emit
-        )
-        #: Asks the scheduler for the next trial.
-        self.next_trial = NextTrial(user_scheduler, controller, emit)
-        searcher = ValidatedSearcher.within(controller)
-        #: Decides which trials wait, and what may use their resources.
+        self.user_scheduler = user_scheduler = scheduler.scheduler
+        tune = ValidatingController.install(tune_controller, self)
+        self.controller = controller = Controller(tune)
+        #: Decides what trials do while their scores are pending.
         self.waiting = waiting = Waiting(
             self.config,
-            trials,
             engine,
-            self._stopping,
             validator,
-            clock,
+            self.clock,
             controller,
+            tune,
             user_scheduler,
             self.shares,
-            over=lambda: self._draining.waits,
+            self.emit,
         )
         validator.around = waiting
-        #: Makes trials follow the scheduler.
-        self.actions = TrialActions(
-            user_scheduler, controller, engine, waiting, validator, clock, emit
-        )
-        self._stop_requests = StopRequests(self.ledger, engine, trials, clock, emit)
-        #: Delivers scores to the scheduler and the searcher.
-        self.deliveries = Deliveries(
-            engine, trials, user_scheduler, self.next_trial, searcher, self._stopping, emit
-        )
-        #: Records reports and checkpoints, and requests validations.
-        self.requests = Requests(self.config, engine, trials, validator, user_scheduler, waiting)
-        #: Adds scores to Tune's trials, and writes the trials' files.
-        self.files = TrialFiles(
-            engine,
-            changed=controller.changed,
-            finalized=partial(self._tell, "on_trial_settled"),
-        )
-        self._display = display = self._display or Display(self)
-        self._end = SweepEnd(
-            controller,
-            self._draining,
-            display,
+        #: Decides which reports are validated, and what Tune gets then.
+        self.door = Door(
+            self.config,
             engine,
             validator,
-            self.deliveries,
-            self.files,
+            waiting,
             self._failures,
-            emit,
+            controller,
+            tune,
+            user_scheduler,
+            self.emit,
+            self.fail,
         )
+        tune.connect(self.door, waiting)
+        hear_scores(tune, self.config.constraints)
+        self.tune = tune
+        self._scheduler = scheduler
+        self._stop_requests = StopRequests(self.ledger, engine, self.trials, self.clock, self.emit)
+        self._end = SweepEnd(controller, engine, validator, self._failures, self.emit)
         self.listeners = controller.callbacks
         for listener in self.listeners:
-            if isinstance(listener, ValidatedLoggerCallback):
-                listener.attach(self.engine.undecided, self.history.names.keys)
             if isinstance(listener, DefaultPolicy):
                 listener.can_save = controller.can_save
                 listener = listener.policy
             if isinstance(listener, AtDecisions):
-                listener.attach(waiting.saves)
-        goals = {*controller.take_over_metric_check(), *user_scheduler.objectives}
-        self._judge_by(*goals, *(one.metric for one in self.config.constraints))
-        self._stopping.attach(controller, lambda: self.engine.required | self.history.names.keys())
+                listener.attach(self.door.saves)
+        goals = {*controller.required_metrics(), *scheduler.objectives}
+        engine.judge_by([*goals, *(one.metric for one in self.config.constraints)])
         controller.look_at_reports_first(receive)
-        self._open_experiment(controller, state, goals)
-        if searcher is not None:
-            searcher.attach(self.validator.poll, self.config.constraints)
-            self._judge_by(*searcher.objectives)
-        display.attach(controller)
-        controller.heed(
-            pending=lambda: self._end.pending,
-            places=waiting.places,
-            lacking=waiting.lacking,
-        )
+        self._open_experiment(controller, goals)
+        show(self, controller, self.reporter)
 
-    def _judge_by(self, *more: str) -> None:
-        """Record the metrics that the sweep uses, and whether it uses every score."""
-        all_count = self.deliveries.searcher is not None or self._stopping.by_scores
-        judged_by = JudgedBy(self.engine.required.union(more), all_count)
-        if judged_by != self.engine.judged_by:
-            self.emit(judged_by)
+    @property
+    def restores(self) -> bool:
+        """Return whether the user's scheduler will get the state in which it knows the trials."""
+        return self._restore.knows_scheduler
 
     def begin(self) -> None:
         """Record that the ``tunekit.Tuner`` that made the callback runs the sweep.
@@ -362,12 +300,9 @@ class ValidationCallback(tune.Callback):
         if self.controller is not None:
             self.controller.bring_home(trial)
         self._watch(trial)
-        self._stopping.restore(trial, self._restore.past)
         self.ledger.add(trial)
-        self._stopping.take_over(trial, self.engine.required)
-        self._judge_by()
 
-    # From the report to the request ------------------------------------------------------------
+    # The life of a sweep -----------------------------------------------------------------------
 
     def setup(self, **info: Any) -> None:
         """Prepare the sweep; called by Tune before it begins."""
@@ -387,13 +322,10 @@ class ValidationCallback(tune.Callback):
             controller.begin_session()
         controller.look_at_reports_first(receive)
         if restore.past:
-            told = restore.replay(controller)
-            self._take_over_new_criteria()
-            for trial_id, before in told.items():
-                self._tell("on_trial_restored", self.trials[trial_id], before)
-            restore.resume(controller)
+            restore.replay()
             self._stop_requests.look()
-        if self._end.conclude_restored(list(self.trials.values())):
+        if controller.finished:
+            self._end.conclude(list(self.trials.values()))
             self._raise_error()
             self._end.note()
         self._delete_surplus(controller)
@@ -410,41 +342,27 @@ class ValidationCallback(tune.Callback):
                 "scheduler or FIFOScheduler() inside, or use tunekit.Tuner."
             )
         fail_for_good(trial)
-        self.files.add(trial)
         self._watch(trial)
-        self.user_scheduler.proxies.reopen(self.user_scheduler.proxies.of(trial))
-
-    def on_trial_result(
-        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
-    ) -> None:
-        """Record a report; called by Tune after the scheduler and before the loggers."""
-        reported = self.requests.reported(trial, result)
-        self._failures.reported(trial, result, self.listeners)
-        self.emit(reported)
-        self.files.reported(trial)
-
-    def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Decide whether to validate the checkpoint that a trial has saved."""
-        saved = self.requests.saved(trial)
-        if saved is not None:
-            self.emit(saved)
-        self.engine.leases.touch(trial.trial_id)
-
-    # Steps and the end -------------------------------------------------------------------------
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Poll validations and act on trials; called by Tune after each event it has handled."""
+        """Poll validations, and let trials continue; called by Tune after each event."""
         controller = self.controller
         if controller is None:
             return  # no trial has been added yet
+        now = self.clock.monotonic()
         self._end.note_cut(trials)
         self._keep()
-        at_once = controller.woken()
-        self.validator.poll(at_once=at_once)
+        controller.look_at_nodes(now)
+        for trial in controller.starting():
+            self.waiting.starts.begins(trial.trial_id, now)
+        self.validator.poll(at_once=controller.woken())
         self._stop_requests.look()
-        self.files.show()
-        self.actions.act()
-        self._end.step(trials)
+        self._stop_by_hand()
+        self.door.let_pass()
+        self.waiting.relieve()
+        self.tune.go_on()
+        if controller.finished:
+            self._end.conclude(trials)
         self._raise_error()
         self._end.note()
         self._delete_surplus(controller)
@@ -453,9 +371,16 @@ class ValidationCallback(tune.Callback):
         if controller.awaits_nothing and not self.validator.idle:
             self._pause()
 
+    def _stop_by_hand(self) -> None:
+        """Stop the trials that a user stops by hand."""
+        for trial_id in sorted(self.engine.stopping):
+            trial = self.trials.get(trial_id)
+            if trial is not None and not trial.is_saving:
+                self.tune.stop_trial(trial)
+
     def _watch(self, trial: Trial) -> None:
         """Keep a trial's checkpoints as long as they are needed."""
-        LeasingCheckpointManager.install(trial, self.engine.leases, lambda: self.unreported)
+        LeasingCheckpointManager.install(trial, self.engine.leases)
 
     def _delete_surplus(self, controller: Controller) -> None:
         """Delete checkpoints that are no longer needed, of the trials that changed in this step.
@@ -469,6 +394,10 @@ class ValidationCallback(tune.Callback):
                 manager.prune()
                 controller.changed(trial)
 
+    def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Take note that Tune has registered a checkpoint of a trial."""
+        self.engine.leases.touch(trial.trial_id)
+
     def _pause(self) -> None:
         """Sleep briefly, because Tune would take its next step at once, with nothing to do."""
         left = self._paused_at + _PAUSE_S - self.clock.monotonic()
@@ -480,40 +409,21 @@ class ValidationCallback(tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Record that a trial has finished or was stopped; its actor still runs."""
-        if self.waiting.validates_last(trial):
-            self.validator.validate_last(trial)
+        # Stopped on the result of another trial.
+        removed = not self.tune.processes(trial)
+        self.emit(TrialEnded(trial_id=trial.trial_id, removed=removed))
         self._failures.ended(trial)
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Record that a trial has failed for good, and cancel its validations."""
+        """Record that a trial has failed for good."""
         self.emit(TrialErrored(trial_id=trial.trial_id))
-        self.validator.drop(trial.trial_id, "its trial failed")
-        self.user_scheduler.fail(self.user_scheduler.proxies.of(trial))
-
-    def ended(self, trial: Trial, *, removed: bool = False) -> None:
-        """Record that a trial has ended; the scheduler is notified after its last score.
-
-        Args:
-            trial: The trial.
-            removed: Whether it was not running when it ended.
-        """
-        proxy = self.user_scheduler.proxies.of(trial)
-        if not removed:
-            self.actions.begins(proxy)
-        self.actions.stands_no_more(proxy)
-        if removed:
-            self.user_scheduler.conclude(trial)
-        else:
-            self.user_scheduler.complete(proxy)
-        self.deliveries.complete(trial.trial_id, removed=removed)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Close the session; called by Tune last. A sweep that has not ended was interrupted."""
         self._keep()
         self.has_ended = self.controller is not None and self._end.has_ended
-        self._draining.broken_off()
         self.validator.close()
         if self.has_ended and self.controller and not self.controller.reuses_actors:
             starts = self.waiting.starts
@@ -545,68 +455,18 @@ class ValidationCallback(tune.Callback):
                 self.controller.save()
             raise self._end.error
 
-    # Events in, commands out -------------------------------------------------------------------
-
-    def emit(self, event: Input) -> None:
-        """Record an event, apply it, and carry out the commands, in this order.
-
-        During a replay, events are already in the journal, so only :class:`JudgedBy` is applied.
-        """
+    def emit(self, event: Event) -> None:
+        """Record an event, and then act on it."""
         if self._restore.replays:
-            if isinstance(event, JudgedBy):
-                self.apply(event)
+            return  # the journal has it
+        event = event if event.time else structs.replace(event, time=self.clock.time())
+        self.ledger.append(event)
+        outcome = self.engine.apply(event)
+        if outcome is None:
             return
-        if isinstance(event, Happened):
-            event = event if event.time else structs.replace(event, time=self.clock.time())
-            self.ledger.append(event)
-        for command in self.apply(event):
-            self.perform(command)
-
-    def apply(self, event: Input) -> list[Command]:
-        """Apply an event; return the resulting commands."""
-        return self.engine.apply(event)
-
-    def perform(self, command: Command) -> None:
-        """Carry out a command."""
-        match command:
-            case Ask():
-                self.emit(ValidationRequested.of(command.request))
-            case Validate():
-                self.requests.validate(command.request, again=command.again)
-            case Cancel():
-                self.validator.reject(command.trial_id)
-            case Stop():
-                self.actions.stop(command.trial_id)
-            case Fold():
-                self._take_over_new_criteria()
-                self.files.scored(self.trials[command.outcome.request.trial_id], command.outcome)
-            case NoteFailure():
-                self.fail(self._failures.failed(command.outcome))
-            case PassOver():
-                self.fail(self._failures.passed_over(command.scored))
-            case Notify():
-                self._notify(command.outcome)
-            case Deliver():
-                self.deliveries.deliver(command.trial_id)
-            case _:
-                never(command)
-
-    def _take_over_new_criteria(self) -> None:
-        """Take over from Tune the criteria on newly validated metrics."""
-        self._stopping.take_over_new(self.trials.values(), self.history.names)
-        self._judge_by()
-
-    def _notify(self, outcome: Outcome) -> None:
-        """Pass a score to the loggers that can log it."""
-        request = outcome.request
-        report = hide(request.report, self.unreported)
-        self._tell("on_trial_validated", self.trials[request.trial_id], report, outcome.metrics)
-
-    def _tell(self, hook: str, *known: Any) -> None:
-        """Call one of tunekit's hooks on the callbacks that have it."""
-        for listener in self.listeners:
-            if hasattr(listener, hook):
-                getattr(listener, hook)(*known)
+        if not outcome.validated:
+            self.fail(self._failures.failed(outcome))
+        self.door.ended(outcome)
 
     # Results and saved state -------------------------------------------------------------------
 
@@ -636,10 +496,6 @@ class ValidationCallback(tune.Callback):
         ended = {status.value: self.engine.backlog.counts[status] for status in Status}
         return {**ended, **self.validator.counts()}
 
-    def show_on(self, display: Display) -> None:
-        """Show the sweep on ``display`` instead of Tune's; to be called before the sweep begins."""
-        self._display = display
-
     def progress(self) -> list[str]:
         """Return the progress of the validations and of the trials that wait, as lines of text.
 
@@ -650,26 +506,19 @@ class ValidationCallback(tune.Callback):
         """
         left_over = [t for t in self.trials.values() if not t.is_finished()]
         left = len(left_over)
-        waiting = sum(self.waiting.waits(t.trial_id) is not None for t in left_over)
+        waiting = sum(self.waiting.waits(t.trial_id) for t in left_over)
         lines = [
             counted(self.summary()),
             waiting_trials(waiting, left),
             starved(self.validator.starved_s()),
-            self._draining.awaited(self.validator.statuses()),
         ]
         return [line for line in lines if line is not None]
-
-    @property
-    def unreported(self) -> Collection[str]:
-        """Return the metrics for which only validated values count."""
-        return self.engine.undecided() | self.history.names.keys()
 
     def timing(self) -> dict[str, float]:
         """Return where time went, in seconds.
 
         - ``validations_ran_s``: how long validations ran, added up;
         - ``trials_waited_s``: how long trials waited for their scores, added up;
-        - ``drained_s``: how long the sweep continued after its last trial had ended.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
@@ -679,7 +528,6 @@ class ValidationCallback(tune.Callback):
         return {
             "validations_ran_s": self.engine.backlog.ran_s,
             "trials_waited_s": self.engine.waited_s,
-            "drained_s": self._draining.took_s,
         }
 
     def restore(self, searched: int) -> None:
@@ -691,9 +539,7 @@ class ValidationCallback(tune.Callback):
         """
         self._restore.searched = searched
 
-    def _open_experiment(
-        self, controller: Controller, state: SchedulerState, goals: Collection[str]
-    ) -> None:
+    def _open_experiment(self, controller: Controller, goals: Collection[str]) -> None:
         """Open the experiment's folder: load the saved state, and open the journal."""
         if self._run_by_ray:
             return
@@ -703,14 +549,14 @@ class ValidationCallback(tune.Callback):
         except AlreadyRunningError as error:
             self._refused = error  # Tune replaces errors that are raised while it restores
             raise
-        restored = self._restore.load(self.ledger, state, storage.storage_filesystem)
+        restored = self._restore.load(self.ledger)
         known = about(
             self.clock.time(),
             config=self.config,
             judged=goals,
-            mode=self.user_scheduler.mode,
-            objectives=self.user_scheduler.objectives,
-            scheduler=state.scheduler,
+            mode=self._scheduler.mode,
+            objectives=self._scheduler.objectives,
+            scheduler=self._scheduler.scheduler,
             search_alg=controller.search_alg,
             trainable=self.trainable,
             space=self.searched,
@@ -724,8 +570,12 @@ class ValidationCallback(tune.Callback):
     def get_state(self) -> dict[str, Any]:
         """Return the state for Tune to save; everything else follows from the journal."""
         self._state_taken = True
-        state: dict[str, Any] = {"as_of": self.ledger.last}
-        scheduler = None if self.controller is None else self.user_scheduler.state.save(self.home)
+        # Tune restores paused trials as pending ones.
+        paused = [name for name, one in self.trials.items() if one.status == Trial.PAUSED]
+        state: dict[str, Any] = {"as_of": self.ledger.last, "paused": paused}
+        if self.controller is None:
+            return state
+        scheduler = self._scheduler.saved_state(self.home)
         # Without it, a restored scheduler gets all results again.
         return state if scheduler is None else {**state, "scheduler": scheduler}
 

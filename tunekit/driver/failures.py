@@ -11,7 +11,6 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit.config import ValidationConfig
 from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved, unknown_metric
-from tunekit.core.delivery import Scored
 from tunekit.core.engine import Engine
 from tunekit.core.failures import HOPELESS, Failures, place_of
 from tunekit.core.metric_names import chosen, listed
@@ -80,12 +79,14 @@ class FailureReports:
             logger.warning("Validations have failed: %s.", verdict.more)
         return None
 
-    def passed_over(self, scored: Scored) -> MetricNotFoundError | None:
+    def passed_over(
+        self, trial_id: str, iteration: int, result: Mapping[str, Any]
+    ) -> MetricNotFoundError | None:
         """Log a result without a score; return the error that ends the sweep if all lack it."""
-        engine, result = self._engine, flatten(scored.result)
+        engine, result = self._engine, flatten(result)
         lacks, names = engine.lacks(result), engine.history.names
         missing = [name for name in lacks if name not in result]
-        if missing and not engine.has_delivered and names.keys().isdisjoint(missing):
+        if missing and not engine.has_decided and names.keys().isdisjoint(missing):
             return MetricNotFoundError(unknown_metric(missing, names, result))
         # NaN is usual at the first checkpoints, before an episode has ended.
         level = logging.INFO if self._has_passed_over else logging.WARNING
@@ -93,8 +94,8 @@ class FailureReports:
         logger.log(
             level,
             "Trial %s has no score at iteration %d, so it is not ranked by that iteration: %s.",
-            scored.trial_id,
-            scored.iteration,
+            trial_id,
+            iteration,
             ", ".join(
                 f"{name!r} is {text(result[name])}" if name in result else f"{name!r} is missing"
                 for name in lacks

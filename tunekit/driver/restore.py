@@ -1,93 +1,57 @@
 """Restore an interrupted sweep from its journal.
 
-The state of the sweep is the sum of its events. The states of Tune's trials, the searcher and the
-scheduler were saved at different times, so each gets the events that it lacks, in the order of the
-journal. The scheduler decides again, but a recorded decision takes precedence, because it may
-already have been carried out.
+Tune's trials and the scheduler are as of one line of the journal, the searcher as of that one or a
+later one. What Tune has processed since is processed again, by the same code as before, but in
+silence: loggers have had it. A recorded decision takes precedence over what the scheduler decides
+now. What Tune had not processed becomes the queues again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import structs
-from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback
-from ray.tune.result import DONE
 
 from tunekit._ray.checkpoints import (
-    LeasingCheckpointManager,
     forget_missing,
     remove_left_over,
+    saved_at,
     skip_existing,
-    take_saved,
+    start_from,
 )
-from tunekit._ray.controller import Controller
-from tunekit._ray.proxies import Proxy, Version
+from tunekit._ray.scheduler_kinds import traits_of
 from tunekit._ray.storage import exists
-from tunekit.core.commands import Command, Fold, Notify, Told
-from tunekit.core.engine import Engine, Hears, Input
 from tunekit.core.events import (
-    CheckpointSaved,
     Chosen,
-    Decided,
-    EndDelivered,
     Event,
     Exploited,
-    Reminded,
+    Processed,
     Reported,
-    ScoreDelivered,
+    TrialAdded,
     TrialEnded,
     TrialErrored,
     TrialFailed,
     TrialRetried,
+    ValidationEnded,
 )
+from tunekit.core.failures import gone
 from tunekit.core.history import GENERATION
 from tunekit.core.lineage import Ancestry
-from tunekit.core.metrics import flatten, hide
-from tunekit.core.reconcile import Actual, Desired
-from tunekit.core.validation import Outcome, Request
-from tunekit.driver.deliveries import Deliveries
-from tunekit.driver.requests import Requests
+from tunekit.core.open_reports import OpenReport, OpenReports
+from tunekit.core.queue import Entry, Queue
+from tunekit.core.validation import Outcome, Status
+from tunekit.driver.door import VOID
+from tunekit.driver.scheduler_state import load
 from tunekit.journal.encoding import resolve_opaque
 from tunekit.journal.ledger import Ledger
 from tunekit.policies import CheckpointPolicy
-from tunekit.results.trial_files import TrialFiles
-from tunekit.scheduling.state import SchedulerState
-from tunekit.scheduling.user_scheduler import UserScheduler
-from tunekit.scheduling.waiting import Waiting
+from tunekit.results.rows import write_rows
 
 logger = logging.getLogger(__name__)
-
-
-class SweepDriver(Protocol):
-    """The driver of a sweep."""
-
-    trials: dict[str, Trial]
-    listeners: list[Any]
-    engine: Engine
-    ledger: Ledger
-    waiting: Waiting
-    user_scheduler: UserScheduler
-    deliveries: Deliveries
-    requests: Requests
-    files: TrialFiles
-
-    def apply(self, event: Event) -> list[Command]:
-        """Apply an event that is in the journal; return the resulting commands."""
-
-    def emit(self, event: Input) -> None:
-        """Record an event, apply it, and carry out the commands."""
-
-    def perform(self, command: Command) -> None:
-        """Carry out a command."""
-
-    def ended(self, trial: Trial) -> None:
-        """Record that a trial has finished or was stopped."""
 
 
 class Restore:
@@ -97,7 +61,7 @@ class Restore:
         driver: The driver of the sweep.
     """
 
-    def __init__(self, driver: SweepDriver):
+    def __init__(self, driver: Any):
         self._driver = driver
         #: The events of earlier sessions, until they have been replayed.
         self.past: list[Event] = []
@@ -110,265 +74,228 @@ class Restore:
         self.saved: dict[str, Any] | None = None
         #: The line of the journal as of which Tune's state was saved; 0 for a new sweep.
         self.as_of = 0
-        # The lines as of which the states of the scheduler and of the searcher were saved.
-        self._scheduler_as_of = self._searcher_as_of = 0
-        # The saved checkpoints, by trial, generation and iteration.
-        self._checkpoints: dict[tuple[str, int, int], Request] = {}
-        # Trials that the scheduler stopped when it got the score that is replayed next.
-        self._stopped: list[Proxy] = []
+        # What Tune has not processed at the line that is replayed.
+        self._open = OpenReports()
+        # The line as of which the scheduler was saved.
+        self._since = 0
+        # The trials that the scheduler knows.
+        self._added: set[str] = set()
+        # The rows of each trial that Tune has processed.
+        self._rows: dict[str, list[dict[str, Any]]] = {}
 
-    def load(self, ledger: Ledger, state: SchedulerState, filesystem: Any) -> bool:
-        """Read the journal, and load the scheduler's saved state.
+    def load(self, ledger: Ledger) -> bool:
+        """Read the journal.
 
         Returns:
             Whether there is a sweep to restore; otherwise the sweep is new.
         """
         if self.saved is None and self.searched is None:
             return False
-        saved, self.saved = self.saved or {}, None
-        self.past, self.as_of = ledger.past(), saved.get("as_of", 0)
-        self._searcher_as_of = self.searched or self.as_of
-        if saved.get("scheduler") is not None:
-            self._scheduler_as_of = self.as_of
-            state.load(saved["scheduler"], ledger.home, filesystem=filesystem)
+        self.saved = self.saved or {}
+        self.past, self.as_of = ledger.past(), self.saved.get("as_of", 0)
         return True
 
-    # Replay -------------------------------------------------------------------------------------
+    @property
+    def knows_scheduler(self) -> bool:
+        """Return whether the scheduler's saved state has the trials that Tune had saved."""
+        return bool(self.saved and self.saved.get("scheduler") is not None)
 
-    def replay(self, controller: Controller) -> dict[str, list[Told]]:
-        """Replay to each component the events since it was saved, except those of lost trials.
-
-        Returns:
-            The rows that loggers received for each trial before the sweep was interrupted.
-        """
+    def replay(self) -> None:
+        """Bring everything to the end of the journal, and let each trial continue from there."""
         driver = self._driver
-        user_scheduler = driver.user_scheduler
-        self.past = with_configs(self.past, driver.trials)
-        told: dict[str, list[Told]] = {trial_id: [] for trial_id in driver.trials}
-        user_scheduler.to_hear.update(
-            e.trial_id for e in self.past if isinstance(e, ScoreDelivered)
-        )
+        tune_controller, trials = driver.tune, driver.trials
+        self.past = with_configs(self.past, trials)
+        scheduler, state = driver.user_scheduler, (self.saved or {}).get("scheduler")
+        self._added = set(trials)
+        if state is not None:
+            filesystem = driver.controller.storage.storage_filesystem
+            self._added = set(load(scheduler, state, driver.home, trials, filesystem=filesystem))
+        # A new scheduler gets everything again.
+        self._since = self.as_of if state is not None else 0
+        # As Tune has restored them: whether errored ones continue is up to the user.
+        given = {trial_id: trial.status for trial_id, trial in trials.items()}
+        for trial_id in (self.saved or {}).get("paused", ()):
+            if trial_id in trials and not trials[trial_id].is_finished():
+                driver.controller.set_status(trials[trial_id], Trial.PAUSED)
+        for trial_id in {getattr(e, "trial_id", "") for e in self.past if e.n > self._since}:
+            if trial_id in trials and trials[trial_id].is_finished():
+                driver.controller.set_status(trials[trial_id], Trial.PENDING)
         self.replays = True
-        known = [event for event in self.past if event.n <= self._scheduler_as_of]
-        for event in known:
-            self._tell(event, controller, told)
-        user_scheduler.keep_all()
-        for event in self.past[len(known) :]:
-            self._tell(event, controller, told, to_scheduler=True)
+        tune_controller.silence(True)
+        for event in self.past:
+            trial = trials.get(getattr(event, "trial_id", ""))
+            if trial is not None and event.n > self._since:
+                self._bring_forward(event, trial)
+            self._take(event, trial)
         self.replays = False
-        _note(told, driver.engine.postponed)
-        if len(self.past) > len(known):
-            count = len(self.past) - len(known)
+        tune_controller.silence(False)
+        if self.past and self.past[-1].n > self.as_of:
+            count = sum(event.n > self.as_of for event in self.past)
             logger.info("Replayed the %d events since the sweep was last saved.", count)
-        names = driver.engine.history.names
-        return {
-            trial_id: [replace(one, report=hide(one.report, names)) for one in own]
-            for trial_id, own in told.items()
-            if own
-        }
+        past, self.past, self.saved = self.past, [], None
+        self._place(given, past)
 
-    def _tell(
-        self,
-        event: Event,
-        controller: Controller,
-        told: dict[str, list[Told]],
-        *,
-        to_scheduler: bool = False,
-    ) -> None:
-        driver, trial_id = self._driver, getattr(event, "trial_id", None)
-        trial = None if trial_id is None else driver.trials.get(trial_id)
-        if isinstance(event, ScoreDelivered):
-            driver.user_scheduler.to_hear[event.trial_id] -= 1
-        if trial_id is not None and trial is None:
-            return
-        if to_scheduler and isinstance(event, (ScoreDelivered, EndDelivered)):
-            self._deliver_again(event)
-        for command in driver.apply(event):
-            match command:
-                case Fold() if event.n > self.as_of:
-                    driver.perform(command)
-                case Fold(outcome):  # Tune has saved all but the rank of the checkpoint
-                    manager = LeasingCheckpointManager.of(driver.trials[outcome.request.trial_id])
-                    if manager is not None:
-                        manager.score(outcome.request.path, outcome.metrics)
-                case Notify():
-                    _note(told, [command.outcome])
-        if trial is None:
-            return
-        if isinstance(event, Reported):
-            told[trial.trial_id].append(Told(event.report))
-        if isinstance(event, CheckpointSaved):
-            place = (trial.trial_id, *event.place)
-            self._checkpoints[place] = driver.engine.request_of(event)
-        if event.n > self.as_of:
-            self._bring_forward(event, trial, controller)
-        else:
-            driver.engine.leases.take_touched()  # surplus checkpoints were already deleted
-        if event.n > self._searcher_as_of and isinstance(event, (TrialEnded, TrialErrored)):
-            controller.tell_search_of_end(trial, failed=isinstance(event, TrialErrored))
-        if to_scheduler:
-            self._catch_up(event, trial, controller)
+    def _take(self, event: Event, trial: Trial | None) -> None:
+        """Apply a line to the state that follows from the journal."""
+        driver = self._driver
+        if isinstance(event, Processed) and trial is not None:
+            one = self._open.at(event)
+            if one is not None:
+                row = driver.door.restored(trial, self._entry(trial, one), event)
+                config = {"config": one.report.report.get("config", trial.config)}
+                self._rows.setdefault(trial.trial_id, []).append({**row, **config})
+        driver.engine.apply(event)
+        self._open.apply(event)
 
-    def _bring_forward(self, event: Event, trial: Trial, controller: Controller) -> None:
-        """Apply an event to Tune's trial."""
+    def _bring_forward(self, event: Event, trial: Trial) -> None:
+        """Apply a line to Tune's trial, the scheduler and the searcher, which lack it."""
+        driver = self._driver
+        tune_controller, scheduler = driver.tune, driver.user_scheduler
+        hears = event.n > (self.searched or self.as_of)
         match event:
-            case Reported():
-                trial.update_last_result(dict(event.report))
-                for one in self._driver.listeners:
+            case TrialAdded() if trial.trial_id not in self._added:
+                scheduler.on_trial_add(driver.controller.wrapped(), trial)
+            case TrialRetried():
+                if trial.is_finished():
+                    driver.controller.set_status(trial, Trial.PENDING)
+            case _ if trial.is_finished():
+                pass  # by chance, the scheduler has ended it only now
+            case Reported() if event.n > self.as_of:
+                for one in driver.listeners:
                     if isinstance(one, CheckpointPolicy):
                         one.due(trial, event.report)
-            case CheckpointSaved():
-                place = (trial.trial_id, *event.place)
-                request = self._checkpoints[place]
-                filesystem = trial.storage.storage_filesystem
-                if exists(filesystem, request.path):
-                    checkpoint = tune.Checkpoint(request.path, filesystem)
-                    take_saved(trial, checkpoint, dict(request.report))
-            case _:
-                return
-        controller.changed(trial)
-
-    # The scheduler and the searcher --------------------------------------------------------------
-
-    def _deliver_again(self, event: ScoreDelivered | EndDelivered) -> None:
-        user_scheduler = self._driver.user_scheduler
-        if isinstance(event, ScoreDelivered):
-            _trains(user_scheduler.proxies.by_id[event.trial_id])
-        self._driver.deliveries.deliver_again(event, search=event.n > self._searcher_as_of)
-        if isinstance(event, ScoreDelivered):
-            # By chance, the scheduler may not have stopped the same trials again.
-            stopped, self._stopped = self._stopped, []
-            for other in stopped:
-                user_scheduler.stopped(other)
-
-    def _catch_up(self, event: Event, trial: Trial, controller: Controller) -> None:
-        """Replay an event for the scheduler."""
-        user_scheduler = self._driver.user_scheduler
-        proxy = user_scheduler.proxies.of(trial)
-        match event:
-            case Reported():
-                _trains(proxy)
-            case Decided():
-                self._stopped.append(proxy)
+            case Processed():
+                one = self._open.at(event)
+                if one is not None:
+                    entry = self._entry(trial, one)
+                    new = event.n > self.as_of
+                    tune_controller.replay(trial, entry, event.decision, hears=hears, new=new)
             case Chosen():
-                user_scheduler.scheduler.choose_trial_to_run(user_scheduler.view)
-                proxy.phase = Desired.RUNNING if event.runs else Desired.PENDING
-            case Reminded() if proxy.version is not None:
-                user_scheduler.remind_of(proxy, proxy.version, event.decision)
-                user_scheduler.take_up()
-            case TrialEnded(removed=True):
-                proxy.stands = Actual.ENDED
-                user_scheduler.conclude(trial)
-            case TrialEnded():
-                proxy.stands = Actual.ENDED
-                if proxy.phase is Desired.PENDING:
-                    proxy.phase = Desired.RUNNING
-                user_scheduler.complete(proxy)
-            case TrialFailed():
-                proxy.stands = Actual.STARTING
-            case TrialRetried():
-                user_scheduler.restart(proxy)
-            case TrialErrored():
-                user_scheduler.fail(proxy)
+                scheduler.choose_trial_to_run(driver.controller.wrapped())
+                driver.controller.set_status(trial, Trial.PENDING)
             case Exploited():
-                change = user_scheduler.exploit_again(trial, event, self._donor(event))
-                if event.n > self.as_of:  # otherwise Tune's trial is already overwritten
-                    controller.change(trial, change)
+                self._exploit_again(event, trial)
+            case TrialEnded():
+                tune_controller.replay_end(trial, hears=hears)
+            case TrialErrored():
+                scheduler.on_trial_error(driver.controller.wrapped(), trial)
+                if hears:
+                    tune_controller.search_alg.on_trial_complete(trial.trial_id, error=True)
+                driver.controller.set_status(trial, Trial.ERROR)
 
-    def _donor(self, event: Exploited) -> Version | None:
-        """Return the checkpoint that a trial was overwritten with, if the journal has it."""
-        trials, engine = self._driver.trials, self._driver.engine
+    def _exploit_again(self, event: Exploited, trial: Trial) -> None:
+        """Overwrite a trial with the recorded checkpoint and hyperparameters."""
+        trial.set_config(dict(event.config))
+        filesystem = trial.storage.storage_filesystem
+        manager = trial.run_metadata.checkpoint_manager
+        latest = manager.latest_checkpoint_result
+        if latest is None or latest.checkpoint.path != event.checkpoint:
+            start_from(trial, saved_at(event.checkpoint, filesystem, self._row_of(event)))
+        self._driver.controller.changed(trial)
+
+    def _row_of(self, event: Exploited) -> dict[str, Any]:
+        """Return the row of the checkpoint that a trial was overwritten with."""
         place = (event.donor_generation, event.iteration)
-        saved = self._checkpoints.get((event.donor_id, *place))
-        if saved is None:
-            return None
-        score = engine.merged(saved.report, engine.history.score(event.donor_id, place))
-        donor = trials.get(event.donor_id, trials[event.trial_id])
-        return Version(
-            trial_id=event.donor_id,
-            generation=event.donor_generation,
-            iteration=event.iteration,
-            checkpoint=tune.Checkpoint(saved.path, donor.storage.storage_filesystem),
-            result={**self._driver.user_scheduler.told(flatten(score)), DONE: False},
-            report=saved.report,
-            config=event.donor_config,
+        for row in reversed(self._rows.get(event.donor_id, [])):
+            if (row.get(GENERATION, 0), row["training_iteration"]) == place:
+                return row
+        return {"training_iteration": event.iteration, "trial_id": event.donor_id}
+
+    def _entry(self, trial: Trial, one: OpenReport) -> Entry:
+        """Return a report of the journal as an entry of a queue."""
+        report = dict(one.report.report)
+        checkpoint = None
+        if one.saved is not None:
+            filesystem = trial.storage.storage_filesystem
+            if exists(filesystem, one.saved.checkpoint):
+                checkpoint = saved_at(one.saved.checkpoint, filesystem, report)
+        entry = Entry(
+            report,
+            iteration=one.report.place[1],
+            validated=one.requested is not None,
+            serves=one.report.serves,
+            last=self._driver.door.is_last(trial, report),
+            checkpoint=checkpoint,
+            metrics=one.metrics,
         )
+        if one.ended is not None:
+            self._driver.door.from_before.add(entry)
+        return entry
 
     # Continuing ----------------------------------------------------------------------------------
 
-    def resume(self, controller: Controller) -> None:
-        """Carry out pending commands, and let each trial continue from where it was."""
-        driver, trials = self._driver, self._driver.trials
+    def _place(self, given: Mapping[str, str], past: Sequence[Event]) -> None:
+        """Write the trials' files, and put each trial where it was."""
+        driver = self._driver
+        trials: dict[str, Trial] = driver.trials
+        retried = _to_retry(past)
         for trial_id, trial in trials.items():
-            driver.files.add(trial)
-            # The interrupted step may have deleted nothing.
-            driver.engine.leases.touch(trial_id)
-            if trial.is_finished():
+            status = given[trial_id]
+            if status in (Trial.TERMINATED, Trial.ERROR):
+                driver.controller.set_status(trial, status)
                 continue
-            if driver.engine.record(trial_id).failed or driver.engine.delivery.completed(trial_id):
-                driver.emit(TrialRetried(trial_id=trial_id))
-                driver.user_scheduler.restart(driver.user_scheduler.proxies.of(trial))
+            if trial.status == Trial.ERROR:  # the user has it continued
+                driver.controller.set_status(trial, status)
+            if trial.is_finished():
+                if trial_id not in driver.engine.ended:
+                    driver.emit(TrialEnded(trial_id=trial_id, removed=True))
+                continue
             for path in forget_missing(trial):
                 logger.warning(
                     "Trial %s continues without %s, which no longer exists.", trial_id, path
                 )
             skip_existing(trial)
-        past, self.past = self.past, []
+            if trial_id in retried:
+                driver.emit(TrialRetried(trial_id=trial_id))
+                if retried[trial_id] and not traits_of(driver.user_scheduler).replays:
+                    driver.user_scheduler.on_trial_add(driver.controller.wrapped(), trial)
         # Afterwards, because the trials must skip the names of removed checkpoints, too.
         remove_left_over(trials.values(), past)
         tables = any(isinstance(one, CSVLoggerCallback) for one in driver.listeners)
-        driver.files.restore(trials, past, table=tables)
-        for command in driver.engine.reconcile():
-            driver.perform(command)
-        if past[-1].n < self.as_of:
-            self._record_lost(past)
-        self._place(controller)
-        for trial_id in list(trials):
-            driver.emit(Hears(trial_id))
-
-    def _record_lost(self, past: Sequence[Event]) -> None:
-        """Record reports and checkpoints that Tune has saved but the journal lacks at its end."""
-        known = {event.checkpoint for event in past if isinstance(event, CheckpointSaved)}
-        for trial in self._driver.trials.values():
-            for event in self._driver.requests.saved_unrecorded(trial, known):
-                self._driver.emit(event)
-
-    def _place(self, controller: Controller) -> None:
-        """Put each trial where it was when the sweep was interrupted."""
-        driver, delivery = self._driver, self._driver.engine.delivery
-        user_scheduler = driver.user_scheduler
-        user_scheduler.proxies.forget_unadded()
-        for trial_id, proxy in user_scheduler.proxies.by_id.items():
-            proxy.stands = None
-            if proxy.phase is Desired.ENDED and not (
-                delivery.closed(trial_id) or delivery.completed(trial_id)
-            ):
-                user_scheduler.record_stop(proxy)  # by chance, it was stopped only in the replay
-            if proxy.real.status == Trial.TERMINATED and not delivery.completed(trial_id):
-                # It had made its last report, or must not continue.
-                controller.tell_search_of_end(proxy.real, failed=False)
-                driver.ended(proxy.real)
-            if proxy.real.is_finished():
+        for trial_id, rows in self._rows.items():
+            write_rows(trials[trial_id], rows, table=tables)
+        for trial in trials.values():
+            if not trial.is_finished():
+                self._queue_again(trial)
+        under_way = {request.id for request in driver.validator.pending()}
+        for name, request in list(driver.engine.backlog.unfinished.items()):
+            if name in under_way:
                 continue
-            user_scheduler.proxies.reopen(proxy)
-            user_scheduler.proxies.moved(proxy)
-            waits = proxy.phase is Desired.RUNNING and driver.waiting.waits(trial_id)
-            if waits or driver.engine.record(trial_id).stopped or proxy.phase is Desired.PAUSED:
-                controller.set_status(proxy.real, Trial.PAUSED)
-            elif proxy.phase is Desired.RUNNING:
-                proxy.phase = Desired.PENDING  # it will start again
+            filesystem = trials[request.trial_id].storage.storage_filesystem
+            if exists(filesystem, request.path):  # its report was dropped
+                outcome = Outcome(request, Status.SKIPPED, reason=VOID)
+            else:
+                outcome = Outcome(request, Status.FAILED, reason=gone(request.path))
+            driver.emit(ValidationEnded.of(outcome))
+
+    def _queue_again(self, trial: Trial) -> None:
+        """Let a trial wait for its reports that Tune had not processed, and go on then."""
+        driver, tune_controller = self._driver, self._driver.tune
+        entries = [(self._entry(trial, one), one) for one in self._open.of(trial.trial_id)]
+        while entries and entries[-1][0].checkpoint is None:
+            entries.pop()  # the trial runs these iterations again
+        if not entries:
+            if trial.status == Trial.RUNNING:
+                driver.controller.set_status(trial, Trial.PENDING)
+            return
+        queue = Queue()
+        for entry, _ in entries:
+            queue.add(entry)
+        tune_controller.queue_again(trial, queue)
+        for entry, one in entries:
+            driver.door.request_again(trial, entry, one)
+        tune_controller.advance(trial)
 
 
-def _trains(proxy: Proxy) -> None:
-    proxy.stands = Actual.TRAINING
-    if proxy.phase is Desired.PENDING:
-        proxy.phase = Desired.RUNNING
-
-
-def _note(told: dict[str, list[Told]], outcomes: Iterable[Outcome]) -> None:
-    """Record outcomes that loggers may have received, so that they receive each only once."""
-    for outcome in outcomes:
-        told[outcome.request.trial_id].append(Told(outcome.request.report, outcome.metrics))
+def _to_retry(past: Sequence[Event]) -> dict[str, bool]:
+    """Return the trials whose restart is not recorded, and whether they had failed for good."""
+    found: dict[str, bool] = {}
+    for event in past:
+        if isinstance(event, (TrialFailed, TrialErrored)):
+            found[event.trial_id] = isinstance(event, TrialErrored)
+        elif isinstance(event, TrialRetried):
+            found.pop(event.trial_id, None)
+    return found
 
 
 def with_configs(events: Sequence[Event], trials: Mapping[str, Trial]) -> list[Event]:
@@ -390,7 +317,7 @@ def with_configs(events: Sequence[Event], trials: Mapping[str, Trial]) -> list[E
 
     def complete(event: Event) -> Event:
         match event:
-            case Reported() | CheckpointSaved() if event.report is not None:
+            case Reported():
                 config = of(event.trial_id, event.report.get(GENERATION, 0))
                 return structs.replace(event, report={**event.report, "config": config})
             case Exploited():

@@ -14,15 +14,19 @@ from ray.tune.schedulers import (
 from ray.tune.search import BasicVariantGenerator
 
 from tunekit._ray.controller import Controller
-from tunekit._ray.scheduler_kinds import innermost, traits_of
-from tunekit._ray.tuner import innermost_searcher
+from tunekit._ray.scheduler_kinds import innermost, mode_of, objectives_of, traits_of
+from tunekit._ray.searchers import innermost_searcher
 from tunekit.config import ValidationConfig
-from tunekit.core.events import TrialFailed, TrialRetried
+from tunekit.core.constraints import standing_for
+from tunekit.core.events import Chosen, TrialFailed, TrialRetried
 from tunekit.core.problems import Problems
-from tunekit.core.reconcile import Desired
 from tunekit.driver.callback import ValidationCallback
+from tunekit.driver.scheduler_state import saved
 from tunekit.errors import WiringError
-from tunekit.scheduling.state import SchedulerState
+from tunekit.journal.home import Home
+
+# The scheduler acts on the first reminder, and sees the result of that in the second.
+_REMINDERS = 2
 
 # They fit a model to scores, including the numbers that stand for infeasible ones.
 _FIT_VALUES = ("AxSearch", "BayesOptSearch", "HEBOSearch", "PB2")
@@ -34,20 +38,15 @@ def unwrapped(scheduler: Any) -> Any:
 
 
 class ValidatedScheduler(TrialScheduler):
-    """Pass only validated results, in iteration order, to an unmodified Tune scheduler.
+    """Run any Tune scheduler, unchanged, on validated results.
 
-    A report, merged with its score, reaches your scheduler once its checkpoint is validated. Each
-    is passed once, older iterations of a trial before newer ones, and the trial's end after its
-    last score. A report without a validated checkpoint never reaches it.
-    ``ValidationConfig(on_pending=...)`` sets what the trial does meanwhile.
-
-    For your scheduler, each trial is at the iteration of its newest score: the scheduler pauses,
-    stops, resumes and clones it there. So population based training clones exactly the checkpoint
-    that it has ranked, with its hyperparameters, however far the donor has trained since.
+    A result reaches your scheduler once its checkpoint is validated, merged with the score, after
+    all older results of its trial; a report without a validated checkpoint never reaches it. It
+    gets Tune's own trials: population based training clones exactly the checkpoint that it has
+    ranked, because Tune has not heard of a newer one.
 
     The sweep also needs a :class:`~tunekit.ValidationCallback`. ``TuneConfig(metric=...)`` and the
-    scheduler's own metric may be one that only validation produces. Stopping criteria of
-    ``RunConfig(stop=...)`` that read such a metric also get validated results.
+    scheduler's own metric may be one that only validation produces.
 
     Args:
         scheduler: The scheduler; it is not changed.
@@ -59,9 +58,6 @@ class ValidatedScheduler(TrialScheduler):
         >>> from ray.tune.schedulers import ASHAScheduler
         >>> scheduler = ValidatedScheduler(ASHAScheduler(max_t=27, grace_period=1))
     """
-
-    #: None, because Tune must not look for the metric in reports, which may lack it.
-    metric = None
 
     def __init__(self, scheduler: TrialScheduler):
         problems = Problems("ValidatedScheduler")
@@ -77,30 +73,39 @@ class ValidatedScheduler(TrialScheduler):
         problems.raise_any()
         super().__init__()
         self.scheduler = scheduler
-        self._state = SchedulerState(scheduler)
-        self._proxies = self._state.proxies
-        self._joined: ValidationCallback | None = None
+        # The mode in ``TuneConfig``; None if it is not set.
+        self._mode: str | None = None
+        self._sweep: ValidationCallback | None = None
+        # The newest result of each trial that the scheduler got.
+        self._heard: dict[str, dict[str, Any]] = {}
+        # The results that it was reminded of, and how often.
+        self._reminded: dict[str, int] = {}
+        self._reminders = 0
 
     def __getstate__(self) -> dict[str, Any]:
         """Return your scheduler as it was passed; the rest is saved separately."""
-        return {"scheduler": self.scheduler, "mode": self._state.mode}
+        return {"scheduler": self.scheduler, "mode": self._mode}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore your scheduler; the rest is initialized again."""
         ValidatedScheduler.__init__(self, state["scheduler"])
-        self._state.mode = state["mode"]
+        self._mode = state["mode"]
+
+    def saved_state(self, home: Home) -> bytes | None:
+        """Return the state of your scheduler, pickled; None if it cannot be pickled."""
+        known = () if self._sweep is None else self._sweep.trials
+        return saved(self.scheduler, home, known)
 
     def _join(self, tune_controller: Any) -> ValidationCallback:
         """Return the sweep's callback, after connecting to it at the first call."""
-        if self._joined is None:
-            controller = Controller(tune_controller)
-            self._joined = self._validation_of(controller)
-            self._joined.attach(controller, self._state)
-        return self._joined
+        if self._sweep is None:
+            self._sweep = self._validation_of(Controller(tune_controller))
+            self._sweep.attach(tune_controller, self)
+        return self._sweep
 
     def _validation_of(self, controller: Controller) -> ValidationCallback:
         """Return the sweep's callback, if the parts of the sweep fit together."""
-        callbacks = [c for c in controller.callbacks if isinstance(c, ValidationCallback)]
+        callbacks = [one for one in controller.callbacks if isinstance(one, ValidationCallback)]
         if len(callbacks) != 1:
             raise WiringError(
                 f"ValidatedScheduler found {len(callbacks)} ValidationCallbacks among the "
@@ -119,7 +124,25 @@ class ValidatedScheduler(TrialScheduler):
         problems.raise_any()
         return callbacks[0]
 
-    # Before the sweep --------------------------------------------------------------------------
+    @property
+    def metric(self) -> str | None:
+        """Return the metric of your scheduler."""
+        return self.scheduler.metric
+
+    @property
+    def mode(self) -> str | None:
+        """Return the mode of the metric, ``"min"`` or ``"max"``; None if unknown."""
+        return self._mode or mode_of(self.scheduler)
+
+    @property
+    def objectives(self) -> dict[str, str | None]:
+        """Return the metrics that your scheduler ranks trials by, each with its mode."""
+        return objectives_of(self.scheduler, self.mode)
+
+    def _standing_for(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Return a flat result for your scheduler, which ignores constraints."""
+        constraints = () if self._sweep is None else self._sweep.config.constraints
+        return standing_for(result, self.objectives, constraints) if constraints else result
 
     @property
     def supports_buffered_results(self) -> bool:
@@ -128,62 +151,106 @@ class ValidatedScheduler(TrialScheduler):
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Pass ``TuneConfig``'s metric and mode to your scheduler."""
-        self._state.mode = mode or self._state.mode
+        self._mode = mode or self._mode
         return bool(self.scheduler.set_search_properties(metric, mode, **spec))
 
     def debug_string(self) -> str:
         """Return the summaries of your scheduler and of the validations."""
         text = self.scheduler.debug_string()
-        if self._joined is None:
-            return text
-        return "\n".join([text, *self._joined.progress()])
-
-    # While the sweep runs ----------------------------------------------------------------------
+        return text if self._sweep is None else "\n".join([text, *self._sweep.progress()])
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Add a trial, or one that is about to restart after a failure."""
-        sweep, proxies = self._join(tune_controller), self._proxies
-        before = proxies.by_id.get(trial.trial_id)
-        restored = before is not None and before.real is None  # the saved scheduler knows it
-        proxy = proxies.add(trial)
-        if before is None:
-            sweep.user_scheduler.add(proxy)
-        elif not restored:
+        """Add a trial; your scheduler already has one that restarts after a failure.
+
+        So its comparisons do not depend on which machine failed. With Tune alone, the trial is new
+        to the scheduler, and joins another bracket of HyperBand.
+        """
+        sweep = self._join(tune_controller)
+        if trial.trial_id in sweep.trials:
             sweep.emit(TrialRetried(trial_id=trial.trial_id))
-            sweep.user_scheduler.restart(proxy)
-            if proxy.phase is Desired.PAUSED:
-                Controller(tune_controller).set_status(trial, Trial.PAUSED)
+            return
         sweep.adopt(trial)
+        if not sweep.restores:
+            self.scheduler.on_trial_add(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Record that a trial failed; your scheduler is notified only if it failed for good."""
         sweep = self._join(tune_controller)
         sweep.validator.check_ray()
         sweep.emit(TrialFailed(trial_id=trial.trial_id))
-        sweep.actions.stands_no_more(self._proxies.of(trial))
+        if trial.status != Trial.ERROR:  # else Tune restarts it, see _requeue_trial
+            self.scheduler.on_trial_error(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Return the decision on a report; a trial that may have to wait is held."""
-        return self._join(tune_controller).actions.answer(self._proxies.of(trial), result)
+        """Return the decision of your scheduler on a validated result."""
+        sweep = self._join(tune_controller)
+        if sweep.tune.unscored:
+            return TrialScheduler.CONTINUE
+        self._heard[trial.trial_id] = told = self._standing_for(result)
+        decision = str(self.scheduler.on_trial_result(tune_controller, trial, told))
+        # HyperBandForBOHB adds what its searcher reads.
+        result.update((name, told[name]) for name in told.keys() - result.keys())
+        sweep.door.stops = decision == TrialScheduler.STOP
+        return decision
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """Record a trial's end; your scheduler is notified after the trial's last score."""
-        self._join(tune_controller).ended(trial)
+        """Notify your scheduler of a trial's end, with its newest score if it has one."""
+        sweep = self._join(tune_controller)
+        told = self._standing_for(result)
+        for name in sweep.engine.lacks(result):
+            told.pop(name, None)  # NaN
+        self.scheduler.on_trial_complete(tune_controller, trial, told)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """Record the end of a trial that was not running."""
-        sweep, proxy = self._join(tune_controller), self._proxies.of(trial)
-        # A trial that is stopped by hand while it waits is still ranked by its last score.
-        stopped_by_hand = sweep.engine.record(trial.trial_id).stopped
-        removed = not (stopped_by_hand and proxy.phase is Desired.RUNNING)
-        sweep.ended(trial, removed=removed)
+        """Notify your scheduler of the end of a trial that was not running."""
+        self.scheduler.on_trial_remove(tune_controller, trial)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Return the next trial to start; trials that waited for a score come first."""
+        """Return the next trial to start; trials that lent their places come first."""
         sweep = self._join(tune_controller)
-        ready = sweep.actions.first_ready() or sweep.next_trial.choose()
         controller = sweep.controller
-        return None if controller is None or controller.is_full else ready
+        if controller is None or controller.is_full:
+            return None
+        ready = next((one for one in sweep.tune.first if one.status == Trial.PENDING), None)
+        trial = ready or self.scheduler.choose_trial_to_run(tune_controller)
+        if trial is None:
+            self._remind(sweep, controller, tune_controller)
+        if trial is not None and trial.status == Trial.PAUSED:
+            sweep.emit(Chosen(trial_id=trial.trial_id))
+        return trial
+
+    def _remind(
+        self, sweep: ValidationCallback, controller: Controller, tune_controller: Any
+    ) -> None:
+        """Pass earlier results again to a scheduler that waits for trials that have ended.
+
+        Synchronous PBT and HyperBand go on when the last result of a round arrives, and would wait
+        forever for a trial that has ended or failed without one. The repeated results only make
+        them count the trials. They are passed only when nothing else can happen, and not again
+        until something has.
+        """
+        trials = tune_controller.get_trials()
+        left = [trial for trial in trials if not trial.is_finished()]
+        waits = traits_of(self.scheduler).waits_for_all
+        if not waits or any(one.status != Trial.PAUSED for one in left):
+            return
+        known = {one.trial_id: id(self._heard.get(one.trial_id)) for one in left}
+        if known != self._reminded:
+            self._reminded, self._reminders = known, 0
+        if self._reminders == _REMINDERS:
+            return
+        self._reminders += 1
+        sweep.door.processing()
+        for trial in left:
+            result = self._heard.get(trial.trial_id)
+            if trial.status != Trial.PAUSED or result is None:
+                continue
+            decision = self.scheduler.on_trial_result(tune_controller, trial, result)
+            if trial.status == Trial.PAUSED and decision == TrialScheduler.STOP:
+                tune_controller.stop_trial(trial)
+            elif trial.status == Trial.PAUSED and decision == TrialScheduler.CONTINUE:
+                controller.set_status(trial, Trial.PENDING)
+        sweep.door.exploited()
 
 
 def wrong_together(

@@ -111,7 +111,7 @@ def _requests(
                 Request(
                     trial_id=trial_id,
                     iteration=iteration,
-                    run=swept.timeline.run_of(trial_id, generation, iteration),
+                    run=one.run,
                     generation=generation,
                     checkpoint=checkpoint_at(path, swept.filesystem),
                     path=path,

@@ -57,7 +57,7 @@ SERIES = "journal"
 STATE = "state"
 
 #: The version of the format, in each file's first line.
-VERSION = 1
+VERSION = 2
 
 # A line without this mark is read several times as fast.
 _MARK = MARK.encode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -11,7 +11,6 @@ from ray.tune.experiment import Trial
 from tunekit._ray.controller import Controller
 from tunekit.clock import Clock
 from tunekit.core.events import Event, TrialAdded, relocated
-from tunekit.core.values import number
 from tunekit.errors import AlreadyRunningError
 from tunekit.journal.home import Home
 from tunekit.journal.journal import Journal, record_of
@@ -48,7 +47,7 @@ class Ledger:
         #: Translates paths to and from those in the journal.
         self.home = Home()
         self._recorded: set[str] = set()
-        self._added: dict[str, tuple[Trial, Mapping[str, Any]]] = {}
+        self._added: list[Trial] = []
 
     @property
     def is_open(self) -> bool:
@@ -114,11 +113,10 @@ class Ledger:
             self._folder.remove(name_of(trial_id))
 
     def add(self, trial: Trial) -> None:
-        """Record a trial, with its current stopping criterion, at the next :meth:`keep`."""
+        """Record a trial at the next :meth:`keep`."""
         if trial.trial_id not in self._recorded:
             self._recorded.add(trial.trial_id)
-            stop = {name: number(least) for name, least in trial.stopping_criterion.items()}
-            self._added[trial.trial_id] = (trial, {k: v for k, v in stop.items() if v is not None})
+            self._added.append(trial)
 
     def keep(self, controller: Controller | None, *, saved: bool) -> None:
         """Record added trials, and the state of the sweep if Tune has just saved it."""
@@ -126,7 +124,7 @@ class Ledger:
             return
         kept = saved and self._keeper.snapshot(controller)
         if self._added:
-            added, self._added = list(self._added.values()), {}
+            added, self._added = self._added, []
             self._keeper.added(controller, added, kept=kept)
 
     def close(self) -> None:

@@ -12,7 +12,8 @@ import ray
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import SearchAlgorithm
 
-from tunekit._ray.tuner import innermost_searcher, type_and_settings
+from tunekit._ray.searchers import innermost_searcher
+from tunekit._ray.tuner import type_and_settings
 from tunekit.config import ValidationConfig
 from tunekit.core.signatures import name_of
 from tunekit.core.values import number

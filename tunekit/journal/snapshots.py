@@ -22,7 +22,6 @@ import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ray.tune.experiment import Trial
 
@@ -38,7 +37,6 @@ from tunekit.core.events import (
     TrialRetried,
     cut_short,
     has_begun,
-    trials_ended_unrecorded,
 )
 from tunekit.errors import RestoreError
 from tunekit.journal.confined import linked_file
@@ -90,7 +88,7 @@ class SnapshotWriter:
     def added(
         self,
         controller: Controller,
-        trials: Sequence[tuple[Trial, Mapping[str, Any]]],
+        trials: Sequence[Trial],
         *,
         kept: bool,
     ) -> None:
@@ -98,11 +96,11 @@ class SnapshotWriter:
 
         Args:
             controller: The sweep.
-            trials: The trials, each with its stopping criterion.
+            trials: The trials.
             kept: Whether a snapshot has been taken since.
         """
         name = None if kept else self._put_next("search", controller.search_files())
-        for trial, stop in trials:
+        for trial in trials:
             trial.init_local_path()  # as Tune does when it requests the trial's resources
             state, metadata = controller.record_of(trial)
             self._journal.append(
@@ -113,7 +111,6 @@ class SnapshotWriter:
                     folder=trial.storage.trial_dir_name,
                     search=name,
                     tune=[state, metadata],
-                    stop=stop,
                 )
             )
         if name is not None:
@@ -376,7 +373,7 @@ def _updated(state: bytes, events: Sequence[Event], as_of: int) -> bytes:
     """
     saved = json.loads(state)
     records = {json.loads(own)["trial_id"]: [own, more] for own, more in saved["trial_data"]}
-    statuses = dict.fromkeys(cut_short(events) - trials_ended_unrecorded(events), Trial.PENDING)
+    statuses = dict.fromkeys(cut_short(events), Trial.PENDING)
     for event in events:
         if event.n <= as_of:
             continue
@@ -389,8 +386,6 @@ def _updated(state: bytes, events: Sequence[Event], as_of: int) -> bytes:
                 statuses[event.trial_id] = Trial.ERROR
             case TrialRetried():
                 statuses[event.trial_id] = Trial.PENDING
-    for trial_id in trials_ended_unrecorded(events):
-        statuses.setdefault(trial_id, Trial.TERMINATED)
     for trial_id, status in statuses.items():
         if trial_id in records:
             own = json.loads(records[trial_id][0])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.parameters import CHOICE, INT, Parameter, choice, parameters_of
 from tunekit.core.timeline import Timeline, TrialSummary
-from tunekit.core.validation import PENDING
 from tunekit.errors import ConfigError
 from tunekit.extras import extra
 
@@ -32,7 +31,6 @@ def study_of(
     timeline: Timeline,
     *,
     objectives: Mapping[str, str],
-    whole: Collection[str],
     space: Mapping[str, Mapping[str, Any]],
     storage: Any,
     study_name: str | None,
@@ -42,7 +40,6 @@ def study_of(
     Args:
         timeline: The history of the sweep.
         objectives: The mode of each validated metric to rank by, by flat name.
-        whole: The trials that have trained in full.
         space: The recorded search space, as for :func:`~tunekit.core.parameters.parameters_of`.
         storage: As for ``optuna.create_study``.
         study_name: Likewise.
@@ -83,15 +80,13 @@ def study_of(
         known = {name: getattr(exploit, name) for name in _EXPLOIT}
         own = plain({**known, "config": flatten(exploit.config)})
         overwritten.setdefault(exploit.trial_id, []).append(own)
-    validating = {row["trial_id"] for row in timeline.validations if row["status"] in PENDING}
     for trial_id, trial in timeline.trials.items():
         scored = timeline.score(trial_id, metric, mode)
         found = [] if scored is None else [scored.value(name) for name in names]
         values = [value for value in found if value is not None]
         has_all = len(values) == len(names)
         generation = None if scored is None else scored.generation
-        validated = trial_id not in validating
-        state = state_of(trial, validated=validated, whole=trial_id in whole, scored=has_all)
+        state = state_of(trial, scored=has_all)
         attributes: dict[str, Any] = {"trial_id": trial_id, "generation": trial.generation}
         if scored is not None:
             attributes |= {"iteration": scored.iteration, "metrics": plain(flatten(scored.metrics))}
@@ -127,33 +122,28 @@ def study_of(
     return study
 
 
-def state_of(trial: TrialSummary, *, validated: bool, whole: bool, scored: bool) -> TrialState:
+def state_of(trial: TrialSummary, *, scored: bool) -> TrialState:
     """Return a trial's state in a study.
 
     - ``FAIL``: it failed for good, or finished without a score;
-    - ``RUNNING``: it has not ended, or not all of its validations have;
-    - ``PRUNED``: its scheduler stopped it early;
+    - ``RUNNING``: it has not ended;
+    - ``PRUNED``: it was stopped early;
     - ``COMPLETE``: all others.
 
     Args:
         trial: The trial's summary.
-        validated: Whether all of its validations have ended.
-        whole: Whether it trained in full: ASHA also stops trials that reach ``max_t``.
         scored: Whether it has a validated value.
 
     Example:
         >>> stopped = TrialSummary("a", status="terminated", stopped=True)
-        >>> [
-        ...     state_of(stopped, validated=True, whole=whole, scored=True).name
-        ...     for whole in (False, True)
-        ... ]
-        ['PRUNED', 'COMPLETE']
+        >>> state_of(stopped, scored=True).name
+        'PRUNED'
     """
     if trial.status == "error":
         return TrialState.FAIL
-    if trial.status != "terminated" or not validated:
+    if trial.status != "terminated":
         return TrialState.RUNNING
-    if trial.stopped and not whole:
+    if trial.stopped:
         return TrialState.PRUNED
     return TrialState.COMPLETE if scored else TrialState.FAIL
 

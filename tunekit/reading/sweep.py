@@ -29,7 +29,6 @@ from tunekit.core.ranking import (
     checked_goal,
     front_of,
     ranking_of,
-    whole_trials,
 )
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.timeline import ScoredCheckpoint, Timeline
@@ -87,10 +86,11 @@ class Sweep:
         later: The sessions of its later validations.
 
     Example:
-        >>> from tunekit.core.events import Reported, TrialAdded
+        >>> from tunekit.core.events import Processed, Reported, TrialAdded
         >>> sweep = Sweep([
         ...     TrialAdded(time=1e9, trial_id="a", config={"lr": 0.1}, folder="train_a"),
         ...     Reported(time=1e9 + 5, trial_id="a", report={"training_iteration": 1, "loss": 0.5}),
+        ...     Processed(time=1e9 + 9, trial_id="a", id="a:0:1:1", iteration=1),
         ... ])
         >>> sweep.trials[["trial_id", "status", "iteration", "config/lr"]]
           trial_id   status  iteration  config/lr
@@ -174,9 +174,9 @@ class Sweep:
         - ``status``: ``"pending"`` (it has not reported), ``"running"``, ``"terminated"`` or
           ``"error"``; ``stopped``: whether the scheduler ended it; ``failures``: how many times it
           failed;
-        - ``iteration``: the last training iteration that it reported; ``generation``: how many
-          times it was overwritten with other weights; ``by_hand``: whether it was stopped
-          by hand;
+        - ``iteration``: the training iteration of its last result; ``waiting``: how many later
+          reports wait for scores; ``generation``: how many times it was overwritten with other
+          weights; ``by_hand``: whether it was stopped by hand;
         - ``best``, ``best_iteration``, ``best_generation``, ``best_checkpoint``: its best validated
           value of the metric, with the iteration, generation and path of that checkpoint;
         - ``last``, ``last_iteration``, ``last_generation``, ``last_checkpoint``: the same for its
@@ -194,6 +194,9 @@ class Sweep:
     def reports(self) -> pd.DataFrame:
         """Return one row per trial, generation and iteration, in that order.
 
+        A report has a row once Tune has processed it, with its score if its checkpoint was to be
+        validated. What a trial had trained past a decision has none.
+
         Columns:
 
         - ``trial_id``, ``generation``, ``training_iteration``;
@@ -206,7 +209,7 @@ class Sweep:
           a validated metric are in ``reported/...``.
 
         The trials' ``result.json``, ``progress.csv`` and ``Result.metrics_dataframe`` have the same
-        rows, once the trials have ended.
+        rows, and each run of an iteration that was repeated.
         """
         return tables.reports(self.timeline)
 
@@ -256,17 +259,12 @@ class Sweep:
         Columns:
 
         - ``time``; ``trial_id``;
-        - ``generation``, ``iteration``: those of the validated checkpoint that was decided on; 0 if
-          the trial was stopped before it had one;
-        - ``on``: the score that triggered the decision: ``"own"``, that of the checkpoint;
-          ``"other"``, another trial's; ``"again"``, the checkpoint's, delivered again;
+        - ``generation``, ``iteration``: those of the validated checkpoint that was decided on;
         - ``decision``: ``"CONTINUE"``, ``"PAUSE"``, ``"STOP"``, or ``"NOOP"``, which leaves the
           trial as it is;
         - ``score``: that checkpoint's value of the sweep's objective, also if tables are ranked by
           another metric;
-        - ``reached``: the iteration that the trial had reported by then; ``late_iterations``: how
-          many iterations later that is than the checkpoint's; ``late_s``: seconds since the
-          checkpoint's iteration was reported.
+        - ``reached``: the iteration that the trial had reported by then.
         """
         return tables.decisions(self.timeline)
 
@@ -431,8 +429,8 @@ class Sweep:
         - Constraint violations are stored where Optuna reads them for ``best_trial`` and
           ``best_trials``.
         - States: ``COMPLETE``; ``PRUNED``, if it was stopped early; ``FAIL``, if it failed or has
-          no score; ``RUNNING``, if it or one of its validations has not ended. The study's
-          ``best_trial`` is the best ``COMPLETE`` one, so :meth:`best` may find another.
+          no score; ``RUNNING``, if it has not ended. The study's ``best_trial`` is the best
+          ``COMPLETE`` one, so :meth:`best` may find another.
         - Parameters: the searched hyperparameters, by flat name, as of the checkpoint whose score
           is the value. Their distributions are those of the ``param_space`` of ``tunekit.Tuner``,
           wider where values are outside of it (population based training). If that is not
@@ -471,7 +469,6 @@ class Sweep:
         return study_of(
             self.timeline,
             objectives=objectives,
-            whole=whole_trials(self.timeline, self.newest_session),
             space=next(recorded, {}),  # the searcher may define the space
             storage=storage,
             study_name=study_name or os.path.basename(self.path.rstrip("/")) or None,
@@ -516,7 +513,8 @@ class Sweep:
           epoch;
         - ``trials``, ``validations``: their number by status;
         - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: total seconds;
-        - ``iterations``: how many were trained, counting every run;
+        - ``iterations``: how many were trained, counting every run; ``waiting``: how many reports
+          wait for scores;
         - ``exploits``, ``sessions``: their numbers;
         - ``later``: later validations (:meth:`validate`): for each name the ``function``, the names
           of the ``metrics``, and the number of ``validations`` by status;

@@ -21,7 +21,8 @@ from tunekit.core.values import writable
 LEADING = ("trial_id", "generation", "training_iteration", "iteration_runs", "reported_at")
 #: The columns of the trials.
 TRIALS = (
-    *("trial_id", "folder", "status", "stopped", "failures", "iteration", "generation"),
+    *("trial_id", "folder", "status", "stopped", "failures", "iteration", "waiting"),
+    "generation",
     *("best", "best_iteration", "best_generation", "best_checkpoint"),
     *("last", "last_iteration", "last_generation", "last_checkpoint"),
     *("validated", "not_validated", "pending", "trained_s", "waited_s"),
@@ -31,13 +32,10 @@ TRIALS = (
 VALIDATIONS = tuple(name for name in VALIDATION if name != "metrics")
 _LATER = ("name", "function", *VALIDATIONS)
 #: The columns of the decisions.
-DECISIONS = (
-    *("time", "trial_id", "generation", "iteration", "on", "decision", "score"),
-    *("reached", "late_iterations", "late_s"),
-)
+DECISIONS = (*("time", "trial_id", "generation", "iteration", "decision", "score", "reached"),)
 _COUNTED = ("validated", "not_validated", "pending")
 _MOMENTS = ("added", "ended", "requested", "started", "ran_from", "time", "reported_at")
-_NUMBERS = ("best", "last", "waited_s", "ran_s", "lag_s", "score", "late_s")
+_NUMBERS = ("best", "last", "waited_s", "ran_s", "lag_s", "score")
 _WHOLE = (
     *("rank", "best_iteration", "best_generation", "last_iteration", "last_generation"),
     "lag_iterations",

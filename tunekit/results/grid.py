@@ -7,10 +7,11 @@ from typing import Any
 
 import pandas as pd
 from ray import tune
+from ray.tune.result import TRAINING_ITERATION
 
 from tunekit._ray.tuner import goal_of
 from tunekit.core.constraints import Constraint, violation
-from tunekit.core.history import VALIDATED_ITERATION
+from tunekit.core.history import GENERATION
 from tunekit.core.metrics import flatten
 from tunekit.core.values import number
 from tunekit.errors import ConfigError
@@ -19,8 +20,9 @@ from tunekit.errors import ConfigError
 class ValidatedResults(tune.ResultGrid):
     """A ``ray.tune.ResultGrid`` whose table shows every trial's newest validated metrics.
 
-    A trial may report again after its last validated checkpoint. Tune's own table shows only that
-    report, without the validated metrics that ``Result.metrics`` has.
+    A trial's last result may lack a score. Tune's own table shows only that result, without the
+    validated metrics that ``Result.metrics`` has. Each iteration has one row in
+    ``Result.metrics_dataframe``, that of its last run.
 
     Args:
         results: Tune's results.
@@ -30,6 +32,13 @@ class ValidatedResults(tune.ResultGrid):
     def __init__(self, results: tune.ResultGrid, constraints: Sequence[Constraint] = ()):
         self.__dict__.update(results.__dict__)
         self._constraints = constraints
+        place = [GENERATION, TRAINING_ITERATION]
+        for result in self:
+            rows = result.metrics_dataframe
+            if rows is not None and rows.columns.isin(place).sum() == len(place):
+                # A trial that failed has run again what it had not saved.
+                rows = rows.drop_duplicates(place, keep="last", ignore_index=True)
+                result.metrics_dataframe = rows
 
     def get_best_result(
         self,
@@ -102,8 +111,7 @@ class ValidatedResults(tune.ResultGrid):
         rows = table.to_dict("records")
         for row in rows:
             own = newest.get(row["trial_id"], {})
-            # The row may have an iteration that was validated before the newest one.
-            row.update({k: v for k, v in own.items() if k == VALIDATED_ITERATION or _lacks(row, k)})
+            row.update({name: value for name, value in own.items() if _lacks(row, name)})
         return pd.DataFrame(rows)
 
 

@@ -103,8 +103,16 @@ class Executor:
         """Return references to Ray objects; once one is ready, a :meth:`poll` is worthwhile."""
         return ()
 
-    def cancel(self, attempt: Attempt) -> None:
-        """End an attempt at once; :meth:`poll` returns no more events of it."""
+    def cancel(self, attempt: Attempt, *, too_long: bool = True) -> str | None:
+        """End an attempt at once; :meth:`poll` returns no more events of it.
+
+        Args:
+            attempt: The attempt.
+            too_long: Whether it has exceeded its time limit. Otherwise, its score is not needed.
+
+        Returns:
+            The trial whose process has ended with it, if any.
+        """
         raise NotImplementedError
 
     def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:

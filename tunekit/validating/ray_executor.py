@@ -288,17 +288,20 @@ class RayExecutor(Executor):
         """See :class:`Executor`."""
         return [flight.stream for flight in self._flights.values()]
 
-    def cancel(self, attempt: Attempt) -> None:
+    def cancel(self, attempt: Attempt, *, too_long: bool = True) -> str | None:
         """See :class:`Executor`."""
         flight = self._flights.get(attempt.id)
         if flight is None:
-            return
+            return None
         self._land(flight, failed=True)
         if flight.host is not None:
             ray.kill(flight.process)
-            self._events.append(self._lost(flight, "it had to be ended"))
-        elif flight.actor is None:
+            if too_long:
+                self._lost(flight, "it had to be ended")
+            return str(flight.host.trial_id)
+        if flight.actor is None:
             ray.cancel(flight.stream, force=True)
+        return None
 
     def _land(self, flight: _Flight, *, failed: bool = False) -> None:
         """Record that an attempt has ended; release its evaluator for the next one, or end it."""

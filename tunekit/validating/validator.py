@@ -10,7 +10,6 @@ from ray.tune.experiment import Trial
 
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
-from tunekit.core.engine import JudgedBy
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
@@ -22,7 +21,7 @@ from tunekit.core.failures import Failures, place_of
 from tunekit.core.metrics import leaves
 from tunekit.core.pool import Pool
 from tunekit.core.signatures import name_of, signature_of, still_lacks
-from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status
+from tunekit.core.validation import Attempt, Outcome, Request, Status
 from tunekit.core.values import LeftOut
 from tunekit.validating.executor import Began, Executor, Failed, Lost, Returned
 from tunekit.validating.process import received
@@ -40,9 +39,9 @@ class Around:
     """The parts of a sweep that its validations depend on; by default, none."""
 
     @property
-    def judged_by(self) -> JudgedBy:
+    def required(self) -> frozenset[str]:
         """Return the metrics that decisions use."""
-        return JudgedBy()
+        return frozenset()
 
     def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
         """Yield the attempts to start now; each is started before the next is chosen.
@@ -53,6 +52,9 @@ class Around:
             now: The time, in seconds.
         """
         yield pool.start(executor.capacity(()) if pool.needs_capacity else 0, now), {}
+
+    def lost(self, trial_id: str) -> None:
+        """Take note that a validation has ended the process of a trial."""
 
 
 class Validator:
@@ -85,10 +87,6 @@ class Validator:
         self._clock, self._emit = clock, emit
         #: The rest of the sweep.
         self.around = around or Around()
-        # The trials that the scheduler has stopped early since the last poll.
-        self._rejected: list[str] = []
-        # The trials whose processes a validation has ended.
-        self._lost: list[str] = []
         self._fn, self._signature = config.fn, signature_of(config.fn)
         self._retried = Failures()
         self._next_poll = 0.0
@@ -97,26 +95,12 @@ class Validator:
         # The metrics about whose size a warning was logged.
         self._too_large: set[str] = set()
 
-    # Where they run -----------------------------------------------------------------------------
-
-    def lost(self) -> list[str]:
-        """Return the trials whose processes a validation has ended since the last call."""
-        lost, self._lost = self._lost, []
-        return lost
-
-    def validate_last(self, trial: Trial) -> None:
-        """Run a finished trial's remaining validations in its process, before Tune ends it."""
-        if trial.trial_id not in self._rejected:
-            self._launch(self.pool.start_last(trial.trial_id), {trial.trial_id: trial})
-
     def _launch(self, attempts: Iterable[Attempt], hosts: Mapping[str, Trial]) -> None:
         """Start attempts, in the processes of their hosts if there are any."""
         for attempt in attempts:
             name, now = attempt.request.id, self._clock.time()
             self._emit(AttemptStarted(time=now, id=name, attempt=attempt.number))
             self.executor.start(attempt, host=hosts.get(attempt.request.trial_id))
-
-    # Requests -----------------------------------------------------------------------------------
 
     def free(self) -> None:
         """Release all resources; no further validation will run."""
@@ -140,10 +124,6 @@ class Validator:
         """Return every request that has not ended."""
         return list(self.pool.pending())
 
-    def statuses(self) -> list[Pending]:
-        """Return the progress of each pending request."""
-        return list(self.pool.statuses(self._clock.monotonic()))
-
     def awaited(self) -> Collection[Any]:
         """Return references to Ray objects; once one is ready, a :meth:`poll` is worthwhile."""
         return self.executor.awaited()
@@ -158,20 +138,14 @@ class Validator:
         for outcome in self.pool.submit(request, self._clock.monotonic()):
             self._conclude(outcome)
 
-    def reject(self, trial_id: str) -> None:
-        """Skip the unstarted validations of a trial that the scheduler has stopped early.
-
-        The next :meth:`poll` does so, after it has handled the validations that have ended.
-        """
-        self._rejected.append(trial_id)
-
     def give_up(self, request: Request, reason: str) -> None:
         """Record a request that cannot run as failed."""
         self._conclude(Outcome(request, Status.FAILED, reason=reason))
 
     def drop(self, trial_id: str, reason: str) -> None:
         """Give up all validations of a trial."""
-        self._cancel(*self.pool.drop(trial_id, reason, self._clock.monotonic()))
+        now = self._clock.monotonic()
+        self._cancel(*self.pool.drop(trial_id, reason, now), too_long=False)
 
     def poll(self, *, at_once: bool = False) -> None:
         """Handle the events of running validations, and start those that may run.
@@ -186,12 +160,7 @@ class Validator:
         try:
             self._next_poll = now + self.executor.poll_interval_s
             self._take_events(now)
-            if self._cancel(*self.pool.expire(now)):
-                self._take_events(now)  # this may have ended processes of trials
-            rejected, self._rejected = self._rejected, []
-            for trial_id in rejected:
-                for outcome in self.pool.reject(trial_id, now):
-                    self._conclude(outcome)
+            self._cancel(*self.pool.expire(now), too_long=True)
             for attempts, hosts in self.around.start(self.pool, self.executor, now):
                 self._launch(attempts, hosts)
             self._look(now)
@@ -207,7 +176,7 @@ class Validator:
             )
         self.free()
         for attempt in self.pool.in_flight():
-            self.executor.cancel(attempt)
+            self.executor.cancel(attempt, too_long=False)
 
     def starved_s(self) -> float:
         """Return for how many seconds all started validations have lacked resources; 0 if not."""
@@ -217,7 +186,7 @@ class Validator:
         for event in self.executor.poll():
             outcome = None
             if isinstance(event, Lost):
-                self._lost.append(event.trial_id)
+                self.around.lost(event.trial_id)
             elif not self.pool.flies(event.attempt_id):
                 continue  # its result is no longer needed
             elif isinstance(event, Began):
@@ -242,7 +211,7 @@ class Validator:
         """Record the value that a validation has returned."""
         value = received(event.value)
         self._warn_of_left_out(value)
-        return self.pool.returned(event.attempt_id, value, self.around.judged_by.names, now)
+        return self.pool.returned(event.attempt_id, value, self.around.required, now)
 
     def _warn_of_left_out(self, value: Any) -> None:
         """Warn once about each metric that is too large to store."""
@@ -278,13 +247,13 @@ class Validator:
             self._next_look = now + _LOOK_INTERVAL_S
             self.pool.queue(self.executor.queued(), now)
 
-    def _cancel(self, cancelled: list[Attempt], outcomes: list[Outcome]) -> bool:
-        """End attempts and record the outcomes; return whether there were any attempts."""
+    def _cancel(self, cancelled: list[Attempt], outcomes: list[Outcome], *, too_long: bool) -> None:
+        """End attempts, and record the outcomes."""
         for attempt in cancelled:
-            self.executor.cancel(attempt)
+            if lost := self.executor.cancel(attempt, too_long=too_long):
+                self.around.lost(lost)
         for outcome in outcomes:
             self._conclude(outcome)
-        return bool(cancelled)
 
 
 def _uncallable(name: str, lacks: Sequence[str]) -> str:

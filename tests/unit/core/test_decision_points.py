@@ -97,26 +97,7 @@ def test_a_score_that_was_heard_and_not_used_leaves_its_milestone_open():
     assert due(Rungs((3,)), range(4, 6), decisions, start=4) == [4]
 
 
-def test_going_back_makes_due_again_what_was_not_used():
-    decisions = Decisions()
-    assert due(Rungs((1, 3, 9)), range(1, 12), decisions) == [1, 3, 9]
-    decisions.settled("a", 1)
-    rule = Rungs((1, 3, 9), served=frozenset({1}))
-    # It goes on from the checkpoint of 2. The scores of 3 and 9 had not arrived.
-    assert due(rule, range(3, 12), decisions, start=3) == [3, 9]
-
-
-def test_going_back_leaves_what_was_used_and_what_is_on_its_way():
-    decisions = Decisions()
-    due(Rungs((1, 3, 9)), range(1, 12), decisions)
-    for iteration in (1, 9):
-        decisions.settled("a", iteration)
-    rule = Rungs((1, 3, 9), served=frozenset({1, 9}))
-    # It goes on from the checkpoint of 5; that of 3 is still being validated.
-    assert due(rule, range(6, 12), decisions, start=6) == []
-
-
-def test_time_that_stands_still_is_not_going_back():
+def test_reports_at_the_same_time_serve_once():
     epochs = [1, 1, 1, 2, 2, 2, 3, 3, 3]
     decisions = Decisions()
     asked = [

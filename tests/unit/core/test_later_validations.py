@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from tunekit.core.events import Reported, ValidationEnded, ValidationRequested
+from tunekit.core.events import (
+    CheckpointSaved,
+    Processed,
+    Reported,
+    ValidationEnded,
+    ValidationRequested,
+)
 from tunekit.core.timeline import Timeline
 from tunekit.following.record import name_problem, rows_of
 from tunekit.journal.journal import Record
 
 
-def reported(iteration, **metrics):
-    return Reported(trial_id="a", report={"training_iteration": iteration, **metrics})
+def processed(*iterations):
+    """The events of reports that were saved and processed, and not validated."""
+    events = []
+    for n, iteration in enumerate(iterations):
+        run = iterations[: n + 1].count(iteration)
+        known = {"trial_id": "a", "id": f"a:0:{iteration}:{run}", "iteration": iteration}
+        events += [
+            Reported(trial_id="a", report={"training_iteration": iteration}),
+            CheckpointSaved(**known, checkpoint=f"./a/c{iteration}"),
+            Processed(**known),
+        ]
+    return events
 
 
 def later(iteration, run=1, trial="a", **metrics):
@@ -25,29 +41,29 @@ def rows(events, scores):
 
 
 def test_a_score_is_in_the_row_of_its_checkpoint_alone():
-    found = rows([reported(1), reported(2)], [later(2, f1=0.5)])
+    found = rows(processed(1, 2), [later(2, f1=0.5)])
     assert found[2]["new"] == {"f1": 0.5} and "new" not in found[1]
 
 
 def test_a_score_of_an_older_run_is_not_shown_in_the_newer_ones_row():
-    events = [reported(1), reported(2), reported(2)]
+    events = processed(1, 2, 2)
     assert "new" not in rows(events, [later(2, run=1, f1=0.5)])[2]
     assert rows(events, [later(2, run=2, f1=0.5)])[2]["new"] == {"f1": 0.5}
     assert Timeline(events, None, (), [later(2, run=1, f1=0.5)]).scores("a") == []
 
 
 def test_a_checkpoint_that_the_sweep_has_not_validated_may_have_a_later_score():
-    timeline = Timeline([reported(1), reported(2)], "accuracy", (), [later(2, f1=0.5)])
+    timeline = Timeline(processed(1, 2), "accuracy", (), [later(2, f1=0.5)])
     [score] = timeline.scores("a")
     assert (score.iteration, score.value("new/f1"), score.checkpoint) == (2, 0.5, "./a/c2")
     assert timeline.score("a", "new/f1", "max") == score
     assert timeline.score("a", "accuracy", "max") is None
-    assert timeline.validations == [] and timeline.own_names == []
+    assert timeline.validations == [] and not timeline.own_names
 
 
 def test_a_name_that_the_sweep_itself_produces_since_is_the_sweeps():
     events = [
-        reported(1),
+        *processed(1),
         ValidationRequested(trial_id="a", id="a:0:1:1", iteration=1),
         ValidationEnded(id="a:0:1:1", status="validated", metrics={"new": {"f1": 0.9}}),
     ]
@@ -58,7 +74,7 @@ def test_a_name_that_the_sweep_itself_produces_since_is_the_sweeps():
 
 
 def test_what_is_not_of_the_sweep_is_left_out():
-    timeline = Timeline([reported(1)], None, (), [later(1, trial="b", f1=0.5)])
+    timeline = Timeline(processed(1), None, (), [later(1, trial="b", f1=0.5)])
     assert timeline.names == [] and list(timeline.trials) == ["a"]
 
 

@@ -167,48 +167,24 @@ def decoration(trial: str, iteration: int) -> Request:
     return request(trial, iteration, used=False)
 
 
-def in_order(pool: Pool, all_count: bool = True) -> list[str]:
+def in_order(pool: Pool) -> list[str]:
     started = []
     while pool.waiting:
-        [attempt] = pool.start(capacity=1, now=0.0, all_count=all_count)
+        [attempt] = pool.start(capacity=1, now=0.0)
         started.append(attempt.id.rsplit(":", 1)[0])
         pool.returned(attempt.id, FINE, {}, now=0.0)
     return started
 
 
-def test_what_decides_goes_first_and_leaves_older_ones_of_its_trial_behind():
-    given = [decoration("a", 1), decoration("b", 1), decoration("b", 2), request("b", 3)]
-    assert in_order(filled(*given), all_count=False) == ["b:0:3", "a:0:1", "b:0:1", "b:0:2"]
-
-
-def test_where_every_score_counts_older_ones_of_the_trial_go_before_it():
+def test_what_decides_goes_first_with_older_ones_of_its_trial():
     given = [decoration("a", 1), decoration("b", 1), decoration("b", 2), request("b", 3)]
     assert in_order(filled(*given)) == ["b:0:1", "b:0:2", "b:0:3", "a:0:1"]
 
 
-def test_what_waits_of_a_rejected_trial_ends_and_what_runs_does_not():
-    pool = filled(request("a", 1), request("a", 2), request("b", 1))
-    [running] = pool.start(capacity=0, now=0.0)
-    [skipped] = pool.reject("a", now=4.0)
-    assert (skipped.request.iteration, skipped.status) == (2, Status.SKIPPED)
-    assert skipped.reason == "the scheduler has stopped its trial"
-    [later] = pool.submit(request("a", 3), now=5.0)
-    assert (later.request.iteration, later.status) == (3, Status.SKIPPED)
-    assert pool.returned(running.id, FINE, {}, now=5.0).validated
-    assert pool.waiting == 1
-
-
-def test_a_validation_of_a_rejected_trial_is_not_tried_again():
-    pool = filled(request("a", 1), max_retries=3)
-    [attempt] = pool.start(capacity=0, now=0.0)
-    pool.reject("a", now=1.0)
-    assert pool.failed(attempt.id, "raised", None, now=2.0).status is Status.FAILED
-
-
 def test_in_the_processes_of_trials_run_those_that_decide():
-    pool = filled(decoration("a", 1), decoration("b", 1), request("b", 3), request("c", 1))
+    pool = filled(decoration("a", 1), request("b", 3), request("c", 1))
     assert pool.start_in_trials("ax", each=False) == [], "its trial has to stand still"
-    assert names(pool.start_in_trials("abc", each=False, all_count=False)) == [
+    assert names(pool.start_in_trials("abc", each=False)) == [
         "b:0:3:1#1",
         "c:0:1:1#1",
     ]
@@ -290,28 +266,6 @@ def test_room_is_wanted_for_what_decides_unless_the_limit_keeps_it_waiting():
     assert not limited.wants_room
     limited.queue(1, now=0.0)  # the one that was started waits for resources
     assert limited.wants_room
-
-
-@pytest.mark.parametrize(("waiting", "runs_s", "there"), [(1, 1.5, 1), (3, 0.5, 3), (2, 1.5, 0)])
-def test_what_takes_less_than_a_start_runs_in_the_process_of_its_trial_that_ends(
-    waiting, runs_s, there
-):
-    pool = Pool(max_in_flight=4)
-    pool.durations.starts.append(2.0)
-    for trial_id, iteration in [("b", 1), *(("a", n) for n in range(1, waiting + 1))]:
-        pool.submit(Request(trial_id, iteration), now=0.0)
-    assert pool.start_last("a") == [], "how long they take is not known"
-    pool.durations.runs.append(runs_s)
-    assert [one.request.trial_id for one in pool.start_last("a")] == ["a"] * there
-    assert pool.hosts("a") is bool(there) and pool.waiting == 1 + waiting - there
-
-
-def test_no_more_run_in_the_process_of_a_trial_that_ends_than_may_be_in_flight():
-    pool = Pool(max_in_flight=1)
-    pool.durations.runs.append(0.01)
-    for iteration in (1, 2):
-        pool.submit(Request("a", iteration), now=0.0)
-    assert pool.start_last("a") == [] and pool.start_last("nobody") == []
 
 
 def test_a_trial_waits_for_what_decides_as_long_as_validations_usually_take():

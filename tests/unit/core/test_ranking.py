@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.core.test_timeline import added, event, reported, told, validated
+from tests.unit.core.test_timeline import added, told, validated
 from tunekit.core.problems import Problems
 from tunekit.core.ranking import (
     best_scored,
     checked_goal,
     ranking_of,
-    whole_trials,
 )
 
 TWO = [added(), *validated(1, 1.0, 0.9), *validated(2, 2.0, 0.7)]
@@ -42,27 +41,3 @@ def test_all_that_is_wrong_with_a_goal_is_said():
     told = str(problems.error())
     for part in ("metric is missing", "mode is missing", "mean 'accuracy'?"):
         assert part in told
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "whole"),
-    [
-        (None, True),
-        ({"type": "ASHAScheduler", "settings": {"max_t": 2, "time_attr": "training_iteration"}}, 1),
-        ({"type": "ASHAScheduler", "settings": {"max_t": 3, "time_attr": "training_iteration"}}, 0),
-        ({"type": "ASHAScheduler", "settings": {"max_t": 3}}, True),
-        ({"type": "FIFOScheduler", "settings": {"max_t": 3}}, True),
-    ],
-)
-def test_a_stopped_trial_is_whole_if_it_got_as_far_as_trials_get(scheduler, whole):
-    stop = event("decided", 3.0, decision="STOP")
-    timeline = told(*TWO, stop, event("completed", 3.0))
-    session = {"scheduler": scheduler}
-    assert whole_trials(timeline, session) == ({"a"} if whole else set())
-
-
-def test_a_trial_is_not_whole_where_another_one_got_further():
-    further = {**reported(5, 4.0), "trial_id": "b"}
-    timeline = told(*TWO, further)
-    assert whole_trials(timeline, {}) == {"b"}
-    assert whole_trials(timeline, {"scheduler": {"type": "FIFOScheduler"}}) == {"a", "b"}

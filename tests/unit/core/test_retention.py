@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunekit.core.retention import Kept, Leases, for_clone, for_scored, rank, surplus
+from tunekit.core.retention import Kept, Leases, for_clone, for_scheduler, rank, surplus
 
 
 def left(checkpoints, num_to_keep, *, by_score=True):
@@ -46,7 +46,7 @@ def test_what_is_leased_or_newest_stays_and_the_rest_is_within_the_limit(drawn, 
 
 
 def test_a_holder_that_takes_another_checkpoint_releases_the_first_one():
-    leases, scored = Leases(), for_scored("a")
+    leases, scored = Leases(), for_scheduler("a")
     leases.take(scored, "x", "a")
     leases.take(scored, "x", "a")
     assert leases.take_touched() == [], "the same one again changes nothing"
@@ -57,9 +57,9 @@ def test_a_holder_that_takes_another_checkpoint_releases_the_first_one():
 def test_what_is_free_is_the_concern_of_the_trial_that_saved_it():
     leases = Leases()
     leases.take(for_clone("b", 1), "x")
-    leases.take(for_scored("a"), "x", "a")
-    leases.release(for_scored("a"))
-    leases.release(for_scored("c"))
+    leases.take(for_scheduler("a"), "x", "a")
+    leases.release(for_scheduler("a"))
+    leases.release(for_scheduler("c"))
     assert "x" in leases and leases.take_touched() == []
     leases.release(for_clone("b", 1))
     assert "x" not in leases and leases.take_touched() == ["a"]
@@ -67,8 +67,8 @@ def test_what_is_free_is_the_concern_of_the_trial_that_saved_it():
 
 def test_a_checkpoint_stays_the_concern_of_its_trial_whoever_else_takes_it():
     leases = Leases()
-    leases.take(for_scored("a"), "x", "a")
+    leases.take(for_scheduler("a"), "x", "a")
     leases.take(for_clone("b", 1), "x", "b")
-    leases.release(for_scored("a"))
+    leases.release(for_scheduler("a"))
     leases.release(for_clone("b", 1))
     assert leases.take_touched() == ["a"]

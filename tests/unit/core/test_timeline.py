@@ -36,15 +36,37 @@ def ended(iteration: int, at: float, accuracy: float, *, run: int = 1) -> dict[s
     return {"event": "ended", "time": at, "id": f"a:0:{iteration}:{run}", **known}
 
 
+def saved(iteration: int, at: float, *, run: int = 1) -> dict[str, Any]:
+    return {**requested(iteration, at, run=run), "event": "saved"}
+
+
+def processed(
+    iteration: int, at: float, decision: str = "CONTINUE", *, run: int = 1, finished: bool = False
+) -> dict[str, Any]:
+    known = {"id": f"a:0:{iteration}:{run}", "judged": True, "finished": finished}
+    return event("processed", at, iteration=iteration, decision=decision, **known)
+
+
 def event(kind: str, at: float, **known: Any) -> dict[str, Any]:
     return {"event": kind, "time": at, "trial_id": "a", **known}
 
 
-def validated(iteration: int, at: float, accuracy: float) -> list[dict[str, Any]]:
+def scored(iteration: int, at: float, accuracy: float) -> list[dict[str, Any]]:
+    """A report whose validation has ended, and that Tune has not processed."""
     return [
         reported(iteration, at),
+        saved(iteration, at),
         requested(iteration, at),
         ended(iteration, at + 0.5, accuracy),
+    ]
+
+
+def validated(
+    iteration: int, at: float, accuracy: float, decision: str = "CONTINUE", **known: Any
+) -> list[dict[str, Any]]:
+    return [
+        *scored(iteration, at, accuracy),
+        processed(iteration, at + 0.5, decision, **known),
     ]
 
 
@@ -61,20 +83,89 @@ def test_a_validation_that_was_not_a_number_is_no_score():
     assert chronicle.score("a", "accuracy", "min").iteration == 2
 
 
-def test_the_score_of_an_older_run_is_not_what_the_scheduler_judged():
-    chronicle = told(
-        added(),
-        reported(1, 1),
-        requested(1, 1),
-        reported(1, 5),
-        requested(1, 5, run=2),
-        ended(1, 6, 0.9, run=2),
-        ended(1, 7, 0.1),
-        event("delivered", 8, generation=0, iteration=1, decision="CONTINUE"),
-    )
-    assert chronicle.decisions[0]["score"] == 0.9
-    assert [(one.iteration, one.checkpoint) for one in chronicle.scores("a")] == [(1, "./f/c2")]
-    assert [row["iteration_runs"] for row in chronicle.rows("a")] == [2]
+def test_a_report_is_a_result_once_it_is_processed():
+    lines = [added(), *validated(1, 1.0, 0.5), *scored(2, 2.0, 0.9), reported(3, 3.0)]
+    chronicle = told(*lines)
+    trial = chronicle.trials["a"]
+    assert (trial.iteration, trial.waiting) == (1, 2)
+    assert [row["training_iteration"] for row in chronicle.rows("a")] == [1]
+    assert chronicle.score("a", "accuracy", "max").iteration == 1
+    assert len(chronicle.validations) == 2 and chronicle.iterations == 3
+    chronicle.extend([event_of({"n": 99, **processed(2, 3.5)})])
+    assert (trial.iteration, trial.waiting) == (2, 1)
+    assert chronicle.score("a", "accuracy", "max").value("accuracy") == 0.9
+
+
+EXPLOIT = {
+    "generation": 1,
+    "reached": 2,
+    "donor_id": "b",
+    "donor_generation": 0,
+    "iteration": 2,
+    "checkpoint": "./b/c2",
+    "old_config": {},
+    "donor_config": {},
+    "config": {},
+}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        processed(1, 4.0, "STOP"),
+        processed(1, 4.0, "PAUSE"),
+        event("exploited", 4.0, **EXPLOIT),
+        event("completed", 4.0, removed=True),
+        event("failed", 4.0),
+        event("chosen", 4.0),
+    ],
+    ids=lambda line: line["event"] + line.get("decision", ""),
+)
+def test_what_was_trained_past_a_decision_never_counts(line):
+    chronicle = told(added(), *scored(1, 1.0, 0.5), *scored(2, 2.0, 0.9), line)
+    assert chronicle.trials["a"].waiting == 0
+    assert [one.iteration for one in chronicle.scores("a")] in ([], [1])
+    assert all(row["training_iteration"] == 1 for row in chronicle.rows("a"))
+
+
+def test_the_newest_run_of_an_iteration_counts_once_it_is_processed():
+    lines = [added(), *validated(1, 1.0, 0.9), event("failed", 2.0), event("retried", 2.0)]
+    again = [reported(1, 3.0), saved(1, 3.0, run=2), requested(1, 3.0, run=2)]
+    chronicle = told(*lines, *again)
+    assert [row["iteration_runs"] for row in chronicle.rows("a")] == [1]
+    chronicle = told(*lines, *again, ended(1, 4.0, 0.1, run=2), processed(1, 4.0, run=2))
+    assert [(row["iteration_runs"], row["accuracy"]) for row in chronicle.rows("a")] == [(2, 0.1)]
+    [one] = chronicle.scores("a")
+    assert (one.run, one.checkpoint) == (2, "./f/c2")
+    assert [row["score"] for row in chronicle.decisions] == [0.9, 0.1]
+
+
+def test_after_a_kill_only_reports_with_checkpoints_wait():
+    lines = [added(), reported(1, 1.0), saved(1, 1.0), reported(2, 2.0), reported(3, 3.0)]
+    events = [event_of({"n": n, **line}) for n, line in enumerate(lines, start=1)]
+    for sessions, waiting in ([{"n": 0}], 3), ([{"n": 0}, {"n": 6}], 1):
+        timeline = Timeline(events, "accuracy", sessions)
+        assert timeline.trials["a"].waiting == waiting
+
+
+def test_each_report_of_a_followed_folder_is_a_result():
+    lines = [added(), *scored(1, 1.0, 0.5), reported(2, 2.0)]
+    events = [event_of({"n": n, **line}) for n, line in enumerate(lines, start=1)]
+    timeline = Timeline(events, "accuracy", [{"n": 0, "followed": "/run"}])
+    assert (timeline.trials["a"].iteration, timeline.trials["a"].waiting) == (2, 0)
+    assert [row.get("accuracy") for row in timeline.rows("a")] == [0.5, None]
+
+
+def test_trainings_values_of_a_validated_name_are_kept_elsewhere():
+    lines = [added(), *validated(1, 1.0, 0.2), *validated(2, 2.0, 0.3)]
+    for line in lines:
+        if line["event"] == "reported":
+            line["report"] |= {"accuracy": 0.99, "eval": {"loss": 2.0}}
+    unscored = [reported(3, 3.0), processed(3, 3.0)]
+    unscored[0]["report"]["accuracy"] = 0.98
+    rows = list(told(*lines, *unscored).rows("a"))
+    assert [row.get("accuracy") for row in rows] == [0.2, 0.3, None]
+    assert [row["reported"] for row in rows] == [{"accuracy": n} for n in (0.99, 0.99, 0.98)]
 
 
 def spans(chronicle: Timeline, kind: str) -> list[tuple[float, float]]:
@@ -158,22 +249,24 @@ def test_what_ran_when_the_driver_was_killed_waits_again():
     assert spans(again, "requested") == [(1.0, 61.0)]
 
 
-@pytest.mark.parametrize(
-    ("at", "stopped"), [(3.0, True), (5.0, False)], ids=["before its end", "after it"]
-)
-def test_a_stop_that_comes_after_the_end_has_stopped_nothing(at, stopped):
-    stop = event("delivered", at, generation=0, iteration=1, decision="STOP")
+@pytest.mark.parametrize("finished", [False, True], ids=["early", "at its end"])
+def test_a_trial_that_finished_was_not_stopped(finished):
     end = event("completed", 4.0, removed=False)
-    lines = [added(), *validated(1, 1.0, 0.5), *sorted([stop, end], key=lambda e: e["time"])]
-    trial = told(*lines).trials["a"]
-    assert (trial.stopped, trial.status) == (stopped, "terminated")
-    assert trial.shown_status == ("stopped" if stopped else "terminated")
+    trial = told(added(), *validated(1, 1.0, 0.5, "STOP", finished=finished), end).trials["a"]
+    assert (trial.stopped, trial.status) == (not finished, "terminated")
+    assert trial.shown_status == ("terminated" if finished else "stopped")
+
+
+def test_a_scheduler_may_end_a_trial_while_it_decides():
+    end = event("completed", 1.4, removed=True)
+    chronicle = told(added(), *scored(1, 1.0, 0.5), end, processed(1, 1.5, "STOP"))
+    assert [one.iteration for one in chronicle.scores("a")] == [1]
+    assert chronicle.trials["a"].stopped and chronicle.trials["a"].waiting == 0
 
 
 @pytest.mark.parametrize("last", [event("errored", 4.0), reported(2, 4.0)])
 def test_a_trial_that_failed_or_has_not_ended_was_not_stopped(last):
-    stop = event("delivered", 3.0, generation=0, iteration=1, decision="STOP")
-    trial = told(added(), *validated(1, 1.0, 0.5), stop, last).trials["a"]
+    trial = told(added(), *validated(1, 1.0, 0.5, "STOP"), last).trials["a"]
     assert not trial.stopped and trial.shown_status == trial.status
 
 

@@ -171,19 +171,17 @@ def _panel(
     found: Findings, one: Ranked, rows: Sequence[Mapping[str, Any]], error: str | None, most: int
 ) -> dict[str, Any]:
     sweep, trial = found.sweep, one.trial
-    best = None if one.best is None else one.best.place
+    best = None if one.best is None else (*one.best.place, one.best.run)
     scores = sweep.timeline.scores(one.trial_id)
-    values = {scored.place: scored.value(found.metric) for scored in scores}
+    values = {(*scored.place, scored.run): scored.value(found.metric) for scored in scores}
     newest = sorted(rows, key=lambda row: (row["generation"], row["iteration"], row["run"]))[::-1]
     shown = []
     for n, row in enumerate(newest):
-        place = (row["generation"], row["iteration"])
+        place = (row["generation"], row["iteration"], row["run"])
         if n < most or place == best:
-            run = sweep.timeline.run_of(one.trial_id, *place)
-            counts = row["status"] == "validated" and row["run"] >= run
             own = {
-                "score": values.get(place) if counts else None,
-                "is_best": counts and place == best,
+                "score": values.get(place),
+                "is_best": place == best,
                 "loads": _loads(sweep, row["checkpoint"]),
             }
             shown.append({**row, **own})

@@ -1,0 +1,104 @@
+"""What a trial has reported, until Tune gets it; and what the trial does meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.broken import of_queue
+from tunekit.core.queue import Entry, Next, Queue, what_next
+
+
+def entry(iteration: int, **more: Any) -> Entry:
+    return Entry({"training_iteration": iteration}, iteration=iteration, **more)
+
+
+def queue_of(*entries: Entry) -> Queue:
+    queue = Queue()
+    for one in entries:
+        queue.add(one)
+    return queue
+
+
+def pending(iteration: int, serves: float | None = None) -> Entry:
+    return entry(iteration, validated=True, scoring=True, checkpoint="c", serves=serves)
+
+
+STEPS = st.lists(st.sampled_from(["report", "ask", "end", "fail", "take", "drop"]), max_size=40)
+
+
+@given(STEPS, st.randoms(use_true_random=False))
+def test_reports_leave_once_in_order_and_complete_whatever_happens(steps, chance):
+    queue, iteration, left, void = Queue(), 0, [], set()
+    for step in steps:
+        open_ones = [one for one in queue if one.scoring]
+        if step in ("report", "ask") and not queue.over:
+            iteration += 1
+            queue.add(pending(iteration) if step == "ask" else entry(iteration))
+        elif step == "end" and open_ones:
+            chance.choice(open_ones).scoring = False
+        elif step == "fail" and not queue.over:
+            queue.fail("it has failed", restarts=True)
+        elif step == "take":
+            while one := queue.take():
+                assert one.complete
+                left.append(one)
+        elif step == "drop":
+            void |= {one.iteration for one in queue.drop()}
+        assert list(of_queue(queue)) == []
+    told = [one.iteration for one in left if one.failure is None]
+    assert told == sorted(set(told)) and not void & set(told) - {0}
+    waiting = {one.iteration for one in queue if one.failure is None}
+    assert {*told} | (void - {0}) | waiting == {*range(1, iteration + 1)}
+
+
+def test_a_failure_waits_for_the_scores_of_earlier_reports():
+    first, unsaved = pending(1), entry(2, saving=True)
+    queue = queue_of(first, unsaved)
+    assert queue.fail("it has failed", restarts=True) == [unsaved], "its checkpoint is lost"
+    assert queue.take() is None and queue.over
+    first.scoring = False
+    assert [queue.take(), queue.take().failure, queue.take()] == [first, "it has failed", None]
+
+
+def test_a_trial_that_restarts_has_not_ended_and_one_that_does_not_keeps_its_reports():
+    again = queue_of(entry(1, checkpoint="c", may_be_last=True))
+    assert again.fail("it has failed", restarts=True) == [] and again.take().iteration == 1
+    ended = queue_of(entry(1, checkpoint="c", may_be_last=True), entry(2, saving=True))
+    assert ended.fail("it has failed", restarts=False) == []
+    assert [one.complete for one in ended] == [False, True, True], "is the first validated?"
+
+
+def test_the_next_report_decides_whether_one_was_the_last():
+    queue = queue_of(entry(1, checkpoint="c", may_be_last=True))
+    assert queue.take() is None
+    queue.settle()
+    queue.add(entry(2))
+    assert [queue.take().iteration, queue.take().iteration] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("entries", "on_pending", "known", "what"),
+    [
+        ([], "wait", {"each": True}, Next.TRAIN),
+        ([pending(1)], "wait", {"each": True}, Next.STAND),
+        ([entry(1)], "wait", {"each": True}, Next.TRAIN),
+        ([pending(1)], "continue", {}, Next.TRAIN),
+        ([pending(1, 1.0)], "continue", {}, Next.TRAIN),
+        ([pending(1, 1.0)], "continue", {"decides_again": lambda: False}, Next.STAND),
+        ([pending(1, 1.0), pending(3, 3.0)], "continue", {}, Next.STAND),
+        ([pending(1, 1.0)], "auto", {}, Next.TRAIN),
+        ([pending(1)], "auto", {"costs_nothing": True}, Next.TRAIN),
+        ([pending(1, 1.0)], "auto", {"costs_nothing": True}, Next.STAND),
+        ([pending(1, 1.0)], "auto", {"costs_nothing": True, "hedges": True}, Next.TRAIN),
+        ([pending(1), entry(2, last=True)], "continue", {}, Next.STAND),
+        ([pending(1), entry(2, last=True)], "continue", {"lends": True, "others": True}, Next.LEND),
+        ([pending(1)], "wait", {"each": True, "lends": True}, Next.STAND),
+        ([pending(1)], "wait", {"each": True, "lends": True, "others": True}, Next.LEND),
+    ],
+)
+def test_what_a_trial_does_next(entries, on_pending, known, what):
+    assert what_next(queue_of(*entries), on_pending, **known) is what

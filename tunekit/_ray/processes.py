@@ -1,0 +1,437 @@
+"""Tune's controller, with rules for which process each trial runs in.
+
+They are about trials that continue in the processes of others (``reuse_actors=True``), workers that
+stay with their trial, and resources that validations need.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import math
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+from ray.tune.execution.tune_controller import TuneController
+from ray.tune.experiment import Trial
+from ray.tune.result import TIME_THIS_ITER_S
+from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater
+
+from tunekit._ray.final_failures import fail_alone, is_final
+from tunekit._ray.tuner import has_workers
+from tunekit.core.start_times import USUAL_S
+
+logger = logging.getLogger(__name__)
+
+
+class Room(Protocol):
+    """What validations leave to trials."""
+
+    def pending(self) -> bool:
+        """Return whether validations are pending, so that Tune does not warn that no trial runs."""
+
+    def places(self) -> int | None:
+        """Return how many trials may have a process at once; None if only resources limit them.
+
+        While it is 0, resources that Tune has requested for trials, or holds in cached actors, are
+        released.
+        """
+
+    def lacking(self) -> bool:
+        """Return whether a validation lacks resources that a cached actor may hold."""
+
+
+class ProcessController(TuneController):
+    """Tune's controller, which decides in which process each trial runs."""
+
+    _room: Room
+    # The trials in processes that other trials have used, those in an iteration, and those that are
+    # being paused.
+    _sharing: set[Trial]
+    _training: set[Trial]
+    _pausing: set[Trial]
+    # The actors that paused trials with workers keep, to continue in them, until something else
+    # needs the resources: workers take seconds to start again, and no other trial may use them.
+    _kept: dict[Trial, Any]
+    #: The trials that start before all others that wait for resources.
+    first: dict[Trial, None]  # in order
+    #: The trials with resources on a node that is about to end.
+    leaving: set[str]
+    #: The trials whose processes have ended with a validation.
+    lost: set[str]
+
+    #: The attributes that Tune must not save.
+    unsaved: tuple[str, ...] = (
+        "_room",
+        "_sharing",
+        "_training",
+        "_pausing",
+        "_kept",
+        "first",
+        "leaving",
+        "lost",
+    )
+
+    def begin(self, room: Room) -> None:
+        """Begin to follow the rules; the controller has not processed a result.
+
+        Args:
+            room: What validations leave to trials.
+        """
+        self._room = room
+        self._sharing, self._training, self._pausing = set(), set(), set()
+        self._kept, self.first, self.leaving, self.lost = {}, {}, set(), set()
+        start_in_order(self)
+        fail_alone(self._actor_manager)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in self.unsaved}
+
+    def left(self) -> int | None:
+        """Return how many more processes trials may have; None if only resources limit them.
+
+        Cached processes count, because the next trials reuse them.
+        """
+        limits = (self._room.places(), _limit_of(self._search_alg) if self.resumed else None)
+        most = min((limit for limit in limits if limit is not None), default=None)
+        processes = len(self._trial_to_actor) + self._actor_cache.num_cached_objects
+        return None if most is None else max(0, most - processes)
+
+    def _maybe_update_trial_queue(self) -> None:
+        # The search algorithm is recorded with each new trial: see SnapshotWriter.
+        if not _has_enough(self):
+            super()._maybe_update_trial_queue()
+
+    def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
+        if trial in self._kept:
+            with _cached(self, trial, self._kept.pop(trial)):
+                return bool(super()._maybe_reuse_cached_actor(trial))
+        # A trial whose own actor is starting leaves the cached one to another trial. Else
+        # its own would end at once and another start for the next trial: none would ever
+        # get ready where trials are shorter than the start of an actor.
+        others = self._resources_to_pending_trials[trial.placement_group_factory]
+        starts = trial not in self._resetting_trials and has_starting_actor(self, trial)
+        if starts and others.first_without_actor is not None:
+            return False
+        if trial not in self._staged_trials:
+            trial.init_local_path()  # Tune does so only when it schedules an actor
+        reuses = bool(super()._maybe_reuse_cached_actor(trial))
+        if reuses:
+            self._sharing.add(trial)
+        return reuses
+
+    def _on_trial_reset(self, trial: Trial, success: bool) -> None:
+        if success:
+            super()._on_trial_reset(trial, success)
+        else:
+            self._process_trial_failure(trial, _NotReset(trial.trial_id))
+
+    def restarts_after(self, trial: Trial, exception: Any) -> bool:
+        """Return whether a trial restarts after a failure."""
+        failures, most = trial.run_metadata.num_failures, trial.max_failures
+        retried = most < 0 or failures < most
+        return not is_final(exception) and (retried or self._is_shared(trial, exception))
+
+    def _is_shared(self, trial: Trial, exception: Any) -> bool:
+        """Return whether another trial may have caused a failure, in the same process."""
+        may_continue = trial.status in (Trial.PENDING, Trial.RUNNING)
+        # A kept actor may have ended meanwhile.
+        shared = trial in self._sharing or trial in self._resetting_trials
+        return shared and may_continue and not is_final(exception)
+
+    def _process_trial_failure(self, trial: Trial, exception: Any) -> None:
+        shared = self._is_shared(trial, exception)
+        with _in_its_own_process(self, trial) if shared else contextlib.nullcontext():
+            super()._process_trial_failure(trial, exception)
+
+    def _schedule_trial_train(self, trial: Trial) -> None:
+        self._training.add(trial)
+        super()._schedule_trial_train(trial)
+
+    def _schedule_trial_pause(self, trial: Trial, should_checkpoint: bool = True) -> None:
+        self._pausing.add(trial)
+        try:
+            super()._schedule_trial_pause(trial, should_checkpoint=should_checkpoint)
+        finally:
+            self._pausing.discard(trial)
+
+    def _maybe_cache_trial_actor(self, trial: Trial) -> bool:
+        if trial not in self._pausing or self._reuse_actors or not has_workers(trial):
+            return bool(super()._maybe_cache_trial_actor(trial))
+        if not has_starting_actor(self, trial):
+            return False
+        self._kept[trial] = self._trial_to_actor.pop(trial)
+        self._actor_to_trial.pop(self._kept[trial])
+        trial.set_ray_actor(None)
+        return True
+
+    def _schedule_trial_stop(self, trial: Trial, exception: Any = None) -> None:
+        how: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        iteration_s = float((trial.last_result or {}).get(TIME_THIS_ITER_S, math.inf))
+        # In the process of a long iteration, another trial would wait until its end.
+        ends = trial.trial_id in self.leaving | self.lost
+        if ends or (trial in self._training and iteration_s > USUAL_S):
+            self.leaving.discard(trial.trial_id)
+            self.lost.discard(trial.trial_id)
+            self._pausing.discard(trial)
+            how = _with(self, _reuse_actors=False)
+        elif self._resources_to_pending_trials[trial.placement_group_factory]:
+            how = _keeping_actor(self, trial)
+        self._training.discard(trial)
+        self._sharing.discard(trial)
+        with how:
+            super()._schedule_trial_stop(trial, exception=exception)
+
+    def _cleanup_cached_actors(self, force_all: bool = False) -> None:
+        # Waiting trials with the same resources continue in cached actors in the next step.
+        waiting, cached = self._resources_to_pending_trials, self._actor_cache
+        used = [one for one in waiting if cached.has_cached_object(one)]
+        if (used or self._kept) and not self._pending_trials:
+            force_all = force_all or self._room.lacking()
+        others = any(not has_starting_actor(self, one) for one in self._pending_trials)
+        for trial in list(self._kept):
+            if not (force_all or others or trial.is_finished()):
+                continue
+            actor = self._kept.pop(trial)
+            actor.set_on_stop(None)  # it is no trial's any more
+            actor.set_on_error(None)
+            self._remove_actor(tracked_actor=actor)
+        if force_all or not all(len(waiting[one]) for one in used):
+            super()._cleanup_cached_actors(force_all=force_all)
+
+    def _schedule_trial_actor(self, trial: Trial) -> None:
+        super()._schedule_trial_actor(trial)
+        if trial in self.first:
+            self.first.pop(trial, None)
+            _move_ahead(self, trial)
+
+    def _maybe_add_actors(self) -> None:
+        if self._room.pending():
+            self._insufficient_resources_manager._no_running_trials_since = -1
+        if self._room.places() == 0:
+            _clear_the_way(self)
+            return
+        most, more = self._max_pending_trials, self.left()
+        if more is not None:
+            most = min(most, self._actor_manager.num_pending_actors + more)
+        with _with(self, _max_pending_trials=most):
+            super()._maybe_add_actors()
+
+
+def _limit_of(search_alg: Any) -> int | None:
+    """Return how many trials a search algorithm may have at once; None if it has no limit.
+
+    It does not create more, but a restored sweep also has the trials that Tune continues.
+    """
+    while search_alg is not None and not isinstance(
+        search_alg, Repeater
+    ):  # it has several for each
+        if isinstance(search_alg, (BasicVariantGenerator, ConcurrencyLimiter)):
+            return int(search_alg.max_concurrent) or None
+        search_alg = getattr(search_alg, "searcher", None)
+    return None
+
+
+def _has_enough(tune: TuneController) -> bool:
+    """Return whether enough trials wait for more to be created later, several at once.
+
+    Tune creates one for each that starts. The time does not matter if the search algorithm learns
+    nothing from results.
+    """
+    return (
+        isinstance(tune.search_alg, BasicVariantGenerator)
+        and len(tune._pending_trials) > tune._max_pending_trials * 3 // 4
+    )
+
+
+def _move_ahead(tune: TuneController, trial: Trial) -> None:
+    """Move a trial's requested actor ahead of others with the same resources."""
+    actor = tune._trial_to_actor.get(trial)
+    waiting = tune._actor_manager._resource_request_to_pending_actors[trial.placement_group_factory]
+    if actor in waiting:  # otherwise, the trial continues in a cached actor
+        waiting.remove(actor)
+        waiting.insert(0, actor)
+
+
+@contextlib.contextmanager
+def _with(owner: Any, **values: Any) -> Iterator[None]:
+    """Change attributes of an object for some time."""
+    former = {name: getattr(owner, name) for name in values}
+    for name, value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in former.items():
+            setattr(owner, name, value)
+
+
+class _NotReset(Exception):
+    """A trial could not start in another trial's process."""
+
+    def __init__(self, trial_id: str):
+        super().__init__(
+            f"trial {trial_id} was to reuse the process of another trial, which did not end, or "
+            "whose reset_config did not return True"
+        )
+
+
+@contextlib.contextmanager
+def _in_its_own_process(tune: TuneController, trial: Trial) -> Iterator[None]:
+    """Restart a trial that failed in a reused process, in a process of its own.
+
+    State that the other trial left may be the cause, so the failure does not count, and each
+    process runs one trial from now on.
+    """
+    if tune._reuse_actors:
+        logger.warning(
+            "Trial %s failed in a process that another trial had used. It continues in a process "
+            "of its own, as do all trials from now on. To run each trial in its own process from "
+            "the start, leave reuse_actors=True out of TuneConfig.",
+            trial.trial_id,
+        )
+    tune._reuse_actors = False
+    tune._resetting_trials.discard(trial)
+    if trial.status != Trial.RUNNING:  # it was about to start
+        tune._unstage_trial_with_resources(trial)
+        tune._set_trial_status(trial, Trial.RUNNING)
+    failures, errored = trial.run_metadata.num_failures, tune._has_errored
+    try:
+        with _with(trial, max_failures=-1):
+            yield
+    finally:
+        if trial.status == Trial.PENDING:
+            trial.run_metadata.num_failures, tune._has_errored = failures, errored
+        tune._cleanup_cached_actors(force_all=True)
+
+
+@contextlib.contextmanager
+def _keeping_actor(tune: TuneController, trial: Trial) -> Iterator[None]:
+    """Keep the actor that a trial leaves until the next step, if Tune reuses actors.
+
+    Tune keeps it only if another actor is requested, which a limit may not have allowed.
+    """
+    resources = trial.placement_group_factory
+    if not tune._reuse_actors or trial in tune._staged_trials:
+        yield
+        return
+    tune._staged_trials.add(trial)
+    tune._actor_cache.increase_max(resources)
+    try:
+        yield
+    finally:
+        tune._staged_trials.discard(trial)
+        tune._actor_cache.decrease_max(resources)
+
+
+@contextlib.contextmanager
+def _cached(tune: TuneController, trial: Trial, actor: Any) -> Iterator[None]:
+    """Make an actor the one that Tune finds in its cache for a trial."""
+    resources = trial.placement_group_factory
+    tune._actor_cache.increase_max(resources)
+    tune._actor_cache.cache_object(resources, actor)
+    try:
+        yield
+    finally:
+        tune._actor_cache.decrease_max(resources)
+
+
+def _withdraw(tune: TuneController, trial: Trial) -> None:
+    """Cancel the request for an actor of a trial that has not started."""
+    actor = tune._trial_to_actor.pop(trial, None)
+    if actor is not None:
+        tune._actor_to_trial.pop(actor)
+        tune._actor_manager.remove_actor(actor)
+        tune._staged_trials.discard(trial)
+        tune._actor_cache.decrease_max(trial.placement_group_factory)
+
+
+def _clear_the_way(tune: TuneController) -> None:
+    """Cancel the requests of trials that have not started, and end cached actors."""
+    requested = [
+        trial
+        for trial in tune._staged_trials
+        if trial.status == Trial.PENDING  # otherwise, a stopped trial, which Tune leaves in the set
+        and trial in tune._trial_to_actor
+        and not tune._actor_manager.is_actor_started(tune._trial_to_actor[trial])
+    ]
+    for trial in requested:
+        _withdraw(tune, trial)
+    if requested:
+        again = set(requested)
+        tune._pending_trials_list[:0] = [trial for trial in tune._trials if trial in again]
+    tune._cleanup_cached_actors(force_all=True)
+
+
+class PendingTrials:
+    """A set of trials that pops the first added one for which no actor is starting.
+
+    Tune keeps a plain set, so that any trial may be the next to continue in a free actor, even
+    one whose own actor is about to start.
+
+    Args:
+        trials: The waiting trials.
+        starts: Returns whether a trial has an actor that is starting.
+
+    Example:
+        >>> pending = PendingTrials("abc")
+        >>> first = pending.pop()
+        >>> pending.add(first)  # there was no free actor
+        >>> pending.pop(), len(pending)
+        ('a', 2)
+    """
+
+    def __init__(
+        self, trials: Iterable[Trial] = (), starts: Callable[[Trial], bool] = lambda trial: False
+    ):
+        self._trials: OrderedDict[Trial, None] = OrderedDict.fromkeys(trials)
+        self._starts = starts
+        self._popped: Trial | None = None
+
+    def __len__(self) -> int:
+        return len(self._trials)
+
+    @property
+    def first_without_actor(self) -> Trial | None:
+        """Return the first trial for which no actor is starting, or None."""
+        return next((trial for trial in self._trials if not self._starts(trial)), None)
+
+    def pop(self) -> Trial:
+        """Remove and return the first trial for which no actor is starting, else the first."""
+        self._popped = trial = self.first_without_actor or next(iter(self._trials))
+        del self._trials[trial]
+        return trial
+
+    def add(self, trial: Trial) -> None:
+        """Add a trial at the end, but the one popped last at the front."""
+        self._trials[trial] = None
+        if trial is self._popped:
+            self._trials.move_to_end(trial, last=False)
+
+    def discard(self, trial: Trial) -> None:
+        """Remove a trial that no longer waits."""
+        self._trials.pop(trial, None)
+        if trial is self._popped:
+            self._popped = None
+
+
+def has_starting_actor(tune: TuneController, trial: Trial) -> bool:
+    """Return whether a waiting trial's actor has its resources and is starting."""
+    actor = tune._trial_to_actor.get(trial)
+    return actor is not None and bool(tune._actor_manager.is_actor_started(actor))
+
+
+def start_in_order(tune: TuneController) -> None:
+    """Start trials in cached actors in the order in which they began to wait."""
+    waiting = tune._resources_to_pending_trials
+    if waiting.default_factory is not set:
+        return
+    starts = functools.partial(has_starting_actor, tune)
+    in_order: defaultdict[Any, PendingTrials] = defaultdict(lambda: PendingTrials(starts=starts))
+    for trial in tune._trials:
+        if trial in waiting[trial.placement_group_factory]:
+            in_order[trial.placement_group_factory].add(trial)
+    tune._resources_to_pending_trials = in_order

@@ -1,0 +1,563 @@
+"""Tune's controller, except that a result is processed once it is validated.
+
+Everything of Tune's that gets results gets validated ones, each once and in the order of reports:
+stoppers, the scheduler, the searcher, loggers, ``trial.last_result``, the checkpoint manager.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Protocol
+
+from ray.train._internal.session import _FutureTrainingResult, _TrainingResult
+from ray.tune.callback import Callback, CallbackList
+from ray.tune.execution.tune_controller import TrialRunnerWrapper
+from ray.tune.experiment import Trial
+from ray.tune.logger import LoggerCallback
+from ray.tune.result import DONE, RESULT_DUPLICATE, SHOULD_CHECKPOINT, TRAINING_ITERATION
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.stopper import NoopStopper
+
+from tunekit._ray.compat import check_controller
+from tunekit._ray.loggers import keep_local
+from tunekit._ray.processes import ProcessController, Room, has_starting_actor
+from tunekit._ray.stoppers import WithoutScore
+from tunekit.core.advice import requested_late
+from tunekit.core.metrics import flatten
+from tunekit.core.queue import Entry, Next, Queue
+
+logger = logging.getLogger(__name__)
+
+
+class Door(Protocol):
+    """What decides about the reports of a sweep before Tune gets them."""
+
+    @property
+    def names(self) -> AbstractSet[str]:
+        """The names of the metrics that validation produces, or that the sweep uses."""
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether Tune is about to stop all trials, which a restored sweep continues."""
+
+    def holds(self, queue: Queue, *, trains: bool) -> bool:
+        """Return whether reports wait in any case: validation's metrics are not known yet."""
+
+    def reported(self, trial: Trial, queue: Queue, report: dict[str, Any]) -> Entry:
+        """Return the entry of a report, which the policies have seen; it may be one to save."""
+
+    def returned(self, trial: Trial, queue: Queue) -> Entry | None:
+        """Take note that a trial has ended; return its last entry if that should yet be saved."""
+
+    def saved(self, trial: Trial, entry: Entry) -> None:
+        """Take note of the checkpoint of an entry, and request its validation if it has one."""
+
+    def dropped(self, trial: Trial, entries: list[Entry]) -> None:
+        """Cancel the validations of entries that a decision has made void."""
+
+    def result(self, trial: Trial, entry: Entry) -> dict[str, Any]:
+        """Return the result that Tune gets: the report, merged with the score."""
+
+    def judged(self, trial: Trial, entry: Entry, result: Mapping[str, Any]) -> bool:
+        """Return whether the scheduler and the searcher get a result."""
+
+    def processing(self) -> None:
+        """Take note that Tune is about to process a result."""
+
+    def processed(self, trial: Trial, entry: Entry, decision: str) -> None:
+        """Take note of a result that Tune has processed, before it carries out the decision."""
+
+    def next(self, trial: Trial, queue: Queue) -> Next:
+        """Return what a trial does while its queue is not empty."""
+
+
+class ValidatingController(ProcessController):
+    """Tune's controller, which gets each result of a trial once it is validated.
+
+    A running controller becomes one by :meth:`install`.
+    """
+
+    _door: Door
+    # The reports that have not been processed; a trial without any has no queue.
+    _queues: dict[Trial, Queue]
+    # The entry of each trial that is being processed.
+    _processed: dict[Trial, Entry]
+    #: The trials that stand still in their processes: what they do next is decided in each step.
+    standing: dict[Trial, None]  # in order
+    # The trials that do nothing until the scheduler acts on them.
+    _idle: set[Trial]
+    #: Whether the sweep is being interrupted: what waits stays pending.
+    closing: bool
+    # Whether Tune stops all trials if it has a reason.
+    _ends: bool = False
+    # The recorded decision on the result that is processed again.
+    _recorded: dict[str, str]
+    #: Whether the result that is processed has no score to decide by.
+    unscored: bool = False
+    #: Whether the search algorithm has got what is replayed.
+    deaf: bool = False
+    _stopper: Any  # Tune's own, replaced while it does not get a result
+    # How many trials had a place when one lent its own last.
+    _places: int = 0
+    # Whether it has warned about a checkpoint that was requested late.
+    _has_warned: bool = False
+
+    @classmethod
+    def install(cls, controller: Any, validation: Callback) -> ValidatingController:
+        """Change a controller that has not processed a result into a validating one.
+
+        It must be connected before it processes one.
+
+        Args:
+            controller: The controller, or its wrapper, that Tune passes to a scheduler.
+            validation: The callback before which callbacks get each report at once, as training
+                made it; the others get the validated result.
+        """
+        if isinstance(controller, TrialRunnerWrapper):
+            controller = controller._tune_controller
+        check_controller(controller)
+        controller.__class__ = cls
+        controller._queues, controller._processed, controller._recorded = {}, {}, {}
+        controller.standing, controller._idle, controller.closing = {}, set(), False
+        callbacks = controller._callbacks._callbacks
+        controller._callbacks = SplitCallbacks(callbacks, callbacks.index(validation))
+        return controller
+
+    def connect(self, door: Door, room: Room) -> None:
+        """Connect a new controller with what decides about reports and processes."""
+        self._door = self._callbacks.door = door
+        self.begin(room)
+
+    unsaved = (
+        *ProcessController.unsaved,
+        "_door",
+        "_queues",
+        "_processed",
+        "standing",
+        "_idle",
+        "closing",
+        "_has_warned",
+        "_places",
+        "_recorded",
+        "_ends",
+        "unscored",
+        "deaf",
+    )
+
+    # Reports arrive ----------------------------------------------------------------------------
+
+    def _on_training_result(self, trial: Trial, result: Any) -> None:
+        self._training.discard(trial)  # a trial in an iteration
+        for report in result if isinstance(result, list) else [result]:
+            self._enqueue(trial, report)
+        self.advance(trial)
+
+    def _enqueue(self, trial: Trial, report: dict[str, Any]) -> None:
+        queue = self._queues.setdefault(trial, Queue())
+        if RESULT_DUPLICATE in report:  # a function has returned after its last report
+            entry = self._door.returned(trial, queue)
+            if entry is not None:
+                entry.saving = True
+            queue.add(Entry(report, last=True))
+        else:
+            report["trial_id"] = trial.trial_id
+            self._callbacks.on_trial_report(self._iteration, self._trials, trial, report)
+            entry = self._door.reported(trial, queue, report)
+            queue.add(entry)
+        if entry is not None and entry.saving:
+            # At once, before the next iteration: the weights are those of the report. The index
+            # in the name of a checkpoint counts all that were saved, not those that Tune knows.
+            trial.storage.current_checkpoint_index += 1
+            self._schedule_trial_task(
+                trial,
+                "save",
+                on_result=lambda trial, saved: self._on_saved(trial, entry, saved),
+                on_error=self._trial_task_failure,
+            )
+
+    def _on_saved(self, trial: Trial, entry: Entry, saved: _TrainingResult) -> None:
+        entry.saving = False
+        newest = saved.metrics or {}
+        if saved.checkpoint is not None and newest.get(TRAINING_ITERATION) == entry.iteration:
+            entry.checkpoint = saved
+            self._door.saved(trial, entry)
+        self.advance(trial)
+
+    def scored(self, trial: Trial, entry: Entry, metrics: Mapping[str, Any] | None) -> None:
+        """Process what the end of a validation lets pass.
+
+        Args:
+            trial: The trial.
+            entry: The report whose checkpoint was validated.
+            metrics: The score; None if there is none.
+        """
+        entry.scoring, entry.metrics = False, metrics
+        if entry in self._queues.get(trial, ()):
+            self.advance(trial)
+
+    def _trial_task_failure(self, trial: Trial, exception: Exception) -> None:
+        self._training.discard(trial)
+        queue = self._queues.setdefault(trial, Queue())
+        restarts = self.restarts_after(trial, exception)
+        self._door.dropped(trial, queue.fail(exception, restarts=restarts))
+        if not restarts:
+            self._door.returned(trial, queue)
+        self.advance(trial)
+
+    def _process_trial_failure(self, trial: Trial, exception: Any) -> None:
+        super()._process_trial_failure(trial, exception)
+        if (
+            trial.is_finished()
+        ):  # Tune counts it among the live ones, and synchronous PBT would wait
+            self._live_trials.discard(trial)
+
+    # A restore ---------------------------------------------------------------------------------
+
+    def replay(self, trial: Trial, entry: Entry, decision: str, *, hears: bool, new: bool) -> None:
+        """Process a report that was processed before the sweep was interrupted.
+
+        Args:
+            trial: The trial, which has no actor.
+            entry: The report.
+            decision: The decision on it, which takes precedence because it was carried out.
+            hears: Whether the search algorithm has not heard of it.
+            new: Whether stoppers have not, either.
+        """
+        self._set_trial_status(trial, Trial.RUNNING)
+        self._recorded[trial.trial_id] = decision
+        stopper = self._stopper
+        try:
+            self._stopper = stopper if new else NoopStopper()
+            with self._searching(hears):
+                self._process(trial, entry)
+        finally:
+            self._stopper = stopper
+
+    def replay_end(self, trial: Trial, *, hears: bool) -> None:
+        """End a trial that had ended before the sweep was interrupted."""
+        with self._searching(hears):
+            self.stop_trial(trial)
+
+    @contextlib.contextmanager
+    def _searching(self, hears: bool) -> Iterator[None]:
+        self.deaf = not hears
+        try:
+            yield
+        finally:
+            self.deaf = False
+
+    def queue_again(self, trial: Trial, queue: Queue) -> None:
+        """Let a trial without an actor wait for reports that were not processed."""
+        for entry in queue:
+            entry.may_be_last = False
+        self._queues[trial] = queue
+        self._set_trial_status(trial, Trial.RUNNING)
+
+    # Tune processes them, in order -------------------------------------------------------------
+
+    def advance(self, trial: Trial) -> None:
+        """Pass on a trial's complete reports to Tune; then let the trial do what is next."""
+        if trial in self._processed:
+            return
+        # A decision on one drops the queue.
+        while trial not in self._idle and (queue := self._queues.get(trial)):
+            trains = trial in self._trial_to_actor
+            entry = None if self._door.holds(queue, trains=trains) else queue.take()
+            if entry is None:
+                break
+            if entry.failure is not None:
+                del self._queues[trial]
+                super()._trial_task_failure(trial, entry.failure)
+                return
+            self._process(trial, entry)
+        if self._queues.get(trial):
+            if trial in self._trial_to_actor and trial not in self._training:
+                self.standing[trial] = None  # what it does next is decided at the end of the step
+            return
+        self._queues.pop(trial, None)
+        self._go_on(trial)
+
+    def advance_all(self) -> None:
+        """Pass on what waited for the first score of the sweep."""
+        for trial in list(self._queues):
+            self.advance(trial)
+
+    def go_on(self) -> None:
+        """Let each trial that stands do what is next, given what else could use its place."""
+        for trial in list(self.standing):
+            self._go_on(trial)
+
+    def _process(self, trial: Trial, entry: Entry) -> None:
+        self._processed[trial] = entry
+        try:
+            if RESULT_DUPLICATE in entry.report:
+                with self._without_score(entry):
+                    super()._on_training_result(trial, dict(entry.report))
+                return
+            result = self._door.result(trial, entry)
+            if entry.checkpoint is not None:
+                # Before anything decides: an exploit registers its donor's, which is the newest.
+                entry.checkpoint = _TrainingResult(entry.checkpoint.checkpoint, dict(result))
+                self._process_trial_save(trial, entry.checkpoint)
+                trial.storage.current_checkpoint_index -= 1  # it is counted already
+                self._callbacks.on_trial_save(
+                    iteration=self._iteration, trials=self._trials, trial=trial
+                )
+            self._door.processing()
+            scored = self._door.judged(trial, entry, result)
+            with contextlib.nullcontext() if scored else self._without_score(entry):
+                super()._on_training_result(trial, result)
+        finally:
+            self._processed.pop(trial, None)
+
+    @contextlib.contextmanager
+    def _without_score(self, entry: Entry) -> Iterator[None]:
+        """Let neither the scheduler nor the searcher get a report that was not validated."""
+        stopper, self.unscored = self._stopper, True
+        # Tune asks again at the end of a function that has returned.
+        again = RESULT_DUPLICATE in entry.report
+        self._stopper = NoopStopper() if again else WithoutScore(stopper, self._door.names)
+        try:
+            yield
+        finally:
+            self._stopper, self.unscored = stopper, False
+
+    def _go_on(self, trial: Trial) -> None:
+        """Let a trial do what is next."""
+        self.standing.pop(trial, None)
+        if trial.status != Trial.RUNNING or trial in self._training or trial.is_saving:
+            return
+        if trial in self._idle:
+            return
+        queue = self._queues.get(trial) or Queue()
+        what = self._door.next(trial, queue)
+        if trial not in self._trial_to_actor:  # it has lent its place
+            if not queue:
+                self.first[trial] = None
+                self._set_trial_status(trial, Trial.PENDING)
+        elif what is Next.TRAIN:
+            self._train(trial)
+        elif what is Next.LEND:
+            self.lend(trial)
+        else:
+            self.standing[trial] = None
+
+    def _set_trial_status(self, trial: Trial, status: str) -> None:
+        super()._set_trial_status(trial, status)
+        self._mark_trial_to_checkpoint(trial)  # also one that another trial's result has changed
+
+    # Tune acts on what it has processed --------------------------------------------------------
+
+    def _checkpoint_trial_if_needed(self, trial: Trial, force: bool = False) -> None:
+        entry = self._processed.get(trial)
+        if entry is None:
+            super()._checkpoint_trial_if_needed(trial, force=force)
+            return
+        late = force and not entry.report.get(SHOULD_CHECKPOINT)
+        if late and not self._has_warned:
+            self._has_warned = True
+            logger.warning("%s", requested_late(trial.trial_id, entry.iteration))
+        at_end = trial.checkpoint_at_end and trial.last_result.get(DONE)
+        if (late or at_end) and entry.checkpoint is None and not self._is_past(trial):
+            # Its report would have been saved when it arrived, had it been known to be the last.
+            super()._schedule_trial_save(trial)
+
+    def _is_past(self, trial: Trial) -> bool:
+        """Return whether a trial no longer stands where the result that is processed was made."""
+        returned = RESULT_DUPLICATE in self._processed[trial].report
+        away = trial in self._training or trial not in self._trial_to_actor
+        return returned or away or bool(self._queues.get(trial))
+
+    def _schedule_trial_save(self, trial: Trial, result: Any = None) -> Any:
+        entry = self._processed.get(trial)
+        saved = None if entry is None else entry.checkpoint
+        # What the scheduler has ranked, if it looks at a trial while it processes another one's.
+        saved = saved or trial.run_metadata.checkpoint_manager.latest_checkpoint_result
+        if saved is None:
+            return super()._schedule_trial_save(trial, result)
+        # A pause needs no other checkpoint, and a clone gets the weights that were scored.
+        if decision := self._cached_trial_decisions.pop(trial.trial_id, None):
+            self._queue_decision(trial, decision)
+            self._maybe_execute_queued_decision(trial, after_save=True)
+        if entry is not None:
+            entry.offered = True
+        return _Saved(saved)
+
+    def _on_saving_result(self, trial: Trial, checkpoint_value: Any) -> None:
+        super()._on_saving_result(trial, checkpoint_value)
+        self.advance(trial)
+
+    def _validate_result_metrics(self, result: Any) -> None:
+        if not self.unscored:  # others may lack the sweep's metric
+            super()._validate_result_metrics(result)
+
+    def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> Any:
+        decision = super()._process_trial_result(trial, result)
+        recorded = self._recorded.pop(trial.trial_id, None)
+        if recorded is not None:
+            decision = self._queued_trial_decisions[trial.trial_id] = recorded
+        elif decision == TrialScheduler.NOOP and trial.status == Trial.RUNNING:
+            self._idle.add(trial)
+        entry = self._processed[trial]
+        if RESULT_DUPLICATE not in entry.report:
+            decided = decision or self._cached_trial_decisions.get(trial.trial_id)
+            self._door.processed(trial, entry, decided or TrialScheduler.CONTINUE)
+        return decision
+
+    def _schedule_trial_pause(self, trial: Trial, should_checkpoint: bool = True) -> None:
+        if trial in self._trial_to_actor:
+            super()._schedule_trial_pause(trial, should_checkpoint)
+        elif trial.status == Trial.RUNNING:  # it has lent its place
+            self._drop(trial)
+            self._set_trial_status(trial, Trial.PAUSED)
+
+    def _schedule_trial_train(self, trial: Trial) -> None:
+        if trial in self._idle and trial not in self._processed:
+            self._idle.discard(trial)
+            self.advance(trial)
+        elif trial not in self._processed and trial not in self._training:
+            self._train(trial)
+
+    def _train(self, trial: Trial) -> None:
+        super()._schedule_trial_train(trial)
+
+    def _schedule_trial_stop(self, trial: Trial, exception: Exception | None = None) -> None:
+        self._drop(trial)
+        super()._schedule_trial_stop(trial, exception)
+
+    def _drop(self, trial: Trial) -> None:
+        """Forget what a trial has trained past a decision."""
+        self.standing.pop(trial, None)
+        self._idle.discard(trial)
+        if queue := self._queues.pop(trial, None):
+            self.closing = self.closing or (self._ends and self._door.is_cut_short)
+            self._door.dropped(trial, [] if self.closing else queue.drop())
+
+    def lend(self, trial: Trial) -> None:
+        """Let another have the place of a trial that waits; it resumes from what is scored."""
+        queue = self._queues.pop(trial, None)
+        self.standing.pop(trial, None)
+        self._places = self._occupied
+        super()._schedule_trial_stop(trial)
+        self._set_trial_status(trial, Trial.RUNNING)  # for Tune it still runs
+        if queue:
+            queue.settle()  # it will continue
+            self._queues[trial] = queue
+        self.advance(trial)
+
+    @property
+    def _occupied(self) -> int:
+        """Return how many trials have a place."""
+        return sum(has_starting_actor(self, trial) for trial in self._trial_to_actor)
+
+    @property
+    def given_up(self) -> int:
+        """Return how many places are free since a trial has lent its own."""
+        return max(0, self._places - self._occupied)
+
+    def silence(self, silent: bool) -> None:
+        """Let callbacks hear nothing, while what they have heard is replayed, or hear again."""
+        self._callbacks.silent = silent
+
+    def processes(self, trial: Trial) -> bool:
+        """Return whether a result of a trial is being processed."""
+        return trial in self._processed
+
+    def queue_of(self, trial: Trial) -> Queue:
+        """Return the reports of a trial that have not been processed."""
+        return self._queues.get(trial) or Queue()
+
+    @property
+    def waiting(self) -> dict[Trial, Queue]:
+        """The trials with reports that have not been processed."""
+        return self._queues
+
+    def _stop_experiment_if_needed(self) -> None:
+        self._ends = True
+        super()._stop_experiment_if_needed()
+        self._ends = False
+
+    def _cleanup_trials(self) -> None:
+        self.closing = True  # Tune ends all actors; a restored sweep continues
+        super()._cleanup_trials()
+
+
+def is_saved_at(trial: Trial, report: Mapping[str, Any], *, last: bool) -> bool:
+    """Return whether Tune would save a trial after a report, which is its last one or not."""
+    every, iteration = trial.checkpoint_freq, report.get(TRAINING_ITERATION, 0)
+    at_end = last and trial.checkpoint_at_end
+    return bool(report.get(SHOULD_CHECKPOINT) or at_end or (every and iteration % every == 0))
+
+
+class SplitCallbacks(CallbackList):
+    """The callbacks of a sweep, the first of which get each report when it arrives.
+
+    Args:
+        callbacks: The callbacks, in order.
+        first: The number of those.
+    """
+
+    door: Door
+
+    def __init__(self, callbacks: list[Callback], first: int):
+        super().__init__(callbacks)
+        self._first = first
+        # The trials that they have been told of in this session.
+        self._begun: set[Trial] = set()
+        for callback in callbacks:
+            if isinstance(callback, LoggerCallback):
+                keep_local(callback)
+        #: Whether they are not called, because they were before the sweep was interrupted.
+        self.silent = False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("on_") and object.__getattribute__(self, "silent"):
+            return _nothing
+        return super().__getattribute__(name)
+
+    def on_trial_report(
+        self, iteration: int, trials: list[Trial], trial: Trial, report: dict[str, Any]
+    ) -> None:
+        """Pass on a report as training made it."""
+        for callback in self._callbacks[: self._first]:
+            callback.on_trial_result(iteration=iteration, trials=trials, trial=trial, result=report)
+
+    def on_trial_start(self, *, trial: Trial, **info: Any) -> None:
+        """Pass on that a trial's process has started."""
+        self._begun.add(trial)
+        super().on_trial_start(trial=trial, **info)
+
+    def on_trial_result(self, *, trial: Trial, result: dict[str, Any], **info: Any) -> None:
+        """Pass on a result that Tune processes, with NaN for each metric of validation's it lacks.
+
+        Tune's CSV logger writes the columns that a trial's first result has. In a restored sweep, a
+        trial may have results before it starts; loggers such as MLflow's need to hear of it first.
+        """
+        if trial not in self._begun:
+            self._begun.add(trial)
+            for callback in self._callbacks[self._first + 1 :]:
+                callback.on_trial_start(trial=trial, **info)
+        lacks = sorted(self.door.names - flatten(result).keys())
+        result.update(dict.fromkeys(lacks, math.nan))
+        for callback in self._callbacks[self._first :]:
+            callback.on_trial_result(trial=trial, result=result, **info)
+        for name in lacks:
+            if result.get(name) != result.get(name):  # no callback has set it
+                del result[name]
+
+
+def _nothing(**info: Any) -> None: ...
+
+
+class _Saved(_FutureTrainingResult):
+    """The checkpoint of the result that is being processed, where Tune expects one to come."""
+
+    def __init__(self, saved: _TrainingResult):
+        self._saved = saved
+
+    def resolve(self, block: bool = True) -> _TrainingResult:
+        return self._saved

@@ -1,0 +1,104 @@
+"""The reports of a journal that Tune had not processed when the sweep was interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tunekit.core.events import (
+    CheckpointSaved,
+    Event,
+    Exploited,
+    Processed,
+    Reported,
+    TrialEnded,
+    TrialErrored,
+    TrialRetried,
+    ValidationEnded,
+    ValidationRequested,
+)
+
+#: The decisions that make void what a trial has reported since.
+FINAL = ("STOP", "PAUSE")
+
+
+@dataclass(eq=False)
+class OpenReport:
+    """A report in the journal, with what the journal has about its checkpoint.
+
+    Attributes:
+        report: The report.
+        saved: Its checkpoint, if one was saved.
+        requested: Its validation, if that was requested.
+        ended: The end of that, if it has ended.
+    """
+
+    report: Reported
+    saved: CheckpointSaved | None = None
+    requested: ValidationRequested | None = None
+    ended: ValidationEnded | None = None
+
+    @property
+    def metrics(self) -> Mapping[str, Any] | None:
+        """Return its score; None if it has none."""
+        scored = self.ended is not None and self.ended.status == "validated"
+        return self.ended.metrics if self.ended is not None and scored else None
+
+
+@dataclass
+class OpenReports:
+    """Follow a journal, and know what of it Tune had not processed at each line.
+
+    Example:
+        >>> lines = OpenReports()
+        >>> for iteration in (1, 2):
+        ...     report = {"training_iteration": iteration, "generation": 0}
+        ...     lines.apply(Reported(trial_id="a", report=report))
+        >>> lines.apply(Processed(trial_id="a", iteration=1))
+        >>> [one.report.place for one in lines.of("a")]
+        [(0, 2)]
+        >>> lines.apply(Processed(trial_id="a", iteration=2, decision="PAUSE"))
+        >>> lines.of("a")
+        []
+    """
+
+    _trials: dict[str, list[OpenReport]] = field(default_factory=dict)
+
+    def of(self, trial_id: str) -> list[OpenReport]:
+        """Return the reports of a trial that were not processed, in order."""
+        return self._trials.get(trial_id, [])
+
+    def at(self, event: Processed) -> OpenReport | None:
+        """Return the report that was processed; None if the journal lacks it."""
+        own = self.of(event.trial_id)
+        return next((one for one in own if one.report.place == event.place), None)
+
+    def apply(self, event: Event) -> None:
+        """Apply the next line."""
+        match event:
+            case Reported():
+                # A restored trial has run iterations again that were not saved.
+                own = [one for one in self.of(event.trial_id) if one.report.place < event.place]
+                self._trials[event.trial_id] = [*own, OpenReport(event)]
+            case CheckpointSaved():
+                for one in self.of(event.trial_id):
+                    if one.report.place == event.place:
+                        one.saved = event
+            case ValidationRequested():
+                for one in self.of(event.trial_id):
+                    if one.report.place == event.place:
+                        one.requested = event
+            case ValidationEnded():
+                for one in self.of(event.trial_id):
+                    if one.requested is not None and one.requested.id == event.id:
+                        one.ended = event
+            case Processed() if event.decision in FINAL:
+                self._trials.pop(event.trial_id, None)
+            case Processed():
+                own = [one for one in self.of(event.trial_id) if one.report.place > event.place]
+                self._trials[event.trial_id] = own
+            case Exploited() | TrialEnded() | TrialErrored() | TrialRetried():
+                self._trials.pop(event.trial_id, None)
+            case _:
+                pass

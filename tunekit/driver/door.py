@@ -1,0 +1,416 @@
+"""The door to Tune: what is validated of what trials report, and what Tune gets then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray import train
+from ray.tune.experiment import Trial
+from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.stopper import NoopStopper as _Noop
+
+from tunekit._ray.checkpoints import delete_checkpoint
+from tunekit._ray.controller import Controller
+from tunekit._ray.functions import is_checkpointable_function
+from tunekit._ray.scheduler_kinds import exhausts, objectives_of, rule_for, time_attr_of, traits_of
+from tunekit._ray.stoppers import reads_metrics
+from tunekit._ray.validating import ValidatingController, is_saved_at
+from tunekit.config import ValidationConfig
+from tunekit.core.engine import Engine
+from tunekit.core.events import (
+    CheckpointSaved,
+    Event,
+    Exploited,
+    Processed,
+    Reported,
+    ValidationKey,
+    ValidationRequested,
+)
+from tunekit.core.history import CHECKPOINT, GENERATION, RUNS, VALIDATED_ITERATION
+from tunekit.core.metrics import flatten, hide, merge
+from tunekit.core.open_reports import OpenReport
+from tunekit.core.queue import Entry, Next, Queue
+from tunekit.core.reports import own_names, received
+from tunekit.core.validation import Outcome, Request, Selection
+from tunekit.driver.failures import FailureReports
+from tunekit.driver.waiting import Waiting
+from tunekit.pickles import portable
+from tunekit.training import VALIDATION_KEY, ValidationOverride, override_of
+from tunekit.validating.validator import Validator
+
+logger = logging.getLogger(__name__)
+
+# The most reports of a trial that wait for the first score of a sweep if none is on its way.
+_MOST_HELD = 100
+#: Why the validation of a report is skipped that a decision on an older one has made void.
+VOID = "its trial does not go on from there"
+
+
+def _start_of(trial: Trial) -> Any:
+    """Return the result of the checkpoint that a trial would resume from; None if it has none."""
+    return trial.run_metadata.checkpoint_manager.latest_checkpoint_result
+
+
+def receive(trial: Trial, result: dict[str, Any]) -> None:
+    """Convert a report, or the report of a save, in place for Tune and the journal."""
+    iteration = (trial.last_result or {}).get(TRAINING_ITERATION, 0) + 1
+    other = received(result, iteration, portable, keep=("config", VALIDATION_KEY))
+    if other is not result:  # Tune has a reference to it
+        result.clear()
+        result.update(other)
+
+
+@dataclass(eq=False)
+class Door:
+    """Decide which reports are validated, and what Tune gets once they are.
+
+    Args:
+        config: The settings.
+        engine: The state of the sweep.
+        validator: Runs the validations.
+        waiting: Decides what trials do meanwhile.
+        failures: Reports failures.
+        controller: The sweep's controller.
+        tune: The same one, as Tune's.
+        scheduler: The user's scheduler.
+        emit: Records and applies each event.
+        fail: Ends the sweep with an error.
+    """
+
+    config: ValidationConfig
+    engine: Engine
+    validator: Validator
+    waiting: Waiting
+    failures: FailureReports
+    controller: Controller
+    tune: ValidatingController
+    scheduler: TrialScheduler
+    emit: Callable[[Event], None]
+    fail: Callable[[Any], None]
+    #: Whether the scheduler has stopped the trial whose result is processed.
+    stops: bool = field(default=False, init=False)
+    _selection: Selection = field(init=False)
+    # Whether reports no longer wait for the names of validation's metrics.
+    _named: bool = field(default=False, init=False)
+    # The reports whose validations have not ended, by the names of these.
+    _scoring: dict[str, tuple[Trial, Entry]] = field(default_factory=dict, init=False)
+    # What the report of an entry says about its own validation.
+    _own: dict[Entry, ValidationOverride] = field(default_factory=dict, init=False)
+    #: The reports that were scored in an earlier session.
+    from_before: set[Entry] = field(default_factory=set, init=False)
+    # Each trial's hyperparameters, and what it would resume from, before a result is processed.
+    _before: dict[Trial, tuple[Mapping[str, Any], Any]] = field(default_factory=dict, init=False)
+    # The newest score of each trial that Tune has processed, and its iteration.
+    _newest: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._selection = Selection(self.config.when)
+        self._traits = traits_of(self.scheduler)
+
+    @property
+    def names(self) -> AbstractSet[str]:
+        """See :class:`~tunekit._ray.validating.Door`."""
+        return self.engine.required | self.engine.history.names.keys()
+
+    # From a report to a request ----------------------------------------------------------------
+
+    @property
+    def is_cut_short(self) -> bool:
+        """See :class:`~tunekit._ray.validating.Door`."""
+        return self.controller.cuts_short
+
+    def holds(self, queue: Queue, *, trains: bool) -> bool:
+        """See :class:`~tunekit._ray.validating.Door`."""
+        if self.engine.knows_names:
+            return False
+        if self._scoring:
+            return True
+        return trains and not (queue.over or len(queue) >= _MOST_HELD or self._stops_early)
+
+    @property
+    def _stops_early(self) -> bool:
+        """Return whether a stopper may end a trial by what training alone has reported."""
+        return not isinstance(self.controller.stopper, _Noop)
+
+    def reported(self, trial: Trial, queue: Queue, report: dict[str, Any]) -> Entry:
+        """See :class:`~tunekit._ray.validating.Door`."""
+        trial_id, iteration = trial.trial_id, report[TRAINING_ITERATION]
+        self.waiting.starts.reported(trial_id, self.waiting.clock.monotonic())
+        wish, problem = override_of(report.pop(VALIDATION_KEY, None))
+        if problem:
+            logger.warning("Trial %s, iteration %d: %s", trial_id, iteration, problem)
+        serves, last = self._serves(trial, queue, report), self.is_last(trial, report)
+        if wish or (trial_id in self.controller.leaving and self.controller.can_save(trial)):
+            report[SHOULD_CHECKPOINT] = True
+        self.failures.reported(trial, report, self.controller.callbacks)
+        saving = is_saved_at(trial, report, last=last)
+        if last and not saving and queue.resumable:  # what it has saved before is its last
+            self.returned(trial, queue)
+        queue.settle()
+        row = dict(own_names(report, self.engine.history.names))
+        row[GENERATION] = self.engine.ancestry.generation(trial_id)
+        self.emit(Reported(trial_id=trial_id, report=row, serves=serves))
+        entry = Entry(row, iteration=iteration, last=last, saving=saving)
+        if entry.saving:
+            chosen = bool(wish) if wish is not None else self._wants_all(trial) or None
+            used = serves is not None or last
+            entry.validated = self._selection.wants(trial_id, iteration, chosen, used=used)
+            entry.serves = serves if entry.validated else None
+            unsure = wish is None and self._selection.takes_last
+            entry.may_be_last = unsure and not (entry.validated or last)
+            self._own[entry] = wish
+        elif trial.checkpoint_at_end and not last:  # a function does not say which is its last
+            entry.may_be_last = is_checkpointable_function(trial.get_trainable_cls())
+        return entry
+
+    def returned(self, trial: Trial, queue: Queue) -> Entry | None:
+        """See :class:`~tunekit._ray.validating.Door`."""
+        last = next((entry for entry in queue if entry.may_be_last), None)
+        if last is None:
+            return None
+        last.may_be_last = False
+        last.validated = self._selection.wants(trial.trial_id, last.iteration)
+        if last.checkpoint is None:
+            return last
+        if last.validated:
+            self._request(trial, last)
+        return None
+
+    def saved(self, trial: Trial, entry: Entry) -> None:
+        """See :class:`~tunekit._ray.validating.Door`."""
+        key, checkpoint = self._key(trial, entry), entry.checkpoint.checkpoint
+        task = self._task_of(entry)
+        self.emit(
+            CheckpointSaved(
+                trial_id=trial.trial_id,
+                id=str(key),
+                generation=key.generation,
+                iteration=key.iteration,
+                run=key.run,
+                checkpoint=checkpoint.path,
+                validates=entry.validated,
+                kwargs=dict(task.fn_kwargs or {}),
+                timeout_s=task.timeout_s,
+            )
+        )
+        if entry.validated:
+            self._request(trial, entry)
+
+    def _task_of(self, entry: Entry) -> train.ValidationTaskConfig:
+        """Return the settings of the validation that came with the report."""
+        own = self._own.get(entry)
+        return own if isinstance(own, train.ValidationTaskConfig) else train.ValidationTaskConfig()
+
+    def _key(self, trial: Trial, entry: Entry) -> ValidationKey:
+        generation = self.engine.ancestry.generation(trial.trial_id)
+        run = self.engine.history.run_of(trial.trial_id, entry.iteration, generation)
+        return ValidationKey(trial.trial_id, generation, entry.iteration, run)
+
+    def _request(self, trial: Trial, entry: Entry, *, recorded: bool = False) -> None:
+        """Record that a checkpoint will be validated, and pass it to the validator."""
+        key, checkpoint = self._key(trial, entry), entry.checkpoint.checkpoint
+        task, general = self._task_of(entry), self.config.task_config
+        request = Request(
+            trial.trial_id,
+            key.iteration,
+            run=key.run,
+            generation=key.generation,
+            checkpoint=checkpoint,
+            path=checkpoint.path,
+            report=entry.report,
+            kwargs={**(general.fn_kwargs or {}), **(task.fn_kwargs or {})},
+            timeout_s=general.timeout_s if task.timeout_s is None else task.timeout_s,
+            config=trial.config,
+            used=entry.serves is not None or entry.last,
+            serves=entry.serves,
+        )
+        entry.scoring = True
+        self._scoring[request.id] = trial, entry
+        if not recorded:
+            self.emit(ValidationRequested.of(request))
+        self.validator.submit(request)
+
+    def _serves(self, trial: Trial, queue: Queue, report: Mapping[str, Any]) -> float | None:
+        """Return the entry of the scheduler that a report's score would fill, such as a rung."""
+        now = flatten(report).get(time_attr_of(self.scheduler))
+        coming = queue.coming(report[TRAINING_ITERATION])
+        return None if now is None else rule_for(self.scheduler, trial).serves(now, coming)
+
+    def saves(self, trial: Trial, report: Mapping[str, Any]) -> bool:
+        """Return whether ``when`` lets a trial save at a report."""
+        used = self._serves(trial, self.tune.queue_of(trial), report) is not None
+        return used or self._wants_all(trial) or self.is_last(trial, report)
+
+    def _wants_all(self, trial: Trial) -> bool:
+        """Return whether ``when`` selects every checkpoint of a trial.
+
+        With ``"auto"``, it does if it is not known which scores decide, or a stopper reads scores.
+        """
+        if self.config.when != "auto":
+            return False
+        criteria = trial.stopping_criterion.keys()
+        reads = reads_metrics(self.controller.stopper) or not criteria <= {TRAINING_ITERATION}
+        return reads or not self._traits.at_times
+
+    def is_last(self, trial: Trial, report: Mapping[str, Any]) -> bool:
+        """Return whether a trial ends with a report, by what training has reported itself."""
+        if report.get(DONE):
+            return True
+        flat, hidden = flatten(report), self.engine.required | self.engine.history.names.keys()
+        criteria = trial.stopping_criterion.items()
+        return any(n in flat and flat[n] >= most for n, most in criteria if n not in hidden)
+
+    # A restore ---------------------------------------------------------------------------------
+
+    def restored(self, trial: Trial, entry: Entry, event: Processed) -> dict[str, Any]:
+        """Take note of a result that Tune processed in an earlier session; return its row."""
+        row = self.result(trial, entry)
+        if event.judged:
+            self._newest[trial.trial_id] = entry.iteration, entry.metrics or {}
+        return row
+
+    def request_again(self, trial: Trial, entry: Entry, one: OpenReport) -> None:
+        """Request the validation of a report that was not processed, unless it has ended."""
+        if one.saved is None or one.ended is not None:
+            return
+        if one.requested is None and not one.saved.validates:
+            return
+        task = train.ValidationTaskConfig(
+            fn_kwargs=dict(one.saved.kwargs), timeout_s=one.saved.timeout_s
+        )
+        self._own[entry] = task
+        entry.validated = True
+        self._request(trial, entry, recorded=one.requested is not None)
+
+    # From a score to a result ------------------------------------------------------------------
+
+    def ended(self, outcome: Outcome) -> None:
+        """Let the results pass that waited for the end of a validation."""
+        trial, entry = self._scoring.pop(outcome.request.id, (None, None))
+        if trial is not None and entry is not None:
+            if not outcome.validated or self.engine.lacks(
+                flatten(merge(entry.report, outcome.metrics))
+            ):
+                entry.serves = None  # a later report makes up for it
+            self.tune.scored(trial, entry, outcome.metrics if outcome.validated else None)
+
+    def let_pass(self) -> None:
+        """Let the reports pass that have waited for the names of validation's metrics."""
+        if not self._named:
+            self._named = self.engine.knows_names
+            self.tune.advance_all()
+
+    def dropped(self, trial: Trial, entries: list[Entry]) -> None:
+        """See :class:`~tunekit._ray.validating.Door`."""
+        for entry in entries:
+            self._own.pop(entry, None)
+            if entry.checkpoint is not None:  # nothing will continue from it
+                checkpoint = entry.checkpoint.checkpoint
+                delete_checkpoint(checkpoint.filesystem, checkpoint.path)
+        if any(entry.scoring for entry in entries):
+            self.validator.drop(trial.trial_id, VOID)
+        self.waiting.stops_waiting(trial.trial_id)
+
+    def result(self, trial: Trial, entry: Entry) -> dict[str, Any]:
+        """See :class:`~tunekit._ray.validating.Door`."""
+        # Until it is known which names are validation's, any that the sweep uses may be.
+        names, key = self.engine.history.names or self.engine.required, self._key(trial, entry)
+        row = {**hide(entry.report, names), RUNS: key.run}
+        if entry.checkpoint is not None:
+            row[CHECKPOINT] = entry.checkpoint.checkpoint.path.rstrip("/").rpartition("/")[2]
+        row.setdefault(CHECKPOINT, None)  # a column for loggers
+        return row if entry.metrics is None else merge(row, entry.metrics)
+
+    def judged(self, trial: Trial, entry: Entry, result: Mapping[str, Any]) -> bool:
+        """See :class:`~tunekit._ray.validating.Door`."""
+        if entry.metrics is None:
+            return False
+        if self.engine.lacks(flatten(result)):
+            wrong = self.failures.passed_over(trial.trial_id, entry.iteration, result)
+            if entry not in self.from_before:  # else it has ended the sweep already
+                self.fail(wrong)
+            return False
+        return True
+
+    def processing(self) -> None:
+        """See :class:`~tunekit._ray.validating.Door`."""
+        self.stops = False
+        if self._traits.clones:
+            self._before = {one: (one.config, _start_of(one)) for one in self.tune.get_trials()}
+
+    def processed(self, trial: Trial, entry: Entry, decision: str) -> None:
+        """See :class:`~tunekit._ray.validating.Door`."""
+        key = self._key(trial, entry)
+        self._own.pop(entry, None)
+        result = trial.last_result
+        judged = entry.metrics is not None and not self.engine.lacks(flatten(result))
+        finished = decision == TrialScheduler.STOP and (
+            entry.last or not self.stops or exhausts(self.scheduler, flatten(result))
+        )
+        path = "" if entry.checkpoint is None else entry.checkpoint.checkpoint.path
+        self.emit(
+            Processed(
+                trial_id=trial.trial_id,
+                id=str(key),
+                generation=key.generation,
+                iteration=key.iteration,
+                checkpoint=path,
+                offered=entry.offered and bool(path),
+                judged=judged,
+                decision=decision,
+                finished=finished,
+            )
+        )
+        if judged:
+            self._newest[trial.trial_id] = entry.iteration, entry.metrics or {}
+        if newest := self._newest.get(trial.trial_id):
+            iteration, metrics = newest
+            shown = result if judged else merge(result, metrics)
+            trial.run_metadata.last_result = {**shown, VALIDATED_ITERATION: iteration}
+        self.exploited()
+
+    def exploited(self) -> None:
+        """Record the exploits since :meth:`processing`."""
+        before, self._before = self._before, {}
+        for trial, (config, start) in before.items():
+            now = _start_of(trial)
+            if now is not None and (trial.config is not config or now is not start):
+                self.emit(self._exploit(trial, config, now))
+                self.controller.changed(trial)
+
+    def _exploit(self, trial: Trial, config: Mapping[str, Any], now: Any) -> Exploited:
+        metrics, trial_id = now.metrics, trial.trial_id
+        donor_id = metrics.get("trial_id", trial_id)
+        donor = next((one for one in self.tune.get_trials() if one.trial_id == donor_id), trial)
+        ancestry = self.engine.ancestry
+        donor_generation = metrics.get(GENERATION, 0)
+        donor_config = ancestry.configs.get(
+            (donor_id, donor_generation), config if donor is trial else donor.config
+        )
+        metric = next(iter(objectives_of(self.scheduler, None)), "")
+        iteration = metrics.get(TRAINING_ITERATION, 0)
+        # With constraints, the scheduler has ranked by another value.
+        scores = dict(self.engine.history.scores(donor_id))
+        score = scores.get((donor_generation, iteration), {})
+        return Exploited(
+            trial_id=trial_id,
+            generation=ancestry.generation(trial_id) + 1,
+            reached=trial.last_result.get(TRAINING_ITERATION, 0),
+            donor_id=donor_id,
+            donor_generation=donor_generation,
+            iteration=iteration,
+            checkpoint=now.checkpoint.path,
+            score={**flatten(metrics), **flatten(score)}.get(metric),
+            old_config=dict(config),
+            donor_config=dict(donor_config),
+            config=dict(trial.config),
+        )
+
+    def next(self, trial: Trial, queue: Queue) -> Next:
+        """See :class:`~tunekit._ray.validating.Door`."""
+        return self.waiting.next(trial, queue)

@@ -1,0 +1,299 @@
+"""What trials do while their scores are pending, and what may use their resources."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.result import TRAINING_ITERATION
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+
+from tunekit._ray.checkpoints import latest_checkpoint
+from tunekit._ray.controller import Controller
+from tunekit._ray.functions import is_checkpointable_function
+from tunekit._ray.scheduler_kinds import rule_for, traits_of
+from tunekit._ray.validating import ValidatingController
+from tunekit.clock import Clock
+from tunekit.config import ValidationConfig
+from tunekit.core.advice import no_room
+from tunekit.core.engine import Engine
+from tunekit.core.events import Waited
+from tunekit.core.pool import Pool
+from tunekit.core.queue import Next, Queue, pays_for_a_start, what_next
+from tunekit.core.room import Shares, total
+from tunekit.core.start_times import StartTimes
+from tunekit.validating.executor import Executor
+from tunekit.validating.validator import Around, Launch, Validator
+
+logger = logging.getLogger(__name__)
+
+# A momentary shortage does not end the process of a trial.
+_STARVED_S = 2.0
+
+
+@dataclass(eq=False)
+class Waiting(Around):
+    """Decide what trials do while their scores are pending, and where validations run.
+
+    Args:
+        config: The settings.
+        engine: The state of the sweep.
+        validator: Runs the sweep's validations.
+        clock: The sweep's clock.
+        controller: The sweep's controller.
+        tune: The same one, as Tune's.
+        scheduler: The user's scheduler.
+        shares: How trials and validations share the cluster.
+        emit: Records and applies each event.
+    """
+
+    config: ValidationConfig
+    engine: Engine
+    validator: Validator
+    clock: Clock
+    controller: Controller
+    tune: ValidatingController
+    scheduler: TrialScheduler
+    shares: Shares
+    emit: Any
+    #: How long trials take to start, and to train an iteration.
+    starts: StartTimes = field(default_factory=StartTimes, init=False)
+    # When each waiting trial began to wait for a score.
+    _since: dict[str, float] = field(default_factory=dict, init=False)
+    # Trials whose places are lent to validations that could not start otherwise.
+    _relieved: set[str] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        self.pool = self.validator.pool
+        self.executor = self.validator.executor
+        self._traits = traits_of(self.scheduler)
+
+    # Which scores count ------------------------------------------------------------------------
+
+    @property
+    def required(self) -> frozenset[str]:
+        """See :class:`~tunekit.validating.validator.Around`."""
+        return self.engine.required
+
+    # What a waiting trial does -----------------------------------------------------------------
+
+    def next(self, trial: Trial, queue: Queue) -> Next:
+        """See :class:`~tunekit._ray.validating.Door`."""
+        what = self._next(trial, queue)
+        if what is Next.TRAIN:
+            self._waited(trial.trial_id)
+            self.starts.trains(trial.trial_id, self.clock.monotonic())
+        else:
+            self._since.setdefault(trial.trial_id, self.clock.monotonic())
+        return what
+
+    def _next(self, trial: Trial, queue: Queue) -> Next:
+        trial_id = trial.trial_id
+        if self.pool.hosts(trial_id):
+            return Next.STAND
+        if trial_id in self.tune.lost:
+            return Next.LEND
+        if trial_id in self.tune.leaving and self._can_leave(trial, queue):
+            return Next.STAND if queue.saves else Next.LEND  # its node ends
+        if trial_id in self._relieved:
+            self._relieved.discard(trial_id)
+            return Next.LEND
+        hosts, others = self._hosts(trial), self.controller.has_new_trials
+        if queue.failed or (queue.over and not hosts and not queue.saves):
+            return Next.LEND  # it needs its process no more
+        resumable = queue.resumable or queue.saves
+        lends = resumable and self.hands_over(trial)
+        each = self.config.on_pending == "wait" or self.validates_each
+        squeezed = self.squeezed and resumable
+        what = what_next(
+            queue,
+            self.config.on_pending,
+            each=each and not self.undecided,
+            costs_nothing=hosts or lends or self._traits.synchronous,
+            decides_again=lambda: self._decides_again(trial, queue),
+            lends=lends or squeezed,
+            others=others or squeezed,
+            hedges=not self._traits.synchronous and not others,
+        )
+        return Next.STAND if what is Next.LEND and queue.saves else what
+
+    def _decides_again(self, trial: Trial, queue: Queue) -> bool:
+        rule = rule_for(self.scheduler, trial)
+        return rule.serves(math.inf, queue.coming(math.inf)) is not None
+
+    def _can_leave(self, trial: Trial, queue: Queue) -> bool:
+        """Return whether a trial would continue elsewhere where it stands now."""
+        if not self.controller.can_resume(trial):
+            return False
+        if queue:
+            return queue.resumable or queue.saves
+        saved = latest_checkpoint(trial)
+        reached = trial.last_result.get(TRAINING_ITERATION)
+        return saved is not None and saved[1].get(TRAINING_ITERATION) == reached
+
+    @property
+    def validates_each(self) -> bool:
+        """Return whether validations are so short that a trial waits for each, as inline."""
+        if self.config.on_pending == "continue" or not self.executor.in_trials:
+            return False
+        return self.config.where == "trial" or self.pool.durations.are_short()
+
+    @property
+    def undecided(self) -> bool:
+        """Return whether no decision depends on scores, so that no trial has to wait for one."""
+        fifo = type(self.scheduler) is FIFOScheduler
+        return fifo and self.config.on_pending == "auto"
+
+    def stops_waiting(self, trial_id: str) -> None:
+        """Take note that a trial has ended or paused, so that it waits for nothing."""
+        self.starts.ends(trial_id)
+        self._waited(trial_id)
+
+    def _waited(self, trial_id: str) -> None:
+        """Record how long a trial waited for its scores, if it did."""
+        since = self._since.pop(trial_id, None)
+        if since is not None and (seconds := round(self.clock.monotonic() - since, 4)):
+            self.emit(Waited(trial_id=trial_id, seconds=seconds))
+
+    def lost(self, trial_id: str) -> None:
+        """See :class:`~tunekit.validating.validator.Around`."""
+        self.tune.lost.add(trial_id)
+
+    def waits(self, trial_id: str) -> bool:
+        """Return whether a trial waits for a score now."""
+        return trial_id in self._since
+
+    # Where validations run ---------------------------------------------------------------------
+
+    def _hosts(self, trial: Trial) -> bool:
+        """Return whether a validation can run in the processes of a trial while it waits."""
+        if self.config.on_pending == "continue":
+            return False
+        return self.executor.fits_in(self.shares.processes(trial.placement_group_factory.bundles))
+
+    @property
+    def _first(self) -> Trial | None:
+        """Return a trial that stands for all others."""
+        trials = self.tune.get_trials()
+        return trials[0] if trials else None
+
+    @property
+    def validate_themselves(self) -> bool:
+        """Return whether checkpoints are validated in the processes of waiting trials."""
+        trial = self._first
+        return trial is not None and self._hosts(trial)
+
+    @property
+    def squeezed(self) -> bool:
+        """Return whether validations can only run once a trial has released its resources."""
+        return self.shares.squeezed and not self.validate_themselves
+
+    def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
+        """See :class:`~tunekit.validating.validator.Around`."""
+        capacity = executor.capacity(self.controller.promised()) if pool.needs_capacity else 0
+        if pool.waiting and executor.in_trials:
+            yield self._start_in_trials(pool, elsewhere=capacity > 0)
+        # Where trials validate, other validations wait for resources; else one always starts.
+        waits = self.validate_themselves and bool(self.controller.running)
+        yield pool.start(capacity, now, waits=waits), {}
+
+    def _start_in_trials(self, pool: Pool, *, elsewhere: bool) -> Launch:
+        """Return the attempts to start now in the processes of waiting trials.
+
+        If validations can also run elsewhere and are not short, they run only in trials whose slots
+        would otherwise be unused, because they end first there.
+        """
+        each = self.config.on_pending == "wait" or self.validates_each or self.undecided
+        hosts = {
+            trial.trial_id: trial
+            for trial in self.tune.standing
+            if self.controller.has_actor(trial)
+            and not pool.hosts(trial.trial_id)
+            and trial.trial_id not in self.tune.leaving
+            and self._hosts(trial)
+            and (self.validates_each or not elsewhere or self._stays(trial))
+        }
+        attempts = pool.start_in_trials(
+            hosts, each=each, others_wait=self.controller.has_new_trials and self._hand_over()
+        )
+        return attempts, hosts
+
+    def _stays(self, trial: Trial) -> bool:
+        """Return whether a trial would stand still even if no validation ran in its process."""
+        return self._next(trial, self.tune.queue_of(trial)) is Next.STAND
+
+    # Resources ---------------------------------------------------------------------------------
+
+    def hands_over(self, trial: Trial) -> bool:
+        """Return whether another trial runs with the resources of a waiting one."""
+        controller = self.controller
+        if controller.reuses_actors:  # a function must have asked for its checkpoint
+            return controller.can_resume(trial) or not is_checkpointable_function(
+                trial.get_trainable_cls()
+            )
+        if not self.shares.apart or not controller.can_resume(trial):
+            return False
+        wait_s = self.pool.wait_s(trial.trial_id, self.clock.monotonic())
+        return pays_for_a_start(wait_s, self.starts.typical_s)
+
+    def _hand_over(self) -> bool:
+        """Return whether trials usually hand over their resources to other trials."""
+        trial = self._first
+        return trial is not None and self.hands_over(trial)
+
+    @property
+    def contend(self) -> bool:
+        """Return whether trials and validations compete for resources."""
+        trial = self._first
+        if trial is None:
+            return False
+        needs = total(*trial.placement_group_factory.bundles)
+        return not needs.keys().isdisjoint(self.executor.need)
+
+    def pending(self) -> bool:
+        """See :class:`~tunekit._ray.processes.Room`."""
+        return not self.pool.idle
+
+    def places(self) -> int | None:
+        """See :class:`~tunekit._ray.processes.Room`.
+
+        It is 0 while pending validations lack resources that trials would take. Only validations
+        that the scheduler will use count, unless none fits next to a trial. (Trials that hand over
+        their resources would lose these to the validations.)
+        """
+        wanted = not self.pool.idle if self.squeezed else self.pool.wants_room
+        if wanted and self.contend and not self._hand_over():
+            return 0
+        return self.shares.at_once if self.validate_themselves else self.shares.leaving_room
+
+    def lacking(self) -> bool:
+        """See :class:`~tunekit._ray.processes.Room`."""
+        waits = self.pool.waiting > 0 or self.pool.queued > 0
+        return waits and self.contend and not self.shares.apart
+
+    def spare(self) -> None:
+        """End evaluators without work if trials need their resources."""
+        if self.contend and self.pool.idle and any(True for _ in self.controller.promised()):
+            self.executor.spare(0 if self.validate_themselves else self.shares.validations)
+
+    def relieve(self) -> None:
+        """Let the first waiting trial lend its place if waiting trials keep validations from it.
+
+        Otherwise, all trials would wait for scores while the validations wait for the trials'
+        resources.
+        """
+        pool, now, standing = self.pool, self.clock.monotonic(), self.tune.standing
+        if pool.starved_s(now) < _STARVED_S or not self.contend or not standing:
+            return
+        running = [one for one in self.controller.running if self.controller.has_actor(one)]
+        if len(standing) < len(running):
+            return
+        first = min(standing, key=lambda trial: self._since.get(trial.trial_id, now))
+        if self.tune.queue_of(first).resumable:
+            logger.warning("%s", no_room(first.trial_id, trials=len(running)))
+            self._relieved.add(first.trial_id)
+            pool.relieved(now)

@@ -1,1 +1,0 @@
-"""Wrap any Tune scheduler and searcher, so that they get only validated results."""
