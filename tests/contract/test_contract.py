@@ -22,6 +22,7 @@ from tests.seeds import SCHEDULES, seeds
 from tests.sweeps import LENGTH, Counting, Endless, Ran, SavesWhen, index_of, sweep
 from tunekit._ray import checkpoints
 from tunekit.core.validation import Attempt
+from tunekit.driver import door
 
 every_mode = pytest.mark.parametrize("on_pending", MODES)
 
@@ -302,6 +303,20 @@ def test_what_is_trained_past_a_stop_does_not_appear(tmp_path, name):
 
 
 @pytest.mark.sampled(2)
+def test_a_storage_that_fails_to_delete_ends_no_sweep(tmp_path, monkeypatch):
+    kept: list[str] = []
+
+    def fails(filesystem: Any, path: str) -> None:
+        kept.append(path)
+        raise OSError("no connection")
+
+    monkeypatch.setattr(door, "delete_checkpoint", fails)
+    ran = run("asha", tmp_path, trainable=Endless, validation_s=lambda attempt: 2.5)
+    check_contract(ran)
+    assert kept and all(Path(path).exists() for path in kept)
+    assert all(trial.status == Trial.TERMINATED for trial in ran.trials)
+
+
 @every_mode
 def test_a_trial_that_is_saving_is_left_alone(tmp_path, on_pending):
     """Tune would keep a STOP for the next save, and end the trial then or never (fact of 2.60)."""

@@ -210,9 +210,8 @@ class ValidatingController(ProcessController):
 
     def _process_trial_failure(self, trial: Trial, exception: Any) -> None:
         super()._process_trial_failure(trial, exception)
-        if (
-            trial.is_finished()
-        ):  # Tune counts it among the live ones, and synchronous PBT would wait
+        if trial.is_finished():
+            # Tune counts it among the live ones, and synchronous PBT would wait for it.
             self._live_trials.discard(trial)
 
     # A restore ---------------------------------------------------------------------------------

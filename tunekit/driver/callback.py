@@ -518,7 +518,7 @@ class ValidationCallback(tune.Callback):
         """Return where time went, in seconds.
 
         - ``validations_ran_s``: how long validations ran, added up;
-        - ``trials_waited_s``: how long trials waited for their scores, added up;
+        - ``trials_waited_s``: how long trials waited for their scores, added up.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})

@@ -56,6 +56,29 @@ def _start_of(trial: Trial) -> Any:
     return trial.run_metadata.checkpoint_manager.latest_checkpoint_result
 
 
+def _named(key: ValidationKey) -> dict[str, Any]:
+    """Return the fields with which an event names a trial's checkpoint."""
+    trial_id, generation, iteration, _ = key
+    return {
+        "trial_id": trial_id,
+        "id": str(key),
+        "generation": generation,
+        "iteration": iteration,
+    }
+
+
+def _delete(checkpoint: Any) -> None:
+    """Delete a checkpoint from which nothing will continue."""
+    try:
+        delete_checkpoint(checkpoint.filesystem, checkpoint.path)
+    except OSError as error:  # the sweep does not end with an outage of its storage
+        logger.warning(
+            "%s could not be deleted: %s. Nothing needs it: delete it yourself.",
+            checkpoint.path,
+            error,
+        )
+
+
 def receive(trial: Trial, result: dict[str, Any]) -> None:
     """Convert a report, or the report of a save, in place for Tune and the journal."""
     iteration = (trial.last_result or {}).get(TRAINING_ITERATION, 0) + 1
@@ -187,10 +210,7 @@ class Door:
         task = self._task_of(entry)
         self.emit(
             CheckpointSaved(
-                trial_id=trial.trial_id,
-                id=str(key),
-                generation=key.generation,
-                iteration=key.iteration,
+                **_named(key),
                 run=key.run,
                 checkpoint=checkpoint.path,
                 validates=entry.validated,
@@ -309,9 +329,8 @@ class Door:
         """See :class:`~tunekit._ray.validating.Door`."""
         for entry in entries:
             self._own.pop(entry, None)
-            if entry.checkpoint is not None:  # nothing will continue from it
-                checkpoint = entry.checkpoint.checkpoint
-                delete_checkpoint(checkpoint.filesystem, checkpoint.path)
+            if entry.checkpoint is not None:
+                _delete(entry.checkpoint.checkpoint)
         if any(entry.scoring for entry in entries):
             self.validator.drop(trial.trial_id, VOID)
         self.waiting.stops_waiting(trial.trial_id)
@@ -355,10 +374,7 @@ class Door:
         path = "" if entry.checkpoint is None else entry.checkpoint.checkpoint.path
         self.emit(
             Processed(
-                trial_id=trial.trial_id,
-                id=str(key),
-                generation=key.generation,
-                iteration=key.iteration,
+                **_named(key),
                 checkpoint=path,
                 offered=entry.offered and bool(path),
                 judged=judged,
