@@ -30,7 +30,7 @@ def broken(sweep: ValidationCallback) -> Iterator[str]:
     tune, under_way = sweep.tune, {one.id for one in sweep.validator.pool.pending()}
     if tune.closing:
         return  # what waits stays pending
-    for name in sweep.engine.backlog.unfinished.keys() ^ under_way:
+    for name in sweep.engine.unfinished.keys() ^ under_way:
         yield f"{name} is requested but not validated, or the other way round"
     scoring = sum(entry.scoring for queue in tune.waiting.values() for entry in queue)
     if scoring != len(under_way):

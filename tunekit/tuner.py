@@ -440,7 +440,7 @@ class Tuner(tune.Tuner):
         with ExitStack() as around:
             validation.begin()
             around.callback(validation.ledger.let_go)
-            around.callback(validation.validator.free)
+            around.callback(validation.executor.close)
             around.enter_context(_logging_how_to_continue(settings, validation))
             leave_room(settings, validation)
             let_tell_of_resuming(settings.trainable)

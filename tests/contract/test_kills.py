@@ -155,7 +155,7 @@ def test_killed_where_only_what_decides_is_validated(tmp_path, on_pending, name)
             assert sorted(lives.decisions) == sorted(expected.decisions), at
         assert {place for place, _ in lives.decisions} == {p for p, _ in expected.decisions}, at
         assert ran.lengths() == undisturbed.lengths()
-        assert ran.validation.validator.idle
+        assert ran.validation.validator.pool.idle
         if not kills:
             break
     assert at >= 50

@@ -71,7 +71,7 @@ def few(tmp_path, **options):
 def test_a_sweep_that_died_is_not_finished(tmp_path, when, before):
     raises = Raises(when)
     ran = few(tmp_path, **{"more_callbacks" if before else "later_callbacks": (raises,)})
-    raises.idle = lambda: ran.validation.validator.idle
+    raises.idle = lambda: ran.validation.validator.pool.idle
     with pytest.raises(TuneError, match="of a user"):
         ended_as_tune_does(ran)
     assert all(trial.is_finished() for trial in ran.trials)
@@ -82,7 +82,7 @@ def test_a_sweep_that_died_is_not_finished(tmp_path, when, before):
 def test_a_sweep_that_was_interrupted_is_not_finished(tmp_path):
     ran = few(tmp_path)
     ended_as_tune_does(ran, steps=20)
-    assert all(trial.is_finished() for trial in ran.trials) and ran.validation.validator.idle
+    assert all(trial.is_finished() for trial in ran.trials) and ran.validation.validator.pool.idle
     assert closed(ran)["finished"] is False
 
 

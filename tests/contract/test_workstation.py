@@ -161,7 +161,7 @@ def test_a_process_that_is_kept_for_nobody_makes_room(tmp_path, others, on_pendi
         options = {"search_alg": OneByOne()}
     ran = on_workstation(tmp_path, "fifo", on_pending=on_pending, told=told, reuse=True, **options)
     ran.sweep.run(most=60_000)
-    assert ran.validation.validator.idle
+    assert ran.validation.validator.pool.idle
     assert len(ran.trials) == 4 or others == "stopped"
 
 

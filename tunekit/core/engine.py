@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunekit.core.backlog import Backlog
 from tunekit.core.events import (
     Asked,
     AttemptBegan,
@@ -34,7 +34,7 @@ from tunekit.core.history import History
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten
 from tunekit.core.retention import Leases, for_clone, for_scheduler
-from tunekit.core.validation import Outcome, Request
+from tunekit.core.validation import Outcome, Request, Status
 from tunekit.core.values import number
 
 
@@ -48,7 +48,7 @@ class Engine:
         >>> named = {"trial_id": "a", "id": "a:0:1:1", "iteration": 1, "checkpoint": "a/c1"}
         >>> engine.apply(CheckpointSaved(**named))
         >>> engine.apply(ValidationRequested(**named))
-        >>> [request.path for request in engine.backlog.unfinished.values()]
+        >>> [request.path for request in engine.unfinished.values()]
         ['a/c1']
         >>> ended = ValidationEnded(id="a:0:1:1", status="validated", metrics={"score": 1})
         >>> engine.apply(ended).metrics
@@ -65,8 +65,12 @@ class Engine:
     ancestry: Ancestry = field(default_factory=Ancestry)
     #: The checkpoints that are needed.
     leases: Leases = field(default_factory=Leases)
-    #: The validations.
-    backlog: Backlog = field(default_factory=Backlog)
+    #: The validations that have not ended, by name, in order.
+    unfinished: dict[str, Request] = field(default_factory=dict)
+    #: The number of ended validations by status.
+    counts: Counter[Status] = field(default_factory=Counter)
+    #: The total time that validations ran, in seconds.
+    ran_s: float = 0.0
     #: The total time that trials waited for scores, in seconds.
     waited_s: float = 0.0
     #: Whether any checkpoint was saved.
@@ -94,7 +98,7 @@ class Engine:
             case CheckpointSaved():
                 self.has_saved = True
             case ValidationRequested():
-                self.backlog.request(self._request_of(event))
+                self.unfinished[event.id] = self._request_of(event)
             case ValidationEnded():
                 return self._end(event)
             case Processed():
@@ -142,15 +146,18 @@ class Engine:
         )
 
     def _end(self, event: ValidationEnded) -> Outcome | None:
-        outcome = self.backlog.end(event)
-        if outcome is None:
+        request = self.unfinished.pop(event.id, None)
+        if request is None:
             return None
+        outcome = event.outcome(request)
+        self.counts[outcome.status] += 1
+        self.ran_s += outcome.ran_s
         metrics = flatten(outcome.metrics) if outcome.validated else {}
         self._scored.update(name for name in metrics if number(metrics[name]) is not None)
         is_named = bool(self.history.names)
         self.history.ended(outcome)
         if self.history.names and not is_named:
-            self._may_name = set(self.backlog.unfinished)
+            self._may_name = set(self.unfinished)
         self._may_name.discard(event.id)
         return outcome
 

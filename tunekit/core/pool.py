@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tunekit.core.start_times import USUAL_S
-from tunekit.core.validation import (
-    Attempt,
-    Outcome,
-    Request,
-    Status,
-    rejected,
-)
+from tunekit.core.validation import Attempt, Outcome, Request, Status, rejected
 
 # A longer start has waited for resources, not for its process.
 _LONGEST_START_S = 10.0
@@ -23,32 +17,50 @@ _LONGEST_START_S = 10.0
 _SHORT = 0.1
 
 
-@dataclass
-class _Waiting:
+@dataclass(eq=False)
+class _Validation:
+    """A pending validation; it waits, or an attempt of it is in flight."""
+
     request: Request
     since: float
     tries: int = 0
-
-
-@dataclass
-class _InFlight:
-    attempt: Attempt
-    waiting: _Waiting
-    # The time of its start elsewhere; None: it runs in the process of its trial.
+    # The time of the attempt's start elsewhere; None: it runs in the process of its trial.
     started: float | None = None
     began: float | None = None
     queued: bool = False
 
+    @property
+    def attempt(self) -> Attempt:
+        return Attempt(self.request, self.tries)
+
+    def ended(self, status: Status, now: float, **more: Any) -> Outcome:
+        began = self.began
+        return Outcome(
+            self.request,
+            status,
+            attempts=self.tries,
+            waited_s=(now if began is None else began) - self.since,
+            ran_s=0.0 if began is None else now - began,
+            **more,
+        )
+
 
 @dataclass
 class _Trial:
-    waiting: OrderedDict[str, _Waiting] = field(default_factory=OrderedDict)
-    # The number of its waiting requests that the scheduler will decide by.
-    decides: int = 0
-    in_flight: int = 0
-    # The number of those that run in its process.
-    hosts: int = 0
+    waiting: OrderedDict[str, _Validation] = field(default_factory=OrderedDict)
+    # By the names of the attempts.
+    in_flight: dict[str, _Validation] = field(default_factory=dict)
     served: int = 0
+
+    @property
+    def decides(self) -> bool:
+        """Return whether the scheduler will decide by any of its waiting requests."""
+        return any(one.request.used for one in self.waiting.values())
+
+    @property
+    def turn(self) -> tuple[bool, int, int]:
+        """Return the sort key of trials with waiting requests: the least is next."""
+        return (not self.decides, len(self.in_flight), self.served)
 
 
 class Durations:
@@ -136,17 +148,21 @@ class Pool:
         #: The durations of validations.
         self.durations = Durations()
         self._trials: dict[str, _Trial] = {}
-        self._queue: OrderedDict[str, None] = OrderedDict()  # trials with something waiting
-        self._in_flight: dict[str, _InFlight] = {}
+        self._queue: dict[str, _Trial] = {}  # trials with something waiting
+        self._in_flight: dict[str, _Validation] = {}
         # The time since which all started attempts have waited for resources.
         self._starved_since: float | None = None
         self._turn = 0
-        #: The number of requests that have not started (or wait to be retried).
-        self.waiting = 0
-        # The number of them that the scheduler will decide by.
-        self._deciding = 0
-        #: The number of running attempts.
-        self.running = 0
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of requests that have not started (or wait to be retried)."""
+        return sum(len(trial.waiting) for trial in self._queue.values())
+
+    @property
+    def running(self) -> int:
+        """Return the number of running attempts."""
+        return sum(one.began is not None for one in self._in_flight.values())
 
     @property
     def starting(self) -> int:
@@ -160,7 +176,7 @@ class Pool:
     @property
     def queued(self) -> int:
         """Return the number of started attempts that wait for resources."""
-        return sum(flight.queued for flight in self._in_flight.values())
+        return sum(one.queued for one in self._in_flight.values())
 
     def starved_s(self, now: float) -> float:
         """Return the seconds for which all started attempts have waited for resources.
@@ -177,30 +193,26 @@ class Pool:
     @property
     def idle(self) -> bool:
         """Return whether all requests have ended."""
-        return not (self.waiting or self._in_flight)
+        return not (self._queue or self._in_flight)
 
     @property
     def needs_capacity(self) -> bool:
         """Return whether :meth:`start` depends on the capacity now."""
         return self._limit is None and bool(self._queue)
 
-    def flies(self, attempt_id: str) -> bool:
-        """Return whether an attempt is in flight."""
-        return attempt_id in self._in_flight
-
-    def attempt(self, attempt_id: str) -> Attempt:
-        """Return an attempt that is in flight."""
-        return self._in_flight[attempt_id].attempt
+    def attempt(self, attempt_id: str) -> Attempt | None:
+        """Return an attempt that is in flight; None if it is not, or no longer needed."""
+        one = self._in_flight.get(attempt_id)
+        return None if one is None else one.attempt
 
     def in_flight(self) -> list[Attempt]:
         """Return all attempts that were started and have not ended."""
-        return [flight.attempt for flight in self._in_flight.values()]
+        return [one.attempt for one in self._in_flight.values()]
 
-    def pending(self) -> Iterator[Request]:
-        """Yield all requests that have not ended: those in flight, then the waiting ones."""
-        yield from (flight.attempt.request for flight in self._in_flight.values())
-        for trial in self._trials.values():
-            yield from (one.request for one in trial.waiting.values())
+    def pending(self) -> list[Request]:
+        """Return all requests that have not ended: those in flight, then the waiting ones."""
+        waiting = (one for trial in self._queue.values() for one in trial.waiting.values())
+        return [one.request for one in (*self._in_flight.values(), *waiting)]
 
     # Events ------------------------------------------------------------------------------------
 
@@ -209,7 +221,7 @@ class Pool:
         trial = self._trials.setdefault(request.trial_id, _Trial())
         reason = f"iteration {request.iteration} was run again"
         replaced = self._skip(request.trial_id, reason, now, place=request.place)
-        self._enqueue(trial, _Waiting(request, since=now))
+        self._enqueue(trial, _Validation(request, since=now))
         return replaced
 
     def _skip(
@@ -218,9 +230,9 @@ class Pool:
         """End a trial's requests that have not started: all, or those of one of its places."""
         trial = self._trials.setdefault(trial_id, _Trial())
         found = [one for one in trial.waiting.values() if place in (None, one.request.place)]
-        for waiting in found:
-            self._forget_waiting(trial, waiting)
-        return [_ended(one, Status.SKIPPED, now, reason=reason) for one in found]
+        for one in found:
+            self._dequeue(trial, one)
+        return [one.ended(Status.SKIPPED, now, reason=reason) for one in found]
 
     def wait_s(self, trial_id: str, now: float) -> float | None:
         """Return the least time, in seconds, that a trial still waits for scores that decide.
@@ -241,27 +253,25 @@ class Pool:
         trial, typical_s = self._trials.get(trial_id), self.durations.typical_s
         if trial is None or typical_s is None:
             return None
-        waits = [typical_s] * bool(trial.decides)
-        for flight in self._in_flight.values() if trial.in_flight else ():
-            if flight.attempt.request.trial_id == trial_id and flight.attempt.request.used:
-                ran_s = 0.0 if flight.began is None else now - flight.began
+        waits = [typical_s] * trial.decides
+        for one in trial.in_flight.values():
+            if one.request.used:
+                ran_s = 0.0 if one.began is None else now - one.began
                 waits.append(max(0.0, typical_s - ran_s))
         return max(waits, default=None)
 
     @property
     def wants_room(self) -> bool:
         """Return whether a validation that the scheduler will decide by waits for resources."""
-        if any(
-            flight.queued and flight.attempt.request.used for flight in self._in_flight.values()
-        ):
+        if any(one.queued and one.request.used for one in self._in_flight.values()):
             return True
         can_start = self._limit is None or len(self._in_flight) < self._limit
-        return can_start and self._deciding > 0
+        return can_start and any(trial.decides for trial in self._queue.values())
 
     def hosts(self, trial_id: str) -> bool:
         """Return whether an attempt runs in the process of a trial."""
         trial = self._trials.get(trial_id)
-        return trial is not None and trial.hosts > 0
+        return trial is not None and any(one.started is None for one in trial.in_flight.values())
 
     def start_in_trials(
         self,
@@ -281,13 +291,14 @@ class Pool:
             each: Whether they wait for each score, not only for those that decide.
             others_wait: Whether another trial waits that could use such a slot.
         """
-        most = self.waiting if each else self._deciding
+        waiting = (one for trial in self._queue.values() for one in trial.waiting.values())
+        most = sum(each or one.request.used for one in waiting)
         if others_wait:
-            most -= sum(flight.started is not None for flight in self._in_flight.values())
+            most -= sum(one.started is not None for one in self._in_flight.values())
         if self._limit is not None:
             most = min(most, self._limit - len(self._in_flight))
-        own = [self._trials[trial_id] for trial_id in standing if trial_id in self._queue]
-        own = sorted((one for one in own if each or one.decides), key=self._turn_of)
+        own = [self._queue[trial_id] for trial_id in standing if trial_id in self._queue]
+        own = sorted((one for one in own if each or one.decides), key=lambda one: one.turn)
         return [self._start_one(one, None) for one in own[: max(0, most)]]
 
     def start(self, capacity: int, now: float, *, waits: bool = False) -> list[Attempt]:
@@ -306,45 +317,36 @@ class Pool:
             room = max(capacity, 0 if self._in_flight or waits else 1)
         attempts: list[Attempt] = []
         while self._queue and len(attempts) < room:
-            trial = min((self._trials[trial_id] for trial_id in self._queue), key=self._turn_of)
+            trial = min(self._queue.values(), key=lambda one: one.turn)
             attempts.append(self._start_one(trial, now))
         return attempts
 
     def _start_one(self, trial: _Trial, started: float | None) -> Attempt:
-        waiting = next(iter(trial.waiting.values()))
-        self._forget_waiting(trial, waiting)
-        return self._fly(waiting, started)
-
-    def _fly(self, waiting: _Waiting, started: float | None) -> Attempt:
-        trial = self._trials[waiting.request.trial_id]
-        waiting.tries += 1
+        one = next(iter(trial.waiting.values()))
+        self._dequeue(trial, one)
+        one.tries += 1
+        one.started = started
         self._turn += 1
         trial.served = self._turn
-        trial.in_flight += 1
-        trial.hosts += started is None
-        attempt = Attempt(waiting.request, waiting.tries)
-        self._in_flight[attempt.id] = _InFlight(attempt, waiting, started)
+        attempt = one.attempt
+        self._in_flight[attempt.id] = trial.in_flight[attempt.id] = one
         return attempt
 
     def began(self, attempt_id: str, now: float) -> None:
         """Record that an attempt has got its resources and runs."""
-        flight = self._in_flight.get(attempt_id)
-        if flight is not None and flight.began is None:
-            flight.began, flight.queued = now, False
+        one = self._in_flight.get(attempt_id)
+        if one is not None and one.began is None:
+            one.began, one.queued = now, False
             self._starved_since = None
-            if flight.started is not None:
-                self.durations.starts.append(now - flight.started)
-            self.running += 1
+            if one.started is not None:
+                self.durations.starts.append(now - one.started)
 
     def queue(self, count: int, now: float) -> None:
         """Set the number of attempts that wait for resources: the newest that do not run yet."""
-        starting = [
-            flight
-            for flight in self._in_flight.values()
-            if flight.began is None and flight.started is not None
-        ]
-        for place, flight in enumerate(reversed(starting)):
-            flight.queued = place < count
+        flying = self._in_flight.values()
+        starting = [one for one in flying if one.began is None and one.started is not None]
+        for place, one in enumerate(reversed(starting)):
+            one.queued = place < count
         if not starting or self.queued < len(self._in_flight):
             self._starved_since = None
         elif self._starved_since is None:
@@ -354,21 +356,19 @@ class Pool:
         self, attempt_id: str, value: object, judged: Collection[str], now: float
     ) -> Outcome | None:
         """End an attempt whose function returned ``value``; return None if it is not needed."""
-        flight = self._land(attempt_id, now)
-        if flight is None:
+        one = self._land(attempt_id, now)
+        if one is None:
             return None
         reason = rejected(value, judged)
         if reason is not None:
-            return _ended(flight.waiting, Status.FAILED, now, flight, reason=reason)
-        metrics = value if isinstance(value, Mapping) else {}
-        return _ended(flight.waiting, Status.VALIDATED, now, flight, metrics=metrics)
+            return one.ended(Status.FAILED, now, reason=reason)
+        metrics = dict(value) if isinstance(value, Mapping) else {}
+        return one.ended(Status.VALIDATED, now, metrics=metrics)
 
     def failed(self, attempt_id: str, reason: str, error: str | None, now: float) -> Outcome | None:
         """End an attempt that raised or whose process died; None if it is retried or not needed."""
-        flight = self._land(attempt_id, now)
-        if flight is None:
-            return None
-        return self._retry_or_end(flight, Status.FAILED, reason, error, now)
+        one = self._land(attempt_id, now)
+        return None if one is None else self._retry_or_end(one, Status.FAILED, reason, error, now)
 
     def expire(self, now: float) -> tuple[list[Attempt], list[Outcome]]:
         """End the attempts that have exceeded their time limit.
@@ -378,14 +378,14 @@ class Pool:
         """
         cancel: list[Attempt] = []
         outcomes: list[Outcome] = []
-        for flight in list(self._in_flight.values()):
-            limit = flight.attempt.request.timeout_s
-            if limit is None or flight.began is None or now - flight.began < limit:
+        for name, one in list(self._in_flight.items()):
+            limit = one.request.timeout_s
+            if limit is None or one.began is None or now - one.began < limit:
                 continue
-            self._land(flight.attempt.id, now)
-            cancel.append(flight.attempt)
+            self._land(name, now)
+            cancel.append(one.attempt)
             reason = f"ran longer than its limit of {limit:g} s"
-            outcome = self._retry_or_end(flight, Status.TIMED_OUT, reason, None, now)
+            outcome = self._retry_or_end(one, Status.TIMED_OUT, reason, None, now)
             if outcome is not None:
                 outcomes.append(outcome)
         return cancel, outcomes
@@ -396,78 +396,41 @@ class Pool:
         Returns:
             The attempts to cancel, and the outcome of each of the trial's requests.
         """
-        own = [one for one in self._in_flight.values() if one.attempt.request.trial_id == trial_id]
-        for flight in own:
-            self._land(flight.attempt.id, now)
-        ended = [_ended(one.waiting, Status.SKIPPED, now, one, reason=reason) for one in own]
-        return [one.attempt for one in own], [*ended, *self._skip(trial_id, reason, now)]
+        own = list(self._trials[trial_id].in_flight.items()) if trial_id in self._trials else []
+        for name, _ in own:
+            self._land(name, now)
+        ended = [one.ended(Status.SKIPPED, now, reason=reason) for _, one in own]
+        return [one.attempt for _, one in own], [*ended, *self._skip(trial_id, reason, now)]
 
     # Internal state ----------------------------------------------------------------------------
 
-    def _turn_of(self, trial: _Trial) -> tuple[bool, int, int]:
-        """Return the sort key of trials with waiting requests: the least is next."""
-        return (not trial.decides, trial.in_flight, trial.served)
+    def _enqueue(self, trial: _Trial, one: _Validation, *, first: bool = False) -> None:
+        trial.waiting[one.request.id] = one
+        trial.waiting.move_to_end(one.request.id, last=not first)
+        self._queue[one.request.trial_id] = trial
 
-    def _enqueue(self, trial: _Trial, waiting: _Waiting, *, first: bool = False) -> None:
-        trial.decides += waiting.request.used
-        self._deciding += waiting.request.used
-        trial.waiting[waiting.request.id] = waiting
-        if first:
-            trial.waiting.move_to_end(waiting.request.id, last=False)
-        self._queue[waiting.request.trial_id] = None
-        self.waiting += 1
-
-    def _forget_waiting(self, trial: _Trial, waiting: _Waiting) -> None:
-        del trial.waiting[waiting.request.id]
-        trial.decides -= waiting.request.used
-        self._deciding -= waiting.request.used
-        self.waiting -= 1
+    def _dequeue(self, trial: _Trial, one: _Validation) -> None:
+        del trial.waiting[one.request.id]
         if not trial.waiting:
-            self._queue.pop(waiting.request.trial_id, None)
+            del self._queue[one.request.trial_id]
 
-    def _land(self, attempt_id: str, now: float) -> _InFlight | None:
-        flight = self._in_flight.pop(attempt_id, None)
-        if flight is not None:
+    def _land(self, attempt_id: str, now: float) -> _Validation | None:
+        one = self._in_flight.pop(attempt_id, None)
+        if one is not None:
             if not self._in_flight:
                 self._starved_since = None
-            trial = self._trials[flight.attempt.request.trial_id]
-            trial.in_flight -= 1
-            trial.hosts -= flight.started is None
-            if flight.began is not None:
-                self.running -= 1
-                self.durations.runs.append(now - flight.began)
-        return flight
+            del self._trials[one.request.trial_id].in_flight[attempt_id]
+            if one.began is not None:
+                self.durations.runs.append(now - one.began)
+        return one
 
     def _retry_or_end(
-        self, flight: _InFlight, status: Status, reason: str, error: str | None, now: float
+        self, one: _Validation, status: Status, reason: str, error: str | None, now: float
     ) -> Outcome | None:
-        waiting = flight.waiting
-        if waiting.tries <= self._retries:
-            self._enqueue(self._trials[waiting.request.trial_id], waiting, first=True)
+        if one.tries <= self._retries:
+            one.began, one.queued = None, False
+            self._enqueue(self._trials[one.request.trial_id], one, first=True)
             return None
-        if waiting.tries > 1:
-            reason = f"{reason} (after {waiting.tries} attempts)"
-        return _ended(waiting, status, now, flight, reason=reason, error=error)
-
-
-def _ended(
-    waiting: _Waiting,
-    status: Status,
-    now: float,
-    flight: _InFlight | None = None,
-    *,
-    metrics: Mapping[str, Any] | None = None,
-    reason: str | None = None,
-    error: str | None = None,
-) -> Outcome:
-    began = flight.began if flight is not None else None
-    return Outcome(
-        request=waiting.request,
-        status=status,
-        metrics=dict(metrics or {}),
-        reason=reason,
-        error=error,
-        attempts=waiting.tries,
-        waited_s=(now if began is None else began) - waiting.since,
-        ran_s=0.0 if began is None else now - began,
-    )
+        if one.tries > 1:
+            reason = f"{reason} (after {one.tries} attempts)"
+        return one.ended(status, now, reason=reason, error=error)

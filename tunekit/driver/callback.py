@@ -366,9 +366,9 @@ class ValidationCallback(tune.Callback):
         self._raise_error()
         self._end.note()
         self._delete_surplus(controller)
-        controller.wake_on(self.validator.awaited())
+        controller.wake_on(self.executor.awaited())
         self.waiting.spare()
-        if controller.awaits_nothing and not self.validator.idle:
+        if controller.awaits_nothing and not self.validator.pool.idle:
             self._pause()
 
     def _stop_by_hand(self) -> None:
@@ -493,7 +493,7 @@ class ValidationCallback(tune.Callback):
             {'validated': 0, 'failed': 0, 'timed_out': 0, 'skipped': 0, 'running': 0,
              'starting': 0, 'queued': 0, 'waiting': 0}
         """
-        ended = {status.value: self.engine.backlog.counts[status] for status in Status}
+        ended = {status.value: self.engine.counts[status] for status in Status}
         return {**ended, **self.validator.counts()}
 
     def progress(self) -> list[str]:
@@ -510,7 +510,7 @@ class ValidationCallback(tune.Callback):
         lines = [
             counted(self.summary()),
             waiting_trials(waiting, left),
-            starved(self.validator.starved_s()),
+            starved(self.validator.pool.starved_s(self.clock.monotonic())),
         ]
         return [line for line in lines if line is not None]
 
@@ -526,7 +526,7 @@ class ValidationCallback(tune.Callback):
             0.0
         """
         return {
-            "validations_ran_s": self.engine.backlog.ran_s,
+            "validations_ran_s": self.engine.ran_s,
             "trials_waited_s": self.engine.waited_s,
         }
 

@@ -257,8 +257,8 @@ class Restore:
         for trial in trials.values():
             if not trial.is_finished():
                 self._queue_again(trial)
-        under_way = {request.id for request in driver.validator.pending()}
-        for name, request in list(driver.engine.backlog.unfinished.items()):
+        under_way = {request.id for request in driver.validator.pool.pending()}
+        for name, request in list(driver.engine.unfinished.items()):
             if name in under_way:
                 continue
             filesystem = trials[request.trial_id].storage.storage_filesystem

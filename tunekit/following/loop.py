@@ -132,13 +132,13 @@ class _Loop(Validator):
     def run(self) -> None:
         """Validate until the source is over; raise if the function is considered broken."""
         try:
-            while self._ask() or not (self.idle and self._source.over()):
+            while self._ask() or not (self.pool.idle and self._source.over()):
                 self.poll(at_once=True)
                 while self._ask():
                     self.poll(at_once=True)
-                if not self.idle and self._news.due(self._clock.monotonic()):
+                if not self.pool.idle and self._news.due(self._clock.monotonic()):
                     logger.info("%s.", counted(self.counts()))
-                _wait(self.awaited())
+                _wait(self.executor.awaited())
         finally:
             self.close()
 

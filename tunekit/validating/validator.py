@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ray.tune.experiment import Trial
 
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
-from tunekit.core.events import (
-    AttemptBegan,
-    AttemptStarted,
-    Event,
-    ValidationEnded,
-    ValidationKey,
-)
+from tunekit.core.events import AttemptBegan, AttemptStarted, Event, ValidationEnded
 from tunekit.core.failures import Failures, place_of
 from tunekit.core.metrics import leaves
 from tunekit.core.pool import Pool
 from tunekit.core.signatures import name_of, signature_of, still_lacks
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 from tunekit.core.values import LeftOut
-from tunekit.validating.executor import Began, Executor, Failed, Lost, Returned
+from tunekit.validating.executor import Began, Executor, Lost, Returned
 from tunekit.validating.process import received
 
 logger = logging.getLogger(__name__)
@@ -102,15 +96,6 @@ class Validator:
             self._emit(AttemptStarted(time=now, id=name, attempt=attempt.number))
             self.executor.start(attempt, host=hosts.get(attempt.request.trial_id))
 
-    def free(self) -> None:
-        """Release all resources; no further validation will run."""
-        self.executor.close()
-
-    @property
-    def idle(self) -> bool:
-        """Return whether every validation has ended."""
-        return self.pool.idle
-
     def counts(self) -> dict[str, int]:
         """Return how many validations are running, starting, queued and waiting.
 
@@ -120,27 +105,15 @@ class Validator:
             name: getattr(self.pool, name) for name in ("running", "starting", "queued", "waiting")
         }
 
-    def pending(self) -> list[Request]:
-        """Return every request that has not ended."""
-        return list(self.pool.pending())
-
-    def awaited(self) -> Collection[Any]:
-        """Return references to Ray objects; once one is ready, a :meth:`poll` is worthwhile."""
-        return self.executor.awaited()
-
     def submit(self, request: Request) -> None:
         """Accept a recorded request; it fails at once if the function lacks an argument."""
-        lacks = still_lacks(self._signature, request.kwargs)
-        if lacks:
-            self.give_up(request, _uncallable(name_of(self._fn), lacks))
+        if lacks := still_lacks(self._signature, request.kwargs):
+            reason = _uncallable(name_of(self._fn), lacks)
+            self._conclude(Outcome(request, Status.FAILED, reason=reason))
             return
         self._next_poll = 0.0  # it may start now
         for outcome in self.pool.submit(request, self._clock.monotonic()):
             self._conclude(outcome)
-
-    def give_up(self, request: Request, reason: str) -> None:
-        """Record a request that cannot run as failed."""
-        self._conclude(Outcome(request, Status.FAILED, reason=reason))
 
     def drop(self, trial_id: str, reason: str) -> None:
         """Give up all validations of a trial."""
@@ -172,46 +145,35 @@ class Validator:
         if not self.pool.idle:
             logger.warning(
                 "Unfinished validations: %d. They stay pending, and run when this is continued.",
-                len(self.pending()),
+                len(self.pool.pending()),
             )
-        self.free()
+        self.executor.close()
         for attempt in self.pool.in_flight():
             self.executor.cancel(attempt, too_long=False)
-
-    def starved_s(self) -> float:
-        """Return for how many seconds all started validations have lacked resources; 0 if not."""
-        return self.pool.starved_s(self._clock.monotonic())
 
     def _take_events(self, now: float) -> None:
         for event in self.executor.poll():
             outcome = None
             if isinstance(event, Lost):
                 self.around.lost(event.trial_id)
-            elif not self.pool.flies(event.attempt_id):
+            elif (attempt := self.pool.attempt(event.attempt_id)) is None:
                 continue  # its result is no longer needed
             elif isinstance(event, Began):
-                self._begin(event.attempt_id)
+                name, time = attempt.request.id, self._clock.time()
+                self._emit(AttemptBegan(time=time, id=name, attempt=attempt.number))
                 self.pool.began(event.attempt_id, now)
             elif isinstance(event, Returned):
-                outcome = self._take_result(event, now)
+                value = received(event.value)
+                self._warn_of_left_out(value)
+                required = self.around.required
+                outcome = self.pool.returned(event.attempt_id, value, required, now)
             else:
                 self.check_ray()
                 outcome = self.pool.failed(event.attempt_id, event.reason, event.error, now)
                 if outcome is None:
-                    self._warn_of_retry(event)
+                    self._warn_of_retry(attempt.request, event.reason)
             if outcome is not None:
                 self._conclude(outcome)
-
-    def _begin(self, attempt_id: str) -> None:
-        """Record that an attempt runs."""
-        attempt, time = self.pool.attempt(attempt_id), self._clock.time()
-        self._emit(AttemptBegan(time=time, id=attempt.request.id, attempt=attempt.number))
-
-    def _take_result(self, event: Returned, now: float) -> Outcome | None:
-        """Record the value that a validation has returned."""
-        value = received(event.value)
-        self._warn_of_left_out(value)
-        return self.pool.returned(event.attempt_id, value, self.around.required, now)
 
     def _warn_of_left_out(self, value: Any) -> None:
         """Warn once about each metric that is too large to store."""
@@ -226,12 +188,11 @@ class Validator:
                 ", ".join([*map(repr, new[:3]), *(["and others"] if len(new) > 3 else [])]),
             )
 
-    def _warn_of_retry(self, failed: Failed) -> None:
-        key = ValidationKey.parse(failed.attempt_id.rsplit("#", 1)[0])
-        place = place_of(key.trial_id, key.iteration, key.generation)
-        verdict = self._retried.failed(place, failed.reason)
+    def _warn_of_retry(self, request: Request, reason: str) -> None:
+        place = place_of(request.trial_id, request.iteration, request.generation)
+        verdict = self._retried.failed(place, reason)
         if verdict.first:
-            logger.warning("The validation of %s %s; retrying.", place, failed.reason)
+            logger.warning("The validation of %s %s; retrying.", place, reason)
         if verdict.more is not None:
             logger.warning("Validations were retried: %s.", verdict.more)
 

@@ -74,7 +74,7 @@ def after(*events: Event) -> Engine:
 
 def test_a_validation_has_the_report_of_its_checkpoint():
     engine = after(reported(1), saved(1), requested(1))
-    [request] = engine.backlog.unfinished.values()
+    [request] = engine.unfinished.values()
     assert (request.path, request.config) == ("/sweep/c1", {"lr": 1})
     assert request.report == reported(1).report and engine.has_saved
 
@@ -84,7 +84,7 @@ def test_an_outcome_is_returned_once():
     outcome = engine.apply(ended(1, {"accuracy": 0.5}))
     assert outcome is not None and outcome.metrics == {"accuracy": 0.5}
     assert engine.apply(ended(1, {"accuracy": 0.5})) is None
-    assert engine.backlog.ran_s == 2.0 and list(engine.history.names) == ["accuracy"]
+    assert engine.ran_s == 2.0 and list(engine.history.names) == ["accuracy"]
 
 
 def test_a_metric_that_is_never_a_number_is_named():
