@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ray import train
+import ray
+from ray import cloudpickle, train
 
-from tunekit.checks import check_constraints, check_validation, check_where
 from tunekit.core.constraints import Constraint
-from tunekit.core.problems import Problems
+from tunekit.core.problems import Problems, shown
 from tunekit.core.queue import ON_PENDING
 from tunekit.core.signatures import (
     ValidationFunction,
+    call_of,
+    is_built,
+    kind_of,
+    never_takes,
+    signature_of,
 )
+
+#: The options of a task about its resources, rather than its process.
+AMOUNTS = frozenset(
+    {"num_cpus", "num_gpus", "memory", "resources", "max_retries", "scheduling_strategy"}
+)
+
+# Options of a task that a validation does not have, and why.
+_NOT_TAKEN = {
+    "retry_exceptions": "exceptions are recorded, not raised, and max_retries=n sets the retries",
+    "num_returns": "a validation returns one dict",
+}
 
 
 class ValidationConfig(train.ValidationConfig):
@@ -126,7 +144,13 @@ class ValidationConfig(train.ValidationConfig):
         self.on_pending = on_pending
         self.on_failure = on_failure
         problems = Problems("ValidationConfig")
-        check_validation(self, problems)
+        _check_function(self, problems)
+        problems.integer("evaluators", evaluators, least=1, optional=True)
+        fix = 'Pass a dict such as {"num_cpus": 1}.'
+        if problems.optional("ray_remote_kwargs", ray_remote_kwargs, Mapping, fix) is not None:
+            _check_options(dict(ray_remote_kwargs or {}), problems, actor=evaluators is not None)
+        problems.integer("max_in_flight", max_in_flight, least=1, optional=True)
+        problems.integer("max_retries", max_retries, least=0)
         if isinstance(when, str):
             if when not in ("auto", "decisions", "requested"):
                 problems.add(
@@ -135,10 +159,15 @@ class ValidationConfig(train.ValidationConfig):
                 )
         else:
             problems.integer("when", when, least=1)
+        problems.choice("where", where, ["auto", "trial", "elsewhere"])
         problems.choice("on_pending", on_pending, ON_PENDING)
-        check_where(self, problems)
+        if where == "trial":
+            _check_in_trial(self, problems)
         problems.choice("on_failure", on_failure, ["record", "raise", "ignore"])
-        check_constraints(constraints, problems)
+        fix = "Pass [tunekit.Constraint('latency_ms <= 20')], for example."
+        if problems.instance("constraints", constraints, (list, tuple), fix):
+            for place, one in enumerate(constraints):
+                problems.instance(f"constraints[{place}]", one, Constraint, fix)
         problems.raise_any()
         self.ray_remote_kwargs = dict(ray_remote_kwargs or {})
         self.constraints = tuple(constraints)
@@ -178,3 +207,120 @@ def check_config(name: str, config: Any, problems: Problems) -> ValidationConfig
         name, config, ValidationConfig, "Pass tunekit.ValidationConfig(fn=...)."
     )
     return found
+
+
+def _check_function(config: ValidationConfig, problems: Problems) -> None:
+    """Add the problems with the validation function and its arguments."""
+    fn, task = config.fn, config.task_config
+    is_callable = problems.function(
+        "fn", fn, "Pass a function like `def validate(checkpoint, **kwargs) -> dict`."
+    )
+    kwargs: Mapping[str, Any] | None = {}
+    fix = "Pass ray.train.ValidationTaskConfig(fn_kwargs={...}, timeout_s=...)."
+    if problems.optional("task_config", task, train.ValidationTaskConfig, fix):
+        if task.timeout_s is not None:
+            problems.seconds("task_config.timeout_s", task.timeout_s)
+        kwargs = task.fn_kwargs
+        if not problems.instance("task_config.fn_kwargs", kwargs, Mapping, "Pass a dict."):
+            kwargs = None
+    if is_callable:
+        if is_built(fn) and config.evaluators is None:
+            problems.add(
+                f"fn={fn!r} is a class, but evaluators is not set. Pass evaluators=1 to build it "
+                "once, in a process that validates one checkpoint after another, or a function."
+            )
+        elif kwargs is not None:
+            _check_signature(fn, kwargs, problems)
+        _check_picklable("fn", fn, problems)
+    for key, value in (kwargs or {}).items():
+        _check_picklable(f"task_config.fn_kwargs[{key!r}]", value, problems)
+
+
+def _check_in_trial(config: ValidationConfig, problems: Problems) -> None:
+    """Add the settings that contradict ``where="trial"``."""
+    evaluators, options = config.evaluators, set(config.ray_remote_kwargs or ())
+    contradictions = [
+        f"ray_remote_kwargs[{name!r}] (for a task's process)"
+        for name in sorted(options - AMOUNTS - {"name"})[:1]
+    ]
+    if evaluators is not None:
+        contradictions.append(f"evaluators={evaluators!r}, which are separate processes")
+    if config.on_pending == "continue":
+        contradictions.append("on_pending='continue', with which no trial waits")
+    for what in contradictions:
+        problems.add(
+            f"where='trial' validates in the trial's process while the trial waits, but you "
+            f"pass {what}. Leave one of them out."
+        )
+
+
+def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems: Problems) -> None:
+    """Add definite mistakes; arguments that reports may provide are checked later."""
+    if is_built(fn):
+        problems.attempt(
+            lambda: inspect.signature(fn).bind(),
+            lambda error: (
+                f"fn={shown(fn)} is built without arguments, but requires some: {error}. Give "
+                "them defaults, or pass functools.partial(fn, ...)."
+            ),
+        )
+        if call_of(fn) is None:
+            problems.add(
+                f"fn={shown(fn)} is a class without __call__. Define __call__(self, checkpoint)."
+            )
+            return
+    kind = kind_of(fn)
+    if kind is not None:
+        problems.add(
+            f"fn={shown(fn)} is {kind}, so a call returns before anything is validated. Pass "
+            "a plain function that returns a dict; inside it, use asyncio.run(...) to run a "
+            "coroutine."
+        )
+        return
+    signature = signature_of(fn)
+    wrong = never_takes(signature, kwargs)
+    if wrong is not None:
+        given = ", ".join(["checkpoint", *(f"{key}={shown(kwargs[key])}" for key in kwargs)])
+        problems.add(
+            f"fn{signature} cannot be called as fn({given}): {wrong}. The checkpoint comes first, "
+            "then task_config.fn_kwargs by name, and keyword arguments from a report."
+        )
+
+
+def _check_picklable(name: str, value: Any, problems: Problems) -> None:
+    try:
+        with open(os.devnull, "wb") as file:  # what it holds may be large
+            cloudpickle.CloudPickler(file, 5, lambda buffer: None).dump(value)
+    except Exception as error:  # its parts may raise anything
+        problems.add(
+            f"{name}={shown(value)} cannot be sent to the processes that validate "
+            f"({type(error).__name__}: {error}). ray.util.inspect_serializability shows which "
+            "part; create it inside the function, or with evaluators=n in __init__ of a class."
+        )
+
+
+def _check_options(options: dict[str, Any], problems: Problems, *, actor: bool) -> None:
+    """Add the problems with the options of a validation's task, or of its actor."""
+    if actor:  # for tasks, Ray checks it
+        problems.integer("ray_remote_kwargs['max_calls']", options.pop("max_calls", 0), least=0)
+    for name, why in _NOT_TAKEN.items():
+        if name in options:
+            given = f"{name}={shown(options.pop(name))}"
+            problems.add(f"ray_remote_kwargs has {given}, but {why}. Leave {name} out.")
+    if options:
+        kind = "actors" if actor else "tasks"
+        problems.attempt(
+            lambda: ray.remote(**options)(_Actor if actor else _task),
+            lambda error: (
+                f"ray_remote_kwargs={options!r} is refused by ray.remote: "
+                f"{str(error).rstrip('.')}. See the options of ray.remote for {kind}."
+            ),
+        )
+
+
+def _task() -> None:
+    """Stand in for a validation while Ray checks its options."""
+
+
+class _Actor:
+    """Stand in for an evaluator while Ray checks its options."""

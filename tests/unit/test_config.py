@@ -52,7 +52,10 @@ WRONG = [
         {"task_config": train.ValidationTaskConfig(fn_kwargs={"batchsize": 1})},
         "unexpected keyword argument 'batchsize'",
     ),
-    ({"task_config": train.ValidationTaskConfig(fn_kwargs=[1])}, "fn_kwargs=[1] is not a dict"),
+    (
+        {"task_config": train.ValidationTaskConfig(fn_kwargs=[1])},
+        "task_config.fn_kwargs=[1] is of type list",
+    ),
     (
         {"task_config": train.ValidationTaskConfig(timeout_s=float("inf"))},
         "timeout_s=inf must be a positive number of seconds",

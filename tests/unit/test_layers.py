@@ -25,7 +25,7 @@ FLOORS = [
     {"errors"},
     {"core", "extras"},
     {"pickles"},
-    {"_ray", "checks", "log"},
+    {"_ray", "log"},
     {"schedulers", "training"},
     {"policies"},
     {"config"},

@@ -29,8 +29,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tunekit._ray.actors import actor_of, generator_in, has_died
 from tunekit._ray.cluster import waiting_for
 from tunekit._ray.tuner import has_workers
-from tunekit.checks import AMOUNTS
-from tunekit.config import ValidationConfig
+from tunekit.config import AMOUNTS, ValidationConfig
 from tunekit.core.room import fits, fits_in, total
 from tunekit.core.validation import Attempt
 from tunekit.core.values import described
