@@ -13,9 +13,9 @@ from tunekit.core.events import (
     Exploited,
     Processed,
     ValidationEnded,
-    ValidationKey,
     ValidationRequested,
 )
+from tunekit.core.validation import ValidationKey
 
 
 def place_of(request_id: str) -> str:

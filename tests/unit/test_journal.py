@@ -24,7 +24,7 @@ from tunekit.core.events import (
     ValidationRequested,
     Waited,
 )
-from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.validation import Request
 from tunekit.errors import JournalError
 from tunekit.journal.encoding import Opaque, resolve_opaque
 from tunekit.journal.journal import (
@@ -124,8 +124,8 @@ def test_values_come_back_as_they_were(tmp_path):
 
 
 def test_what_json_does_not_know_is_shown_and_opened_on_request_only(tmp_path):
-    outcome = Outcome(REQUEST, Status.VALIDATED, {"when": {1, 2}, "accuracy": 0.5})
-    journal_in(tmp_path).append(ValidationEnded.of(outcome))
+    metrics = {"when": {1, 2}, "accuracy": 0.5}
+    journal_in(tmp_path).append(ValidationEnded(id=REQUEST.id, status="validated", metrics=metrics))
     [event] = read(tmp_path)
     assert event["metrics"] == {"when": "{1, 2}", "accuracy": 0.5}
     [event] = read(tmp_path, unpickle=True)

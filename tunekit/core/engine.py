@@ -34,7 +34,7 @@ from tunekit.core.history import History
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten
 from tunekit.core.retention import Leases, for_clone, for_scheduler
-from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.validation import Request
 from tunekit.core.values import number
 
 
@@ -68,7 +68,7 @@ class Engine:
     #: The validations that have not ended, by name, in order.
     unfinished: dict[str, Request] = field(default_factory=dict)
     #: The number of ended validations by status.
-    counts: Counter[Status] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     #: The total time that validations ran, in seconds.
     ran_s: float = 0.0
     #: The total time that trials waited for scores, in seconds.
@@ -88,8 +88,8 @@ class Engine:
     # The newest report of each trial, and the hyperparameters of its reports.
     _reports: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def apply(self, event: Event) -> Outcome | None:
-        """Apply an event; return the outcome of a validation that has ended."""
+    def apply(self, event: Event) -> ValidationEnded | None:
+        """Apply an event; return it if a validation that was requested has ended."""
         match event:
             case Reported():
                 generation, iteration = event.place
@@ -145,21 +145,20 @@ class Engine:
             config=report.get("config", {}),
         )
 
-    def _end(self, event: ValidationEnded) -> Outcome | None:
-        request = self.unfinished.pop(event.id, None)
-        if request is None:
+    def _end(self, event: ValidationEnded) -> ValidationEnded | None:
+        if self.unfinished.pop(event.id, None) is None:
             return None
-        outcome = event.outcome(request)
-        self.counts[outcome.status] += 1
-        self.ran_s += outcome.ran_s
-        metrics = flatten(outcome.metrics) if outcome.validated else {}
-        self._scored.update(name for name in metrics if number(metrics[name]) is not None)
-        is_named = bool(self.history.names)
-        self.history.ended(outcome)
-        if self.history.names and not is_named:
-            self._may_name = set(self.unfinished)
+        self.counts[event.status] += 1
+        self.ran_s += event.ran_s
+        if event.validated:
+            metrics = flatten(event.metrics)
+            self._scored.update(name for name in metrics if number(metrics[name]) is not None)
+            is_named = bool(self.history.names)
+            self.history.validated(event.key, event.metrics)
+            if self.history.names and not is_named:
+                self._may_name = set(self.unfinished)
         self._may_name.discard(event.id)
-        return outcome
+        return event
 
     # Queries -----------------------------------------------------------------------------------
 

@@ -34,12 +34,12 @@ A checkpoint is named by its path below the experiment's folder, which may be mo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 
 from tunekit.core.history import place_in
-from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.validation import Request, Status, ValidationKey
 
 #: The largest line number, iteration and so on: the largest count that a float can represent.
 MOST = 2**53
@@ -50,45 +50,7 @@ _Time = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 # Seconds that passed: negative if a clock was put back.
 _Seconds = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 
-#: The fields that :class:`ValidationEnded` shares with :class:`~tunekit.core.validation.Outcome`.
-OF_OUTCOME = ("metrics", "reason", "error", "attempts", "waited_s", "ran_s")
-
 _Kind = TypeVar("_Kind", bound="OfCheckpoint")
-
-
-class ValidationKey(NamedTuple):
-    """The name of one validation in a sweep, the same after a restore.
-
-    Attributes:
-        trial_id: The trial that saved the checkpoint.
-        generation: The number of times the trial had been overwritten with other weights.
-        iteration: The training iteration at which it was saved.
-        run: Which run of that iteration it was saved in: 1 for the first, 2 for its rerun.
-
-    Example:
-        >>> key = ValidationKey.parse("train_7f:0:3:1")
-        >>> key.trial_id, key.place, str(key)
-        ('train_7f', (0, 3), 'train_7f:0:3:1')
-    """
-
-    trial_id: str
-    generation: int
-    iteration: int
-    run: int
-
-    @classmethod
-    def parse(cls, text: str) -> ValidationKey:
-        """Parse a key from its ``str``."""
-        trial_id, generation, iteration, run = text.rsplit(":", 3)
-        return cls(trial_id, int(generation), int(iteration), int(run))
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Return ``(generation, iteration)``, which identifies the row of its trial."""
-        return (self.generation, self.iteration)
-
-    def __str__(self) -> str:
-        return f"{self.trial_id}:{self.generation}:{self.iteration}:{self.run}"
 
 
 class Happened(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -291,12 +253,20 @@ class AttemptBegan(OfValidation, frozen=True, kw_only=True, tag="began"):
 
 
 class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
-    """A validation ended for good. See :class:`tunekit.core.validation.Outcome`.
+    """A validation ended for good.
 
     Attributes:
+        status: How it ended, a :class:`~tunekit.core.validation.Status`.
+        metrics: What the validation function returned; empty unless validated.
+        reason: Why it was not validated, in one line.
+        error: The traceback, if there is one.
+        attempts: The number of attempts that were started.
+        waited_s: Seconds from the request to the start of the last attempt (or to the end, if
+            none was started).
+        ran_s: Seconds that the last attempt ran.
     """
 
-    status: str
+    status: Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(Status)})$")]
     metrics: Mapping[Any, Any] = {}
     reason: str | None = None
     error: str | None = None
@@ -304,18 +274,10 @@ class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
     waited_s: _Seconds = 0.0
     ran_s: _Seconds = 0.0
 
-    @classmethod
-    def of(cls, outcome: Outcome) -> ValidationEnded:
-        """Make the event of an outcome."""
-        known = {name: getattr(outcome, name) for name in OF_OUTCOME}
-        spent = {name: round(known[name], 4) for name in ("waited_s", "ran_s")}
-        own = {"id": outcome.request.id, "status": outcome.status.value}
-        return cls(**{**own, **known, **spent})
-
-    def outcome(self, request: Request) -> Outcome:
-        """Return the outcome, given its request."""
-        known = {name: getattr(self, name) for name in OF_OUTCOME}
-        return Outcome(request, Status(self.status), **known)
+    @property
+    def validated(self) -> bool:
+        """Return whether there is a score."""
+        return self.status == Status.VALIDATED.value
 
 
 # What the scheduler decides --------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tunekit.core.metrics import leaves
-from tunekit.core.validation import Outcome
+from tunekit.core.validation import ValidationKey
 
 #: The key, in a report, of the number of times its trial had been overwritten with other weights.
 GENERATION = "generation"
@@ -39,10 +39,9 @@ class History:
     are separate.
 
     Example:
-        >>> from tunekit.core.validation import Outcome, Request, Status
         >>> history = History()
         >>> run = history.reported("a", 3)
-        >>> history.ended(Outcome(Request("a", 3, run), Status.VALIDATED, {"accuracy": 0.9}))
+        >>> history.validated(ValidationKey("a", 0, 3, run), {"accuracy": 0.9})
         >>> list(history.scores("a")), list(history.names)
         ([((0, 3), {'accuracy': 0.9})], ['accuracy'])
         >>> history.reported("a", 3), list(history.scores("a"))
@@ -67,13 +66,11 @@ class History:
         """Return the number of the newest run of an iteration, 1 if it has not been reported."""
         return self._runs.get(trial_id, {}).get((generation, iteration), 1)
 
-    def ended(self, outcome: Outcome) -> None:
-        """Record the outcome of a validation."""
-        request = outcome.request
-        newest = self.run_of(request.trial_id, request.iteration, request.generation)
-        if outcome.validated and request.run >= newest:
-            self._scores.setdefault(request.trial_id, {})[request.place] = outcome.metrics
-            self.names.update((name, None) for name, _ in leaves(outcome.metrics))
+    def validated(self, key: ValidationKey, metrics: Mapping[str, Any]) -> None:
+        """Record a score, unless its iteration was run again."""
+        if key.run >= self.run_of(key.trial_id, key.iteration, key.generation):
+            self._scores.setdefault(key.trial_id, {})[key.place] = metrics
+            self.names.update((name, None) for name, _ in leaves(metrics))
 
     def scores(self, trial_id: str) -> Iterator[tuple[tuple[int, int], Mapping[str, Any]]]:
         """Yield ``((generation, iteration), metrics)`` of validated iterations, in order."""

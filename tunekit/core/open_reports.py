@@ -42,8 +42,7 @@ class OpenReport:
     @property
     def metrics(self) -> Mapping[str, Any] | None:
         """Return its score; None if it has none."""
-        scored = self.ended is not None and self.ended.status == "validated"
-        return self.ended.metrics if self.ended is not None and scored else None
+        return self.ended.metrics if self.ended is not None and self.ended.validated else None
 
 
 @dataclass

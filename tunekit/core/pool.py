@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tunekit.core.events import ValidationEnded
 from tunekit.core.start_times import USUAL_S
-from tunekit.core.validation import Attempt, Outcome, Request, Status, rejected
+from tunekit.core.validation import Attempt, Request, Status, rejected
 
 # A longer start has waited for resources, not for its process.
 _LONGEST_START_S = 10.0
@@ -33,14 +34,14 @@ class _Validation:
     def attempt(self) -> Attempt:
         return Attempt(self.request, self.tries)
 
-    def ended(self, status: Status, now: float, **more: Any) -> Outcome:
-        began = self.began
-        return Outcome(
-            self.request,
-            status,
+    def ended(self, status: Status, now: float, **more: Any) -> ValidationEnded:
+        began = now if self.began is None else self.began
+        return ValidationEnded(
+            id=self.request.id,
+            status=status.value,
             attempts=self.tries,
-            waited_s=(now if began is None else began) - self.since,
-            ran_s=0.0 if began is None else now - began,
+            waited_s=round(began - self.since, 4),
+            ran_s=round(now - began, 4),
             **more,
         )
 
@@ -138,7 +139,7 @@ class Pool:
         >>> pool.began(attempt.id, now=2.0)
         >>> judged = {"accuracy"}
         >>> outcome = pool.returned(attempt.id, {"accuracy": 0.9}, judged, now=5.0)
-        >>> outcome.status.value, outcome.waited_s, outcome.ran_s
+        >>> outcome.status, outcome.waited_s, outcome.ran_s
         ('validated', 2.0, 3.0)
     """
 
@@ -216,7 +217,7 @@ class Pool:
 
     # Events ------------------------------------------------------------------------------------
 
-    def submit(self, request: Request, now: float) -> list[Outcome]:
+    def submit(self, request: Request, now: float) -> list[ValidationEnded]:
         """Add a request; return the outcomes of older runs of its iteration, which end."""
         trial = self._trials.setdefault(request.trial_id, _Trial())
         reason = f"iteration {request.iteration} was run again"
@@ -226,7 +227,7 @@ class Pool:
 
     def _skip(
         self, trial_id: str, reason: str, now: float, place: tuple[int, int] | None = None
-    ) -> list[Outcome]:
+    ) -> list[ValidationEnded]:
         """End a trial's requests that have not started: all, or those of one of its places."""
         trial = self._trials.setdefault(trial_id, _Trial())
         found = [one for one in trial.waiting.values() if place in (None, one.request.place)]
@@ -354,7 +355,7 @@ class Pool:
 
     def returned(
         self, attempt_id: str, value: object, judged: Collection[str], now: float
-    ) -> Outcome | None:
+    ) -> ValidationEnded | None:
         """End an attempt whose function returned ``value``; return None if it is not needed."""
         one = self._land(attempt_id, now)
         if one is None:
@@ -365,19 +366,21 @@ class Pool:
         metrics = dict(value) if isinstance(value, Mapping) else {}
         return one.ended(Status.VALIDATED, now, metrics=metrics)
 
-    def failed(self, attempt_id: str, reason: str, error: str | None, now: float) -> Outcome | None:
+    def failed(
+        self, attempt_id: str, reason: str, error: str | None, now: float
+    ) -> ValidationEnded | None:
         """End an attempt that raised or whose process died; None if it is retried or not needed."""
         one = self._land(attempt_id, now)
         return None if one is None else self._retry_or_end(one, Status.FAILED, reason, error, now)
 
-    def expire(self, now: float) -> tuple[list[Attempt], list[Outcome]]:
+    def expire(self, now: float) -> tuple[list[Attempt], list[ValidationEnded]]:
         """End the attempts that have exceeded their time limit.
 
         Returns:
             The attempts to cancel, and the outcomes of those that are not retried.
         """
         cancel: list[Attempt] = []
-        outcomes: list[Outcome] = []
+        outcomes: list[ValidationEnded] = []
         for name, one in list(self._in_flight.items()):
             limit = one.request.timeout_s
             if limit is None or one.began is None or now - one.began < limit:
@@ -390,7 +393,9 @@ class Pool:
                 outcomes.append(outcome)
         return cancel, outcomes
 
-    def drop(self, trial_id: str, reason: str, now: float) -> tuple[list[Attempt], list[Outcome]]:
+    def drop(
+        self, trial_id: str, reason: str, now: float
+    ) -> tuple[list[Attempt], list[ValidationEnded]]:
         """End all requests of a trial.
 
         Returns:
@@ -426,7 +431,7 @@ class Pool:
 
     def _retry_or_end(
         self, one: _Validation, status: Status, reason: str, error: str | None, now: float
-    ) -> Outcome | None:
+    ) -> ValidationEnded | None:
         if one.tries <= self._retries:
             one.began, one.queued = None, False
             self._enqueue(self._trials[one.request.trial_id], one, first=True)

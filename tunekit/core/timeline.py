@@ -10,7 +10,6 @@ from typing import Any
 
 from tunekit.core.constraints import Constraint, violation
 from tunekit.core.events import (
-    OF_OUTCOME,
     Asked,
     AttemptBegan,
     AttemptStarted,
@@ -28,14 +27,13 @@ from tunekit.core.events import (
     TrialFailed,
     TrialRetried,
     ValidationEnded,
-    ValidationKey,
     ValidationRequested,
     Waited,
 )
 from tunekit.core.history import CHECKPOINT, GENERATION, RUNS
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten, hide, leaves, merge, without
-from tunekit.core.validation import PENDING, PendingStatus, Status
+from tunekit.core.validation import PENDING, PendingStatus, Status, ValidationKey
 from tunekit.core.values import number as _number
 
 #: The row of a validation about which nothing is known.
@@ -48,6 +46,9 @@ VALIDATION: Mapping[str, Any] = {
     "checkpoint": None,
     "metrics": {},
 }
+
+# What the end of a validation adds to its row.
+_OF_ENDED = ("metrics", "reason", "error", "attempts", "waited_s", "ran_s")
 
 # How a validation has ended that is requested again.
 _AGAIN = (Status.FAILED.value, Status.TIMED_OUT.value)
@@ -580,7 +581,7 @@ class Timeline:
             ended=now,
             lag_s=now - (row["requested"] if report is None else report.time),
             lag_iterations=max(0, reached - place[1]),
-            **{name: getattr(event, name) for name in OF_OUTCOME},
+            **{name: getattr(event, name) for name in _OF_ENDED},
         )
         self._found.pop(trial_id, None)
         self.own_names.update((name, None) for name, _ in leaves(row["metrics"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from tunekit.core.metrics import leaves
 from tunekit.core.values import number, text
@@ -88,6 +88,41 @@ class Status(str, Enum):
     SKIPPED = "skipped"
 
 
+class ValidationKey(NamedTuple):
+    """The name of one validation in a sweep, the same after a restore.
+
+    Attributes:
+        trial_id: The trial that saved the checkpoint.
+        generation: The number of times the trial had been overwritten with other weights.
+        iteration: The training iteration at which it was saved.
+        run: Which run of that iteration it was saved in: 1 for the first, 2 for its rerun.
+
+    Example:
+        >>> key = ValidationKey.parse("train_7f:0:3:1")
+        >>> key.trial_id, key.place, str(key)
+        ('train_7f', (0, 3), 'train_7f:0:3:1')
+    """
+
+    trial_id: str
+    generation: int
+    iteration: int
+    run: int
+
+    @classmethod
+    def parse(cls, text: str) -> ValidationKey:
+        """Parse a key from its ``str``."""
+        trial_id, generation, iteration, run = text.rsplit(":", 3)
+        return cls(trial_id, int(generation), int(iteration), int(run))
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Return ``(generation, iteration)``, which identifies the row of its trial."""
+        return (self.generation, self.iteration)
+
+    def __str__(self) -> str:
+        return f"{self.trial_id}:{self.generation}:{self.iteration}:{self.run}"
+
+
 @dataclass(frozen=True)
 class Request:
     """A checkpoint to be validated.
@@ -125,7 +160,7 @@ class Request:
     @property
     def id(self) -> str:
         """Return a name that is unique in the sweep, and the same after a restore."""
-        return f"{self.trial_id}:{self.generation}:{self.iteration}:{self.run}"
+        return str(ValidationKey(self.trial_id, self.generation, self.iteration, self.run))
 
     @property
     def place(self) -> tuple[int, int]:
@@ -160,37 +195,6 @@ class PendingStatus(str, Enum):
 
 #: The statuses of validations that have not ended, as they are in tables.
 PENDING = tuple(status.value for status in PendingStatus)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The final outcome of a request.
-
-    Attributes:
-        request: The request.
-        status: How it ended.
-        metrics: What the validation function returned; empty unless validated.
-        reason: Why it was not validated, in one line.
-        error: The traceback, if there is one.
-        attempts: The number of attempts that were started.
-        waited_s: Seconds from the request to the start of the last attempt (or to the end, if
-            none was started).
-        ran_s: Seconds that the last attempt ran.
-    """
-
-    request: Request
-    status: Status
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    reason: str | None = None
-    error: str | None = None
-    attempts: int = 0
-    waited_s: float = 0.0
-    ran_s: float = 0.0
-
-    @property
-    def validated(self) -> bool:
-        """Return whether there is a score."""
-        return self.status is Status.VALIDATED
 
 
 def rejected(returned: object, judged: Collection[str]) -> str | None:

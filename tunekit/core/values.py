@@ -140,16 +140,6 @@ def number(value: Any) -> float | None:
     return found if found is not None and math.isfinite(found) else None
 
 
-def same(one: Any, other: Any) -> bool:
-    """Return whether two values are equal; False if they cannot be compared.
-
-    Example:
-        >>> same({"a": 1}, {"a": 1.0}), same(1, 2)
-        (True, False)
-    """
-    return bool(safely(lambda: bool(one == other)))
-
-
 # Metrics and hyperparameters --------------------------------------------------------------------
 
 

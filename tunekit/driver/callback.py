@@ -461,12 +461,12 @@ class ValidationCallback(tune.Callback):
             return  # the journal has it
         event = event if event.time else structs.replace(event, time=self.clock.time())
         self.ledger.append(event)
-        outcome = self.engine.apply(event)
-        if outcome is None:
+        ended = self.engine.apply(event)
+        if ended is None:
             return
-        if not outcome.validated:
-            self.fail(self._failures.failed(outcome))
-        self.door.ended(outcome)
+        if not ended.validated:
+            self.fail(self._failures.failed(ended))
+        self.door.ended(ended)
 
     # Results and saved state -------------------------------------------------------------------
 
@@ -493,7 +493,7 @@ class ValidationCallback(tune.Callback):
             {'validated': 0, 'failed': 0, 'timed_out': 0, 'skipped': 0, 'running': 0,
              'starting': 0, 'queued': 0, 'waiting': 0}
         """
-        ended = {status.value: self.engine.counts[status] for status in Status}
+        ended = {status.value: self.engine.counts[status.value] for status in Status}
         return {**ended, **self.validator.counts()}
 
     def progress(self) -> list[str]:

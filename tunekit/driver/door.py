@@ -28,7 +28,7 @@ from tunekit.core.events import (
     Exploited,
     Processed,
     Reported,
-    ValidationKey,
+    ValidationEnded,
     ValidationRequested,
 )
 from tunekit.core.history import CHECKPOINT, GENERATION, RUNS, VALIDATED_ITERATION
@@ -36,7 +36,7 @@ from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.open_reports import OpenReport
 from tunekit.core.queue import Entry, Next, Queue
 from tunekit.core.reports import own_names, received
-from tunekit.core.validation import Outcome, Request, Selection
+from tunekit.core.validation import Request, Selection, ValidationKey
 from tunekit.driver.failures import FailureReports
 from tunekit.driver.waiting import Waiting
 from tunekit.pickles import portable
@@ -309,15 +309,15 @@ class Door:
 
     # From a score to a result ------------------------------------------------------------------
 
-    def ended(self, outcome: Outcome) -> None:
+    def ended(self, event: ValidationEnded) -> None:
         """Let the results pass that waited for the end of a validation."""
-        trial, entry = self._scoring.pop(outcome.request.id, (None, None))
+        trial, entry = self._scoring.pop(event.id, (None, None))
         if trial is not None and entry is not None:
-            if not outcome.validated or self.engine.lacks(
-                flatten(merge(entry.report, outcome.metrics))
+            if not event.validated or self.engine.lacks(
+                flatten(merge(entry.report, event.metrics))
             ):
                 entry.serves = None  # a later report makes up for it
-            self.tune.scored(trial, entry, outcome.metrics if outcome.validated else None)
+            self.tune.scored(trial, entry, event.metrics if event.validated else None)
 
     def let_pass(self) -> None:
         """Let the reports pass that have waited for the names of validation's metrics."""

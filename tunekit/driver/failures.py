@@ -12,11 +12,12 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 from tunekit.config import ValidationConfig
 from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved, unknown_metric
 from tunekit.core.engine import Engine
+from tunekit.core.events import ValidationEnded
 from tunekit.core.failures import HOPELESS, Failures, place_of
 from tunekit.core.metric_names import chosen, listed
 from tunekit.core.metrics import flatten
 from tunekit.core.signatures import name_of
-from tunekit.core.validation import Outcome, Status
+from tunekit.core.validation import Status
 from tunekit.core.values import text
 from tunekit.errors import MetricNotFoundError, TunekitError, ValidationFailedError
 from tunekit.policies import CheckpointPolicy
@@ -44,17 +45,17 @@ class FailureReports:
 
     # Failed validations -------------------------------------------------------------------------
 
-    def failed(self, outcome: Outcome) -> ValidationFailedError | None:
+    def failed(self, event: ValidationEnded) -> ValidationFailedError | None:
         """Report a validation without a score; return the error that ends the sweep, if any."""
-        request, reason = outcome.request, outcome.reason or "failed"
-        place = place_of(request.trial_id, request.iteration, request.generation)
-        if outcome.status is Status.SKIPPED:
-            logger.info("The validation of %s was skipped: %s", place, outcome.reason)
+        key, reason = event.key, event.reason or "failed"
+        place = place_of(key.trial_id, key.iteration, key.generation)
+        if event.status == Status.SKIPPED.value:
+            logger.info("The validation of %s was skipped: %s", place, event.reason)
             return None
-        how = "failed" if outcome.status is Status.FAILED else "timed out"
+        how = "failed" if event.status == Status.FAILED.value else "timed out"
         subject = "" if reason.startswith(("it ", "its ")) else "it "
         said = f"The validation of {place} {how}: {subject}{reason}."
-        trace = f"\n{outcome.error}" if outcome.error else ""
+        trace = f"\n{event.error}" if event.error else ""
         self._last = (said, trace)
         if self._engine.history.names:
             self._failures.succeeded()

@@ -43,7 +43,7 @@ from tunekit.core.history import GENERATION
 from tunekit.core.lineage import Ancestry
 from tunekit.core.open_reports import OpenReport, OpenReports
 from tunekit.core.queue import Entry, Queue
-from tunekit.core.validation import Outcome, Status
+from tunekit.core.validation import Status
 from tunekit.driver.door import VOID
 from tunekit.driver.scheduler_state import load
 from tunekit.journal.encoding import resolve_opaque
@@ -263,10 +263,10 @@ class Restore:
                 continue
             filesystem = trials[request.trial_id].storage.storage_filesystem
             if exists(filesystem, request.path):  # its report was dropped
-                outcome = Outcome(request, Status.SKIPPED, reason=VOID)
+                status, reason = Status.SKIPPED, VOID
             else:
-                outcome = Outcome(request, Status.FAILED, reason=gone(request.path))
-            driver.emit(ValidationEnded.of(outcome))
+                status, reason = Status.FAILED, gone(request.path)
+            driver.emit(ValidationEnded(id=name, status=status.value, reason=reason))
 
     def _queue_again(self, trial: Trial) -> None:
         """Let a trial wait for its reports that Tune had not processed, and go on then."""

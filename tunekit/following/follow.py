@@ -25,7 +25,7 @@ from tunekit.core.events import (
 from tunekit.core.pace import Pace
 from tunekit.core.problems import Problems
 from tunekit.core.signatures import ValidationFunction
-from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.validation import Request, Status
 from tunekit.file_checkpoint import checkpoint_at
 from tunekit.following.folder import DOUBT_S, KEPT, Entry, WatchedFolder
 from tunekit.following.loop import Source, validate_all
@@ -260,7 +260,8 @@ class _Watched(Source):
             if not known and not self._is_kept(seen.request):
                 reason = "its checkpoint was deleted before its evaluation began"
                 self.emit(ValidationRequested.of(seen.request))
-                self.emit(ValidationEnded.of(Outcome(seen.request, Status.SKIPPED, reason=reason)))
+                status = Status.SKIPPED.value
+                self.emit(ValidationEnded(id=name, status=status, reason=reason))
 
     def _all_ended(self, runs: Collection[str]) -> bool:
         """Return whether all runs have ended: by a step, or by their own record."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 import ray
@@ -16,12 +15,12 @@ from tunekit._ray.interruption import ended_by_sigterm
 from tunekit._ray.storage import exists
 from tunekit.clock import SystemClock
 from tunekit.config import ValidationConfig
-from tunekit.core.events import Event, ValidationRequested
+from tunekit.core.events import Event, ValidationEnded, ValidationRequested
 from tunekit.core.failures import HOPELESS, Failures, gone, place_of
 from tunekit.core.problems import Problems
 from tunekit.core.progress import News, counted
 from tunekit.core.signatures import name_of
-from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.validation import Request, Status
 from tunekit.errors import ValidationFailedError
 from tunekit.following.record import FAILED, Recorder, is_score
 from tunekit.validating.executor import Executor
@@ -124,7 +123,7 @@ class _Loop(Validator):
         self._source, self._recorder, self._most = source, recorder, config.most_in_flight
         source.emit, source.has_room = self._record, self._has_room
         # What was pending when an earlier session ended is requested again.
-        self._asked: set[str] = set()
+        self._asked: dict[str, Request] = {}
         scored = any(map(is_score, before))
         self._failures = Failures(gives_up=config.on_failure != "ignore" and not scored)
         self._news = News(_NEWS_S, _NEWS_S)
@@ -157,7 +156,7 @@ class _Loop(Validator):
         """Submit the requests of the source; return whether any is new."""
         self._recorder.check()
         new = [one for one in self._source.wanted() if one.id not in self._asked]
-        self._asked.update(request.id for request in new)
+        self._asked.update((request.id, request) for request in new)
         for request in new:
             self._record(ValidationRequested.of(request))
             self.submit(request)
@@ -168,23 +167,23 @@ class _Loop(Validator):
         self._recorder.append(event)
         self._source.recorded(event)
 
-    def _conclude(self, outcome: Outcome) -> None:
-        """Record the outcome of a validation, and act on it."""
-        failed = outcome.status in FAILED
-        if failed and not _is_there(outcome.request):
-            reason = gone(outcome.request.path)
-            outcome = replace(outcome, status=Status.SKIPPED, reason=reason, error=None)
-        super()._conclude(outcome)
-        if outcome.validated:
+    def _conclude(self, event: ValidationEnded) -> None:
+        """Record how a validation ended, and act on it."""
+        failed, request = event.status in FAILED, self._asked[event.id]
+        if failed and not _is_there(request):
+            status, reason = Status.SKIPPED.value, gone(request.path)
+            event = structs.replace(event, status=status, reason=reason, error=None)
+        super()._conclude(event)
+        if event.validated:
             self._failures.succeeded()
         elif failed:
-            self._failed(outcome)
+            self._failed(event)
 
-    def _failed(self, outcome: Outcome) -> None:
+    def _failed(self, event: ValidationEnded) -> None:
         """Log or count a failure; raise if all have failed alike."""
-        request, reason = outcome.request, outcome.reason or "failed"
-        place = place_of(request.trial_id, request.iteration, request.generation)
-        trace = f"\n{outcome.error}" if outcome.error else ""
+        key, reason = event.key, event.reason or "failed"
+        place = place_of(key.trial_id, key.iteration, key.generation)
+        trace = f"\n{event.error}" if event.error else ""
         verdict = self._failures.failed(place, reason)
         if verdict.hopeless:
             raise ValidationFailedError(

@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 LATER = "validations"
 
 #: How a validation ends that runs again when it is requested again.
-FAILED = (Status.FAILED, Status.TIMED_OUT)
+FAILED = (Status.FAILED.value, Status.TIMED_OUT.value)
 
 
 def is_score(event: Event) -> bool:
     """Return whether an event is the end of a validation with a score."""
-    return isinstance(event, ValidationEnded) and event.status == Status.VALIDATED
+    return isinstance(event, ValidationEnded) and event.validated
 
 
 def name_problem(name: str, taken: Collection[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""Run a sweep's validations, from request to outcome."""
+"""Run a sweep's validations, from request to ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tunekit.core.failures import Failures, place_of
 from tunekit.core.metrics import leaves
 from tunekit.core.pool import Pool
 from tunekit.core.signatures import name_of, signature_of, still_lacks
-from tunekit.core.validation import Attempt, Outcome, Request, Status
+from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import LeftOut
 from tunekit.validating.executor import Began, Executor, Lost, Returned
 from tunekit.validating.process import received
@@ -109,11 +109,11 @@ class Validator:
         """Accept a recorded request; it fails at once if the function lacks an argument."""
         if lacks := still_lacks(self._signature, request.kwargs):
             reason = _uncallable(name_of(self._fn), lacks)
-            self._conclude(Outcome(request, Status.FAILED, reason=reason))
+            self._conclude(ValidationEnded(id=request.id, status="failed", reason=reason))
             return
         self._next_poll = 0.0  # it may start now
-        for outcome in self.pool.submit(request, self._clock.monotonic()):
-            self._conclude(outcome)
+        for ended in self.pool.submit(request, self._clock.monotonic()):
+            self._conclude(ended)
 
     def drop(self, trial_id: str, reason: str) -> None:
         """Give up all validations of a trial."""
@@ -153,7 +153,7 @@ class Validator:
 
     def _take_events(self, now: float) -> None:
         for event in self.executor.poll():
-            outcome = None
+            ended = None
             if isinstance(event, Lost):
                 self.around.lost(event.trial_id)
             elif (attempt := self.pool.attempt(event.attempt_id)) is None:
@@ -166,14 +166,14 @@ class Validator:
                 value = received(event.value)
                 self._warn_of_left_out(value)
                 required = self.around.required
-                outcome = self.pool.returned(event.attempt_id, value, required, now)
+                ended = self.pool.returned(event.attempt_id, value, required, now)
             else:
                 self.check_ray()
-                outcome = self.pool.failed(event.attempt_id, event.reason, event.error, now)
-                if outcome is None:
+                ended = self.pool.failed(event.attempt_id, event.reason, event.error, now)
+                if ended is None:
                     self._warn_of_retry(attempt.request, event.reason)
-            if outcome is not None:
-                self._conclude(outcome)
+            if ended is not None:
+                self._conclude(ended)
 
     def _warn_of_left_out(self, value: Any) -> None:
         """Warn once about each metric that is too large to store."""
@@ -196,9 +196,9 @@ class Validator:
         if verdict.more is not None:
             logger.warning("Validations were retried: %s.", verdict.more)
 
-    def _conclude(self, outcome: Outcome) -> None:
+    def _conclude(self, event: ValidationEnded) -> None:
         """Record how a validation ended."""
-        self._emit(ValidationEnded.of(outcome))
+        self._emit(event)
 
     def _look(self, now: float) -> None:
         """Check, but not at each poll, whether validations wait for resources: this asks Ray."""
@@ -208,13 +208,15 @@ class Validator:
             self._next_look = now + _LOOK_INTERVAL_S
             self.pool.queue(self.executor.queued(), now)
 
-    def _cancel(self, cancelled: list[Attempt], outcomes: list[Outcome], *, too_long: bool) -> None:
-        """End attempts, and record the outcomes."""
+    def _cancel(
+        self, cancelled: list[Attempt], ended: list[ValidationEnded], *, too_long: bool
+    ) -> None:
+        """End attempts, and record the endeds."""
         for attempt in cancelled:
             if lost := self.executor.cancel(attempt, too_long=too_long):
                 self.around.lost(lost)
-        for outcome in outcomes:
-            self._conclude(outcome)
+        for event in ended:
+            self._conclude(event)
 
 
 def _uncallable(name: str, lacks: Sequence[str]) -> str:

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 from tunekit.core.history import History
-from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.validation import ValidationKey
 
 
 def scored(history: History, iteration: int, accuracy: float, run: int = 1) -> None:
-    request = Request("a", iteration, run)
-    history.ended(Outcome(request, Status.VALIDATED, {"accuracy": accuracy}))
+    history.validated(ValidationKey("a", 0, iteration, run), {"accuracy": accuracy})
 
 
 def reported(*iterations: int) -> History:
@@ -32,9 +31,3 @@ def test_a_score_of_an_older_run_does_not_count():
     assert list(history.scores("a")) == []
     scored(history, 2, 0.4, run=2)
     assert list(history.scores("a")) == [((0, 2), {"accuracy": 0.4})]
-
-
-def test_what_did_not_validate_is_no_score():
-    history = reported(1)
-    history.ended(Outcome(Request("a", 1), Status.FAILED))
-    assert list(history.scores("a")) == [] and not history.names

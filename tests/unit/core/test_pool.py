@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tunekit.core.pool import Pool
-from tunekit.core.validation import Request, Status
+from tunekit.core.validation import Request
 
 FINE = {"accuracy": 0.5}
 
@@ -74,7 +74,7 @@ def test_the_time_limit_counts_from_the_start_of_running():
     assert pool.expire(now=1009.9) == ([], [])
     cancel, [outcome] = pool.expire(now=1010.0)
     assert cancel == [attempt]
-    assert outcome.status is Status.TIMED_OUT
+    assert outcome.status == "timed_out"
     assert outcome.reason == "ran longer than its limit of 10 s"
     assert (outcome.waited_s, outcome.ran_s) == (1000.0, 10.0)
     assert pool.idle
@@ -97,7 +97,7 @@ def test_failures_are_tried_again_and_then_recorded(retries):
         [attempt] = pool.start(0, now=0.0)
         assert attempt.id == f"a:0:1:1#{number}"  # before the newer one
         outcome = pool.failed(attempt.id, "raised ValueError: no", "trace", now=1.0)
-    assert outcome.status is Status.FAILED
+    assert outcome.status == "failed"
     assert outcome.attempts == retries + 1
     assert outcome.error == "trace"
     assert outcome.reason.startswith("raised ValueError: no")
@@ -130,7 +130,7 @@ def test_a_value_that_is_no_score_fails_without_a_retry(value):
     pool = filled(request("a", 1), max_retries=5)
     [attempt] = pool.start(1, now=0.0)
     outcome = pool.returned(attempt.id, value, {"accuracy"}, now=1.0)
-    assert outcome.status is Status.FAILED
+    assert outcome.status == "failed"
     assert outcome.metrics == {}
     assert outcome.reason.startswith("returned ")
 
@@ -147,7 +147,7 @@ def test_metrics_that_nobody_judges_by_may_be_anything():
 def test_a_rerun_of_an_iteration_replaces_the_older_run():
     pool = filled(request("a", 5))
     [replaced] = pool.submit(request("a", 5, run=2), now=1.0)
-    assert replaced.request.run == 1 and "run again" in replaced.reason
+    assert replaced.key.run == 1 and "run again" in replaced.reason
     assert [r.id for r in pool.pending()] == ["a:0:5:2"]
 
 
@@ -157,8 +157,8 @@ def test_dropping_a_trial_ends_everything_of_it_and_nothing_else():
     pool.began("a:0:1:1#1", now=1.0)
     cancel, outcomes = pool.drop("a", "its trial failed", now=3.0)
     assert names(cancel) == ["a:0:1:1#1"]
-    assert {o.request.id for o in outcomes} == {"a:0:1:1", "a:0:2:1"}
-    assert all(o.status is Status.SKIPPED and o.reason == "its trial failed" for o in outcomes)
+    assert {o.id for o in outcomes} == {"a:0:1:1", "a:0:2:1"}
+    assert all(o.status == "skipped" and o.reason == "its trial failed" for o in outcomes)
     assert {r.trial_id for r in pool.pending()} == {"b"}
     assert pool.drop("unknown", "", now=0.0) == ([], [])
 
