@@ -14,8 +14,8 @@ from ray import tune
 import tunekit
 from tunekit._ray.interruption import ended_by_sigterm, without_advice
 from tunekit._ray.tuner import settings_of
+from tunekit.core.events import Home
 from tunekit.driver.callback import ValidationCallback
-from tunekit.journal.home import Home
 from tunekit.journal.storage import LocalFolder
 
 

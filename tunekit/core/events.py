@@ -356,14 +356,47 @@ Event = (
 )
 
 
-def relocated(event: Event, where: Callable[[str], str]) -> Event:
-    """Return an event with the path of its checkpoint, if any, mapped by ``where``.
+class Home:
+    """Translate paths below an experiment's folder, which may have moved since they were recorded.
+
+    Args:
+        folder: The experiment's folder; None leaves paths as they are.
 
     Example:
-        >>> saved = CheckpointSaved(trial_id="a", checkpoint="./a/checkpoint_000001")
-        >>> relocated(saved, lambda path: path.replace("./", "/sweep/")).checkpoint
-        '/sweep/a/checkpoint_000001'
+        >>> home = Home("/results/digits")
+        >>> home.record("/results/digits/trial_a/checkpoint_000001")
+        './trial_a/checkpoint_000001'
+        >>> Home("bucket/digits").path("./trial_a/checkpoint_000001")
+        'bucket/digits/trial_a/checkpoint_000001'
+        >>> home.record("/elsewhere/checkpoint")
+        '/elsewhere/checkpoint'
     """
+
+    def __init__(self, folder: str | None = None):
+        self.folder = folder
+
+    def record(self, path: str) -> str:
+        """Return a path as it is recorded."""
+        if self.folder is not None and path.startswith(f"{self.folder}/"):
+            return f"./{path[len(self.folder) + 1 :]}"
+        return path
+
+    def path(self, recorded: str) -> str:
+        """Return the current path of a recorded one."""
+        if self.folder is not None and recorded.startswith("./"):
+            return f"{self.folder}/{recorded[2:]}"
+        return recorded
+
+    def recorded(self, event: Event) -> Event:
+        """Return an event as it is recorded: with the recorded path of its checkpoint."""
+        return _relocated(event, self.record)
+
+    def located(self, event: Event) -> Event:
+        """Return a recorded event with the current path of its checkpoint."""
+        return _relocated(event, self.path)
+
+
+def _relocated(event: Event, where: Callable[[str], str]) -> Event:
     named = (CheckpointSaved, ValidationRequested, Processed, Exploited)
     if isinstance(event, named) and event.checkpoint:
         return msgspec.structs.replace(event, checkpoint=where(event.checkpoint))

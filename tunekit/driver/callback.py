@@ -28,6 +28,7 @@ from tunekit.core.advice import how_to_resume, slow_starts
 from tunekit.core.engine import Engine
 from tunekit.core.events import (
     Event,
+    Home,
     SessionClosed,
     TrialEnded,
     TrialErrored,
@@ -44,7 +45,6 @@ from tunekit.driver.restore import Restore
 from tunekit.driver.stop_requests import StopRequests
 from tunekit.driver.waiting import Waiting
 from tunekit.errors import AlreadyRunningError, ConfigError, RestoreError, TunekitError, WiringError
-from tunekit.journal.home import Home
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.session import about
 from tunekit.policies import AtDecisions, DefaultPolicy

@@ -18,12 +18,11 @@ from tunekit._ray.scheduler_kinds import innermost, mode_of, objectives_of, trai
 from tunekit._ray.searchers import innermost_searcher
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import standing_for
-from tunekit.core.events import Chosen, TrialFailed, TrialRetried
+from tunekit.core.events import Chosen, Home, TrialFailed, TrialRetried
 from tunekit.core.problems import Problems
 from tunekit.driver.callback import ValidationCallback
 from tunekit.driver.scheduler_state import saved
 from tunekit.errors import WiringError
-from tunekit.journal.home import Home
 
 # The scheduler acts on the first reminder, and sees the result of that in the second.
 _REMINDERS = 2

@@ -13,7 +13,7 @@ from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tunekit.journal.home import Home
+from tunekit.core.events import Home
 
 logger = logging.getLogger(__name__)
 

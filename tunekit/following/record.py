@@ -18,14 +18,13 @@ import pyarrow.fs
 
 from tunekit.clock import SystemClock
 from tunekit.config import ValidationConfig
-from tunekit.core.events import Event, SessionClosed, ValidationEnded, relocated
+from tunekit.core.events import Event, Home, SessionClosed, ValidationEnded
 from tunekit.core.metric_names import FILLED_IN, listed
 from tunekit.core.problems import Problems
 from tunekit.core.signatures import name_of
 from tunekit.core.timeline import Timeline
 from tunekit.core.validation import PENDING, PendingStatus, Status
 from tunekit.errors import AlreadyRunningError
-from tunekit.journal.home import Home
 from tunekit.journal.journal import SERIES, Journal, Record, record_of
 from tunekit.journal.lock import DriverLock
 from tunekit.journal.session import about, import_path
@@ -208,7 +207,7 @@ class Recorder:
         self._begins = is_other or head.get("sweep") != self._about.get("sweep")
         if self._begins:
             return []
-        events = [relocated(event, self._home.path) for event in former.events]
+        events = [self._home.located(event) for event in former.events]
         return [
             event
             for event in events
@@ -234,4 +233,4 @@ class Recorder:
 
     def append(self, event: Event) -> None:
         """Record an event."""
-        self._journal.append(relocated(event, self._home.record))
+        self._journal.append(self._home.recorded(event))

@@ -10,9 +10,8 @@ from ray.tune.experiment import Trial
 
 from tunekit._ray.controller import Controller
 from tunekit.clock import Clock
-from tunekit.core.events import Event, TrialAdded, relocated
+from tunekit.core.events import Event, Home, TrialAdded
 from tunekit.errors import AlreadyRunningError
-from tunekit.journal.home import Home
 from tunekit.journal.journal import Journal, record_of
 from tunekit.journal.lock import DriverLock
 from tunekit.journal.snapshots import SnapshotWriter
@@ -85,7 +84,7 @@ class Ledger:
         record = record_of(self._folder, unpickle=True)
         added = (event for event in record.events if isinstance(event, TrialAdded))
         self._recorded = {event.trial_id for event in added}
-        return [relocated(event, self.home.path) for event in record.events]
+        return [self.home.located(event) for event in record.events]
 
     def begin(self, *, anew: bool, after: int, about: dict[str, Any]) -> None:
         """Begin a session, of a new sweep if ``anew``; see :class:`Journal`."""
@@ -97,7 +96,7 @@ class Ledger:
     def append(self, event: Event) -> None:
         """Write an event to the journal."""
         if self._journal is not None:
-            self._journal.append(relocated(event, self.home.record))
+            self._journal.append(self.home.recorded(event))
 
     def to_stop(self) -> list[str]:
         """Return the trials that are to be stopped by hand.

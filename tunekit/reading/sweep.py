@@ -18,7 +18,7 @@ from tunekit._ray.storage import absolute, exists, storage_at
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import Constraint
-from tunekit.core.events import Event, relocated
+from tunekit.core.events import Event, Home
 from tunekit.core.metric_names import listed
 from tunekit.core.metrics import flatten
 from tunekit.core.pace import Pace
@@ -39,7 +39,6 @@ from tunekit.following.kept import Swept, validate_kept
 from tunekit.following.record import began_of, later_records_in, rows_of
 from tunekit.journal.confined import is_inside
 from tunekit.journal.experiments import no_sweep
-from tunekit.journal.home import Home
 from tunekit.journal.journal import SERIES, JournalReader, Record
 from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.storage import folder_at
@@ -142,7 +141,11 @@ class Sweep:
         ]
         #: The same data as rows, without pandas.
         self.timeline = Timeline(
-            self._here(events), own or self.metric, self.sessions, rows, self.constraints
+            map(self._home.located, events),
+            own or self.metric,
+            self.sessions,
+            rows,
+            self.constraints,
         )
 
     def extend(self, events: Sequence[Event]) -> None:
@@ -156,11 +159,7 @@ class Sweep:
         for name, made in vars(type(self)).items():
             if isinstance(made, cached_property):
                 vars(self).pop(name, None)
-        self.timeline.extend(self._here(events))
-
-    def _here(self, events: Sequence[Event]) -> Iterator[Event]:
-        """Yield events with the current paths of their checkpoints."""
-        return (relocated(event, self._home.path) for event in events)
+        self.timeline.extend(map(self._home.located, events))
 
     # Tables ------------------------------------------------------------------------------------
 
