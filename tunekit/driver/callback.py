@@ -20,7 +20,8 @@ from tunekit._ray.checkpoints import LeasingCheckpointManager
 from tunekit._ray.controller import Controller
 from tunekit._ray.final_failures import fail_for_good
 from tunekit._ray.progress import show
-from tunekit._ray.searchers import hear_scores
+from tunekit._ray.searchers import hear_scores, innermost_searcher
+from tunekit._ray.tuner import type_and_settings
 from tunekit._ray.validating import ValidatingController
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import ValidationConfig, check_config
@@ -550,17 +551,16 @@ class ValidationCallback(tune.Callback):
             self._refused = error  # Tune replaces errors that are raised while it restores
             raise
         restored = self._restore.load(self.ledger)
-        known = about(
-            self.clock.time(),
-            config=self.config,
-            judged=goals,
-            mode=self._scheduler.mode,
-            objectives=self._scheduler.objectives,
-            scheduler=self._scheduler.scheduler,
-            search_alg=controller.search_alg,
-            trainable=self.trainable,
-            space=self.searched,
-        )
+        known = {
+            **about(self.clock.time(), self.config),
+            "judged": sorted(goals),
+            "mode": self._scheduler.mode,
+            "objectives": self._scheduler.objectives,
+            "scheduler": type_and_settings(self._scheduler.scheduler),
+            "search_alg": type_and_settings(innermost_searcher(controller.search_alg)),
+            "trainable": self.trainable,
+            **({} if self.searched is None else {"space": self.searched}),
+        }
         self.ledger.begin(anew=not restored, after=self._restore.as_of, about=known)
 
     def _keep(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.fs
 
-from tunekit._ray.storage import exists, storage_at
+from tunekit._ray.storage import checkpoint_at, exists, storage_at
 from tunekit.clock import SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.events import (
@@ -26,7 +26,6 @@ from tunekit.core.pace import Pace
 from tunekit.core.problems import Problems
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.validation import Request, Status
-from tunekit.file_checkpoint import checkpoint_at
 from tunekit.following.folder import DOUBT_S, KEPT, Entry, WatchedFolder
 from tunekit.following.loop import Source, validate_all
 from tunekit.following.record import Recorder

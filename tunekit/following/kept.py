@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow.fs
 
-from tunekit._ray.storage import exists
+from tunekit._ray.storage import checkpoint_at, exists
 from tunekit.config import ValidationConfig
 from tunekit.core.events import ValidationEnded
 from tunekit.core.failures import place_of
@@ -16,7 +16,6 @@ from tunekit.core.problems import Problems
 from tunekit.core.signatures import name_of
 from tunekit.core.timeline import ScoredCheckpoint, Timeline
 from tunekit.core.validation import Request
-from tunekit.file_checkpoint import checkpoint_at
 from tunekit.following.loop import Source, validate_all
 from tunekit.following.record import LATER, Recorder, name_problem
 from tunekit.journal.confined import is_inside, link_out_of

@@ -218,7 +218,7 @@ class Recorder:
     def session(self, config: ValidationConfig) -> Iterator[None]:
         """Write a session; its last line records how it ended."""
         clock = SystemClock()
-        head = {**about(clock.time(), config=config), **self._about}
+        head = {**about(clock.time(), config), **self._about}
         self._journal = journal = Journal(
             self._folder, series=self._series, begins=self._begins, about=head
         )

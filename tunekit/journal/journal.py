@@ -407,7 +407,15 @@ class JournalReader:
             if not _is_sealed(line):
                 raise _damaged(file, at.lines)
             try:
-                self._take_line(found, at, line, file, before)
+                if at.lines == 1 and (not at.begun or b'"journal": ' in line[:_FRONT]):
+                    head = _head(line, file)
+                    self._check_head(found, head, file, at, before)
+                    at.begun, at.last = True, head["n"]
+                else:
+                    event = _event(line, file, at.lines, unpickle=self._unpickle)
+                    self._check_number(event.n, file, at)
+                    found.events.append(event)
+                    at.last = event.n
             except JournalError:
                 raise
             except Exception as error:  # its checksum is right, but tunekit has not written it
@@ -416,23 +424,13 @@ class JournalReader:
             at.seal = _seal_of(lines[-1])
         at.bytes += data.rfind(b"\n") + 1
 
-    def _take_line(
-        self, found: Record, at: _Position, line: bytes, file: str, before: list[bytes]
-    ) -> None:
-        """Add a line to the record."""
-        if at.lines == 1 and (not at.begun or b'"journal": ' in line[:_FRONT]):
-            head = _head(line, file)
-            self._check_head(found, head, file, at, before)
-            at.begun, at.last = True, head["n"]
-            return
-        event = _event(line, file, at.lines, unpickle=self._unpickle)
-        found.events.append(event)
-        if event.n <= at.last:
-            raise _disordered(file, at.lines, event.n, at.last)
-        if event.n > at.last + 1:
-            where = f"{file} continues at line {at.lines} with number {event.n}"
-            self._check_gap(where, at.last + 1, event.n - 1)
-        at.last = event.n
+    def _check_number(self, number: int, file: str, at: _Position) -> None:
+        """Raise an error unless the number of an event follows the last line's."""
+        if number <= at.last:
+            raise _disordered(file, at.lines, number, at.last)
+        if number > at.last + 1:
+            where = f"{file} continues at line {at.lines} with number {number}"
+            self._check_gap(where, at.last + 1, number - 1)
 
     def _check_gap(self, where: str, first: int, last: int) -> None:
         """Raise an error unless a file allows these lines to be missing."""

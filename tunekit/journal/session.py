@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
 import ray
-from ray.tune.schedulers import TrialScheduler
-from ray.tune.search import SearchAlgorithm
 
-from tunekit._ray.searchers import innermost_searcher
-from tunekit._ray.tuner import type_and_settings
 from tunekit.config import ValidationConfig
 from tunekit.core.signatures import name_of
 from tunekit.core.values import number
@@ -37,32 +33,14 @@ def import_path(thing: Any) -> str | None:
     return f"{module}:{name}"
 
 
-def about(
-    now: float,
-    *,
-    config: ValidationConfig,
-    judged: Collection[str] = (),
-    mode: str | None = None,
-    objectives: Mapping[str, str | None] | None = None,
-    scheduler: TrialScheduler | None = None,
-    search_alg: SearchAlgorithm | None = None,
-    trainable: str | None = None,
-    space: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+def about(now: float, config: ValidationConfig) -> dict[str, Any]:
     """Describe a session in JSON values, without anything that may be secret.
 
     Args:
         now: Seconds since the epoch.
         config: How checkpoints are validated.
-        judged: The metrics that decisions use.
-        mode: ``"min"`` or ``"max"``.
-        objectives: The metrics that the scheduler ranks by, with the mode of each.
-        scheduler: The user's scheduler, if known.
-        search_alg: The search algorithm, if known.
-        trainable: The trainable's import path.
-        space: The search space, as from ``described_space``, if known.
     """
-    known: dict[str, Any] = {
+    return {
         "time": now,
         "tunekit": VERSION,
         "ray": ray.__version__,
@@ -70,19 +48,8 @@ def about(
         "packages": {name: found for name in _PACKAGES if (found := _version_of(name))},
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
         "cluster": _cluster(),
-        "judged": sorted(judged),
-        "mode": mode,
-        "objectives": dict(objectives or {}),
         "validation": _settings_of(config),
-        "trainable": trainable,
     }
-    if scheduler is not None:
-        known["scheduler"] = type_and_settings(scheduler)
-    if search_alg is not None:
-        known["search_alg"] = type_and_settings(innermost_searcher(search_alg))
-    if space is not None:
-        known["space"] = space
-    return known
 
 
 def _version_of(package: str) -> str | None:

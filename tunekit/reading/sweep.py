@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow.fs
 
-from tunekit._ray.storage import absolute, exists, storage_at
+from tunekit._ray.storage import absolute, checkpoint_at, exists, storage_at
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import Constraint
@@ -34,7 +34,6 @@ from tunekit.core.signatures import ValidationFunction
 from tunekit.core.timeline import ScoredCheckpoint, Timeline
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.extras import extra
-from tunekit.file_checkpoint import checkpoint_at
 from tunekit.following.kept import Swept, validate_kept
 from tunekit.following.record import began_of, later_records_in, rows_of
 from tunekit.journal.confined import is_inside
