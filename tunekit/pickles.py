@@ -11,7 +11,10 @@ from typing import Any
 import cloudpickle
 import ray
 
-from tunekit.core.values import is_array, text
+from tunekit.core.values import is_array, safely, text
+
+# The result of unpickling that raised; a value may be anything else.
+_FAILED = object()
 
 
 class _WithoutReferences(cloudpickle.CloudPickler):
@@ -32,13 +35,13 @@ def pack(value: Any) -> bytes | None:
         >>> pack(x for x in "abc") is None
         True
     """
+    packed: bytes | None = safely(_dumped, value)
+    return packed
+
+
+def _dumped(value: Any) -> bytes:
     stream = io.BytesIO()
-    try:
-        _WithoutReferences(stream).dump(value)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # its parts may raise anything
-        return None
+    _WithoutReferences(stream).dump(value)
     return stream.getvalue()
 
 
@@ -66,8 +69,9 @@ def to_text(value: Any, largest: int | None = None) -> str | None:
         ({1, 2}, None)
     """
     data = pack(value)
-    too_large = data is None or (largest is not None and len(data) > largest)
-    return None if data is None or too_large else base64.b64encode(data).decode()
+    if data is None or (largest is not None and len(data) > largest):
+        return None
+    return base64.b64encode(data).decode()
 
 
 def from_text(packed: str) -> Any:
@@ -84,12 +88,7 @@ def travels(value: Any) -> bool:
         (True, False)
     """
     data = pack(value)
-    try:
-        return data is not None and (pickle.loads(data), True)[1]
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # its parts may raise anything
-        return False
+    return data is not None and safely(pickle.loads, data, otherwise=_FAILED) is not _FAILED
 
 
 def portable(value: Any) -> Any:

@@ -61,12 +61,9 @@ def report(
     """
     problems = Problems("tunekit.report")
     problems.instance("metrics", metrics, Mapping, "Pass a dict of metrics.")
-    wished = validation is True or isinstance(validation, train.ValidationTaskConfig)
-    if not wished and validation is not None and validation is not False:
-        problems.add(
-            f"validation={validation!r} is not True, False, None or a "
-            "ray.train.ValidationTaskConfig. Use one of these."
-        )
+    wished, problem = override_of(validation)
+    if problem:
+        problems.add(f"validation={problem} Use one of these.")
     if wished and checkpoint is None and in_trial() and current_saver() is None:
         problems.add(
             f"validation={validation!r} needs a checkpoint. Pass checkpoint=, or register how to "
@@ -164,17 +161,14 @@ def state_of(checkpoint: tune.Checkpoint) -> dict[str, Any]:
 
 
 def override_of(value: object) -> tuple[ValidationOverride, str | None]:
-    """Return the request under a result's :data:`VALIDATION_KEY`, and the problem with it.
+    """Return a request to validate a checkpoint, and the problem with it.
 
     Example:
         >>> override_of(True), override_of(None)
         ((True, None), (None, None))
         >>> override_of("yes")
-        (None, "tunekit_validation='yes' is not True, False, None or a ray.train...")
+        (None, "'yes' is not True, False, None or a ray.train.ValidationTaskConfig.")
     """
     if value is None or isinstance(value, (bool, train.ValidationTaskConfig)):
         return value, None
-    return None, (
-        f"{VALIDATION_KEY}={value!r} is not True, False, None or a ray.train.ValidationTaskConfig. "
-        "The sweep's own setting is used."
-    )
+    return None, f"{value!r} is not True, False, None or a ray.train.ValidationTaskConfig."

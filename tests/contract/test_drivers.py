@@ -56,8 +56,8 @@ class Elsewhere:
         self.file.swap(self.file.read(), replace(self.holder, heard=self.clock.time()).encoded())
 
 
-def lock(folder, clock=None, filesystem=LOCAL):
-    return DriverLock(filesystem, str(folder), clock or FakeClock())
+def lock(folder, clock=None, filesystem=LOCAL, on_lost=pytest.fail):
+    return DriverLock(filesystem, str(folder), clock or FakeClock(), on_lost)
 
 
 def few(folder, **options):
@@ -126,9 +126,8 @@ def test_a_driver_elsewhere_is_alive_until_its_heartbeat_is_stale(home, filesyst
 
 def test_a_driver_can_be_taken_over_from(home, filesystem, monkeypatch, caplog):
     clock, told = FakeClock(), []
-    first = lock(home, clock, filesystem)
+    first = lock(home, clock, filesystem, told.append)
     first.claim()
-    first.keep(told.append)
     monkeypatch.setenv(TAKE_OVER, "1")
     began = clock.monotonic()
     second = lock(home, clock, filesystem)
@@ -158,7 +157,6 @@ def test_a_lock_that_was_cleaned_up_is_made_again(home, filesystem):
     clock = FakeClock()
     held = lock(home, clock, filesystem)
     held.claim()
-    held.keep(lambda error: pytest.fail(str(error)))
     file = DriverLock(filesystem, str(home))
     file.swap(file.read(), None)
     clock.sleep(BEAT_S)
@@ -170,7 +168,6 @@ def test_a_storage_that_is_away_ends_no_sweep():
     store, clock = Store(), FakeClock()
     held = lock("sweep", clock, store.filesystem)
     held.claim()
-    held.keep(lambda error: pytest.fail(str(error)))
     store.errors["open"] = lambda path: OSError("503 Slow Down")
     clock.sleep(BEAT_S)
     held.beat()

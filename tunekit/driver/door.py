@@ -166,7 +166,13 @@ class Door:
         self.waiting.starts.reported(trial_id, self.waiting.clock.monotonic())
         wish, problem = override_of(report.pop(VALIDATION_KEY, None))
         if problem:
-            logger.warning("Trial %s, iteration %d: %s", trial_id, iteration, problem)
+            logger.warning(
+                "Trial %s, iteration %d: %s=%s The sweep's own setting is used.",
+                trial_id,
+                iteration,
+                VALIDATION_KEY,
+                problem,
+            )
         serves, last = self._serves(trial, queue, report), self.is_last(trial, report)
         if wish or (trial_id in self.controller.leaving and self.controller.can_save(trial)):
             report[SHOULD_CHECKPOINT] = True

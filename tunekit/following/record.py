@@ -149,7 +149,8 @@ class Recorder:
         self._folder, self._home, self._series = folder_at(filesystem, path), Home(path), series
         self._about = {**about, "function": import_path(config.fn) or name_of(config.fn)}
         self._otherwise = otherwise
-        self._lock = DriverLock(filesystem, path if series == SERIES else f"{path}/{series}")
+        locked = path if series == SERIES else f"{path}/{series}"
+        self._lock = DriverLock(filesystem, locked, on_lost=self._give_way)
         self._begins = True
         self._lost: list[Exception] = []
         self._journal: Journal
@@ -161,17 +162,15 @@ class Recorder:
         Raises:
             tunekit.errors.AlreadyRunningError: If another process does.
         """
-
-        def give_way(error: AlreadyRunningError) -> None:
-            self._folder.abandon()
-            self._lost.append(error)
-
         try:
             self._lock.claim()
-            self._lock.keep(give_way)
             yield
         finally:
             self._lock.release()
+
+    def _give_way(self, error: AlreadyRunningError) -> None:
+        self._folder.abandon()
+        self._lost.append(error)
 
     def check(self) -> None:
         """Raise if another process has taken over."""

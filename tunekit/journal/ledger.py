@@ -67,9 +67,8 @@ class Ledger:
         """
         filesystem, home = storage.storage_filesystem, storage.experiment_fs_path
         warn_of_kills(filesystem, home)
-        self._lock = lock = DriverLock(filesystem, home, self._clock)
-        lock.claim()
-        lock.keep(self._stop_writing)
+        self._lock = DriverLock(filesystem, home, self._clock, self._stop_writing)
+        self._lock.claim()
         self.home, self._folder = Home(home), folder_at(filesystem, home)
 
     def past(self) -> list[Event]:

@@ -101,9 +101,17 @@ class DriverLock:
         filesystem: The storage.
         home: The experiment's folder there.
         clock: The clock.
+        on_lost: Called once, from any thread, if another driver has taken the sweep over; nothing
+            more may be written then. With it, and the system's clock, a thread sends heartbeats.
     """
 
-    def __init__(self, filesystem: pyarrow.fs.FileSystem, home: str, clock: Clock | None = None):
+    def __init__(
+        self,
+        filesystem: pyarrow.fs.FileSystem,
+        home: str,
+        clock: Clock | None = None,
+        on_lost: Callable[[AlreadyRunningError], None] | None = None,
+    ):
         self._filesystem, self._home = filesystem, home
         self._path = posixpath.join(home, LOCK)
         self._local = local_path(filesystem, home)
@@ -111,7 +119,7 @@ class DriverLock:
         self._mutex = threading.Lock()
         self._mine: Driver | None = None
         self._ended = threading.Event()
-        self._on_lost: Callable[[AlreadyRunningError], None] = lambda error: None
+        self._on_lost = on_lost
 
     def claim(self) -> None:
         """Become the sweep's driver.
@@ -133,6 +141,8 @@ class DriverLock:
         if rival is not None and rival.is_alive(self._clock.time()):
             logger.warning("Taking the sweep in %s over from %s.", self._home, rival)
             self._clock.sleep(BEAT_S + 1.0)  # until it has noticed, and stopped
+        if self._on_lost is not None and isinstance(self._clock, SystemClock):
+            threading.Thread(target=self._beat_on, daemon=True, name="tunekit-lock").start()
 
     def require_free(self) -> bytes | None:
         """Return the lock file's content if no other driver is alive; raise as :meth:`claim`.
@@ -151,19 +161,6 @@ class DriverLock:
             "another RunConfig(name=...)."
         )
 
-    def keep(self, on_lost: Callable[[AlreadyRunningError], None]) -> None:
-        """Send heartbeats from a thread from now on.
-
-        With a simulated clock, call :meth:`beat` instead.
-
-        Args:
-            on_lost: Called once, from any thread, if another driver has taken the sweep over;
-                nothing more may be written then.
-        """
-        self._on_lost = on_lost
-        if isinstance(self._clock, SystemClock):
-            threading.Thread(target=self._beat_on, daemon=True, name="tunekit-lock").start()
-
     def _beat_on(self) -> None:
         while not self._ended.wait(BEAT_S):
             self.beat()
@@ -171,7 +168,7 @@ class DriverLock:
     def beat(self) -> None:
         """Renew the heartbeat, unless another driver has taken the sweep over."""
         rival = self._renew()
-        if rival is not None:
+        if rival is not None and self._on_lost is not None:
             self._ended.set()
             text = f"The sweep in {self._home!r} was taken over by another driver, {rival}."
             self._on_lost(AlreadyRunningError(f"{text} This one writes nothing more."))

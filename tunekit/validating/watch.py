@@ -88,7 +88,13 @@ def watched(
     over, signals = threading.Event(), Signals()
 
     def gone() -> str | None:
-        return next((name for name, address in where.items() if not answers(address)), None)
+        """Return a service that does not answer, or no longer within half a second."""
+        settled = time.monotonic() + _SETTLES_S
+        while True:
+            name = next((one for one, at in where.items() if not answers(at)), None)
+            if name is not None or time.monotonic() >= settled:
+                return name
+            time.sleep(_SOON_S)
 
     def watch() -> None:
         while not over.is_set():
@@ -96,16 +102,9 @@ def watched(
                 end_with_ray()
                 return
 
-    def gone_soon() -> str | None:
-        """Return a service that goes within half a second, as after a signal."""
-        settled = time.monotonic() + _SETTLES_S
-        while (name := gone()) is None and time.monotonic() < settled:
-            time.sleep(_SOON_S)
-        return name
-
     def end_with_ray() -> None:
         """End the process if Ray has ended and the main thread blocks in it."""
-        while (name := gone_soon()) is None:
+        while (name := gone()) is None:
             if over.is_set():
                 return
         if over.wait(_GRACE_S):
@@ -131,7 +130,7 @@ def watched(
         return False
 
     def check() -> None:
-        name = gone_soon() if signals.first is not None else None
+        name = gone() if signals.first is not None else None
         if name is None and "raylet" in where and not answers(where["raylet"]):
             name = "raylet"
         if name is not None:
