@@ -26,20 +26,16 @@ BY_WORKERS = tunekit.distributed.TrainerValidation(
 
 
 @pytest.fixture
-def on_cluster(monkeypatch, tmp_path):
-    """Look what a sweep does on a cluster of so many CPUs."""
+def look(monkeypatch, tmp_path):
+    """Look what a sweep does on a cluster with these resources."""
 
-    def look(cpus, scheduler=None, workers=2, space=None, trials=1, **options):
+    def look(cluster, trainable, scheduler=None, space=None, **options):
         monkeypatch.setattr(ray, "is_initialized", lambda: True)
-        monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": float(cpus)})
+        monkeypatch.setattr(ray, "cluster_resources", lambda: cluster)
         tuner = tunekit.Tuner(
-            TorchTrainer(
-                lambda config: None, scaling_config=train.ScalingConfig(num_workers=workers)
-            ),
+            trainable,
             param_space=space,
-            tune_config=tune.TuneConfig(
-                metric="accuracy", mode="max", scheduler=scheduler, num_samples=trials
-            ),
+            tune_config=tune.TuneConfig(metric="accuracy", mode="max", scheduler=scheduler),
             run_config=tune.RunConfig(name="sweep", storage_path=str(tmp_path)),
             validation_config=tunekit.ValidationConfig(**{"fn": validate, **options}),
         )
@@ -47,6 +43,18 @@ def on_cluster(monkeypatch, tmp_path):
         return tuner.validation.shares
 
     return look
+
+
+@pytest.fixture
+def on_cluster(look):
+    """Look what a sweep of trainers does on a cluster of so many CPUs."""
+
+    def on_cluster(cpus, scheduler=None, workers=2, **options):
+        scaling = train.ScalingConfig(num_workers=workers)
+        trainer = TorchTrainer(lambda config: None, scaling_config=scaling)
+        return look({"CPU": float(cpus)}, trainer, scheduler, **options)
+
+    return on_cluster
 
 
 @pytest.mark.parametrize(
@@ -108,30 +116,14 @@ def test_the_largest_number_of_workers_counts(on_cluster, several):
     assert on_cluster(8, ASHAScheduler(), space=space).leaving_room == 2
 
 
-def on_one_gpu(monkeypatch, tmp_path, **options):
-    """A sweep whose trials and validations need the one GPU, once it has looked at the cluster."""
-    monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0, "GPU": 1.0})
-    config = {"fn": validate, "ray_remote_kwargs": {"num_gpus": 1}, **options}
-    tuner = tunekit.Tuner(
-        tune.with_resources(lambda config: None, {"gpu": 1}),
-        tune_config=tune.TuneConfig(metric="accuracy", mode="max", num_samples=4),
-        run_config=tune.RunConfig(name="sweep", storage_path=str(tmp_path)),
-        validation_config=tunekit.ValidationConfig(**config),
-    )
-    leave_room(settings_of(tuner), tuner.validation)
-    return tuner.validation.shares
-
-
-def test_on_one_gpu_evaluators_get_it_from_trials_that_wait(monkeypatch, tmp_path, caplog):
-    shares = on_one_gpu(monkeypatch, tmp_path, evaluators=1)
+@pytest.mark.parametrize("evaluators", [1, None])
+def test_on_one_gpu_validations_get_it_from_trials_that_wait(look, caplog, evaluators):
+    cluster, trainable = {"CPU": 4.0, "GPU": 1.0}, tune.with_resources(lambda config: 0, {"gpu": 1})
+    needs = {"evaluators": evaluators, "ray_remote_kwargs": {"num_gpus": 1}}
+    shares = look(cluster, trainable, **needs)
     assert shares.squeezed and shares.leaving_room is None
-    assert "a trial that waits for a score pauses" in caplog.text
-
-
-def test_on_one_gpu_a_function_runs_in_trials_that_wait(monkeypatch, tmp_path, caplog):
-    on_one_gpu(monkeypatch, tmp_path)
-    assert "pauses" not in caplog.text
+    # A function runs in a trial that waits.
+    assert ("a trial that waits for a score pauses" in caplog.text) is (evaluators is not None)
 
 
 @pytest.mark.parametrize(
@@ -147,15 +139,7 @@ def test_on_one_gpu_a_function_runs_in_trials_that_wait(monkeypatch, tmp_path, c
         ),
     ],
 )
-def test_what_trials_cannot_use_is_apart(monkeypatch, tmp_path, cluster, validation, beside):
-    monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(ray, "cluster_resources", lambda: cluster)
+def test_what_trials_cannot_use_is_apart(look, cluster, validation, beside):
     place = tune.PlacementGroupFactory([{"CPU": 1, "train": 1}])
-    tuner = tunekit.Tuner(
-        tune.with_resources(lambda config: None, place),
-        tune_config=tune.TuneConfig(metric="accuracy", mode="max", scheduler=ASHAScheduler()),
-        run_config=tune.RunConfig(name="sweep", storage_path=str(tmp_path)),
-        validation_config=tunekit.ValidationConfig(fn=validate, ray_remote_kwargs=validation),
-    )
-    leave_room(settings_of(tuner), tuner.validation)
-    assert tuner.validation.shares.apart is beside
+    trainable = tune.with_resources(lambda config: None, place)
+    assert look(cluster, trainable, ASHAScheduler(), ray_remote_kwargs=validation).apart is beside
