@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.fs
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 import tunekit
 from tests.doubles import FakeClock, FakeExecutor
@@ -53,13 +53,15 @@ def made(
     record.append(TrialAdded(time=1e9, trial_id="a", config={"note": bomb or word}, folder=folder))
     record.append(TrialErrored(time=1e9 + 1, trial_id="a"))
     checkpoint = checkpoint or f"./{folder}/checkpoint_000001"
-    scored(record, checkpoint, {"accuracy": 0.5, "by": bomb})
+    scored(record, checkpoint, metrics={"accuracy": 0.5, "by": bomb})
+    record.close()
     afterwards = Journal(
         LocalFolder(home),
         series=SESSION,
         about={"time": 1e9, "sweep": 1e9, "name": word.lower(), "function": word},
     )
-    scored(afterwards, checkpoint, {"robust": 0.5, "by": bomb})
+    scored(afterwards, checkpoint, metrics={"robust": 0.5, "by": bomb})
+    afterwards.close()
     holder = Driver("t", word, 7, heard=1e9)
     (home / "journal/driver.json").write_bytes(holder.encoded())
     inner = home / "trial_a/checkpoint_000001"
@@ -69,15 +71,21 @@ def made(
     return home
 
 
-def scored(record: Journal, checkpoint: str, metrics: dict[str, Any]) -> None:
-    at, known = "a:0:1:1", {"trial_id": "a", "iteration": 1, "checkpoint": checkpoint}
+def scored(
+    record: Journal, checkpoint: str, trial_id: str = "a", run: int = 1, **ended: Any
+) -> None:
+    at = f"{trial_id}:0:1:{run}"
+    known = {"trial_id": trial_id, "id": at, "iteration": 1}
     report = {"training_iteration": 1, "generation": 0}
-    record.append(Reported(time=1e9 + 1, trial_id="a", report=report))
-    record.append(CheckpointSaved(time=1e9 + 1, id=at, **known))
-    record.append(ValidationRequested(time=1e9 + 1, id=at, **known))
-    record.append(ValidationEnded(time=1e9 + 2, id=at, status="validated", metrics=metrics))
-    record.append(Processed(time=1e9 + 2, trial_id="a", id=at, iteration=1, judged=True))
-    record.close()
+    record.append(Reported(time=1e9 + 1, trial_id=trial_id, report=report))
+    for kind in (CheckpointSaved, ValidationRequested):
+        record.append(kind(time=1e9 + 1, run=run, checkpoint=checkpoint, **known))
+    record.append(ValidationEnded(time=1e9 + 2, id=at, **{"status": "validated", **ended}))
+    record.append(Processed(time=1e9 + 2, judged="metrics" in ended, **known))
+
+
+def invoked(*command: Any) -> Result:
+    return CliRunner().invoke(commands.tunekit, [str(word) for word in command])
 
 
 def shown(home: Path, scratch: Path) -> str:
@@ -92,7 +100,7 @@ def shown(home: Path, scratch: Path) -> str:
         ("list", home.parent),
         ("report", home, "--output", output),
     ):
-        result = CliRunner().invoke(commands.tunekit, [str(word) for word in command])
+        result = invoked(*command)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         told.append(result.output)
@@ -150,14 +158,10 @@ def test_what_is_in_the_folder_is_shown(outside, tmp_path):
 def test_no_link_in_a_sweep_shows_what_is_outside(name, hostile, outside, tmp_path):
     linked(made(hostile, "harmless"), name, outside)
     assert SECRET not in shown(hostile, tmp_path)
-
-
-@pytest.mark.parametrize("name", [name for name in PLACES if "trial_a" not in name])
-def test_a_link_that_leads_out_is_named(name, hostile, outside):
-    linked(made(hostile, "harmless"), name, outside)
-    with pytest.raises(UnsafeFileError, match=r"outside the experiment's folder") as caught:
-        tunekit.load(hostile)
-    assert str(outside / name) in str(caught.value)
+    if "trial_a" not in name:
+        with pytest.raises(UnsafeFileError, match=r"outside the experiment's folder") as caught:
+            tunekit.load(hostile)
+        assert str(outside / name) in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["up", "root", "drive"])
@@ -236,23 +240,11 @@ def test_nothing_in_a_sweep_moves_the_cursor_or_begins_a_line(hostile, tmp_path)
     record = Journal(LocalFolder(hostile), about=about)
     record.append(TrialAdded(time=1e9, trial_id=ODD, config={ODD: ODD}, folder="a"))
     record.append(TrialAdded(time=1e9, trial_id="b", config={ODD: "other"}, folder="b"))
-    known = {"trial_id": ODD, "iteration": 1, "checkpoint": f"./a/{ODD}"}
-    report = {"training_iteration": 1, "generation": 0}
-    for run, ended in ((1, {"reason": ODD}), (2, {"metrics": {ODD: 0.5}})):
-        at = {"id": f"{ODD}:0:1:{run}", "run": run, **known}
-        record.append(Reported(time=1e9 + 1, trial_id=ODD, report=report))
-        record.append(CheckpointSaved(time=1e9 + 1, **at))
-        record.append(ValidationRequested(time=1e9 + 1, **at))
-        status = "validated" if "metrics" in ended else "failed"
-        record.append(ValidationEnded(time=1e9 + 2, id=at["id"], status=status, **ended))
-        record.append(Processed(time=1e9 + 2, trial_id=ODD, id=at["id"], iteration=1))
+    scored(record, f"./a/{ODD}", ODD, status="failed", reason=ODD)
+    scored(record, f"./a/{ODD}", ODD, run=2, metrics={ODD: 0.5})
     record.close()
-    for command in (
-        ("status", hostile),
-        ("best", hostile),
-        ("list", hostile.parent),
-    ):
-        result = CliRunner().invoke(commands.tunekit, [str(word) for word in command])
+    for command in (("status", hostile), ("best", hostile), ("list", hostile.parent)):
+        result = invoked(*command)
         assert result.exit_code == 0 and "FORGED" in result.output, (command, result.output)
         plainly = re.sub(r"\x1b\[\d*m", "", result.output)  # the command's own colours
         assert all(char == "\n" or char.isprintable() for char in plainly), command
@@ -313,7 +305,6 @@ def test_no_pickle_in_a_sweep_is_opened_by_who_reads_or_evaluates_it(
 
 def test_nothing_is_written_behind_a_link(hostile, outside, tmp_path):
     made(hostile, "harmless")
-    before = sorted((p, p.stat().st_mtime_ns) for p in outside.rglob("*"))
     for name in ("journal", "validations", "state"):
         if (hostile / name).exists():
             shutil.rmtree(hostile / name)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 import tracemalloc
 import zipfile
+from typing import Any
 
 import pytest
 from ray import tune
@@ -68,6 +70,22 @@ def test_sweeps_in_odd_places_are_killed_and_restored(tmp_path):
     assert tunekit.load(ran.home).summary()["state"] == "finished"
 
 
+def refused(tmp_path, match: str, compression: int = zipfile.ZIP_STORED, **files: Any) -> None:
+    """Restore a sweep whose archive has these files; nothing may be changed."""
+    folder, file = LocalFolder(tmp_path / "a/b/sweep"), io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    assert len(file.getvalue()) < 10**6
+    journal = Journal(folder)
+    folder.put("state/000000001-snapshot.zip", file.getvalue())
+    journal.append(SnapshotTaken(file="state/000000001-snapshot.zip"))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(tunekit.errors.RestoreError, match=rf"1-snapshot\.zip has {match}"):
+        prepare_restore(folder, record_of(folder).events)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -81,42 +99,19 @@ def test_sweeps_in_odd_places_are_killed_and_restored(tmp_path):
     ],
 )
 def test_a_file_that_does_not_belong_into_an_archive_is_refused(tmp_path, name):
-    home = tmp_path / "a/b/sweep"
-    folder = LocalFolder(home)
-    journal = Journal(folder)
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("experiment_state-2026.json", '{"trial_data": []}')
-        archive.writestr(name, "evil")
-    folder.put("state/000000001-snapshot.zip", file.getvalue())
-    journal.append(SnapshotTaken(file="state/000000001-snapshot.zip"))
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(tunekit.errors.RestoreError) as caught:
-        prepare_restore(folder, record_of(folder).events)
-    assert repr(name) in str(caught.value) and "000000001-snapshot.zip" in str(caught.value)
-    assert sorted(tmp_path.rglob("*")) == before
+    files = {"experiment_state-2026.json": '{"trial_data": []}', name: "evil"}
+    refused(tmp_path, re.escape(f"a file {name!r}"), **files)
 
 
 def test_an_archive_that_unpacks_to_more_than_it_has_is_refused(tmp_path):
-    folder = LocalFolder(tmp_path / "sweep")
-    journal = Journal(folder)
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("experiment_state-2026.json", bytes(10**8))
-    assert len(file.getvalue()) < 10**6
-    folder.put("state/000000001-snapshot.zip", file.getvalue())
-    journal.append(SnapshotTaken(file="state/000000001-snapshot.zip"))
-    before = sorted(tmp_path.rglob("*"))
+    large = {"experiment_state-2026.json": bytes(10**8)}
     tracemalloc.start()
     try:
-        with pytest.raises(
-            tunekit.errors.RestoreError, match=r"1-snapshot\.zip has \d+ bytes and would"
-        ):
-            prepare_restore(folder, record_of(folder).events)
+        refused(tmp_path, r"\d+ bytes and would", zipfile.ZIP_DEFLATED, **large)
         _, taken = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert taken < 10**7 and sorted(tmp_path.rglob("*")) == before
+    assert taken < 10**7
 
 
 def test_a_draft_of_tunes_that_a_killed_driver_has_left_is_no_part_of_a_sweep(tmp_path):
