@@ -11,9 +11,8 @@ from unittest import mock
 
 from msgspec.structs import replace
 from ray.train._internal.syncer import _BackgroundProcess
-from ray.tune import ResumeConfig
 
-from tests.restores import prepare_restore
+from tests.restores import restoring
 from tests.sweeps import Ran
 from tunekit.core.events import SnapshotTaken
 from tunekit.journal import ledger
@@ -135,10 +134,7 @@ def run_killed(
             shutil.rmtree(f"{folder}-session", ignore_errors=True)
         events = events_in(home) if (home / "journal").is_dir() else []
         if any(isinstance(event, SnapshotTaken) for event in events):
-            options = {
-                "resume": ResumeConfig(),
-                "mended": prepare_restore(LocalFolder(home), events),
-            }
+            options = restoring(home)
         else:
             shutil.rmtree(home)  # nothing had begun
             options = {}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from ray.tune import ResumeConfig
 
 from tests.doubles import FakeClock
-from tunekit.core.events import Event, Reported, TrialAdded, ValidationEnded
+from tunekit.core.events import Reported, TrialAdded, ValidationEnded
 from tunekit.errors import RestoreError
-from tunekit.journal.journal import Journal
+from tunekit.journal.journal import Journal, events_in
 from tunekit.journal.snapshots import SnapshotWriter, _archive, saved_state
-from tunekit.journal.storage import Folder, LocalFolder
+from tunekit.journal.storage import LocalFolder
 
 STATE = {
     "experiment_state-2026-01-01_00-00-00.json": b'{"trial_data": []}',
@@ -45,16 +47,15 @@ def begin(home: Path) -> Path:
     return home
 
 
-def prepare_restore(folder: Folder, events: Sequence[Event], now: str | None = None) -> int:
+def prepare_restore(home: Path, now: str | None = None) -> int:
     """Put Tune's files of an experiment as its newest archive has them.
-
-    Arguments: as of :meth:`tunekit.journal.snapshots.SavedState.put_back`.
 
     Raises:
         tunekit.errors.RestoreError: If there is nothing to restore from, or an archive was
             tampered with.
         OSError: If the storage fails.
     """
+    folder, events = LocalFolder(home), events_in(home)
     state = saved_state(folder, events)
     if state is None:
         raise RestoreError(
@@ -63,3 +64,8 @@ def prepare_restore(folder: Folder, events: Sequence[Event], now: str | None = N
         )
     state.put_back(folder, events, now)
     return state.searched
+
+
+def restoring(home: Path, **errored: Any) -> dict[str, Any]:
+    """Put Tune's files back; return the options with which a sweep is made that goes on."""
+    return {"mended": prepare_restore(home), "resume": ResumeConfig(**errored)}

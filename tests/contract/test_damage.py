@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.tune import ResumeConfig
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import BasicVariantGenerator
 
@@ -20,11 +19,10 @@ import tunekit
 from tests.invariants import JournalSummary, check_journal
 from tests.journals import lines_of, write_lines
 from tests.kills import run_killed
-from tests.restores import prepare_restore
+from tests.restores import prepare_restore, restoring
 from tests.seeds import seeds
 from tests.sweeps import sweep
 from tunekit.journal.journal import events_in
-from tunekit.journal.storage import LocalFolder
 
 
 @pytest.fixture(scope="module")
@@ -260,9 +258,7 @@ def interrupted(tmp_path_factory) -> tuple[Path, JournalSummary]:
 def restored(home: Path) -> str:
     """Restore a damaged sweep and let it end; return what became of it."""
     try:
-        events = events_in(home)
-        mended = prepare_restore(LocalFolder(home), events)
-        ran = one_after_the_other(home.parent, mended=mended, resume=ResumeConfig())
+        ran = one_after_the_other(home.parent, **restoring(home))
         ran.sweep.run(most=50_000)
     except (tunekit.errors.JournalError, tunekit.errors.RestoreError) as error:
         assert re.search(
@@ -272,6 +268,11 @@ def restored(home: Path) -> str:
     return "failed" if any(t.status == "ERROR" for t in ran.trials) else "ended"
 
 
+def came_to(home: Path, expected: JournalSummary) -> None:
+    found = check_journal(events_in(home))
+    assert (found.scores, found.decisions) == (expected.scores, expected.decisions)
+
+
 @pytest.mark.parametrize("seed", seeds(10, "restored"))
 def test_a_damaged_folder_is_restored_to_the_same_end_or_not_at_all(interrupted, tmp_path, seed):
     draw = random.Random(f"restored/{seed}")
@@ -279,9 +280,7 @@ def test_a_damaged_folder_is_restored_to_the_same_end_or_not_at_all(interrupted,
     home = shutil.copytree(recorded, tmp_path / "killed/sweep")
     damage_files(draw, home)
     if restored(home) == "ended":
-        found = check_journal(events_in(home))
-        found.running = expected.running
-        assert (found.scores, found.decisions) == (expected.scores, expected.decisions)
+        came_to(home, expected)
 
 
 def test_a_copy_of_hard_links_and_its_original_are_both_restored(interrupted, tmp_path):
@@ -290,9 +289,7 @@ def test_a_copy_of_hard_links_and_its_original_are_both_restored(interrupted, tm
     backup = shutil.copytree(home, tmp_path / "backup/sweep", copy_function=os.link)
     for one in (home, backup):
         assert restored(one) == "ended"
-        found = check_journal(events_in(one))
-        found.running = expected.running
-        assert (found.scores, found.decisions) == (expected.scores, expected.decisions)
+        came_to(one, expected)
 
 
 @pytest.mark.parametrize("name", [".validate_storage_marker", "Counting_*/result.json"])
@@ -303,5 +300,5 @@ def test_nothing_is_restored_that_would_write_into_another_file(interrupted, tmp
     link.unlink()
     link.symlink_to(journal)
     with pytest.raises(tunekit.errors.RestoreError, match="is a link"):
-        prepare_restore(LocalFolder(home), events_in(home))
+        prepare_restore(home)
     assert journal.read_bytes() == content

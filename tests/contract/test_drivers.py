@@ -15,19 +15,18 @@ import pytest
 from msgspec.structs import replace
 from pyarrow.fs import LocalFileSystem
 from ray import tune
-from ray.tune import ResumeConfig
 
 import tunekit
 from tests.doubles import FakeClock
 from tests.journals import read
 from tests.kills import Killed, killed_after
-from tests.restores import prepare_restore
+from tests.restores import restoring
 from tests.schedulers import CASES
 from tests.seeds import SCHEDULES
 from tests.stores import Store
 from tests.sweeps import sweep
 from tunekit.core.events import Reported, SnapshotTaken
-from tunekit.journal.journal import Journal, events_in
+from tunekit.journal.journal import Journal
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.lock import (
     BEAT_S,
@@ -287,12 +286,12 @@ def test_a_restored_sweep_whose_driver_is_alive_says_so_and_not_what_tune_makes_
     with pytest.raises(Killed), killed_after(60):
         few(tmp_path, saved_every_s=0.0).sweep.run()
     home = tmp_path / "sweep"
-    mended = prepare_restore(LocalFolder(home), events_in(home))
+    options = restoring(home)
     (home / LOCK).unlink()
     lock(home).claim()
     before = (home / "journal/000001.jsonl").read_bytes()
     with pytest.raises(tunekit.errors.AlreadyRunningError, match="has a driver"):
-        few(tmp_path, resume=ResumeConfig(), mended=mended)
+        few(tmp_path, **options)
     assert [path.name for path in (home / "journal").glob("*.jsonl")] == ["000001.jsonl"]
     assert (home / "journal/000001.jsonl").read_bytes() == before
 

@@ -20,22 +20,15 @@ import tunekit
 from tests.invariants import check_journal
 from tests.journals import read
 from tests.kills import Killed, killed_after
-from tests.restores import prepare_restore
+from tests.restores import restoring
 from tests.sweeps import LENGTH, Counting, Ran, SavesWhen, sweep
 from tunekit.driver.callback import ValidationCallback
 from tunekit.journal.journal import events_in
-from tunekit.journal.storage import LocalFolder
 from tunekit.validating.validator import Validator
 
 
 def run(folder: Path, **options: Any) -> Ran:
     return sweep(folder, FIFOScheduler(), listening=False, **options)
-
-
-def mended(folder: Path) -> dict[str, Any]:
-    """What a sweep is restored with."""
-    home = folder / "sweep"
-    return {"mended": prepare_restore(LocalFolder(home), events_in(home)), "resume": ResumeConfig()}
 
 
 # All trials fail --------------------------------------------------------------------------------
@@ -56,7 +49,7 @@ def test_a_sweep_whose_trials_fail_before_they_have_saved_ends_with_their_errors
     assert [trial.status for trial in ran.trials] == ["ERROR", "ERROR"]
     assert all("fails at" in str(trial.get_error()) for trial in ran.trials)
     assert read(tmp_path / "sweep")[-1]["finished"] is True
-    again = failing(tmp_path, 2, 3, **mended(tmp_path))
+    again = failing(tmp_path, 2, 3, **restoring(tmp_path / "sweep"))
     assert [trial.status for trial in again.trials] == ["ERROR", "ERROR"]
 
 
@@ -117,7 +110,7 @@ def test_each_session_has_the_whole_time_budget_and_goes_on_with_what_it_cut_sho
     while not sessions or not read(tmp_path / "sweep")[-1]["finished"]:
         budget = TimeoutStopper(25)
         ran = make(tmp_path, on_pending, stop=CombinedStopper(NoopStopper(), budget), **options)
-        sessions, options = sessions + 1, mended(tmp_path)
+        sessions, options = sessions + 1, restoring(tmp_path / "sweep")
         assert sessions < 20, "no session comes any further"
     assert sessions > 2, "the time was never up: the test shows nothing"
     assert [trial.status for trial in ran.trials] == ["TERMINATED"] * len(whole.trials)
@@ -139,7 +132,7 @@ def test_trials_that_are_not_to_go_on_end_where_the_time_budget_has_cut_them_sho
     first = tunekit.load(tmp_path / "sweep")
     assert set(first.trials["status"]) != {"terminated"} and first.summary()["state"] != "finished"
     skip = ResumeConfig(unfinished=ResumeConfig.ResumeType.SKIP)
-    ran = fifo(tmp_path, "wait", **{**mended(tmp_path), "resume": skip})
+    ran = fifo(tmp_path, "wait", **{**restoring(tmp_path / "sweep"), "resume": skip})
     cut = [t for t in ran.trials if t.last_result.get("training_iteration", 0) < LENGTH]
     assert cut and len(ran.trials) == 5, "those that were not made yet are made"
     assert {trial.status for trial in ran.trials} == {"TERMINATED"}
@@ -180,7 +173,7 @@ def test_what_a_failure_has_cut_short_with_fail_fast_is_continued(tmp_path, erro
 
     ran = make(
         search_alg=BasicVariantGenerator(max_concurrent=3),
-        **{**mended(tmp_path), "resume": ResumeConfig(errored=errored)},
+        **restoring(tmp_path / "sweep", errored=errored),
     )
     assert ran.sweep.controller._fail_fast
     ran.sweep.run()
@@ -222,7 +215,7 @@ def test_a_limit_of_trials_holds_in_a_restored_sweep(tmp_path, how, most):
 
     first, again = Live(), Live()
     assert {trial.status for trial in make(first).trials} == {"ERROR"}
-    ran = make(again, **{**mended(tmp_path), "resume": ResumeConfig(errored=how)})
+    ran = make(again, **restoring(tmp_path / "sweep", errored=how))
     assert len(ran.trials) == 5 and all(trial.is_finished() for trial in ran.trials)
     assert first.most == again.most == most
 
@@ -245,7 +238,7 @@ def test_rays_own_restore_of_an_experiment_of_a_tuner_changes_nothing(tmp_path, 
     assert f"    tunekit resume {tmp_path}/sweep" in str(caught.value)
     assert contents(tmp_path / "sweep") == before
     monkeypatch.undo()
-    ran = fifo(tmp_path, "wait", **mended(tmp_path))
+    ran = fifo(tmp_path, "wait", **restoring(tmp_path / "sweep"))
     assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
 
 
@@ -294,7 +287,7 @@ def test_nothing_is_recorded_as_failed_that_fails_with_ray(tmp_path, monkeypatch
     assert not {"failed", "errored"} & {event["event"] for event in happened}
     assert {e["status"] for e in happened if e["event"] == "ended"} <= {"validated"}
     monkeypatch.undo()
-    ran = run(tmp_path, **options, **mended(tmp_path))
+    ran = run(tmp_path, **options, **restoring(tmp_path / "sweep"))
     assert {trial.status for trial in ran.trials} == {"TERMINATED"}
     assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
     check_journal(events_in(tmp_path / "sweep"))

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from ray import tune
-from ray.tune import ResumeConfig
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
@@ -19,7 +18,7 @@ from tests.doubles import FakeClock, FakeExecutor
 from tests.invariants import check_journal
 from tests.journals import read
 from tests.local_sweep import LocalSweep
-from tests.restores import prepare_restore
+from tests.restores import restoring
 from tests.sweeps import LENGTH, Counting, Ran, index_of, sweep
 from tunekit.cli import commands
 from tunekit.core.validation import Attempt
@@ -153,17 +152,14 @@ def test_a_sweep_that_never_gets_a_score_says_so_at_its_end(tmp_path, caplog):
 
 def renewed(folder: Path, validation: Any) -> Ran:
     """Restore it; from now on its validations come to what ``validation`` says."""
-    home = folder / "sweep"
-    mended = prepare_restore(LocalFolder(home), events_in(home))
     given = {"fn": validate, "on_failure": "record", "max_retries": 0}
     return sweep(
         folder,
         FIFOScheduler(),
         trials=4,
         settings=given,
-        mended=mended,
-        resume=ResumeConfig(),
         validate=validation,
+        **restoring(folder / "sweep"),
     )
 
 
@@ -241,8 +237,6 @@ def test_a_sweep_that_lacked_its_metric_goes_on_once_the_function_returns_it(tmp
     options: dict = {"trials": 2, "on_pending": "wait", "listening": False}
     with pytest.raises(tunekit.errors.MetricNotFoundError, match="Validation returned 'other'"):
         sweep(tmp_path, FIFOScheduler(), validate=lambda attempt: {"other": 1.0}, **options)
-    restored = prepare_restore(LocalFolder(tmp_path / "sweep"), events_in(tmp_path / "sweep"))
-    again = {"mended": restored, "resume": ResumeConfig(), **options}
-    ran = sweep(tmp_path, FIFOScheduler(), **again)
+    ran = sweep(tmp_path, FIFOScheduler(), **restoring(tmp_path / "sweep"), **options)
     assert [trial.status for trial in ran.trials] == ["TERMINATED"] * 2
     assert all("accuracy" in trial.last_result for trial in ran.trials)

@@ -20,11 +20,10 @@ import tunekit
 from tests.invariants import check_journal
 from tests.journals import read
 from tests.kills import Killed, killed_after
-from tests.restores import prepare_restore
+from tests.restores import restoring
 from tests.sweeps import Ran, sweep
 from tunekit._ray.functions import CAN_SAVE, HAS_ASKED, let_tell_of_resuming
 from tunekit.journal.journal import events_in
-from tunekit.journal.storage import LocalFolder
 from tunekit.policies import DefaultPolicy
 
 LENGTH = 5
@@ -246,16 +245,11 @@ def test_a_restored_sweep_whose_function_begins_anew(tmp_path):
     home = tmp_path / "sweep"
     before = [e["report"]["training_iteration"] for e in read(home) if e["event"] == "reported"]
     assert 2 <= len(before) < LENGTH
-    again = {
-        "mended": prepare_restore(LocalFolder(home), events_in(home)),
-        "resume": ResumeConfig(),
-    }
-    sweep = ran(tmp_path, counting(), **options, **again)
+    sweep = ran(tmp_path, counting(), **options, **restoring(home))
     assert [trial.status for trial in sweep.trials] == ["ERROR"]
     assert rows(sweep) == [WHOLE[: len(before)]]
 
-    resume = ResumeConfig(errored=ResumeConfig.ResumeType.RESUME)
-    again = {"mended": prepare_restore(LocalFolder(home), events_in(home)), "resume": resume}
+    again = restoring(home, errored=ResumeConfig.ResumeType.RESUME)
     sweep = ran(tmp_path, counting(from_tune), **options, **again)
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"], "the mended one goes on"
     assert dict(rows(sweep)[0]) == dict(WHOLE)

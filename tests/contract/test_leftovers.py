@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
 
 from tests.invariants import check_journal
 from tests.journals import read
 from tests.kills import Killed, bury, killed_after
-from tests.restores import prepare_restore
+from tests.restores import restoring
 from tests.sweeps import LENGTH, Ran, sweep
 from tunekit.journal.journal import events_in
-from tunekit.journal.storage import LocalFolder
 
 WORKERS = "checkpoint_2026-01-31_12-00-00.000001-0a1b2c3d"
 
@@ -34,10 +32,7 @@ def killed(folder: Path, at: int = 60) -> list[Path]:
 
 
 def restored(folder: Path) -> Ran:
-    home = folder / "sweep"
-    return run(
-        folder, mended=prepare_restore(LocalFolder(home), events_in(home)), resume=ResumeConfig()
-    )
+    return run(folder, **restoring(folder / "sweep"))
 
 
 def left(path: Path) -> Path:

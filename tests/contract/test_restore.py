@@ -19,13 +19,12 @@ from tests.doubles import FakeClock
 from tests.invariants import check_journal
 from tests.journals import read
 from tests.kills import Killed, bury, killed_after, run_killed
-from tests.restores import prepare_restore
+from tests.restores import prepare_restore, restoring
 from tests.schedulers import CASES
 from tests.seeds import SCHEDULES
 from tests.sweeps import Counting, Endless, Ran, sweep
 from tunekit.core.events import TrialAdded
 from tunekit.journal.journal import events_in
-from tunekit.journal.storage import LocalFolder
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -66,9 +65,7 @@ def kill(folder: Path, at: int, **options: Any) -> None:
 
 
 def restored(folder: Path, **options: Any) -> Ran:
-    home = folder / "sweep"
-    mended = prepare_restore(LocalFolder(home), events_in(home))
-    ran = fifo(folder, mended=mended, **{"resume": ResumeConfig(), **options})
+    ran = fifo(folder, **{**restoring(folder / "sweep"), **options})
     ran.sweep.run(most=50_000)
     return ran
 
@@ -113,10 +110,7 @@ def test_what_is_restored_can_be_moved_and_restored_again(tmp_path):
     for number in (1, 2):
         shutil.move(tmp_path / str(number), tmp_path / str(number + 1))
         home = tmp_path / str(number + 1) / "sweep"
-        options = {
-            "mended": prepare_restore(LocalFolder(home), events_in(home)),
-            "resume": ResumeConfig(),
-        }
+        options = restoring(home)
         if number == 1:
             kill(tmp_path / "2", 30, **options)
     ran = restored(tmp_path / "3")
@@ -192,7 +186,7 @@ def test_a_state_that_is_ahead_of_the_journal(tmp_path):
 
     kill(tmp_path, 90, saved_every_s=0.0)
     home = tmp_path / "sweep"
-    prepare_restore(LocalFolder(home), events_in(home))
+    prepare_restore(home)
     [file] = (home / "journal").glob("*.jsonl")
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:-20]))
@@ -320,8 +314,7 @@ def test_trials_that_failed_go_on_with_any_scheduler(tmp_path, name, failures):
             run_until_dead(made(folder))
         home = folder / "sweep"
         for _ in range(2):  # it may fail only after the first
-            mended = prepare_restore(LocalFolder(home), events_in(home))
-            ran = made(folder, mended=mended, resume=ResumeConfig(errored=RESUME))
+            ran = made(folder, **restoring(home, errored=RESUME))
             ran.sweep.run(most=50_000)
         assert all(trial.status == "TERMINATED" for trial in ran.trials), at
 

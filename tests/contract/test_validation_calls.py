@@ -9,18 +9,15 @@ from typing import Any
 
 import pytest
 from ray import train, tune
-from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
 
 from tests.journals import read
 from tests.kills import Killed, killed_after, run_killed
-from tests.restores import prepare_restore
+from tests.restores import restoring
 from tests.schedulers import pbt, seed_all
 from tests.sweeps import Counting, Ran, quality, sweep
 from tests.versions import Versioned, score_of, version_at
 from tunekit.core.validation import Attempt
-from tunekit.journal.journal import events_in
-from tunekit.journal.storage import LocalFolder
 from tunekit.training import VALIDATION_KEY
 
 
@@ -71,9 +68,7 @@ def test_a_restored_sweep_passes_the_arguments_that_it_is_given(tmp_path):
         make("wrong", listening=False, validation_s=lambda attempt: 100.0)
     home = tmp_path / "sweep"
     assert "wrong" not in (home / "journal/000001.jsonl").read_text(), "they may be large"
-    mended = prepare_restore(LocalFolder(home), events_in(home))
-    again = {"listening": False, "resume": ResumeConfig(), "mended": mended}
-    ran = make("right", **again)
+    ran = make("right", listening=False, **restoring(home))
     called = [attempt.request for attempt in ran.executor.started]
     assert [request.kwargs for request in called] == [
         {"train_run_name": "right", "epoch": epoch} for epoch in (1, 3, 4, 5, 6, 7, 8, 9)

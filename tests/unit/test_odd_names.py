@@ -19,7 +19,7 @@ from tests.schedulers import CASES
 from tests.sweeps import sweep
 from tunekit._ray.controller import _files_in
 from tunekit.core.events import SnapshotTaken
-from tunekit.journal.journal import Journal, events_in, record_of
+from tunekit.journal.journal import Journal, events_in
 from tunekit.journal.snapshots import _archive
 from tunekit.journal.storage import LocalFolder
 
@@ -82,7 +82,7 @@ def refused(tmp_path, match: str, compression: int = zipfile.ZIP_STORED, **files
     journal.append(SnapshotTaken(file="state/000000001-snapshot.zip"))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(tunekit.errors.RestoreError, match=rf"1-snapshot\.zip has {match}"):
-        prepare_restore(folder, record_of(folder).events)
+        prepare_restore(folder.root)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -123,7 +123,7 @@ def test_a_draft_of_tunes_that_a_killed_driver_has_left_is_no_part_of_a_sweep(tm
     saved = {"experiment_state-2026.json": b'{"trial_data": []}', "callback-states-2026.pkl": b""}
     folder.put(name, _archive({**saved, draft: b"half of"}, name))
     journal.append(SnapshotTaken(file=name))
-    prepare_restore(folder, record_of(folder).events)
+    prepare_restore(folder.root)
     names = folder.names("")
     assert any(name.startswith("experiment_state-") for name in names)
     assert not any("tmp" in name for name in names)
