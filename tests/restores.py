@@ -66,6 +66,6 @@ def prepare_restore(home: Path, now: str | None = None) -> int:
     return state.searched
 
 
-def restoring(home: Path, **errored: Any) -> dict[str, Any]:
+def restoring(home: Path, **resume: Any) -> dict[str, Any]:
     """Put Tune's files back; return the options with which a sweep is made that goes on."""
-    return {"mended": prepare_restore(home), "resume": ResumeConfig(**errored)}
+    return {"mended": prepare_restore(home), "resume": ResumeConfig(**resume)}

@@ -131,8 +131,8 @@ def test_trials_that_are_not_to_go_on_end_where_the_time_budget_has_cut_them_sho
     fifo(tmp_path, "wait", stop=TimeoutStopper(25))
     first = tunekit.load(tmp_path / "sweep")
     assert set(first.trials["status"]) != {"terminated"} and first.summary()["state"] != "finished"
-    skip = ResumeConfig(unfinished=ResumeConfig.ResumeType.SKIP)
-    ran = fifo(tmp_path, "wait", **{**restoring(tmp_path / "sweep"), "resume": skip})
+    skip = ResumeConfig.ResumeType.SKIP
+    ran = fifo(tmp_path, "wait", **restoring(tmp_path / "sweep", unfinished=skip))
     cut = [t for t in ran.trials if t.last_result.get("training_iteration", 0) < LENGTH]
     assert cut and len(ran.trials) == 5, "those that were not made yet are made"
     assert {trial.status for trial in ran.trials} == {"TERMINATED"}

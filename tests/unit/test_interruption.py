@@ -103,7 +103,7 @@ def fit(monkeypatch):
             validation, config = tuner.validation, settings_of(tuner).run_config
             home = f"{config.storage_path}/{config.name}"
             ledger = validation.ledger
-            ledger.home, ledger._folder = Home(home), LocalFolder(Path(home))
+            ledger.home, ledger.folder = Home(home), LocalFolder(Path(home))
             validation.has_ended = ended
             if error is not None:
                 raise error

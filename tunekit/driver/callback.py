@@ -43,11 +43,11 @@ from tunekit.driver.door import Door, receive
 from tunekit.driver.end import SweepEnd
 from tunekit.driver.failures import FailureReports
 from tunekit.driver.restore import Restore
-from tunekit.driver.stop_requests import StopRequests
 from tunekit.driver.waiting import Waiting
 from tunekit.errors import AlreadyRunningError, ConfigError, RestoreError, TunekitError, WiringError
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.session import about
+from tunekit.journal.stop_requests import StopRequests
 from tunekit.policies import AtDecisions, DefaultPolicy
 from tunekit.results.lineage import Lineage
 from tunekit.validating.executor import Executor
@@ -272,7 +272,7 @@ class ValidationCallback(tune.Callback):
         Raises:
             tunekit.errors.ConfigError: If the sweep has already run.
         """
-        if self.ledger.is_open:
+        if self.ledger.folder is not None:
             raise ConfigError(
                 "Tuner.fit",
                 [

@@ -15,7 +15,6 @@ from tunekit.errors import AlreadyRunningError
 from tunekit.journal.journal import Journal, record_of
 from tunekit.journal.lock import DriverLock
 from tunekit.journal.snapshots import SnapshotWriter
-from tunekit.journal.stop_requests import name_of, requested_in
 from tunekit.journal.storage import Folder, folder_at, warn_of_kills
 
 logger = logging.getLogger(__name__)
@@ -33,13 +32,14 @@ class Ledger:
     Example:
         >>> from tunekit.clock import SystemClock
         >>> ledger = Ledger(SystemClock(), on_lost=print)
-        >>> ledger.is_open, ledger.last
-        (False, 0)
+        >>> ledger.folder is None, ledger.last
+        (True, 0)
     """
 
     def __init__(self, clock: Clock, on_lost: Callable[[AlreadyRunningError], None]):
         self._clock, self._on_lost = clock, on_lost
-        self._folder: Folder | None = None
+        #: The experiment's folder, once it is known.
+        self.folder: Folder | None = None
         self._lock: DriverLock | None = None
         self._journal: Journal | None = None
         self._keeper: SnapshotWriter | None = None
@@ -47,11 +47,6 @@ class Ledger:
         self.home = Home()
         self._recorded: set[str] = set()
         self._added: list[Trial] = []
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether the experiment's folder is known."""
-        return self._folder is not None
 
     @property
     def last(self) -> int:
@@ -69,7 +64,7 @@ class Ledger:
         warn_of_kills(filesystem, home)
         self._lock = DriverLock(filesystem, home, self._clock, self._stop_writing)
         self._lock.claim()
-        self.home, self._folder = Home(home), folder_at(filesystem, home)
+        self.home, self.folder = Home(home), folder_at(filesystem, home)
 
     def past(self) -> list[Event]:
         """Return the events of earlier sessions.
@@ -78,37 +73,24 @@ class Ledger:
             tunekit.errors.JournalError: If the journal is damaged, or of another version.
             OSError: If the storage fails.
         """
-        if self._folder is None:
+        if self.folder is None:
             return []
-        record = record_of(self._folder, unpickle=True)
+        record = record_of(self.folder, unpickle=True)
         added = (event for event in record.events if isinstance(event, TrialAdded))
         self._recorded = {event.trial_id for event in added}
         return [self.home.located(event) for event in record.events]
 
     def begin(self, *, anew: bool, after: int, about: dict[str, Any]) -> None:
         """Begin a session, of a new sweep if ``anew``; see :class:`Journal`."""
-        if self._folder is not None:
-            journal = Journal(self._folder, begins=anew, after=after, about=about)
-            keeper = SnapshotWriter(self._folder, journal, self._clock, begins=anew)
+        if self.folder is not None:
+            journal = Journal(self.folder, begins=anew, after=after, about=about)
+            keeper = SnapshotWriter(self.folder, journal, self._clock, begins=anew)
             self._journal, self._keeper = journal, keeper
 
     def append(self, event: Event) -> None:
         """Write an event to the journal."""
         if self._journal is not None:
             self._journal.append(self.home.recorded(event))
-
-    def to_stop(self) -> list[str]:
-        """Return the trials that are to be stopped by hand.
-
-        Raises:
-            Exception: Whatever the storage raises.
-        """
-        return [] if self._folder is None else requested_in(self._folder)
-
-    def recorded_stop(self, trial_id: str) -> None:
-        """Delete a request to stop a trial, which is recorded."""
-        if self._folder is not None:
-            self._folder.remove(name_of(trial_id))
 
     def add(self, trial: Trial) -> None:
         """Record a trial at the next :meth:`keep`."""
@@ -143,6 +125,6 @@ class Ledger:
 
     def _stop_writing(self, error: AlreadyRunningError) -> None:
         """Stop writing, because another driver has taken the sweep over."""
-        if self._folder is not None:
-            self._folder.abandon()
+        if self.folder is not None:
+            self.folder.abandon()
         self._on_lost(error)
