@@ -9,13 +9,7 @@ from typing import Any, TypeAlias
 import pyarrow.fs
 from ray import train, tune
 
-from tunekit._ray.functions import (
-    NoSession,
-    current_saver,
-    in_trial,
-    register_saver,
-    saved_dict,
-)
+from tunekit._ray.functions import NoSession, current_saver, in_trial, register_saver, saved_dict
 from tunekit.core.problems import Problems
 from tunekit.errors import ConfigError, WiringError
 

@@ -15,16 +15,8 @@ from typing import Any
 
 import pyarrow.fs
 from ray import train, tune
-from ray.tune.schedulers import (
-    FIFOScheduler,
-    TrialScheduler,
-    create_scheduler,
-)
-from ray.tune.search import (
-    SearchAlgorithm,
-    Searcher,
-    create_searcher,
-)
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
+from ray.tune.search import SearchAlgorithm, Searcher, create_searcher
 
 from tunekit._ray.controller import STATE_FILES
 from tunekit._ray.functions import (

@@ -28,15 +28,7 @@ from tests.sweeps import sweep
 from tunekit.core.events import Reported, SnapshotTaken
 from tunekit.journal.journal import Journal
 from tunekit.journal.ledger import Ledger
-from tunekit.journal.lock import (
-    BEAT_S,
-    LOCK,
-    SILENT_S,
-    TAKE_OVER,
-    Driver,
-    DriverLock,
-    driver_of,
-)
+from tunekit.journal.lock import BEAT_S, LOCK, SILENT_S, TAKE_OVER, Driver, DriverLock, driver_of
 from tunekit.journal.storage import LocalFolder
 
 LOCAL = LocalFileSystem()

@@ -6,12 +6,7 @@ import random
 
 import pytest
 from ray import tune
-from ray.tune.schedulers import (
-    ASHAScheduler,
-    FIFOScheduler,
-    HyperBandScheduler,
-    MedianStoppingRule,
-)
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandScheduler, MedianStoppingRule
 
 from tests.doubles import FakeClock
 from tests.local_sweep import LocalSweep

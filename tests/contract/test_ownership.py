@@ -12,11 +12,7 @@ import pytest
 from ray.tune import ResultGrid
 from ray.tune.analysis import ExperimentAnalysis
 from ray.tune.logger import LoggerCallback
-from ray.tune.schedulers import (
-    AsyncHyperBandScheduler,
-    FIFOScheduler,
-    PopulationBasedTraining,
-)
+from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, PopulationBasedTraining
 
 import tunekit
 from tests.kills import run_killed

@@ -27,14 +27,7 @@ from tunekit.core.events import (
 from tunekit.core.validation import Request
 from tunekit.errors import JournalError
 from tunekit.journal.encoding import Opaque, resolve_opaque
-from tunekit.journal.journal import (
-    VERSION,
-    Journal,
-    JournalReader,
-    events_in,
-    record_of,
-    sealed,
-)
+from tunekit.journal.journal import VERSION, Journal, JournalReader, events_in, record_of, sealed
 from tunekit.journal.storage import LocalFolder
 
 WHERE = "./a/checkpoint_000001"
