@@ -29,7 +29,7 @@ from tests.local_sweep import LocalSweep
 from tunekit._ray.scheduler_kinds import exhausts, rule_for
 from tunekit.clock import Clock
 from tunekit.core.room import fits
-from tunekit.core.validation import Attempt, Status
+from tunekit.core.validation import Attempt
 from tunekit.validating.executor import AttemptEvent, Began, Executor, Returned
 from tunekit.validating.ray_executor import executor_of
 
@@ -171,8 +171,8 @@ class VirtualSweep:
             del _sweeps[id(self)]
         self.validations = len(self.scores)
         if validation is not None:
-            counts = validation.engine.backlog.counts
-            self.validations, self.skipped = counts[Status.VALIDATED], counts[Status.SKIPPED]
+            counts = validation.engine.counts
+            self.validations, self.skipped = counts["validated"], counts["skipped"]
         return self
 
     # Results -----------------------------------------------------------------------------------
