@@ -92,7 +92,7 @@ def made(
         callback = tunekit.ValidationCallback(config, executor=executor, clock=clock)
         callbacks += [callback]
         if loggers:
-            callbacks += [JsonLoggerCallback(), CSVLoggerCallback()]
+            callbacks += [JsonLoggerCallback(), TBXLoggerCallback(), CSVLoggerCallback()]
         scheduler = tunekit.ValidatedScheduler(scheduler)
     elif loggers:
         callbacks += [JsonLoggerCallback(), TBXLoggerCallback(), CSVLoggerCallback()]
