@@ -20,7 +20,7 @@ from tests.hostile import EXCEPTIONS, KEYS, ODD, VALUES, made
 from tests.journals import read
 from tests.kills import run_killed
 from tests.seeds import SCHEDULES
-from tests.sweeps import Counting, Ran, sweep
+from tests.sweeps import LENGTH, Counting, Ran, sweep
 from tunekit.board.page import render
 from tunekit.board.page.figures import Findings
 from tunekit.board.page.page import contents
@@ -192,6 +192,27 @@ def test_a_sweep_ends_whatever_its_values(
     lives = iter(() if killed is None else [killed])
     ran, _ = run_killed(folder, make, lives)
     can_be_read(ran)
+
+
+@pytest.mark.parametrize("on_pending", ["auto", "continue", "wait"])
+def test_iterations_that_a_trial_numbers_in_its_own_way_are_counted(tmp_path, on_pending):
+    class Floats(Counting):
+        def step(self):
+            return {**super().step(), "training_iteration": float(self.steps)}
+
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        on_pending=on_pending,
+        trainable=Floats,
+        trials=2,
+        validation_s=lambda attempt: 3.0,
+    )
+    assert [ran.heard.of(index) for index in (0, 1)] == [list(range(1, LENGTH))] * 2
+    rows = tunekit.load(ran.home).reports
+    assert list(rows["training_iteration"]) == [*range(1, LENGTH + 1)] * 2
+    assert list(rows["reported/training_iteration"]) == list(rows["training_iteration"])
+    assert rows["accuracy"].notna().all()
 
 
 def test_of_what_is_too_large_a_text_is_kept_and_the_score_counts(tmp_path, caplog):

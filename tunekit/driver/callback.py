@@ -39,7 +39,7 @@ from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.room import Shares, shares, total
 from tunekit.core.validation import Status
-from tunekit.driver.door import Door, receive
+from tunekit.driver.door import Door
 from tunekit.driver.end import SweepEnd
 from tunekit.driver.failures import FailureReports
 from tunekit.driver.restore import Restore
@@ -257,7 +257,7 @@ class ValidationCallback(tune.Callback):
                 listener.attach(self.door.saves)
         goals = {*controller.required_metrics(), *scheduler.objectives}
         engine.judge_by([*goals, *(one.metric for one in self.config.constraints)])
-        controller.look_at_reports_first(receive)
+        controller.look_at_reports_first(self.door.receive)
         self._open_experiment(controller, goals)
         show(self, controller, self.reporter)
 
@@ -321,7 +321,7 @@ class ValidationCallback(tune.Callback):
             return
         if controller.resumed:
             controller.begin_session()
-        controller.look_at_reports_first(receive)
+        controller.look_at_reports_first(self.door.receive)
         if restore.past:
             restore.replay()
             self._stop_requests.look()

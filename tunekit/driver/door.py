@@ -79,15 +79,6 @@ def _delete(checkpoint: Any) -> None:
         )
 
 
-def receive(trial: Trial, result: dict[str, Any]) -> None:
-    """Convert a report, or the report of a save, in place for Tune and the journal."""
-    iteration = (trial.last_result or {}).get(TRAINING_ITERATION, 0) + 1
-    other = received(result, iteration, portable, keep=("config", VALIDATION_KEY))
-    if other is not result:  # Tune has a reference to it
-        result.clear()
-        result.update(other)
-
-
 @dataclass(eq=False)
 class Door:
     """Decide which reports are validated, and what Tune gets once they are.
@@ -159,6 +150,17 @@ class Door:
     def _stops_early(self) -> bool:
         """Return whether a stopper may end a trial by what training alone has reported."""
         return not isinstance(self.controller.stopper, _Noop)
+
+    def receive(self, trial: Trial, result: dict[str, Any]) -> None:
+        """Convert a report, or the report of a save, in place for Tune and the journal."""
+        reached, saving = (trial.last_result or {}).get(TRAINING_ITERATION, 0), False
+        for entry in self.tune.queue_of(trial):
+            reached, saving = entry.iteration, entry.saving
+        number = reached if saving else reached + 1
+        other = received(result, number, portable, keep=("config", VALIDATION_KEY))
+        if other is not result:  # Tune has a reference to it
+            result.clear()
+            result.update(other)
 
     def reported(self, trial: Trial, queue: Queue, report: dict[str, Any]) -> Entry:
         """See :class:`~tunekit._ray.validating.Door`."""
