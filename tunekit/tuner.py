@@ -28,7 +28,7 @@ from tunekit._ray.functions import (
 )
 from tunekit._ray.interruption import ended_by_sigterm, without_advice
 from tunekit._ray.progress import reporting
-from tunekit._ray.storage import TUNER_FILE, absolute, storage_at
+from tunekit._ray.storage import TUNER_FILE, absolute, reached, storage_at
 from tunekit._ray.tuner import (
     Settings,
     described_space,
@@ -565,17 +565,11 @@ def _refuse_if_driven(run_config: tune.RunConfig) -> None:
 
 def _folder_of(path: Any, filesystem: Any, problems: Problems) -> Folder | None:
     """Return the folder at a path that a user has passed; None if it cannot be reached."""
-    if not problems.instance("path", path, (str, os.PathLike), "Pass an experiment's folder."):
+    found = reached(path, filesystem, problems)
+    if found is None:
         return None
     _check_name(f"path={path!r}", os.path.basename(os.fspath(path).rstrip("/")), problems)
-    try:
-        return folder_at(*storage_at(os.fspath(path), filesystem))
-    except (OSError, ValueError) as error:
-        problems.add(
-            f"path={path!r} cannot be reached: {error}. Pass a local path, or a URI of a storage "
-            "that pyarrow supports, such as s3://bucket/digits."
-        )
-        return None
+    return folder_at(*found)
 
 
 def _check_trainable(

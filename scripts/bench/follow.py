@@ -40,7 +40,6 @@ from tests.integration.s3 import S3Server
 from tunekit.core.events import ValidationEnded
 from tunekit.following.folder import DOUBT_S, WatchedFolder
 from tunekit.following.follow import _Watched
-from tunekit.following.steps import Followed
 from tunekit.journal.journal import events_in
 
 _EVALS = """
@@ -214,10 +213,9 @@ class Counting:
 
 def looks(filesystem: pyarrow.fs.FileSystem, path: str, count: int, proxy: Any = None) -> None:
     """Measure listing a folder of ``count`` checkpoints, new ones and known ones."""
-    state = Followed()
     watched = WatchedFolder(filesystem, path)
-    source = _Watched(watched, state, tunekit.ValidationConfig(lambda checkpoint: {"a": 1}))
-    source.emit = source.recorded
+    source = _Watched(watched)
+    source.emit, state = source.recorded, source._state
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
     while len(state.pending) < count:

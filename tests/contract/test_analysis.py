@@ -111,9 +111,9 @@ class Raw:
         return time
 
 
-@pytest.fixture(params=[asha, pbt], ids=["asha", "pbt"])
-def both(request, tmp_path) -> tuple[Raw, tunekit.Sweep]:
-    ran = request.param(tmp_path)
+@pytest.fixture(params=[asha, pbt], ids=["asha", "pbt"], scope="module")
+def both(request, tmp_path_factory) -> tuple[Raw, tunekit.Sweep]:
+    ran = request.param(tmp_path_factory.mktemp("both"))
     raw = Raw(ran)
     return raw, tunekit.load(raw.home)
 

@@ -19,7 +19,7 @@ from ray import tune
 import tunekit
 from tests.chromium import CHROMIUM, Chromium, Tab
 from tests.contract.test_analysis import asha, pbt
-from tests.contract.test_serve import session, trial
+from tests.readers import session, trial
 from tests.sweeps import Ran
 from tunekit.board.page import write_page
 

@@ -15,13 +15,11 @@ from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
 from tests.contract.test_analysis import TABLES, asha, killed_and_read, pbt
-from tests.contract.test_later_validations import executors, robust  # noqa: F401
 from tests.doubles import FakeClock
+from tests.readers import session, validate_here
 from tests.seeds import seeds
 from tests.sweeps import sweep
 from tunekit.core.events import Reported, TrialAdded
-from tunekit.journal.journal import Journal
-from tunekit.journal.storage import LocalFolder
 from tunekit.reading.sweep import Follower
 
 
@@ -66,21 +64,21 @@ def test_it_is_what_load_reads_wherever_the_journal_is_cut(make, seed, tmp_path)
     assert steps > 5 and not follower.poll()
 
 
-def test_another_sweep_in_the_same_folder_is_another_sweep(tmp_path):
-    folder = LocalFolder(tmp_path)
-    Journal(folder).append(TrialAdded(time=1e9, trial_id="old"))
-    follower = Follower(pyarrow.fs.LocalFileSystem(), str(tmp_path), clock=FakeClock())
-    assert follower.poll() and list(follower.sweep.timeline.trials) == ["old"]
-    Journal(LocalFolder(tmp_path)).append(TrialAdded(time=1e9, trial_id="new"))
-    assert follower.poll() and list(follower.sweep.timeline.trials) == ["new"]
+@pytest.fixture
+def follower(tmp_path) -> Follower:
+    return Follower(pyarrow.fs.LocalFileSystem(), str(tmp_path), clock=FakeClock())
 
 
-def test_a_journal_that_is_replaced_is_read_again(tmp_path):
-    folder = LocalFolder(tmp_path)
-    journal = Journal(folder)
+def test_another_sweep_in_the_same_folder_is_another_sweep(tmp_path, follower):
+    for trial_id in ("old", "new"):
+        session(tmp_path).append(TrialAdded(time=1e9, trial_id=trial_id))
+        assert follower.poll() and list(follower.sweep.timeline.trials) == [trial_id]
+
+
+def test_a_journal_that_is_replaced_is_read_again(tmp_path, follower):
+    journal = session(tmp_path)
     for trial in ("a", "b"):
         journal.append(TrialAdded(time=1e9, trial_id=trial))
-    follower = Follower(pyarrow.fs.LocalFileSystem(), str(tmp_path), clock=FakeClock())
     follower.poll()
     [file] = (tmp_path / "journal").glob("*.jsonl")
     file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:2]))
@@ -89,10 +87,8 @@ def test_a_journal_that_is_replaced_is_read_again(tmp_path):
     assert follower.poll() and not follower.sweep.timeline.trials
 
 
-def test_what_fails_to_be_read_is_read_when_it_can_be(tmp_path):
-    folder = LocalFolder(tmp_path)
-    journal = Journal(folder)
-    follower = Follower(pyarrow.fs.LocalFileSystem(), str(tmp_path), clock=FakeClock())
+def test_what_fails_to_be_read_is_read_when_it_can_be(tmp_path, follower):
+    journal = session(tmp_path)
     follower.poll()
     [file] = (tmp_path / "journal").glob("*.jsonl")
     whole = file.read_bytes()
@@ -106,28 +102,23 @@ def test_what_fails_to_be_read_is_read_when_it_can_be(tmp_path):
     assert follower.poll() and list(follower.sweep.timeline.trials) == ["a"]
 
 
-def test_a_restore_that_judges_by_another_metric_is_told_by_that_one(tmp_path):
-    def session(metric: str, **options: bool) -> Journal:
-        about = {"time": 1e9, "judged": [metric], "mode": "max"}
-        return Journal(LocalFolder(tmp_path), about=about, **options)
-
-    session("accuracy").append(
-        Reported(time=1e9, trial_id="a", report={"training_iteration": 1, "loss": 3.0})
-    )
-    follower = Follower(pyarrow.fs.LocalFileSystem(), str(tmp_path), clock=FakeClock())
+def test_a_restore_that_judges_by_another_metric_is_told_by_that_one(tmp_path, follower):
+    report = {"training_iteration": 1, "loss": 3.0}
+    session(tmp_path).append(Reported(time=1e9, trial_id="a", report=report))
     follower.poll()
     assert follower.sweep.metric == "accuracy"
-    session("loss", begins=False)
+    session(tmp_path, judged="loss", begins=False)
     assert follower.poll() and follower.sweep.metric == "loss"
     same(follower.sweep, tunekit.load(tmp_path))
 
 
-def test_what_is_validated_later_is_shown(tmp_path, executors):  # noqa: F811
+def test_what_is_validated_later_is_shown(tmp_path, monkeypatch):
+    validate_here(monkeypatch)
     home = sweep(tmp_path, FIFOScheduler(), trials=1).home
     clock = FakeClock()
     follower = Follower(pyarrow.fs.LocalFileSystem(), str(home), clock=clock)
     follower.poll()
-    tunekit.load(home).validate(robust)
+    tunekit.load(home).validate(lambda checkpoint: {"accuracy": 0.5}, name="robust")
     clock.sleep(3600)
     assert follower.poll()
     assert "robust/accuracy" in follower.sweep.reports

@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from ray import tune
 
 import tunekit
 from tests.doubles import FakeClock, FakeExecutor
 from tests.kills import DoomedFolder, Killed
-from tunekit.cli import commands
+from tests.readers import tunekit_, validate_here
 from tunekit.core.events import ValidationEnded
-from tunekit.core.validation import Attempt
 from tunekit.following import follow, loop, record
 from tunekit.following.folder import REST_S
 from tunekit.journal.journal import Journal, events_in
@@ -100,15 +98,12 @@ def world(tmp_path, monkeypatch) -> World:
     root.mkdir()
     world = World(root)
 
-    def executor_of(config: tunekit.ValidationConfig) -> FakeExecutor:
-        def validate(attempt: Attempt) -> Any:
-            return config.fn(attempt.request.checkpoint, **attempt.request.kwargs)
-
+    def made(clock: Any, validate: Any) -> FakeExecutor:
         return FakeExecutor(world, validate, lambda attempt: world.takes_s, slots=world.slots)
 
     CALLS.clear()
-    monkeypatch.setattr(loop, "executor_of", executor_of)
-    monkeypatch.setattr(loop, "_start_ray", lambda *asked: None)
+    validate_here(monkeypatch, made)
+    monkeypatch.setattr(loop, "_WAIT_S", 0.2)  # of the world's time
     for module in (loop, record, follow):
         monkeypatch.setattr(module, "SystemClock", lambda: world)
     return world
@@ -144,21 +139,16 @@ def test_checkpoints_are_scored_at_their_steps_as_they_appear(world):
     assert max(sweep.validations["lag_s"]) < 1.0
 
 
-def test_until_a_step(world):
-    for step in (10, 20, 30):
-        world.at(step, world.save, step)
-    tunekit.follow(world.root, accuracy, until=20)
-    assert [row[1] for row in rows(world)] == [10, 20]
-
-
-def test_until_a_file(world):
+@pytest.mark.parametrize("until", [20, "done"])
+def test_until_a_step_or_a_file(world, until):
     def finish() -> None:
         world.save(20)
         world.done()
 
     world.save(10)
     world.at(20.0, finish)
-    tunekit.follow(world.root, accuracy, until="done")
+    world.at(25.0, world.save, 30)
+    tunekit.follow(world.root, accuracy, until=until)
     assert [row[1] for row in rows(world)] == [10, 20] and world.monotonic() < 30.0
 
 
@@ -424,13 +414,13 @@ def test_the_command_prints_a_line_of_json_for_each(world, tmp_path):
         world.save(step, last=2)
     where = f"{tmp_path}/evals.py:score"
     options = ["validate", str(world.root), "--fn", where, "--follow", "--json"]
-    ran = CliRunner().invoke(commands.tunekit, options)
+    ran = tunekit_(*options)
     lines = [json.loads(line) for line in ran.stdout.splitlines()]
     assert [line["step"] for line in lines] == [2, 1] and ran.exit_code == 0
     assert lines[0]["metrics"] == {"accuracy": 0.5, "by/kind": 1}
     goal = ["--metric", "accuracy", "--mode", "max"]
     for read in (["status"], ["best", *goal], ["report"]):
-        shown = CliRunner().invoke(commands.tunekit, [read[0], str(world.root), *read[1:]])
+        shown = tunekit_(read[0], world.root, *read[1:])
         assert shown.exit_code == 0, shown.output
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from ray import tune
 from ray.train import ValidationTaskConfig
 from ray.tune.schedulers import ASHAScheduler
@@ -22,12 +21,10 @@ import tunekit
 from tests.contract.test_restore import kill, restored
 from tests.doubles import FakeExecutor
 from tests.journals import lines_of, read, write_lines
+from tests.readers import tunekit_, validate_here
 from tests.sweeps import sweep
-from tunekit.board.page.page import render
+from tunekit.board.page import render
 from tunekit.cli import commands
-from tunekit.clock import SystemClock
-from tunekit.core.validation import Attempt
-from tunekit.following import loop
 from tunekit.validating.executor import AttemptEvent
 
 CALLS: Counter[str] = Counter()
@@ -65,27 +62,11 @@ class Interrupted(FakeExecutor):
         return super().poll()
 
 
-#: What validations run on.
-RUNS_ON = {"class": FakeExecutor}
-
-
 @pytest.fixture(autouse=True)
 def executors(monkeypatch) -> list[FakeExecutor]:
     """Validate in this process; return the executors that were made."""
-    made: list[FakeExecutor] = []
-
-    def executor_of(config: tunekit.ValidationConfig) -> FakeExecutor:
-        def validate(attempt: Attempt) -> Any:
-            return config.fn(attempt.request.checkpoint, **attempt.request.kwargs)
-
-        made.append(RUNS_ON["class"](SystemClock(), validate))  # type: ignore[arg-type]
-        return made[-1]
-
     CALLS.clear()
-    monkeypatch.setattr(loop, "executor_of", executor_of)
-    monkeypatch.setattr(loop, "_start_ray", lambda *asked: None)
-    monkeypatch.setattr(loop, "_WAIT_S", 0.0)
-    return made
+    return validate_here(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +194,11 @@ def test_a_checkpoint_that_disappears_meanwhile_is_skipped_and_that_is_said(home
         ({"name": "accuracy"}, "is taken: the sweep itself has 'accuracy'"),
         ({"name": "loss"}, "is taken: the sweep itself has 'loss'"),
         ({"name": "config"}, "is taken: the sweep itself has 'config'"),
-        ({"name": "a/"}, "cannot begin a metric's name"),
+        *(
+            ({"name": name}, "cannot begin a metric's name")
+            for name in ("", " ", "a//b", "/a", "a/", "a\n", "..")
+        ),
+        *(({"name": name}, "is taken") for name in ("pid", "trial_id")),
         ({"name": 7}, "is of type int"),
         ({"checkpoints": 0}, "at least 1"),
         ({"checkpoints": "all"}, "checkpoints='all'"),
@@ -283,16 +268,11 @@ def test_scores_under_one_name_are_of_one_function(home):
     assert len(chosen(replaced)) == 2, "those of the other one are not shown any more"
     assert set(replaced.reports["new/f1"].dropna()) == {0.5}
     assert "new/accuracy" not in replaced.reports
-
-
-def test_a_function_that_was_changed_replaces_its_scores(home):
-    sweep = tunekit.load(home).validate(robust, 3)
+    # Arguments are not told apart.
     noisy = tunekit.ValidationConfig(robust, ValidationTaskConfig(fn_kwargs={"noise": 3.0}))
-    replaced = sweep.validate(noisy, 2, replace=True)
-    assert len(chosen(replaced)) == 2 and sum(CALLS.values()) == 5
-    assert replaced.best("robust/accuracy", "max").score > -9 + 2.9
-    again = replaced.validate(noisy, 3)
-    assert len(chosen(again)) == 3 and sum(CALLS.values()) == 6
+    changed = sweep.validate(robust, 3).validate(noisy, 2, replace=True)
+    assert changed.later_validations.value_counts("name")["robust"] == 2
+    assert changed.best("robust/accuracy", "max").score > -9 + 2.9
 
 
 def test_a_function_that_never_had_a_score_does_not_keep_its_name(home):
@@ -306,14 +286,14 @@ def test_a_function_that_never_had_a_score_does_not_keep_its_name(home):
 
 
 def test_ctrl_c_keeps_what_has_ended_and_the_same_call_goes_on(home, monkeypatch):
-    monkeypatch.setitem(RUNS_ON, "class", Interrupted)
+    validate_here(monkeypatch, Interrupted)
     config = tunekit.ValidationConfig(robust, max_in_flight=1)
     with pytest.raises(KeyboardInterrupt):
         tunekit.load(home).validate(config)
     statuses = Counter(tunekit.load(home).later_validations["status"])
     assert statuses["validated"] == 2 and set(statuses) == {"validated", "waiting"}
     assert tunekit.load(home).reports["robust/accuracy"].notna().sum() == 2
-    monkeypatch.setitem(RUNS_ON, "class", FakeExecutor)
+    validate_here(monkeypatch)
     after = tunekit.load(home).validate(config)
     assert len(chosen(after)) == 4
     assert set(CALLS.values()) == {1} and set(after.later_validations["status"]) == {"validated"}
@@ -388,7 +368,7 @@ def in_folder(tmp_path, monkeypatch) -> Callable[..., Any]:
     monkeypatch.setattr(commands.ray, "shutdown", lambda: None)
 
     def run(*arguments: Any) -> Any:
-        return CliRunner().invoke(commands.tunekit, ["validate", *map(str, arguments)])
+        return tunekit_("validate", *arguments)
 
     yield run
     sys.modules.pop("of_the_command", None)
@@ -405,7 +385,7 @@ def test_the_command_shows_the_new_scores_beside_the_old(home, in_folder):
     assert [line.split()[0] for line in lines[3:5]] == [trial_id for trial_id, _ in best[:2]]
     assert {line.split()[-1] for line in lines[3:5]} == {"3.0000"}
     assert f"tunekit best {home} --metric accurate/accuracy --mode max" in done.stdout
-    status = CliRunner().invoke(commands.tunekit, ["status", str(home)]).stdout
+    status = tunekit_("status", home).stdout
     assert "accurate: 2 validated, by of_the_command:accurate" in status
 
 

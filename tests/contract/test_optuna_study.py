@@ -18,7 +18,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 
 import tunekit
-from tests.kills import Killed, bury, killed_after
+from tests.kills import Killed, killed_after
 from tests.schedulers import seed_all
 from tests.sweeps import LENGTH, Endless, Ran, sweep
 from tunekit._ray.tuner import described_space
@@ -140,7 +140,6 @@ def test_trials_that_fail_have_failed_and_those_without_a_score_too(tmp_path):
 def test_a_sweep_that_was_killed_has_running_trials(tmp_path):
     with pytest.raises(Killed), killed_after(60):
         asha(tmp_path, validation_slots=1)
-    bury(tmp_path / "sweep")
     sweep = tunekit.load(tmp_path / "sweep")
     study = sweep.to_optuna()
     waiting = {row["trial_id"] for row in sweep.timeline.validations if row["ended"] is None}

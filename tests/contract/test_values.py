@@ -21,9 +21,8 @@ from tests.journals import read
 from tests.kills import run_killed
 from tests.seeds import SCHEDULES
 from tests.sweeps import LENGTH, Counting, Ran, sweep
-from tunekit.board.page import render
-from tunekit.board.page.figures import Findings
-from tunekit.board.page.page import contents
+from tunekit.board.charts import draw
+from tunekit.board.page import contents, render
 from tunekit.validating.process import plain
 
 ROUNDS = 3
@@ -87,7 +86,7 @@ def can_be_read(ran: Ran, *, page: bool = False) -> tunekit.Sweep:
     for table in (loaded.trials, loaded.reports, loaded.validations, loaded.decisions):
         str(table)
     json.dumps(loaded.summary(), default=str)
-    contents(Findings(loaded))
+    contents(loaded, draw(loaded))
     if page:
         render(loaded).encode()
     for trial in ran.trials:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.test_serve import NOTHING, session, stepped, trial
+from tests.contract.test_serve import stepped
 from tests.doubles import FakeClock
 from tests.integration.s3 import S3Server
-from tunekit.board.serve.catalogue import Catalogue
-from tunekit.board.serve.live import LiveSweep
+from tests.readers import NOTHING, session, trial
+from tunekit.board.live import Catalogue, LiveSweep
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import RemoteFolder
 

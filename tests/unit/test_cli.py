@@ -12,14 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from pyarrow.fs import LocalFileSystem
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 import tunekit
 from tests.journals import read
-from tests.kills import Killed, bury, killed_after
+from tests.kills import killed_sweep
+from tests.readers import tunekit_
 from tests.sweeps import Ran, quality, sweep
 from tunekit.cli import commands
 from tunekit.cli.status import status_of, text_of
@@ -27,29 +27,22 @@ from tunekit.cli.trainables import trainable_at
 from tunekit.journal.lock import LOCK, DriverLock
 
 
-def tunekit_(*arguments: Any) -> Result:
-    """What ``tunekit ARGUMENTS`` does."""
-    result = CliRunner().invoke(commands.tunekit, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
 def run(folder: Path, base: Any = None, **options: Any) -> Ran:
-    base = base or ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
-    return sweep(folder, base, param_space={"lr": tune.uniform(0, 1)}, **options)
+    return sweep(folder, base or asha(), param_space={"lr": tune.uniform(0, 1)}, **options)
 
 
-def killed(folder: Path, writes: int, **options: Any) -> Path:
-    with pytest.raises(Killed), killed_after(writes):
-        run(folder, **options)
-    bury(folder / "sweep")
-    return folder / "sweep"
+def asha() -> ASHAScheduler:
+    return ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
 
 
-def running(folder: Path, writes: int) -> Path:
+def killed(folder: Path, writes: int = 60, **options: Any) -> Path:
+    space = {"lr": tune.uniform(0, 1)}
+    return killed_sweep(folder, writes, asha(), param_space=space, **options)
+
+
+def running(folder: Path) -> Path:
     """A sweep whose driver, so its lock says, is this process."""
-    path = killed(folder, writes)
+    path = killed(folder)
     (path / LOCK).unlink()
     DriverLock(LocalFileSystem(), str(path)).claim()
     return path
@@ -113,7 +106,7 @@ def test_another_metric_and_mode_rank_otherwise(ended):
 
 
 def test_a_sweep_that_was_killed_waits_for_its_validations(tmp_path):
-    path = killed(tmp_path, 60, validation_slots=1)
+    path = killed(tmp_path, validation_slots=1)
     sweep = tunekit.load(path)
     status = status_of(sweep, now=sweep.timeline.last + 90)
     assert status["state"] == "killed" and status["heard_s"] == 90
@@ -172,7 +165,7 @@ def test_numbers_that_json_does_not_know_are_null(tmp_path):
 
 
 def test_watching_ends_with_the_sweep(tmp_path, monkeypatch):
-    path = running(tmp_path, 60)
+    path = running(tmp_path)
     looks = []
 
     def sleep(seconds: float) -> None:
@@ -193,12 +186,12 @@ def test_ctrl_c_is_how_one_stops_watching(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(commands, "time", SimpleNamespace(time=time.time, sleep=sleep))
-    result = tunekit_("status", running(tmp_path, 60), "--watch", 5)
+    result = tunekit_("status", running(tmp_path), "--watch", 5)
     assert result.exit_code == 0 and result.stdout.startswith("sweep  running")
 
 
 def test_nobody_watches_a_sweep_that_was_killed(tmp_path):
-    result = tunekit_("status", killed(tmp_path, 60), "--watch", 5)
+    result = tunekit_("status", killed(tmp_path), "--watch", 5)
     assert result.exit_code == 0 and result.stdout.startswith("sweep  killed")
     assert "To continue it: tunekit resume PATH" in result.stdout
 
@@ -338,7 +331,7 @@ def test_resume_says_what_to_pass_if_nothing_was_written_down(tmp_path, restored
 def test_resume_of_a_sweep_that_does_not_end_or_all_of_whose_trials_fail_ends_with_1(
     tmp_path, restored
 ):
-    path = killed(tmp_path / "killed", 60)
+    path = killed(tmp_path / "killed")
     result = tunekit_("resume", path, "--trainable", "tests.sweeps:Counting")
     assert result.exit_code == 1 and result.stdout.count("sweep  killed") == 1
     sweep(tmp_path / "bad", FIFOScheduler(), trials=2, param_space={"fail_at": 3})
@@ -351,7 +344,7 @@ def test_resume_of_a_sweep_that_does_not_end_or_all_of_whose_trials_fail_ends_wi
 
 
 def test_resume_leaves_a_sweep_alone_whose_driver_is_alive(tmp_path, restored):
-    path = running(tmp_path, 60)
+    path = running(tmp_path)
 
     def restore() -> None:
         raise tunekit.errors.AlreadyRunningError("has a driver")

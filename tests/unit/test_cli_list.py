@@ -5,27 +5,18 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pyarrow.fs
 import pytest
-from click.testing import CliRunner, Result
 from pyarrow.fs import LocalFileSystem
 from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
-from tests.kills import Killed, bury, killed_after
+from tests.kills import killed_sweep
+from tests.readers import tunekit_
 from tests.sweeps import sweep
-from tunekit.cli import commands
 from tunekit.journal.experiments import sweeps_below
 from tunekit.journal.lock import LOCK, DriverLock
-
-
-def tunekit_(*arguments: Any) -> Result:
-    result = CliRunner().invoke(commands.tunekit, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 def aged(home: Path, hours: float) -> Path:
@@ -35,20 +26,13 @@ def aged(home: Path, hours: float) -> Path:
     return home
 
 
-def killed(folder: Path) -> Path:
-    with pytest.raises(Killed), killed_after(60):
-        sweep(folder, FIFOScheduler(), trials=2)
-    bury(folder / "sweep")
-    return folder / "sweep"
-
-
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> Path:
     """Four sweeps: one has ended, one was killed, one runs, and one is damaged."""
     home = tmp_path_factory.mktemp("home") / "ray_results"
     aged(sweep(home / "old", FIFOScheduler(), trials=2).home, 30)
-    aged(killed(home / "project/killed"), 20)
-    running = aged(killed(home / "project/running"), 10)
+    aged(killed_sweep(home / "project/killed", 60, FIFOScheduler(), trials=2), 20)
+    running = aged(killed_sweep(home / "project/running", 60, FIFOScheduler(), trials=2), 10)
     (running / LOCK).unlink()
     DriverLock(LocalFileSystem(), str(running)).claim()
     damaged = aged(sweep(home / "damaged", FIFOScheduler(), trials=1).home, 40)

@@ -121,7 +121,7 @@ tunekit.Tuner(
 """
     )
     foreign = {name.split(".")[0] for name in modules}
-    assert not foreign & {"torch", "altair", "jinja2", "optuna", "starlette", "IPython"}
+    assert not foreign & {"torch", "jinja2", "optuna", "starlette", "IPython"}
     for name in ("_ray.trials", "_ray.worker_group", "_ray.workers", "board"):
         assert f"tunekit.{name}" not in modules
     unused = {

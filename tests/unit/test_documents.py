@@ -26,10 +26,8 @@ from ray.tune.search import BasicVariantGenerator
 from ray.tune.search.optuna import OptunaSearch
 
 import tunekit
-from tests.doubles import FakeExecutor
+from tests.readers import validate_here
 from tests.sweeps import Counting, sweep
-from tunekit.clock import SystemClock
-from tunekit.following import loop
 from tunekit.schedulers import MOASHA
 
 ROOT = Path(__file__).parents[2]
@@ -402,14 +400,7 @@ def given_later(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) 
         noisy_images={"00000": 0.1, "00001": 0.2, "00002": 0.0},
     )
 
-    def executor_of(config: tunekit.ValidationConfig) -> FakeExecutor:
-        def validate(attempt: Any) -> Any:
-            return config.fn(attempt.request.checkpoint)
-
-        return FakeExecutor(SystemClock(), validate)  # type: ignore[arg-type]
-
-    patch.setattr(loop, "executor_of", executor_of)
-    patch.setattr(loop, "_start_ray", lambda *asked: None)
+    validate_here(patch)
     yield
 
 

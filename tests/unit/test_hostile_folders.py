@@ -13,33 +13,20 @@ from typing import Any
 
 import pyarrow.fs
 import pytest
-from click.testing import CliRunner, Result
 
 import tunekit
-from tests.doubles import FakeClock, FakeExecutor
+from tests.doubles import FakeClock
 from tests.journals import read
-from tunekit.board.page.page import index_of
-from tunekit.board.serve.catalogue import Catalogue
-from tunekit.board.serve.live import LiveSweep
-from tunekit.cli import commands
-from tunekit.clock import SystemClock
-from tunekit.core.events import (
-    CheckpointSaved,
-    Processed,
-    Reported,
-    TrialAdded,
-    TrialErrored,
-    ValidationEnded,
-    ValidationRequested,
-)
+from tests.readers import NOTHING, score, session, tunekit_, validate_here
+from tunekit.board.live import Catalogue, LiveSweep
+from tunekit.board.page import index_of
+from tunekit.core.events import TrialAdded, TrialErrored
 from tunekit.errors import UnsafeFileError
-from tunekit.following import loop
 from tunekit.journal.journal import Journal
 from tunekit.journal.lock import Driver
 from tunekit.journal.storage import LocalFolder, folder_at
 
 LOCAL = pyarrow.fs.LocalFileSystem()
-NOTHING = {"metric": None, "mode": None}
 SECRET = "SECRET"
 SESSION = "validations/20261124-080000-0123abcd"
 
@@ -48,19 +35,18 @@ def made(
     home: Path, word: str, folder: str = "trial_a", checkpoint: str = "", bomb: Any = None
 ) -> Path:
     """A sweep whose every file has a word: its lock, error.txt and checkpoint, too."""
-    about = {"time": 1e9, "judged": ["accuracy"], "mode": "max"}
-    record = Journal(LocalFolder(home), about=about)
+    record = session(home)
     record.append(TrialAdded(time=1e9, trial_id="a", config={"note": bomb or word}, folder=folder))
     record.append(TrialErrored(time=1e9 + 1, trial_id="a"))
     checkpoint = checkpoint or f"./{folder}/checkpoint_000001"
-    scored(record, checkpoint, metrics={"accuracy": 0.5, "by": bomb})
+    score(record, "a", 1, {"accuracy": 0.5, "by": bomb}, checkpoint=checkpoint)
     record.close()
     afterwards = Journal(
         LocalFolder(home),
         series=SESSION,
         about={"time": 1e9, "sweep": 1e9, "name": word.lower(), "function": word},
     )
-    scored(afterwards, checkpoint, metrics={"robust": 0.5, "by": bomb})
+    score(afterwards, "a", 1, {"robust": 0.5, "by": bomb}, checkpoint=checkpoint)
     afterwards.close()
     holder = Driver("t", word, 7, heard=1e9)
     (home / "journal/driver.json").write_bytes(holder.encoded())
@@ -69,23 +55,6 @@ def made(
     (inner / "weights").write_text(word)
     (home / "trial_a/error.txt").write_text(f"ValueError: {word}")
     return home
-
-
-def scored(
-    record: Journal, checkpoint: str, trial_id: str = "a", run: int = 1, **ended: Any
-) -> None:
-    at = f"{trial_id}:0:1:{run}"
-    known = {"trial_id": trial_id, "id": at, "iteration": 1}
-    report = {"training_iteration": 1, "generation": 0}
-    record.append(Reported(time=1e9 + 1, trial_id=trial_id, report=report))
-    for kind in (CheckpointSaved, ValidationRequested):
-        record.append(kind(time=1e9 + 1, run=run, checkpoint=checkpoint, **known))
-    record.append(ValidationEnded(time=1e9 + 2, id=at, **{"status": "validated", **ended}))
-    record.append(Processed(time=1e9 + 2, judged="metrics" in ended, **known))
-
-
-def invoked(*command: Any) -> Result:
-    return CliRunner().invoke(commands.tunekit, [str(word) for word in command])
 
 
 def shown(home: Path, scratch: Path) -> str:
@@ -100,10 +69,7 @@ def shown(home: Path, scratch: Path) -> str:
         ("list", home.parent),
         ("report", home, "--output", output),
     ):
-        result = invoked(*command)
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        told.append(result.output)
+        told.append(tunekit_(*command).output)
     if output.exists():
         told.append(output.read_text())
     catalogue, clock = Catalogue([str(home.parent)]), FakeClock()
@@ -236,15 +202,14 @@ ODD = "x\x1b[2J\r\nFORGED\u202e\x9b1mx"
 
 
 def test_nothing_in_a_sweep_moves_the_cursor_or_begins_a_line(hostile, tmp_path):
-    about = {"time": 1e9, "judged": [ODD], "mode": "max"}
-    record = Journal(LocalFolder(hostile), about=about)
+    record = session(hostile, judged=ODD)
     record.append(TrialAdded(time=1e9, trial_id=ODD, config={ODD: ODD}, folder="a"))
     record.append(TrialAdded(time=1e9, trial_id="b", config={ODD: "other"}, folder="b"))
-    scored(record, f"./a/{ODD}", ODD, status="failed", reason=ODD)
-    scored(record, f"./a/{ODD}", ODD, run=2, metrics={ODD: 0.5})
+    score(record, ODD, 1, None, reason=ODD)
+    score(record, ODD, 1, {ODD: 0.5}, checkpoint=f"./a/{ODD}", run=2)
     record.close()
     for command in (("status", hostile), ("best", hostile), ("list", hostile.parent)):
-        result = invoked(*command)
+        result = tunekit_(*command)
         assert result.exit_code == 0 and "FORGED" in result.output, (command, result.output)
         plainly = re.sub(r"\x1b\[\d*m", "", result.output)  # the command's own colours
         assert all(char == "\n" or char.isprintable() for char in plainly), command
@@ -286,11 +251,7 @@ def test_no_pickle_in_a_sweep_is_opened_by_who_reads_or_evaluates_it(
         (hostile / name).write_bytes(pickle.dumps(Bomb(canary)))
     opened(canary)
 
-    def executor_of(config: tunekit.ValidationConfig) -> FakeExecutor:
-        return FakeExecutor(SystemClock(), lambda _: config.fn(None))  # type: ignore[arg-type]
-
-    monkeypatch.setattr(loop, "executor_of", executor_of)
-    monkeypatch.setattr(loop, "_start_ray", lambda *asked: None)
+    validate_here(monkeypatch)
     shown(hostile, tmp_path)
     sweep = tunekit.load(hostile).validate(lambda checkpoint: {"accuracy": 1.0}, name="x")
     assert "x/accuracy" in sweep.reports

@@ -6,10 +6,13 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow.fs
 from ray import tune
 from ray.train._internal.storage import get_fs_and_path
+
+from tunekit.core.problems import Problems
 
 #: The first file that Tune writes into an experiment's folder.
 TUNER_FILE = "tuner.pkl"
@@ -33,6 +36,22 @@ def storage_at(
     """Return the storage of a path or URI, and the path there; a local path may be relative."""
     found, below = get_fs_and_path(absolute(path, filesystem), filesystem)
     return found, below
+
+
+def reached(
+    path: Any, filesystem: pyarrow.fs.FileSystem | None, problems: Problems
+) -> tuple[pyarrow.fs.FileSystem, str] | None:
+    """Return the storage of an experiment's path; None, with a problem, if it cannot be reached."""
+    if not problems.instance("path", path, (str, os.PathLike), "Pass an experiment's folder."):
+        return None
+    try:
+        return storage_at(os.fspath(path), filesystem)
+    except (OSError, ValueError) as error:
+        problems.add(
+            f"path={os.fspath(path)!r} cannot be reached: {error}. Pass a local path, or a URI of "
+            "a storage that pyarrow supports, such as s3://bucket/digits."
+        )
+        return None
 
 
 def joined(source: str, below: str) -> str:

@@ -16,8 +16,7 @@ import click
 import ray
 
 from tunekit._ray.storage import absolute
-from tunekit.cli.best import best_as_text, front_as_text
-from tunekit.cli.evaluations import scores_as_text
+from tunekit.cli.best import best_as_text, front_as_text, scores_as_text
 from tunekit.cli.layout import terminal_width
 from tunekit.cli.list import RESULTS, listing, listing_as_text, newest_or_given
 from tunekit.cli.status import status_of, text_of

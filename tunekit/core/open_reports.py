@@ -1,21 +1,25 @@
-"""The reports of a journal that Tune had not processed when the sweep was interrupted."""
+"""The reports of a journal that Tune has not processed at a line."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tunekit.core.events import (
     CheckpointSaved,
+    Chosen,
     Event,
     Exploited,
+    OfCheckpoint,
     Processed,
     Reported,
-    TrialEnded,
     TrialErrored,
+    TrialFailed,
     TrialRetried,
     ValidationEnded,
+    ValidationKey,
     ValidationRequested,
 )
 
@@ -29,12 +33,14 @@ class OpenReport:
 
     Attributes:
         report: The report.
+        key: The name of its validation, which it has even if it is not validated.
         saved: Its checkpoint, if one was saved.
         requested: Its validation, if that was requested.
         ended: The end of that, if it has ended.
     """
 
     report: Reported
+    key: ValidationKey
     saved: CheckpointSaved | None = None
     requested: ValidationRequested | None = None
     ended: ValidationEnded | None = None
@@ -63,41 +69,49 @@ class OpenReports:
     """
 
     _trials: dict[str, list[OpenReport]] = field(default_factory=dict)
+    # The number of runs of each iteration, by trial and place.
+    _runs: Counter[tuple[str, int, int]] = field(default_factory=Counter)
 
     def of(self, trial_id: str) -> list[OpenReport]:
         """Return the reports of a trial that were not processed, in order."""
         return self._trials.get(trial_id, [])
 
-    def at(self, event: Processed) -> OpenReport | None:
-        """Return the report that was processed; None if the journal lacks it."""
-        own = self.of(event.trial_id)
-        return next((one for one in own if one.report.place == event.place), None)
+    def at(self, where: OfCheckpoint | ValidationKey) -> OpenReport | None:
+        """Return the report of a checkpoint; None if it was processed, or the journal lacks it."""
+        own = self.of(where.trial_id)
+        return next((one for one in own if one.report.place == where.place), None)
 
     def apply(self, event: Event) -> None:
         """Apply the next line."""
         match event:
             case Reported():
+                place = (event.trial_id, *event.place)
+                self._runs[place] += 1
                 # A restored trial has run iterations again that were not saved.
                 own = [one for one in self.of(event.trial_id) if one.report.place < event.place]
-                self._trials[event.trial_id] = [*own, OpenReport(event)]
+                own.append(OpenReport(event, ValidationKey(*place, self._runs[place])))
+                self._trials[event.trial_id] = own
             case CheckpointSaved():
-                for one in self.of(event.trial_id):
-                    if one.report.place == event.place:
-                        one.saved = event
+                if (one := self.at(event)) is not None:
+                    one.saved = event
             case ValidationRequested():
-                for one in self.of(event.trial_id):
-                    if one.report.place == event.place:
-                        one.requested = event
+                if (one := self.at(event)) is not None:
+                    one.requested = event
             case ValidationEnded():
-                for one in self.of(event.trial_id):
-                    if one.requested is not None and one.requested.id == event.id:
-                        one.ended = event
+                one = self.at(event.key)
+                if one is not None and one.requested is not None and one.requested.id == event.id:
+                    one.ended = event
             case Processed() if event.decision in FINAL:
                 self._trials.pop(event.trial_id, None)
             case Processed():
                 own = [one for one in self.of(event.trial_id) if one.report.place > event.place]
                 self._trials[event.trial_id] = own
-            case Exploited() | TrialEnded() | TrialErrored() | TrialRetried():
+            case Exploited() | TrialFailed() | TrialErrored() | TrialRetried() | Chosen():
+                # Not at the end of a trial: its scheduler may end it while it decides.
                 self._trials.pop(event.trial_id, None)
-            case _:
-                pass
+
+    def restored(self) -> None:
+        """Start another session: trials repeat what they reported after their last checkpoint."""
+        for own in self._trials.values():
+            while own and own[-1].saved is None:
+                own.pop()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,6 @@ from tunekit.core.pareto import Point, front
 from tunekit.core.problems import Problems
 from tunekit.core.timeline import ScoredCheckpoint, Timeline, TrialSummary
 from tunekit.core.words import short_names
-from tunekit.errors import MetricNotFoundError
 
 
 @dataclass(frozen=True)
@@ -63,72 +62,29 @@ def ranking_of(timeline: Timeline, metric: str | None, mode: str | None) -> list
         (None, 'a', None, {'lr': 0.1})
     """
     names = short_names(list(timeline.trials))
-    found = []
-    for trial_id, trial in timeline.trials.items():
-        best = None if mode is None else timeline.score(trial_id, metric, mode)
-        last = timeline.score(trial_id, metric, None)
-        found.append(
+    best = {one: timeline.score(one, metric, mode) if mode else None for one in timeline.trials}
+
+    def standing(trial_id: str) -> tuple[float, float]:
+        found = best[trial_id]
+        return (math.inf, math.inf) if found is None else found.standing(str(metric), str(mode))
+
+    ranked = []
+    for place, trial_id in enumerate(sorted(timeline.trials, key=standing), start=1):
+        own, last = best[trial_id], timeline.score(trial_id, metric, None)
+        ranked.append(
             Ranked(
-                rank=None,
+                rank=None if own is None else place,
                 trial_id=trial_id,
                 name=names[trial_id],
-                trial=trial,
-                best=best,
-                best_value=None if best is None else best.value(str(metric)),
+                trial=timeline.trials[trial_id],
+                best=own,
+                best_value=None if own is None else own.value(str(metric)),
                 last=last,
                 last_value=None if last is None else last.value(str(metric)),
-                config=timeline.config_of(trial_id, None if best is None else best.generation),
+                config=timeline.config_of(trial_id, None if own is None else own.generation),
             )
         )
-
-    def standing(one: Ranked) -> tuple[float, float]:
-        known = None if one.best is None else one.best.standing(str(metric), str(mode))
-        return known or (math.inf, math.inf)
-
-    found.sort(key=standing)
-    return [
-        replace(one, rank=None if one.best is None else place)
-        for place, one in enumerate(found, start=1)
-    ]
-
-
-def best_scored(
-    timeline: Timeline, trial_ids: Iterable[str], metric: str, mode: str
-) -> tuple[str, ScoredCheckpoint]:
-    """Return the trial with the best checkpoint, and that checkpoint.
-
-    A checkpoint that satisfies the sweep's constraints is better than one that does not.
-
-    Args:
-        timeline: The sweep's timeline.
-        trial_ids: The trials; the first of equal ones is the best.
-        metric: A validated metric, by flat name.
-        mode: ``"min"`` or ``"max"``.
-
-    Raises:
-        tunekit.errors.MetricNotFoundError: If no trial has a score.
-
-    Example:
-        >>> best_scored(Timeline(()), [], "accuracy", "max")
-        Traceback (most recent call last):
-        tunekit.errors.MetricNotFoundError: No validation has ended with 'accuracy'...
-    """
-    found: list[tuple[tuple[float, float], str, ScoredCheckpoint]] = []
-    for trial_id in trial_ids:
-        scored = timeline.score(trial_id, metric, mode)
-        standing = None if scored is None else scored.standing(metric, mode)
-        if scored is not None and standing is not None:
-            found.append((standing, trial_id, scored))
-    if not found:
-        near = meant(metric, timeline.names)
-        raise MetricNotFoundError(
-            f"No validation has ended with {metric!r} as a number. "
-            f"{f'Did you mean {near!r}? ' if near else ''}Validated metrics so far: "
-            f"{listed(timeline.names, [metric])}. Use one of these, or wait for the first "
-            "validation to end."
-        )
-    _, trial_id, scored = min(found, key=lambda one: one[0])
-    return trial_id, scored
+    return ranked
 
 
 def front_of(
@@ -150,20 +106,15 @@ def front_of(
     found: dict[Point, tuple[str, ScoredCheckpoint]] = {}
     for trial_id in timeline.trials:
         for scored in timeline.scores(trial_id):
-            point = _point_of(scored, objectives)
-            if point is not None:
+            values = [scored.value(name) for name in objectives]
+            signs = [1.0 if mode == "max" else -1.0 for mode in objectives.values()]
+            point = tuple(s * v for s, v in zip(signs, values, strict=True) if v is not None)
+            if len(point) == len(objectives):
                 found.setdefault(point, (trial_id, scored))
     least = min((scored.violation for _, scored in found.values()), default=0.0)
     points = [point for point, (_, scored) in found.items() if scored.violation == least]
     best = sorted((points[place] for place in front(points)), reverse=True)
     return [found[point] for point in best]
-
-
-def _point_of(scored: ScoredCheckpoint, objectives: Mapping[str, str]) -> Point | None:
-    """Return the values of the objectives (larger is better); None if one is missing."""
-    standings = [scored.standing(name, mode) for name, mode in objectives.items()]
-    known = tuple(-one[1] for one in standings if one is not None)
-    return known if len(known) == len(objectives) else None
 
 
 def checked_goal(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +13,9 @@ from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
     CheckpointSaved,
-    Chosen,
     Event,
     Exploited,
+    OfCheckpoint,
     OfTrial,
     Processed,
     Reported,
@@ -33,6 +32,7 @@ from tunekit.core.events import (
 from tunekit.core.history import CHECKPOINT, GENERATION, RUNS
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten, hide, leaves, merge, without
+from tunekit.core.open_reports import OpenReport, OpenReports
 from tunekit.core.validation import PENDING, PendingStatus, Status, ValidationKey
 from tunekit.core.values import number as _number
 
@@ -55,8 +55,6 @@ _AGAIN = (Status.FAILED.value, Status.TIMED_OUT.value)
 
 #: The key, in a report, of the duration of its iteration, in seconds.
 TOOK = "time_this_iter_s"
-
-Place = tuple[str, int, int]  # trial, generation, iteration
 
 
 @dataclass(frozen=True)
@@ -88,8 +86,8 @@ class ScoredCheckpoint:
         """Return its validated value of a metric, by flat name; None if it has no such number."""
         return _number(flatten(self.metrics).get(metric))
 
-    def standing(self, metric: str, mode: str) -> tuple[float, float] | None:
-        """Return the sort key for ranking, the least first; None without the metric.
+    def standing(self, metric: str, mode: str) -> tuple[float, float]:
+        """Return the sort key for ranking, the least first; without the metric, it comes last.
 
         A checkpoint that satisfies the constraints precedes one that does not.
 
@@ -107,7 +105,9 @@ class ScoredCheckpoint:
             [2, 1, 4, 3]
         """
         value = self.value(metric)
-        return None if value is None else (self.violation, -value if mode == "max" else value)
+        if value is None:
+            return (math.inf, math.inf)
+        return (self.violation, -value if mode == "max" else value)
 
 
 @dataclass(frozen=True)
@@ -178,23 +178,6 @@ class TrialSummary:
         return "stopped" if self.stopped else self.status
 
 
-@dataclass(eq=False)
-class _Report:
-    """A report of a trial, and what belongs to it.
-
-    Attributes:
-        key: The name of its validation, which it has even if it is not validated.
-        time: When it was reported.
-        values: What was reported.
-        checkpoint: The path of the checkpoint that was saved at it, if one was.
-    """
-
-    key: ValidationKey
-    time: float
-    values: Mapping[str, Any]
-    checkpoint: str | None = None
-
-
 class Timeline:
     """The history of a sweep, from its journal.
 
@@ -254,11 +237,10 @@ class Timeline:
         self.end: str | None = None
         #: The flat names of the metrics of the sweep's own validations.
         self.own_names: dict[str, None] = {}
-        # By trial and place: its results, the newest last, and the reports that wait.
-        self._results: dict[str, dict[tuple[int, int], _Report]] = {}
-        self._waiting: dict[str, dict[tuple[int, int], _Report]] = {}
-        # The number of runs of each iteration, and the newest reported one of each generation.
-        self._runs: Counter[Place] = Counter()
+        # The results by trial and place, and the reports that wait.
+        self._results: dict[str, dict[tuple[int, int], OpenReport]] = {}
+        self._open = OpenReports()
+        # The newest reported iteration, by trial and generation.
         self._reached: dict[tuple[str, int], int] = {}
         self._by_id: dict[str, dict[str, Any]] = {}
         # The metrics of later validations, below their names, by the sweep's validation.
@@ -270,8 +252,8 @@ class Timeline:
         self.iterations = 0
         # When trials trained and waited, by trial.
         self._spans: dict[str, list[Span]] = {}
-        # By trial: the best and the newest score by a metric, cached.
-        self._found: dict[str, dict[tuple[str, str | None], ScoredCheckpoint | None]] = {}
+        # By trial: the checkpoints ranked by a metric, cached.
+        self._found: dict[str, dict[tuple[str, str | None], list[ScoredCheckpoint]]] = {}
         restored = list(sessions[1:])
         for event in events:
             while restored and event.n > restored[0]["n"]:
@@ -311,63 +293,64 @@ class Timeline:
 
         Each is the report of the newest run, with the metrics of the checkpoint saved there.
         """
-        for place, report in self._ordered(trial_id):
-            row = {**hide(report.values, self.own_names), GENERATION: place[0]}
-            row = merge(row, self._metrics(report))
+        for place, one in self._ordered(trial_id):
+            row = {**hide(one.report.report, self.own_names), GENERATION: place[0]}
+            row = merge(row, self._metrics(one))
             if self._later_names:
-                later = self._later.get(str(report.key), {})
+                later = self._later.get(str(one.key), {})
                 row = merge(hide(without(row, flatten(later)), self._later_names), later)
-            row[RUNS] = report.key.run
-            if report.checkpoint is not None:
-                row[CHECKPOINT] = report.checkpoint.rstrip("/").rpartition("/")[2]
-            yield {**row, "reported_at": report.time}
+            row[RUNS] = one.key.run
+            if one.saved is not None:
+                row[CHECKPOINT] = one.saved.checkpoint.rstrip("/").rpartition("/")[2]
+            yield {**row, "reported_at": one.report.time}
 
-    def _ordered(self, trial_id: str) -> list[tuple[tuple[int, int], _Report]]:
+    def _ordered(self, trial_id: str) -> list[tuple[tuple[int, int], OpenReport]]:
         return sorted(self._results.get(trial_id, {}).items(), key=lambda one: one[0])
 
-    def _metrics(self, report: _Report) -> Mapping[str, Any]:
+    def _metrics(self, one: OpenReport) -> Mapping[str, Any]:
         """Return the validated metrics of a report; empty without a score."""
-        metrics: Mapping[str, Any] = self._by_id.get(str(report.key), VALIDATION)["metrics"]
+        metrics: Mapping[str, Any] = self._by_id.get(str(one.key), VALIDATION)["metrics"]
         return metrics
 
     def scores(self, trial_id: str) -> list[ScoredCheckpoint]:
         """Return a trial's validated checkpoints, by generation and iteration."""
         found = []
-        for place, report in self._ordered(trial_id):
-            metrics = self._metrics(report)
-            if later := self._later.get(str(report.key)):
+        for place, one in self._ordered(trial_id):
+            metrics = self._metrics(one)
+            if later := self._later.get(str(one.key)):
                 metrics = merge(metrics, later)
-            if metrics and report.checkpoint is not None:
-                excess, run = self._violation(report, metrics), report.key.run
-                found.append(ScoredCheckpoint(*place, metrics, report.checkpoint, excess, run))
+            if metrics and one.saved is not None:
+                excess = 0.0
+                if self.constraints:  # some may be on training's metrics
+                    values = flatten(merge(one.report.report, metrics))
+                    excess = violation(values, self.constraints)
+                path, run = one.saved.checkpoint, one.key.run
+                found.append(ScoredCheckpoint(*place, metrics, path, excess, run))
         return found
 
-    def _violation(self, report: _Report, metrics: Mapping[str, Any]) -> float:
-        """Return a score's violation of the constraints; some may be on training's metrics."""
-        if not self.constraints:
-            return 0.0
-        return violation(flatten(merge(report.values, metrics)), self.constraints)
-
-    def score(self, trial_id: str, metric: str | None, mode: str | None) -> ScoredCheckpoint | None:
-        """Return a trial's best checkpoint by a metric, the earliest if several are equally good.
+    def ranked(
+        self, trial_id: str, metric: str | None, mode: str | None
+    ) -> Sequence[ScoredCheckpoint]:
+        """Return a trial's checkpoints with a score of a metric, best first.
 
         Args:
             trial_id: The trial.
             metric: The metric, by flat name.
-            mode: ``"min"`` or ``"max"``; None: the newest checkpoint that has the metric.
+            mode: ``"min"`` or ``"max"``, where the earliest of equally good ones comes first; None:
+                the newest first.
         """
         if metric is None:
-            return None
+            return ()
         found = self._found.setdefault(trial_id, {})
         if (metric, mode) not in found:
-            standings = (
-                (one.standing(metric, mode or "max"), one) for one in self.scores(trial_id)
-            )
-            known = [(own, one) for own, one in standings if own is not None]
-            if mode:
-                known.sort(key=lambda pair: pair[0])
-            found[metric, mode] = known[0 if mode else -1][1] if known else None
+            known = [one for one in self.scores(trial_id) if one.value(metric) is not None]
+            known = sorted(known, key=lambda o: o.standing(metric, mode)) if mode else known[::-1]
+            found[metric, mode] = known
         return found[metric, mode]
+
+    def score(self, trial_id: str, metric: str | None, mode: str | None) -> ScoredCheckpoint | None:
+        """Return the first of a trial's :meth:`ranked` checkpoints."""
+        return next(iter(self.ranked(trial_id, metric, mode)), None)
 
     def config_of(self, trial_id: str, generation: int | None = None) -> Mapping[str, Any]:
         """Return a trial's hyperparameters in one of its generations, by default the newest."""
@@ -397,13 +380,17 @@ class Timeline:
         now = event.time
         self.first = now if self.first is None else self.first
         self.last, self.end = now, None
+        report = self._open.at(event) if isinstance(event, OfCheckpoint) else None
+        self._open.apply(event)
         match event:
             case Reported():
                 self._take_report(event)
-            case CheckpointSaved():
-                report = self._newest(event.trial_id, event.place)
-                if report is not None and str(report.key) == event.id:
-                    report.checkpoint = event.checkpoint
+            case CheckpointSaved() if self._followed:  # nothing decides on it
+                generation, iteration = event.place
+                result = Processed(
+                    time=now, trial_id=event.trial_id, generation=generation, iteration=iteration
+                )
+                self._take(result)
             case ValidationRequested():
                 self._take_request(event)
             case AttemptStarted():
@@ -416,12 +403,12 @@ class Timeline:
             case ValidationEnded():
                 self._take_outcome(event)
             case Processed():
-                self._take_result(event)
+                self._take_result(event, report)
             case Waited():
                 summary = self._trial(event)
                 summary.waited_s += event.seconds
-                place = (summary.generation, summary.iteration)
-                span = Span(event.trial_id, "waiting", now - event.seconds, now, *place)
+                at = (summary.generation, summary.iteration)
+                span = Span(event.trial_id, "waiting", now - event.seconds, now, *at)
                 self._spans.setdefault(event.trial_id, []).append(span)
             case TrialAdded():
                 summary = self._trial(event)
@@ -430,20 +417,14 @@ class Timeline:
             case Exploited():
                 self._trial(event).generation = event.generation
                 self.ancestry.add(event)
-                self._drop(event.trial_id)
             case TrialEnded():
-                # If its scheduler ends it while it decides, a result may still follow.
                 summary = self._trial(event)
-                summary.waiting = 0
                 summary.status, summary.ended = "terminated", now
                 summary.stopped = (
                     event.removed or summary.by_hand or event.trial_id in self._stopping
                 )
             case TrialFailed():
                 self._trial(event).failures += 1
-                self._drop(event.trial_id)
-            case Chosen():
-                self._drop(event.trial_id)
             case TrialErrored():
                 summary = self._trial(event)
                 summary.status, summary.ended = "error", now
@@ -452,11 +433,12 @@ class Timeline:
                 summary = self._trial(event)
                 summary.status, summary.ended, summary.stopped = "pending", None, False
                 self._stopping.discard(event.trial_id)
-                self._drop(event.trial_id)
             case Asked():
                 self._trial(event).by_hand = True
             case SessionClosed():
                 self.end = "finished" if event.finished else "interrupted"
+        if isinstance(event, OfTrial):
+            self._count_waiting(event.trial_id)
 
     def _trial(self, event: OfTrial) -> TrialSummary:
         trial = self.trials.get(event.trial_id)
@@ -464,86 +446,56 @@ class Timeline:
             trial = self.trials[event.trial_id] = TrialSummary(event.trial_id, added=event.time)
         return trial
 
+    def _count_waiting(self, trial_id: str) -> None:
+        if (trial := self.trials.get(trial_id)) is not None:
+            trial.waiting = 0 if trial.ended is not None else len(self._open.of(trial_id))
+
     def _take_report(self, event: Reported) -> None:
-        trial, now, place = self._trial(event), event.time, event.place
-        trial_id, (generation, iteration) = event.trial_id, place
+        trial, now = self._trial(event), event.time
+        generation, iteration = event.place
         trial.status, trial.ended = "running", None
-        self._runs[trial_id, generation, iteration] += 1
-        key = ValidationKey(trial_id, *place, self._runs[trial_id, generation, iteration])
-        waiting = self._waiting.setdefault(trial_id, {})
-        for other in [other for other in waiting if other >= place]:
-            del waiting[other]  # the trial has gone back
-        waiting[place] = _Report(key, now, event.report)
-        trial.waiting = len(waiting)
-        self._reached[trial_id, generation] = iteration
-        if self._followed:
-            self._process(trial, place)
+        self._reached[trial.trial_id, generation] = iteration
         # Tune counts what a function waited for as part of its next iteration.
-        spans = self._spans.setdefault(trial_id, [])
+        spans = self._spans.setdefault(trial.trial_id, [])
         took = _number(event.report.get(TOOK)) or 0.0
         begin = min(now, max(now - took, spans[-1].end if spans else -math.inf))
-        spans.append(Span(trial_id, "training", begin, now, generation, iteration))
+        spans.append(Span(trial.trial_id, "training", begin, now, generation, iteration))
         self.iterations += 1
         trial.trained_s += now - begin
 
-    def _process(self, trial: TrialSummary, place: tuple[int, int]) -> _Report | None:
-        """Make a waiting report a result, and return it; None if it does not wait."""
-        report = self._waiting.get(trial.trial_id, {}).pop(place, None)
-        if report is None:
-            return None
-        trial.generation, trial.iteration = place
-        trial.waiting = len(self._waiting[trial.trial_id]) if trial.ended is None else 0
-        results = self._results.setdefault(trial.trial_id, {})
-        results.pop(place, None)
-        results[place] = report
-        self._found.pop(trial.trial_id, None)
-        return report
-
-    def _take_result(self, event: Processed) -> None:
-        trial, (generation, iteration) = self._trial(event), event.place
-        report = self._process(trial, event.place)
-        if event.decision in ("STOP", "PAUSE"):
-            self._drop(event.trial_id)
+    def _take_result(self, event: Processed, one: OpenReport | None) -> None:
+        trial, trial_id, (generation, iteration) = self._trial(event), event.trial_id, event.place
+        if one is not None:
+            trial.generation, trial.iteration = event.place
+            self._results.setdefault(trial_id, {})[event.place] = one
+            self._found.pop(trial_id, None)
         if event.decision == "STOP" and not event.finished and trial.ended is None:
-            self._stopping.add(event.trial_id)
-        if report is None or not event.judged:
+            self._stopping.add(trial_id)
+        if one is None or not event.judged:
             return
-        values = flatten(merge(report.values, self._metrics(report)))
+        values = flatten(merge(one.report.report, self._metrics(one)))
         self.decisions.append(
             {
                 "time": event.time,
-                "trial_id": event.trial_id,
+                "trial_id": trial_id,
                 "generation": generation,
                 "iteration": iteration,
                 "decision": event.decision,
                 "score": _number(values.get(self._metric or "")),
-                "reached": self._reached.get((event.trial_id, generation), iteration),
+                "reached": self._reached.get((trial_id, generation), iteration),
             }
         )
 
-    def _drop(self, trial_id: str) -> None:
-        """Forget the reports that wait: a decision, or a failure, has made them void."""
-        self._waiting.pop(trial_id, None)
-        if trial_id in self.trials:
-            self.trials[trial_id].waiting = 0
-
-    def _newest(self, trial_id: str, place: tuple[int, int]) -> _Report | None:
-        """Return the newest report of a place; it waits, or is a result."""
-        waiting = self._waiting.get(trial_id, {}).get(place)
-        return waiting or self._results.get(trial_id, {}).get(place)
-
     def _take_request(self, event: ValidationRequested) -> None:
-        former = self._by_id.get(event.id)
-        if former is not None and former["status"] not in _AGAIN:  # it was pending at a kill
+        row = self._by_id.get(event.id)
+        if row is None:
+            row = self._by_id[event.id] = {}
+            self.validations.append(row)
+        elif row["status"] not in _AGAIN:  # it was pending at a kill
             return
         names = ("id", "trial_id", "generation", "iteration", "run", "checkpoint")
         known = {name: getattr(event, name) for name in names}
-        row: dict[str, Any] = {**VALIDATION, **known, "requested": event.time}
-        if former is not None:  # it has failed, and runs again
-            former.update(row)
-            return
-        self._by_id[event.id] = row
-        self.validations.append(row)
+        row.update({**VALIDATION, **known, "requested": event.time})
 
     def _unended(self, name: str) -> dict[str, Any]:
         """Return the row of a pending validation; a new dict if it is unknown or has ended."""
@@ -551,39 +503,32 @@ class Timeline:
         return row if row.get("status") in PENDING else {}
 
     def _restored(self) -> None:
-        """Start another session; the processes of the previous one no longer run.
-
-        Each trial resumes from its newest checkpoint, and repeats what it reported after that.
-        """
+        """Start another session; the processes of the previous one no longer run."""
         self.end = None
-        for trial_id, waiting in self._waiting.items():
-            for place in reversed(list(waiting)):
-                if waiting[place].checkpoint is not None:
-                    break
-                del waiting[place]
-            self.trials[trial_id].waiting = len(waiting)
+        self._open.restored()
+        for trial_id in self.trials:
+            self._count_waiting(trial_id)
         for row in self.validations:
             if row["status"] in PENDING:
                 row.update(status=PendingStatus.WAITING.value, started=None, ran_from=None)
 
     def _take_outcome(self, event: ValidationEnded) -> None:
-        row, now = self._unended(event.id), event.time
+        row, now, key = self._unended(event.id), event.time, event.key
         if not row:
             return
-        trial_id, place = row["trial_id"], (row["generation"], row["iteration"])
-        reached = self._reached.get((trial_id, place[0]), place[1])
-        report = self._newest(trial_id, place)
+        one = self._open.at(key) or self._results.get(key.trial_id, {}).get(key.place)
+        reached = self._reached.get((key.trial_id, key.generation), key.iteration)
         if row["ran_from"] is None and row["started"] is not None and event.ran_s:
             # It ended before it was seen to run.
             row["ran_from"] = max(row["started"], now - event.ran_s)
         row.update(
             status=event.status,
             ended=now,
-            lag_s=now - (row["requested"] if report is None else report.time),
-            lag_iterations=max(0, reached - place[1]),
+            lag_s=now - (row["requested"] if one is None else one.report.time),
+            lag_iterations=max(0, reached - key.iteration),
             **{name: getattr(event, name) for name in _OF_ENDED},
         )
-        self._found.pop(trial_id, None)
+        self._found.pop(key.trial_id, None)
         self.own_names.update((name, None) for name, _ in leaves(row["metrics"]))
 
     def _take_later(self, row: Mapping[str, Any]) -> None:

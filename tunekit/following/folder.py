@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import pyarrow.fs
 
 from tunekit.following.record import LATER
-from tunekit.following.steps import Files, kind_of, mark_of, step_in, trainer_metrics
+from tunekit.following.steps import Files, kind_of, step_in, trainer_metrics
 from tunekit.journal.confined import is_inside, local_path
 from tunekit.journal.journal import SERIES
 
@@ -159,17 +159,17 @@ class WatchedFolder:
         files = self.files(entry)
         if not files:
             return "it has no file"
+        oldest = min(written for _, written in files.values())  # others may be added later
         if entry.report is not None:
-            return mark_of(None, files) or 0.0, entry.report
+            return oldest, entry.report
         kind = kind_of(posixpath.basename(entry.path), files) if entry.is_folder else None
         if kind is None:
             whole = self._is_archive(entry) or self._rests(entry, files, now)
-            return (mark_of(None, files) or 0.0, {}) if whole else ""
-        mark = mark_of(kind, files)
+            return (oldest, {}) if whole else ""
         state = self._json(f"{entry.path}/{kind.last}") if kind.last.endswith(".json") else {}
-        if mark is None or state is None:
+        if kind.last not in files or state is None:
             return f"it has no whole {kind.last}, which {kind.framework} writes last"
-        return mark, trainer_metrics(state)
+        return files[kind.last][1], trainer_metrics(state)
 
     def _is_archive(self, entry: Entry) -> bool:
         """Return whether this is a local zip archive, whose directory torch.save writes last."""

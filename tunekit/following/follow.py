@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.fs
 
 from tunekit._ray.storage import checkpoint_at, exists, storage_at
-from tunekit.clock import SystemClock
+from tunekit.clock import Pace, SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.events import (
     Event,
@@ -22,7 +22,6 @@ from tunekit.core.events import (
     ValidationEnded,
     ValidationRequested,
 )
-from tunekit.core.pace import Pace
 from tunekit.core.problems import Problems
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.validation import Request, Status
@@ -106,18 +105,13 @@ def follow(
     filesystem, path = storage_at(str(folder), storage_filesystem)
     own, home = storage_at(str(journal or folder), storage_filesystem)
     watched = WatchedFolder(filesystem, path, pattern)
-    state = Followed()
-    source = _Watched(watched, state, config, until=until, keep=keep, notify=notify)
+    source = _Watched(watched, until=until, keep=keep, notify=notify)
     about: dict[str, Any] = {"followed": path}
     if metric is not None:
         about |= {"judged": [metric], "mode": mode, "objectives": {metric: mode}}
     otherwise = "Pass another folder for the journal: journal='...' (--journal)."
-    recorder = Recorder(own, home, config, about, otherwise=otherwise)
-    with recorder.held():
-        before = recorder.continued("tunekit.follow")
-        for event in before:
-            state.apply(event)
-        validate_all(source, recorder, config, before, call="tunekit.follow")
+    recorder = Recorder(own, home, config, about, call="tunekit.follow", otherwise=otherwise)
+    validate_all(source, recorder, config)
 
 
 class _Watched(Source):
@@ -125,8 +119,6 @@ class _Watched(Source):
 
     Args:
         folder: The folder.
-        state: Its state, as recorded.
-        config: How checkpoints are evaluated.
         until: As for :func:`follow`.
         keep: Whether checkpoints are protected.
         notify: Called with each outcome.
@@ -135,14 +127,12 @@ class _Watched(Source):
     def __init__(
         self,
         folder: WatchedFolder,
-        state: Followed,
-        config: ValidationConfig,
         *,
         until: int | str | None = None,
         keep: bool = False,
         notify: Callable[[Mapping[str, Any]], None] | None = None,
     ):
-        self._folder, self._state, self._config = folder, state, config
+        self._folder, self._state = folder, Followed()
         self._until, self._keep, self._notify = until, keep, notify
         self._last = until if isinstance(until, int) else math.inf
         self._clock = SystemClock()
@@ -153,6 +143,12 @@ class _Watched(Source):
 
     # What to evaluate --------------------------------------------------------------------------
 
+    def resume(self, before: Sequence[Event]) -> bool:
+        """Apply the events of earlier sessions that count."""
+        for event in before:
+            self._state.apply(event)
+        return True
+
     def wanted(self) -> Sequence[Request]:
         """Return the next checkpoint if an evaluator is free for it."""
         self._look()
@@ -160,16 +156,8 @@ class _Watched(Source):
         if request is None:
             return ()
         self._requested.add(request.id)
-        task = self._config.task_config
         path = self._kept(request) if self._is_kept(request) else request.path
-        return [
-            replace(
-                request,
-                checkpoint=checkpoint_at(path, self._folder.filesystem),
-                kwargs=task.fn_kwargs or {},
-                timeout_s=task.timeout_s,
-            )
-        ]
+        return [replace(request, checkpoint=checkpoint_at(path, self._folder.filesystem))]
 
     def over(self) -> bool:
         """Return whether all runs have ended, and none has checkpoints left to evaluate."""

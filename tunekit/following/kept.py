@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import pyarrow.fs
 
 from tunekit._ray.storage import checkpoint_at, exists
 from tunekit.config import ValidationConfig
-from tunekit.core.events import ValidationEnded
 from tunekit.core.failures import place_of
+from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
+from tunekit.core.ranking import ranking_of
 from tunekit.core.signatures import name_of
-from tunekit.core.timeline import ScoredCheckpoint, Timeline
+from tunekit.core.timeline import Timeline
 from tunekit.core.validation import Request
 from tunekit.following.loop import Source, validate_all
 from tunekit.following.record import LATER, Recorder, name_problem
@@ -25,103 +24,80 @@ logger = logging.getLogger(__name__)
 _MOST_NAMED = 5
 
 
-@dataclass(frozen=True)
-class Swept:
-    """A sweep as a source of checkpoints.
-
-    Attributes:
-        filesystem: The storage that it is in.
-        path: The experiment's folder there.
-        began: When it began, in seconds since the epoch.
-        ranked: The scored checkpoints of each trial, best first, by trial, best first.
-        names: The flat names of all its reported and validated metrics.
-        timeline: Its history.
-    """
-
-    filesystem: pyarrow.fs.FileSystem
-    path: str
-    began: float | None
-    ranked: Mapping[str, Sequence[ScoredCheckpoint]]
-    names: Collection[str]
-    timeline: Timeline
-
-
 def validate_kept(
-    swept: Swept,
+    timeline: Timeline,
     config: ValidationConfig,
     checkpoints: int,
     *,
-    name: str | None = None,
-    replace: bool = False,
+    filesystem: pyarrow.fs.FileSystem,
+    path: str,
+    began: float | None,
+    metric: str | None,
+    mode: str | None,
+    name: str | None,
+    replace: bool,
 ) -> None:
-    """Validate the best checkpoints of a sweep; see :meth:`tunekit.Sweep.validate`."""
-    call = "Sweep.validate"
-    problems = Problems(call)
+    """Validate the best checkpoints of a sweep.
+
+    Args:
+        timeline: The history of the sweep.
+        config: As for :meth:`tunekit.Sweep.validate`.
+        checkpoints: Likewise.
+        filesystem: The storage that the sweep is in.
+        path: The experiment's folder there.
+        began: When the sweep began, in seconds since the epoch.
+        metric: The metric that trials are ranked by.
+        mode: ``"min"`` or ``"max"``.
+        name: As for :meth:`tunekit.Sweep.validate`.
+        replace: Likewise.
+    """
+    problems = Problems("Sweep.validate")
     name = name_of(config.fn).rsplit(".", 1)[-1] if name is None else name
     if problems.instance("name", name, str, "Pass 'robust', for example."):
-        wrong = name_problem(name, swept.names)
+        rows = (row for trial_id in timeline.trials for row in timeline.rows(trial_id))
+        known = {*timeline.own_names, *(one for row in rows for one in flatten(row))}
+        later = set(timeline.names).difference(timeline.own_names)
+        wrong = name_problem(name, known - later)
         if wrong is not None:
             problems.add(f"name={name!r} {wrong}")
     problems.integer("checkpoints", checkpoints, least=1)
-    if not any(swept.ranked.values()):
+    ranked = [one for one in ranking_of(timeline, metric, mode) if one.best is not None]
+    if not ranked:
         problems.add(
             "no trial has a score of the metric to rank by. Name a metric that trials have, and "
             "its mode."
         )
-    requests = [] if problems else _requests(swept, config, checkpoints, problems)
     problems.raise_any()
-    recorder = Recorder(
-        swept.filesystem,
-        swept.path,
-        config,
-        {"sweep": swept.began, "name": name},
-        series=f"{LATER}/{name}",
-        otherwise="Pass another name, or replace=True (--replace) to hide them.",
-    )
-    with recorder.held():
-        before = recorder.continued(call, replace=replace)
-        ended = {event.id for event in before if isinstance(event, ValidationEnded)}
-        left = [request for request in requests if request.id not in ended]
-        if left:
-            validate_all(Source(left), recorder, config, before, call=call)
-
-
-def _requests(
-    swept: Swept, config: ValidationConfig, most: int, problems: Problems
-) -> list[Request]:
-    """Return the requests for the best checkpoint of each of the best trials; add any problems."""
-    task = config.task_config
-    found: list[Request] = []
+    requests: list[Request] = []
     gone: list[str] = []
-    for trial_id, scored in swept.ranked.items():
-        for one in scored if len(found) < most else ():
-            path, (generation, iteration) = one.checkpoint, one.place
-            inside = is_inside(swept.filesystem, swept.path, path)
-            if not (inside and exists(swept.filesystem, path)):
-                gone.append(place_of(trial_id, iteration, generation))
+    for trial_id in (one.trial_id for one in ranked):
+        if len(requests) == checkpoints:
+            break
+        for one in timeline.ranked(trial_id, metric, mode):
+            inside = is_inside(filesystem, path, one.checkpoint)
+            if not (inside and exists(filesystem, one.checkpoint)):
+                gone.append(place_of(trial_id, one.iteration, one.generation))
                 continue
-            link = link_out_of(swept.filesystem, swept.path, path)
+            link = link_out_of(filesystem, path, one.checkpoint)
             if link is not None:
                 problems.add(
                     f"{link!r} in a checkpoint is a link that leads out of the experiment's "
                     "folder, so it is not read. Replace it with a copy."
                 )
-            found.append(
+            requests.append(
                 Request(
                     trial_id=trial_id,
-                    iteration=iteration,
+                    iteration=one.iteration,
                     run=one.run,
-                    generation=generation,
-                    checkpoint=checkpoint_at(path, swept.filesystem),
-                    path=path,
-                    kwargs=task.fn_kwargs or {},
-                    timeout_s=task.timeout_s,
-                    config=swept.timeline.config_of(trial_id, generation),
+                    generation=one.generation,
+                    checkpoint=checkpoint_at(one.checkpoint, filesystem),
+                    path=one.checkpoint,
+                    config=timeline.config_of(trial_id, one.generation),
                 )
             )
             break
     named = ", ".join(gone[:_MOST_NAMED]) + ", ..." * (len(gone) > _MOST_NAMED)
-    if gone and not found:
+    if gone and not requests:
         problems.add(
             f"none of the checkpoints is in the sweep's folder: {named}. "
             "CheckpointConfig(num_to_keep=...) sets how many a sweep keeps."
@@ -130,4 +106,14 @@ def _requests(
         logger.warning(
             "Skipped because they are no longer in the sweep's folder (num_to_keep): %s.", named
         )
-    return found
+    problems.raise_any()
+    recorder = Recorder(
+        filesystem,
+        path,
+        config,
+        {"sweep": began, "name": name},
+        call="Sweep.validate",
+        series=f"{LATER}/{name}",
+        otherwise="Pass another name, or replace=True (--replace) to hide them.",
+    )
+    validate_all(Source(requests), recorder, config, replace=replace)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -49,9 +50,16 @@ class Source:
     def __init__(self, requests: Sequence[Request] = ()):
         self._requests = requests
 
+    def resume(self, before: Sequence[Event]) -> bool:
+        """Apply the events of earlier sessions that count; return whether there is work left."""
+        ended = {event.id for event in before if isinstance(event, ValidationEnded)}
+        self._requests = [request for request in self._requests if request.id not in ended]
+        return bool(self._requests)
+
     def wanted(self) -> Sequence[Request]:
-        """Return the requests that must end; earlier ones may be among them."""
-        return self._requests
+        """Return the requests that are new."""
+        new, self._requests = self._requests, ()
+        return new
 
     def over(self) -> bool:
         """Return whether no more requests will come."""
@@ -62,12 +70,7 @@ class Source:
 
 
 def validate_all(
-    source: Source,
-    recorder: Recorder,
-    config: ValidationConfig,
-    before: Sequence[Event],
-    *,
-    call: str,
+    source: Source, recorder: Recorder, config: ValidationConfig, *, replace: bool = False
 ) -> None:
     """Validate the checkpoints; scores are recorded even if the session ends early.
 
@@ -76,20 +79,24 @@ def validate_all(
 
     Args:
         source: The source of the checkpoints.
-        recorder: Writes the journal; its lock is held.
+        recorder: Writes the journal.
         config: How checkpoints are validated.
-        before: The events of earlier sessions that count.
-        call: The call that errors name.
+        replace: Whether to leave out what earlier sessions recorded.
 
     Raises:
-        tunekit.errors.ConfigError: If a validation requests more than the cluster has.
+        tunekit.errors.ConfigError: If a validation requests more than the cluster has, or if the
+            record has scores of another function.
         tunekit.errors.ValidationFailedError: If the first validations have failed alike.
-        tunekit.errors.AlreadyRunningError: If another process has taken over.
+        tunekit.errors.AlreadyRunningError: If another process writes the journal, or takes over.
     """
     with ExitStack() as around:
+        around.enter_context(recorder.held())
+        before = recorder.continued(replace=replace)
+        if not source.resume(before):
+            return
         executor = executor_of(config)
         around.callback(executor.close)
-        _start_ray(executor, call)
+        _start_ray(executor, recorder.call)
         check_ray = around.enter_context(watched(lambda: _HOW_TO_CONTINUE))
         around.enter_context(ended_by_sigterm())
         around.enter_context(recorder.session(config))
@@ -120,9 +127,9 @@ class _Loop(Validator):
         before: Sequence[Event],
     ):
         super().__init__(config, executor, SystemClock(), emit=self._record)
-        self._source, self._recorder, self._most = source, recorder, config.most_in_flight
+        self._source, self._recorder, self._config = source, recorder, config
         source.emit, source.has_room = self._record, self._has_room
-        # What was pending when an earlier session ended is requested again.
+        # The requests whose validations have not ended, by name.
         self._asked: dict[str, Request] = {}
         scored = any(map(is_score, before))
         self._failures = Failures(gives_up=config.on_failure != "ignore" and not scored)
@@ -149,17 +156,19 @@ class _Loop(Validator):
 
     def _has_room(self) -> bool:
         flying = len(self.pool.in_flight())
-        free = self.executor.capacity(()) > 0 if self._most is None else flying < self._most
+        most = self._config.most_in_flight
+        free = self.executor.capacity(()) > 0 if most is None else flying < most
         return not self.pool.waiting and (free or not flying)
 
     def _ask(self) -> bool:
-        """Submit the requests of the source; return whether any is new."""
+        """Submit the new requests of the source; return whether there are any."""
         self._recorder.check()
-        new = [one for one in self._source.wanted() if one.id not in self._asked]
-        self._asked.update((request.id, request) for request in new)
+        new, task = self._source.wanted(), self._config.task_config
         for request in new:
+            self._asked[request.id] = request
             self._record(ValidationRequested.of(request))
-            self.submit(request)
+            kwargs = task.fn_kwargs or {}
+            self.submit(replace(request, kwargs=kwargs, timeout_s=task.timeout_s))
         return bool(new)
 
     def _record(self, event: Event) -> None:
@@ -169,7 +178,7 @@ class _Loop(Validator):
 
     def _conclude(self, event: ValidationEnded) -> None:
         """Record how a validation ended, and act on it."""
-        failed, request = event.status in FAILED, self._asked[event.id]
+        failed, request = event.status in FAILED, self._asked.pop(event.id)
         if failed and not _is_there(request):
             status, reason = Status.SKIPPED.value, gone(request.path)
             event = structs.replace(event, status=status, reason=reason, error=None)

@@ -132,6 +132,7 @@ class Recorder:
         path: The folder that has the journal's folder; paths below it are recorded relative to it.
         config: How checkpoints are validated.
         about: What distinguishes the record, and more items for the first line of each session.
+        call: The call that errors name.
         series: The journal's folder there.
         otherwise: What to do instead of mixing two functions in one record.
     """
@@ -143,9 +144,11 @@ class Recorder:
         config: ValidationConfig,
         about: Mapping[str, Any],
         *,
+        call: str,
         series: str = SERIES,
         otherwise: str,
     ):
+        self.call = call
         self._folder, self._home, self._series = folder_at(filesystem, path), Home(path), series
         self._about = {**about, "function": import_path(config.fn) or name_of(config.fn)}
         self._otherwise = otherwise
@@ -177,17 +180,16 @@ class Recorder:
         if self._lost:
             raise self._lost[0]
 
-    def continued(self, call: str, *, replace: bool = False) -> list[Event]:
+    def continued(self, *, replace: bool) -> list[Event]:
         """Return the events of earlier sessions that count, without failures.
 
         Args:
-            call: The call that errors name.
             replace: Whether to begin again.
 
         Raises:
             tunekit.errors.ConfigError: If the record is not one, or has scores of another function.
         """
-        former, problems = record_of(self._folder, series=self._series), Problems(call)
+        former, problems = record_of(self._folder, series=self._series), Problems(self.call)
         if replace or not former.sessions:
             return []
         head, function = former.sessions[-1], self._about["function"]
@@ -206,10 +208,9 @@ class Recorder:
         self._begins = is_other or head.get("sweep") != self._about.get("sweep")
         if self._begins:
             return []
-        events = [self._home.located(event) for event in former.events]
         return [
-            event
-            for event in events
+            self._home.located(event)
+            for event in former.events
             if not (isinstance(event, ValidationEnded) and event.status in FAILED)
         ]
 

@@ -149,24 +149,6 @@ def kind_of(name: str, files: Collection[str]) -> Kind | None:
     return None
 
 
-def mark_of(kind: Kind | None, files: Files) -> float | None:
-    """Return when a checkpoint was completed, according to its files; None if it is incomplete.
-
-    The time changes if the checkpoint is written again, but not if files are added to the folder.
-
-    Args:
-        kind: The kind of the checkpoint.
-        files: Its files.
-
-    Example:
-        >>> mark_of(None, {"a": (1, 3.0), "b": (1, 5.0)}), mark_of(KINDS[1], {"a": (1, 3.0)})
-        (3.0, None)
-    """
-    if kind is None:
-        return min((written for _, written in files.values()), default=None)
-    return files[kind.last][1] if kind.last in files else None
-
-
 def trainer_metrics(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the training metrics in ``trainer_state.json`` at the step of its checkpoint.
 
@@ -203,7 +185,7 @@ class Seen:
 
     Attributes:
         request: The request to evaluate it.
-        mark: When it was completed, as returned by :func:`mark_of`.
+        mark: When it was completed: it changes if the checkpoint is written again.
         at: When it was seen, in seconds since the epoch.
     """
 

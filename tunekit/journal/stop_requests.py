@@ -16,10 +16,9 @@ from urllib.parse import quote, unquote
 
 import pyarrow.fs
 
-from tunekit.clock import Clock
+from tunekit.clock import Clock, Pace
 from tunekit.core.engine import Engine
 from tunekit.core.events import Asked, Event
-from tunekit.core.pace import Pace
 from tunekit.journal.journal import JournalReader
 from tunekit.journal.lock import driver_of
 from tunekit.journal.storage import folder_at

@@ -6,7 +6,7 @@ import gc
 import os
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,18 +14,15 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow.fs
 
-from tunekit._ray.storage import absolute, checkpoint_at, exists, storage_at
-from tunekit.clock import Clock, SystemClock
+from tunekit._ray.storage import absolute, checkpoint_at, exists, reached
+from tunekit.clock import Clock, Pace, SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import Constraint
 from tunekit.core.events import Event, Home
-from tunekit.core.metric_names import listed
-from tunekit.core.metrics import flatten
-from tunekit.core.pace import Pace
+from tunekit.core.metric_names import listed, meant
 from tunekit.core.problems import Problems
 from tunekit.core.ranking import (
     Ranked,
-    best_scored,
     checked_goal,
     front_of,
     ranking_of,
@@ -34,7 +31,7 @@ from tunekit.core.signatures import ValidationFunction
 from tunekit.core.timeline import ScoredCheckpoint, Timeline
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.extras import extra
-from tunekit.following.kept import Swept, validate_kept
+from tunekit.following.kept import validate_kept
 from tunekit.following.record import began_of, later_records_in, rows_of
 from tunekit.journal.confined import is_inside
 from tunekit.journal.experiments import no_sweep
@@ -275,6 +272,10 @@ class Sweep:
 
     def ranking(self) -> list[Ranked]:
         """Return the trials by their best validated score; trials without a score come last."""
+        return self._ranked
+
+    @cached_property
+    def _ranked(self) -> list[Ranked]:
         return ranking_of(self.timeline, self.metric, self.mode)
 
     @property
@@ -303,8 +304,23 @@ class Sweep:
         problems = Problems("Sweep.best")
         metric, mode = self._goal(metric, mode, problems)
         problems.raise_any()
-        trial_id, winning = best_scored(self.timeline, self.timeline.trials, metric, mode)
-        return self._found(trial_id, winning, metric)
+        best = self._first(ranking_of(self.timeline, metric, mode), metric)
+        if best is None:
+            names = self.timeline.names
+            near = meant(metric, names)
+            raise MetricNotFoundError(
+                f"No validation has ended with {metric!r} as a number. "
+                f"{f'Did you mean {near!r}? ' if near else ''}Validated metrics so far: "
+                f"{listed(names, [metric])}. Use one of these, or wait for the first validation "
+                "to end."
+            )
+        return best
+
+    def _first(self, ranked: Sequence[Ranked], metric: str) -> BestCheckpoint | None:
+        """Return the best checkpoint in a ranking by a metric; None without a score."""
+        if not ranked or ranked[0].best is None:
+            return None
+        return self._found(ranked[0].trial_id, ranked[0].best, metric)
 
     def pareto(self, metrics: Mapping[str, str] | None = None) -> list[BestCheckpoint]:
         """Return the checkpoints of the Pareto front: no other one is better in every metric.
@@ -414,7 +430,18 @@ class Sweep:
         if not isinstance(config, ValidationConfig):
             config = ValidationConfig(config)
         newest = _reread(self)
-        validate_kept(_swept(newest), config, checkpoints, name=name, replace=replace)
+        validate_kept(
+            newest.timeline,
+            config,
+            checkpoints,
+            filesystem=self.filesystem,
+            path=self.path,
+            began=began_of(newest.sessions),
+            metric=self.metric,
+            mode=self.mode,
+            name=name,
+            replace=replace,
+        )
         return _reread(self)
 
     def to_optuna(self, storage: Any = None, study_name: str | None = None) -> optuna.Study:
@@ -525,10 +552,7 @@ class Sweep:
         - ``best``: trial, generation, iteration, score, path and configuration of the best
           checkpoint, as in :meth:`best`; None if there is none yet, or no metric to rank by.
         """
-        best = None
-        if self.metric is not None and self.mode is not None:
-            with suppress(MetricNotFoundError):
-                best = self.best()
+        best = self._first(self.ranking(), str(self.metric))
         return {
             "path": self.path,
             "followed": self.newest_session.get("followed"),
@@ -666,24 +690,15 @@ def load(
         tunekit.errors.ConfigError: tunekit.load: path='/no/such/folder' does not exist...
     """
     problems = Problems("tunekit.load")
-    home, filesystem = "", None
-    if problems.instance("path", path, (str, os.PathLike), "Pass an experiment's folder."):
-        try:
-            filesystem, home = storage_at(os.fspath(path), storage_filesystem)
-        except (OSError, ValueError) as error:
-            problems.add(
-                f"path={os.fspath(path)!r} cannot be reached: {error}. Pass a local path, or a URI "
-                "of a storage that pyarrow supports, such as s3://bucket/digits."
-            )
-    if filesystem is not None and not folder_at(filesystem, home).names(SERIES):
-        given = os.fspath(path)
-        problems.add(f"path={given!r} {no_sweep(filesystem, home, given)}")
+    found = reached(path, storage_filesystem, problems)
+    if found is not None and not folder_at(*found).names(SERIES):
+        problems.add(f"path={os.fspath(path)!r} {no_sweep(*found, os.fspath(path))}")
     if mode is not None:
         problems.choice("mode", mode, ["min", "max"])
     problems.raise_any()
-    assert filesystem is not None  # otherwise an error was raised
+    assert found is not None  # otherwise an error was raised
     source = None if storage_filesystem is not None else absolute(os.fspath(path))
-    follower = Follower(filesystem, home, source, metric=metric, mode=mode)
+    follower = Follower(*found, source, metric=metric, mode=mode)
     with _without_collector():
         follower.poll()
     return follower.sweep
@@ -713,32 +728,6 @@ def _reread(sweep: Sweep) -> Sweep:
     """Read the sweep again, ranked by the same metric."""
     where = (sweep.path, sweep.filesystem) if sweep.source is None else (sweep.source,)
     return load(*where, metric=sweep.metric, mode=sweep.mode)
-
-
-def _swept(sweep: Sweep) -> Swept:
-    """Return the facts about a sweep that a later validation needs."""
-    assert sweep.filesystem is not None
-    own = set(sweep.timeline.own_names)
-    later = set(sweep.timeline.names) - own
-    for trial_id in sweep.timeline.trials:
-        for row in sweep.timeline.rows(trial_id):
-            own.update(name for name in flatten(row) if name not in later)
-    return Swept(
-        filesystem=sweep.filesystem,
-        path=sweep.path,
-        began=began_of(sweep.sessions),
-        ranked={one.trial_id: _best_first(sweep, one) for one in sweep.ranking()},
-        names=own,
-        timeline=sweep.timeline,
-    )
-
-
-def _best_first(sweep: Sweep, ranked: Ranked) -> list[ScoredCheckpoint]:
-    """Return a trial's checkpoints that have a score, best first."""
-    scores = [] if ranked.best is None else sweep.timeline.scores(ranked.trial_id)
-    known = [(one.standing(str(sweep.metric), str(sweep.mode)), one) for one in scores]
-    found = [(standing, one.place, one) for standing, one in known if standing is not None]
-    return [one for _, _, one in sorted(found, key=lambda each: each[:2])]
 
 
 @contextmanager

@@ -9,7 +9,8 @@ import pandas as pd
 from tunekit.core.events import Exploited
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten
-from tunekit.core.problems import Problems
+from tunekit.core.problems import shown
+from tunekit.errors import ConfigError
 
 
 class Lineage:
@@ -95,15 +96,12 @@ class Lineage:
 
     def _line(self, trial_id: str, generation: int | None) -> list[Exploited]:
         newest = self._ancestry.generation(trial_id)
-        problems = Problems("Lineage")
-        problems.integer("generation", generation, least=0, optional=True)
-        problems.raise_any()
-        if generation is not None and generation > newest:
-            problems.add(
-                f"generation={generation} of trial {trial_id!r} does not exist. Pass {newest}, its "
-                "newest, or less."
+        if generation is not None and generation not in range(newest + 1):
+            problem = (
+                f"generation={shown(generation)} of trial {trial_id!r} does not exist. Pass "
+                f"{newest}, its newest, or less."
             )
-        problems.raise_any()
+            raise ConfigError("Lineage", [problem])
         return self._ancestry.line(trial_id, generation)
 
     def __len__(self) -> int:

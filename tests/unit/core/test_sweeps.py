@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tunekit.core.events import (
     CheckpointSaved,
+    Chosen,
     Event,
     Exploited,
     Processed,
@@ -84,22 +85,33 @@ class Sweep(RuleBasedStateMachine):
         ended = ValidationEnded(id=self.key(entry)["id"], status=how, metrics=entry.metrics or {})
         self.write(ended)
 
-    @rule(decision=DECISIONS)
-    def tune_processes_a_report(self, decision: str) -> None:
+    @rule(decision=DECISIONS, ends_first=st.booleans())
+    def tune_processes_a_report(self, decision: str, ends_first: bool) -> None:
         if (entry := self.queue.take()) is None:
             return
         judged = entry.metrics is not None
         decision = decision if judged else "CONTINUE"
         key, place = self.key(entry), (self.generation, entry.iteration)
+        if decision == "STOP" and ends_first:  # by its scheduler, while it decides
+            self.write(TrialEnded(trial_id="a"))
         self.write(Processed(trial_id="a", **key, judged=judged, decision=decision))
         self.rows[place] = (self.runs[place], (entry.metrics or {}).get("accuracy"))
         self.saved = entry.iteration if entry.checkpoint else self.saved
         if decision == "PAUSE":
             self.back()
+            self.write(Chosen(trial_id="a"))
         elif decision == "STOP":
             self.queue.drop()
             self.over = True
-            self.write(TrialEnded(trial_id="a"))
+            if not ends_first:
+                self.write(TrialEnded(trial_id="a"))
+
+    @precondition(lambda self: self.iteration > 3 and not self.over)
+    @rule()
+    def a_trial_is_ended_on_the_result_of_another_one(self) -> None:
+        self.queue.drop()
+        self.over = True
+        self.write(TrialEnded(trial_id="a", removed=True))
 
     @rule()
     def a_trial_fails(self) -> None:
@@ -131,6 +143,9 @@ class Sweep(RuleBasedStateMachine):
             scores = {place: score for place, (_, score) in self.rows.items() if score is not None}
             found = timeline.scores("a")
             assert {one.place: one.value("accuracy") for one in found} == scores
+            for one in found:  # each is of the run that was processed last
+                at, run = one.place, self.rows[one.place][0]
+                assert (one.run, one.checkpoint) == (run, f"a:{at[0]}:{at[1]}:{run}")
             best = timeline.score("a", "accuracy", "max")
             assert (best and best.value("accuracy")) == max(scores.values(), default=None)
             if self.lines:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tunekit.core.events import event_of
+from tunekit.core.ranking import ranking_of
 from tunekit.core.timeline import Timeline
 
 
-def told(*lines: dict[str, Any], metric: str = "accuracy") -> Timeline:
+def told(
+    *lines: dict[str, Any],
+    metric: str = "accuracy",
+    sessions: Sequence[dict[str, Any]] = (),
+    later: Sequence[dict[str, Any]] = (),
+) -> Timeline:
     events = [event_of({"n": n, **line}) for n, line in enumerate(lines, start=1)]
-    return Timeline(events, metric)
+    return Timeline(events, metric, sessions, later)
 
 
 def added(at: float = 0.0) -> dict[str, Any]:
@@ -83,75 +90,15 @@ def test_a_validation_that_was_not_a_number_is_no_score():
     assert chronicle.score("a", "accuracy", "min").iteration == 2
 
 
-def test_a_report_is_a_result_once_it_is_processed():
-    lines = [added(), *validated(1, 1.0, 0.5), *scored(2, 2.0, 0.9), reported(3, 3.0)]
-    chronicle = told(*lines)
-    trial = chronicle.trials["a"]
-    assert (trial.iteration, trial.waiting) == (1, 2)
-    assert [row["training_iteration"] for row in chronicle.rows("a")] == [1]
-    assert chronicle.score("a", "accuracy", "max").iteration == 1
-    assert len(chronicle.validations) == 2 and chronicle.iterations == 3
-    chronicle.extend([event_of({"n": 99, **processed(2, 3.5)})])
-    assert (trial.iteration, trial.waiting) == (2, 1)
-    assert chronicle.score("a", "accuracy", "max").value("accuracy") == 0.9
-
-
-EXPLOIT = {
-    "generation": 1,
-    "reached": 2,
-    "donor_id": "b",
-    "donor_generation": 0,
-    "iteration": 2,
-    "checkpoint": "./b/c2",
-    "old_config": {},
-    "donor_config": {},
-    "config": {},
-}
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        processed(1, 4.0, "STOP"),
-        processed(1, 4.0, "PAUSE"),
-        event("exploited", 4.0, **EXPLOIT),
-        event("completed", 4.0, removed=True),
-        event("failed", 4.0),
-        event("chosen", 4.0),
-    ],
-    ids=lambda line: line["event"] + line.get("decision", ""),
-)
-def test_what_was_trained_past_a_decision_never_counts(line):
-    chronicle = told(added(), *scored(1, 1.0, 0.5), *scored(2, 2.0, 0.9), line)
-    assert chronicle.trials["a"].waiting == 0
-    assert [one.iteration for one in chronicle.scores("a")] in ([], [1])
-    assert all(row["training_iteration"] == 1 for row in chronicle.rows("a"))
-
-
-def test_the_newest_run_of_an_iteration_counts_once_it_is_processed():
-    lines = [added(), *validated(1, 1.0, 0.9), event("failed", 2.0), event("retried", 2.0)]
-    again = [reported(1, 3.0), saved(1, 3.0, run=2), requested(1, 3.0, run=2)]
-    chronicle = told(*lines, *again)
-    assert [row["iteration_runs"] for row in chronicle.rows("a")] == [1]
-    chronicle = told(*lines, *again, ended(1, 4.0, 0.1, run=2), processed(1, 4.0, run=2))
-    assert [(row["iteration_runs"], row["accuracy"]) for row in chronicle.rows("a")] == [(2, 0.1)]
-    [one] = chronicle.scores("a")
-    assert (one.run, one.checkpoint) == (2, "./f/c2")
-    assert [row["score"] for row in chronicle.decisions] == [0.9, 0.1]
-
-
 def test_after_a_kill_only_reports_with_checkpoints_wait():
     lines = [added(), reported(1, 1.0), saved(1, 1.0), reported(2, 2.0), reported(3, 3.0)]
-    events = [event_of({"n": n, **line}) for n, line in enumerate(lines, start=1)]
     for sessions, waiting in ([{"n": 0}], 3), ([{"n": 0}, {"n": 6}], 1):
-        timeline = Timeline(events, "accuracy", sessions)
-        assert timeline.trials["a"].waiting == waiting
+        assert told(*lines, sessions=sessions).trials["a"].waiting == waiting
 
 
-def test_each_report_of_a_followed_folder_is_a_result():
-    lines = [added(), *scored(1, 1.0, 0.5), reported(2, 2.0)]
-    events = [event_of({"n": n, **line}) for n, line in enumerate(lines, start=1)]
-    timeline = Timeline(events, "accuracy", [{"n": 0, "followed": "/run"}])
+def test_each_checkpoint_of_a_followed_folder_is_a_result():
+    lines = [added(), *scored(1, 1.0, 0.5), reported(2, 2.0), saved(2, 2.0)]
+    timeline = told(*lines, sessions=[{"n": 0, "followed": "/run"}])
     assert (timeline.trials["a"].iteration, timeline.trials["a"].waiting) == (2, 0)
     assert [row.get("accuracy") for row in timeline.rows("a")] == [0.5, None]
 
@@ -237,14 +184,12 @@ def test_what_ran_when_the_driver_was_killed_waits_again():
         of_validation("started", 60.0),
         of_validation("began", 61.0),
     ]
-    events = [event_of({"n": n, **line}) for n, line in enumerate(lines, start=1)]
     sessions = [{"n": 0}, {"n": 6}]
-    crashed = Timeline(events[:6], "accuracy", sessions[:1])
-    assert crashed.validations[0]["status"] == "running"
-    restored = Timeline(events[:6], "accuracy", sessions)
+    assert told(*lines[:6], sessions=sessions[:1]).validations[0]["status"] == "running"
+    restored = told(*lines[:6], sessions=sessions)
     assert restored.validations[0]["status"] == "waiting"
     assert spans(restored, "validating") == []
-    again = Timeline(events, "accuracy", sessions)
+    again = told(*lines, sessions=sessions)
     assert again.validations[0]["status"] == "running"
     assert spans(again, "requested") == [(1.0, 61.0)]
 
@@ -255,13 +200,6 @@ def test_a_trial_that_finished_was_not_stopped(finished):
     trial = told(added(), *validated(1, 1.0, 0.5, "STOP", finished=finished), end).trials["a"]
     assert (trial.stopped, trial.status) == (not finished, "terminated")
     assert trial.shown_status == ("terminated" if finished else "stopped")
-
-
-def test_a_scheduler_may_end_a_trial_while_it_decides():
-    end = event("completed", 1.4, removed=True)
-    chronicle = told(added(), *scored(1, 1.0, 0.5), end, processed(1, 1.5, "STOP"))
-    assert [one.iteration for one in chronicle.scores("a")] == [1]
-    assert chronicle.trials["a"].stopped and chronicle.trials["a"].waiting == 0
 
 
 @pytest.mark.parametrize("last", [event("errored", 4.0), reported(2, 4.0)])
@@ -318,3 +256,63 @@ def test_each_generation_has_the_hyperparameters_that_it_was_trained_with():
         event("exploited", 2.0, generation=1, reached=2, **donor, **configs),
     )
     assert [chronicle.config_of("a", n)["lr"] for n in (0, 1, None)] == [2, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "rank", "best", "last"),
+    [
+        ("accuracy", "max", 1, 0.9, 0.7),
+        ("accuracy", "min", 1, 0.7, 0.7),
+        ("accuracy", None, None, None, 0.7),
+        (None, "max", None, None, None),
+    ],
+)
+def test_without_a_metric_and_a_mode_no_trial_is_ranked(metric, mode, rank, best, last):
+    timeline = told(added(), *validated(1, 1.0, 0.9), *validated(2, 2.0, 0.7))
+    [one] = ranking_of(timeline, metric, mode)
+    assert (one.rank, one.best_value, one.last_value) == (rank, best, last)
+    assert one.hyperparameters == {"lr": 1}
+
+
+# Later validations ------------------------------------------------------------------------------
+
+
+def unscored(iteration: int, *, run: int = 1) -> list[dict[str, Any]]:
+    """A report that was saved and processed, and not validated."""
+    return [reported(iteration, 1.0), saved(iteration, 1.0, run=run), processed(iteration, 1.0)]
+
+
+def later(iteration: int, *, run: int = 1, trial: str = "a", **metrics: float) -> dict[str, Any]:
+    at = {"id": f"{trial}:0:{iteration}:{run}", "checkpoint": f"./f/c{run}"}
+    return {"name": "new", "status": "validated", "metrics": metrics, **at}
+
+
+def test_a_score_of_an_older_run_is_not_shown_in_the_newer_ones_row():
+    lines = [*unscored(1), *unscored(1, run=2)]
+    old = told(*lines, later=[later(1, f1=0.5)])
+    assert "new" not in next(old.rows("a")) and old.scores("a") == []
+    new = told(*lines, later=[later(1, run=2, f1=0.5)])
+    assert next(new.rows("a"))["new"] == {"f1": 0.5}
+
+
+def test_a_checkpoint_that_the_sweep_has_not_validated_may_have_a_later_score():
+    timeline = told(*unscored(1), *unscored(2), later=[later(2, f1=0.5)])
+    [score] = timeline.scores("a")
+    assert (score.iteration, score.value("new/f1"), score.checkpoint) == (2, 0.5, "./f/c1")
+    assert timeline.score("a", "new/f1", "max") == score
+    assert timeline.score("a", "accuracy", "max") is None
+    assert timeline.validations == [] and not timeline.own_names
+
+
+def test_a_name_that_the_sweep_itself_produces_since_is_the_sweeps():
+    own = {**ended(1, 2.0, 0.0), "metrics": {"new": {"f1": 0.9}}}
+    lines = [*unscored(1), requested(1, 2.0), own]
+    timeline = told(*lines, metric="new/f1", later=[later(1, f1=0.1, recall=0.2)])
+    [score] = timeline.scores("a")
+    assert score.value("new/f1") == 0.9 and score.value("new/recall") == 0.2
+    assert timeline.names == ["new/f1", "new/recall"]
+
+
+def test_what_is_not_of_the_sweep_is_left_out():
+    timeline = told(*unscored(1), later=[later(1, trial="b", f1=0.5)])
+    assert timeline.names == [] and list(timeline.trials) == ["a"]

@@ -1,27 +1,137 @@
-"""The live page of a sweep that is served."""
+"""The sweeps that are served, and the live page of each."""
 
 from __future__ import annotations
 
-import secrets
+import hashlib
+import posixpath
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from tunekit.board.page.charts import CHARTS
-from tunekit.board.page.figures import Findings
-from tunekit.board.page.page import contents, in_script, render_panels, sections_of
-from tunekit.board.serve.catalogue import Entry
-from tunekit.clock import Clock, SystemClock
-from tunekit.core.pace import Pace
-from tunekit.errors import TunekitError
-from tunekit.reading.sweep import Follower
+import pyarrow.fs
 
+from tunekit._ray.storage import absolute, joined, storage_at
+from tunekit.board.charts import CHARTS
+from tunekit.board.page import contents, in_script, panels, sections_of
+from tunekit.clock import Clock, Pace, SystemClock
+from tunekit.core.problems import Problems
+from tunekit.errors import TunekitError
+from tunekit.journal.experiments import no_sweep, sweeps_below
+from tunekit.reading.sweep import Follower, outline
+
+# The number of sweeps, the newest ones, whose state is shown.
+_MOST_READ = 100
 # The minimum number of seconds between two reads of a journal, however many browsers show its page.
 _INTERVAL_S = 0.5
 # The shares of the time that may go into the page's text, and into each of its charts.
 _TEXT = "text"
 _TEXT_SHARE, _CHART_SHARE, _CHART_LEAST_S = 0.3, 0.03, 2.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The location of a sweep.
+
+    Attributes:
+        key: Its key in addresses: hexadecimal digits, the same after a restart.
+        name: Its name, relative to the given path.
+        filesystem: The storage.
+        path: The experiment's folder there.
+        source: The path or URI that another process can load it by.
+        changed: When its journal was written last, in seconds since the epoch.
+    """
+
+    key: str
+    name: str
+    filesystem: pyarrow.fs.FileSystem
+    path: str
+    source: str
+    changed: float
+
+
+class Catalogue:
+    """The sweeps at, and below, some paths.
+
+    Addresses of the server name a sweep by its key, which is only looked up here: no path comes
+    from a request.
+
+    Args:
+        paths: Local paths, or URIs: a sweep's folder, or one with sweeps below it.
+
+    Raises:
+        tunekit.errors.ConfigError: If a path cannot be reached, or is part of a sweep.
+        OSError: If a storage fails.
+
+    Example:
+        >>> import tempfile
+        >>> Catalogue([tempfile.mkdtemp()]).look()
+        {}
+    """
+
+    def __init__(self, paths: Sequence[str]):
+        problems = Problems("tunekit serve")
+        self._known: dict[str, dict[str, Any]] = {}
+        self._roots: list[tuple[pyarrow.fs.FileSystem, str, str]] = []
+        for given in paths:
+            try:
+                filesystem, home = storage_at(absolute(given), None)
+                kind = filesystem.get_file_info(home).type
+            except (OSError, ValueError) as error:
+                problems.add(
+                    f"path={given!r} cannot be reached: {error}. Pass a local path, or a URI of a "
+                    "storage that pyarrow supports, such as s3://bucket/sweeps."
+                )
+                continue
+            if kind == pyarrow.fs.FileType.Directory:
+                self._roots.append((filesystem, home.rstrip("/") or home, absolute(given)))
+            else:
+                problems.add(f"path={given!r} {no_sweep(filesystem, home, given)}")
+        problems.raise_any()
+
+    def look(self) -> dict[str, Entry]:
+        """Return the sweeps that are there now, by key.
+
+        Raises:
+            OSError: If a storage fails. Folders that this process may not read are left out.
+        """
+        found: dict[str, Entry] = {}
+        for filesystem, home, given in self._roots:
+            for sweep in sweeps_below(filesystem, home):
+                below = sweep.path[len(home) :].strip("/")
+                source = joined(given, below)
+                key = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()[:16]
+                name = below or posixpath.basename(home) or "sweep"
+                where = (filesystem, sweep.path, source)
+                found.setdefault(key, Entry(key, name, *where, sweep.changed))
+        return found
+
+    def outlines(self, **goal: str | None) -> list[dict[str, Any]]:
+        """Return short summaries of the sweeps: running ones first, then the newest.
+
+        A sweep is read when its journal has changed, and while it is running.
+
+        Args:
+            goal: The metric and the mode, as for :func:`tunekit.load`.
+
+        Returns:
+            As returned by :func:`~tunekit.reading.sweep.outline`, with the ``entry``. If there are
+            many, older ones have only the ``entry``.
+
+        Raises:
+            OSError: As for :meth:`look`.
+        """
+        found: list[dict[str, Any]] = []
+        for entry in sorted(self.look().values(), key=lambda entry: -entry.changed):
+            row = self._known.get(entry.key, {})
+            if row.get("entry") != entry or row.get("state") == "running":
+                row = {"entry": entry}
+                if len(found) < _MOST_READ:
+                    row |= outline(entry.path, entry.filesystem, **goal)
+            found.append(row)
+        self._known = {row["entry"].key: row for row in found if "state" in row}
+        return sorted(found, key=lambda row: row.get("state") != "running")
 
 
 class LiveSweep:
@@ -31,8 +141,8 @@ class LiveSweep:
     to a share of the time, however large the sweep is; changes in the meantime are shown with the
     next update.
 
-    Each part and each chart has the version of the page at which it last changed. A version also
-    identifies the server's run: a browser with a version from another run gets all parts.
+    Each part and each chart has the version of the page at which it last changed. Versions begin
+    with the time: a browser with one from an earlier run of the server gets all parts.
 
     Args:
         entry: Where the sweep is.
@@ -49,7 +159,7 @@ class LiveSweep:
         self.entry, self._clock = entry, clock or SystemClock()
         #: Why the page cannot be updated at the moment; empty if it can.
         self.trouble = ""
-        self._name, self._number = secrets.token_hex(8), 0
+        self._number = int(self._clock.time() * 1e6)
         # By name, in order: the version of the last change, and the HTML or JSON.
         self._parts: dict[str, tuple[int, str]] = {}
         self._charts: dict[str, tuple[int, str]] = {}
@@ -67,7 +177,7 @@ class LiveSweep:
     @property
     def version(self) -> str:
         """Return the version, as browsers send it."""
-        return f"{self._name}-{self._number}"
+        return str(self._number)
 
     @property
     def parts(self) -> dict[str, str]:
@@ -95,8 +205,9 @@ class LiveSweep:
         """
         with self._working:
             more = self.step()
-            name, _, number = version.rpartition("-")
-            known = int(number) if name == self._name and number.isdecimal() else -1
+            known = int(version) if version.isdecimal() else -1
+            if known > self._number:  # the clock was set back meanwhile
+                known = -1
             return {
                 "version": self.version,
                 "order": list(self._parts),
@@ -134,14 +245,13 @@ class LiveSweep:
             sweep = self._follower.sweep
             if trial_id not in sweep.timeline.trials:
                 return None
-            found = Findings(sweep)
-            return render_panels(found, sweep.trial_errors(), [trial_id])[trial_id]
+            return panels(sweep, sweep.trial_errors(), [trial_id])[trial_id]
 
     def _tell(self) -> None:
-        self._show(sections_of(contents(Findings(self._follower.sweep), self._drawn)))
+        self._show(sections_of(contents(self._follower.sweep, self._drawn)))
 
     def _draw(self, name: str) -> None:
-        drawn = CHARTS[name](Findings(self._follower.sweep))
+        drawn = CHARTS[name](self._follower.sweep)
         if (drawn is None) == (name in self._drawn):
             self._stale.add(_TEXT)  # it contains a placeholder for each chart
         self._drawn.pop(name, None)

@@ -13,7 +13,8 @@ from typing import Any
 
 from pyarrow.fs import LocalFileSystem
 
-from tunekit.board.page.charts import (
+from tunekit._ray.storage import joined
+from tunekit.board.charts import (
     MOST_BARS,
     MOST_CURVES,
     MOST_DOTS,
@@ -21,10 +22,10 @@ from tunekit.board.page.charts import (
     OTHER_POINTS,
     draw,
 )
-from tunekit.board.page.figures import Findings, panels
 from tunekit.core.failures import kind_of
 from tunekit.core.metrics import plain
 from tunekit.core.problems import Problems
+from tunekit.core.ranking import Ranked
 from tunekit.core.values import writable
 from tunekit.core.words import duration, number
 from tunekit.extras import extra
@@ -51,6 +52,8 @@ SECTIONS = (
     "next",
 )
 _TABLE, _CAUSES = 20, 50
+# The number of rows of validations in all panels together, and the least and the most in each.
+_ROWS, _FEWEST, _MOST = 5_000, 5, 200
 _NONE = "\N{EN DASH}"
 
 
@@ -101,39 +104,34 @@ def _default_file(sweep: Sweep) -> Path:
 
 def render(sweep: Sweep) -> str:
     """Return the report of a sweep as HTML."""
-    found = Findings(sweep)
-    told = contents(found)
-    in_full = render_panels(found, told["errors"])
+    told = contents(sweep, draw(sweep))
+    in_full = panels(sweep, told["errors"])
     sections = sections_of(told)
     return shell(told["name"], sections, script=vega(), panels=in_full, drawn=told["charts"])
 
 
-def contents(found: Findings, drawn: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def contents(sweep: Sweep, drawn: Mapping[str, Any]) -> dict[str, Any]:
     """Return the contents of the report as data.
 
     Args:
-        found: The results of the sweep.
-        drawn: Its charts by name, if they are already drawn.
+        sweep: The sweep.
+        drawn: Its charts by name.
     """
-    sweep = found.sweep
-    ranked, best = found.ranked, found.best
-    summary, errors = sweep.summary(), sweep.trial_errors()
-    failures = failures_of(sweep.timeline, errors)
-    causes = causes_of(failures)
-    charts = draw(found) if drawn is None else drawn
-    columns = list(dict.fromkeys(name for one in ranked for name in one.hyperparameters))
+    ranked, summary, errors = sweep.ranking(), sweep.summary(), sweep.trial_errors()
+    causes = causes_of(failures_of(sweep.timeline, errors))
+    settings = [item for one in ranked for item in one.hyperparameters.items()]
     return {
         "name": Path(sweep.path).name or "sweep",
         "summary": summary,
-        "metric": found.metric,
+        "metric": _metric_of(sweep),
         "names": sweep.timeline.names,
         "mode": sweep.mode,
         "ranked": ranked,
         "most": _TABLE,
-        "columns": columns,
-        "texts": {name for name in columns if not _are_numbers(found, name)},
-        "trial_names": found.names,
-        "charts": charts,
+        "columns": list(dict.fromkeys(name for name, _ in settings)),
+        "texts": {name for name, value in settings if not _is_number(value)},
+        "trial_names": {one.trial_id: one.name for one in ranked},
+        "charts": drawn,
         "cut": {
             "curves": max(0, len(ranked) - MOST_CURVES),
             "dots": MOST_DOTS,
@@ -158,11 +156,19 @@ def contents(found: Findings, drawn: Mapping[str, Any] | None = None) -> dict[st
         "more_causes": max(0, len(causes) - _CAUSES),
         "sessions": sweep.sessions,
         "settings": sweep.newest_session,
-        "best": best,
+        "best": summary["best"],
         "loads": _loads(sweep),
         "finds": f".best({sweep.metric!r}, {sweep.mode!r})",
         "resumes": None if sweep.source is None else _resumes(sweep, shlex.quote(sweep.source)),
     }
+
+
+def _metric_of(sweep: Sweep) -> str:
+    return sweep.metric or "score"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, type(None))) and not isinstance(value, bool)
 
 
 def _resumes(sweep: Sweep, source: str) -> str:
@@ -172,14 +178,6 @@ def _resumes(sweep: Sweep, source: str) -> str:
         return f"tunekit validate {source} --fn {known.get('function')} --follow"
     trainable = "" if known.get("trainable") else " --trainable YOUR_MODULE:YOUR_TRAINABLE"
     return f"tunekit resume {source}{trainable}"
-
-
-def _are_numbers(found: Findings, name: str) -> bool:
-    """Return whether all values of a hyperparameter are numbers."""
-    values = [one.hyperparameters.get(name) for one in found.ranked]
-    return all(isinstance(value, (int, float, type(None))) for value in values) and not any(
-        isinstance(value, bool) for value in values
-    )
 
 
 def sections_of(told: Mapping[str, Any]) -> dict[str, str]:
@@ -201,27 +199,80 @@ def index_of(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the list of several sweeps, as HTML.
 
     Args:
-        rows: As returned by :meth:`tunekit.board.serve.catalogue.Catalogue.outlines`.
+        rows: As returned by :meth:`tunekit.board.live.Catalogue.outlines`.
     """
     made: Any = _environment().get_template("index.html").make_module({"rows": rows})
     return str(made.section_sweeps()).strip()
 
 
-def render_panels(
-    found: Findings,
-    errors: Mapping[str, str],
-    trial_ids: Iterable[str] | None = None,
+def panels(
+    sweep: Sweep, errors: Mapping[str, str], trial_ids: Iterable[str] | None = None
 ) -> dict[str, str]:
-    """Return the details of trials as HTML, by trial.
+    """Return the configurations, checkpoints and errors of trials as HTML, by trial.
 
     Args:
-        found: The results of the sweep.
+        sweep: The sweep.
         errors: The failures that Tune recorded, by trial.
         trial_ids: The trials to include; by default all.
     """
-    made: Any = _environment().get_template("sections.html").make_module({"metric": found.metric})
-    shown = panels(found, errors, trial_ids)
-    return {trial_id: str(made.panel(one)).strip() for trial_id, one in shown.items()}
+    known = {"metric": _metric_of(sweep)}
+    made: Any = _environment().get_template("sections.html").make_module(known)
+    ranked = {one.trial_id: one for one in sweep.ranking()}
+    wanted = list(ranked if trial_ids is None else trial_ids)
+    rows: dict[str, list[Mapping[str, Any]]] = {trial_id: [] for trial_id in wanted}
+    for row in sweep.timeline.validations:
+        if row["trial_id"] in rows:
+            rows[row["trial_id"]].append(row)
+    most = max(_FEWEST, min(_MOST, _ROWS // max(1, len(wanted))))
+    found = {}
+    for trial_id in wanted:
+        of = _panel(sweep, ranked[trial_id], rows[trial_id], errors.get(trial_id), most)
+        found[trial_id] = str(made.panel(of)).strip()
+    return found
+
+
+def _panel(
+    sweep: Sweep, one: Ranked, rows: Sequence[Mapping[str, Any]], error: str | None, most: int
+) -> dict[str, Any]:
+    best = None if one.best is None else (*one.best.place, one.best.run)
+    scores, metric = sweep.timeline.scores(one.trial_id), _metric_of(sweep)
+    values = {(*scored.place, scored.run): scored.value(metric) for scored in scores}
+    newest = sorted(rows, key=lambda row: (row["generation"], row["iteration"], row["run"]))[::-1]
+    shown = []
+    for n, row in enumerate(newest):
+        place = (row["generation"], row["iteration"], row["run"])
+        if n < most or place == best:
+            own = {
+                "score": values.get(place),
+                "is_best": place == best,
+                "loads": _loads_one(sweep, row["checkpoint"]),
+            }
+            shown.append({**row, **own})
+    return {
+        "one": one,
+        "status": one.trial.shown_status,
+        "generation": 0 if one.best is None else one.best.generation,
+        "generations": any(row["generation"] for row in shown),
+        "config_json": json.dumps(plain(one.config), default=str),
+        "rows": shown,
+        "left_out": len(newest) - len(shown),
+        "loads": None if one.best is None else _loads_one(sweep, one.best.checkpoint),
+        "folder": _path(sweep, f"{sweep.path or '.'}/{one.trial.folder}"),
+        "error": error,
+    }
+
+
+def _path(sweep: Sweep, path: str) -> str:
+    """Return the path or URI by which another process finds a file of the sweep."""
+    if sweep.source is not None and path.startswith(f"{sweep.path}/"):
+        return joined(sweep.source, path[len(sweep.path) + 1 :])
+    return path
+
+
+def _loads_one(sweep: Sweep, path: str) -> str:
+    """Return the Python code that loads a checkpoint."""
+    own = "" if sweep.source is not None else ", filesystem"
+    return f"ray.tune.Checkpoint({_path(sweep, path)!r}{own})"
 
 
 def shell(
@@ -264,7 +315,7 @@ def shell(
 
 
 def _file(name: str) -> str:
-    return resources.files("tunekit.board.page").joinpath(name).read_text("utf-8")
+    return resources.files("tunekit.board").joinpath(name).read_text("utf-8")
 
 
 @lru_cache(maxsize=1)
