@@ -19,7 +19,7 @@ def check_sweeps() -> None:
     @functools.wraps(on_step_end)
     def checked(self: ValidationCallback, *known: Any, **named: Any) -> None:
         on_step_end(self, *known, **named)
-        wrong = list(broken(self)) if self.controller is not None else []
+        wrong = list(broken(self)) if self.has_begun else []
         assert not wrong, "; ".join(wrong)
 
     ValidationCallback.on_step_end = checked  # type: ignore[method-assign]
@@ -27,15 +27,15 @@ def check_sweeps() -> None:
 
 def broken(sweep: ValidationCallback) -> Iterator[str]:
     """Yield a description of each broken invariant; it takes time that grows with the sweep."""
-    tune, under_way = sweep.tune, {one.id for one in sweep.validator.pool.pending()}
+    tune, under_way = sweep.controller, {one.id for one in sweep.validator.pool.pending()}
     if tune.closing:
         return  # what waits stays pending
     for name in sweep.engine.unfinished.keys() ^ under_way:
         yield f"{name} is requested but not validated, or the other way round"
-    scoring = sum(entry.scoring for queue in tune.waiting.values() for entry in queue)
+    scoring = sum(entry.scoring for queue in tune._queues.values() for entry in queue)
     if scoring != len(under_way):
         yield f"{scoring} reports wait for {len(under_way)} validations"
-    for trial, queue in tune.waiting.items():
+    for trial, queue in tune._queues.items():
         yield from (f"{trial}: {fault}" for fault in of_queue(queue))
         if trial.status != Trial.RUNNING:
             yield f"{trial} is {trial.status}, and has reports that Tune has not processed"

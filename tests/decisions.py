@@ -21,7 +21,7 @@ class Decisions:
         queue = self.queues[trial]
         serves = None if now is None else rule.serves(now, queue.coming(iteration))
         due = serves is not None or done
-        queue.add(Entry(iteration=iteration, serves=serves, last=done, scoring=due))
+        queue.append(Entry(iteration=iteration, serves=serves, last=done, scoring=due))
         return due
 
     def settled(self, trial: str, iteration: int) -> None:

@@ -69,7 +69,7 @@ def check_contract(ran: Ran) -> None:
     counts = ran.validation.summary()
     assert counts["running"] == counts["starting"] == counts["waiting"] == 0
     assert not ran.sweep.controller._cached_trial_decisions, "no decision is left for a later save"
-    assert not ran.validation.tune.waiting, "no report is left"
+    assert not ran.sweep.controller._queues, "no report is left"
     check_leases(ran)
 
 
@@ -385,7 +385,7 @@ def test_the_same_state_saved_again_is_not_validated_again(tmp_path):
 
 def test_a_checkpoint_that_is_needed_is_not_deleted_whatever_the_rule_says(tmp_path, monkeypatch):
     """A clone has not saved yet: it would restart from that of its donor."""
-    monkeypatch.setattr(checkpoints, "surplus", lambda kept, *_, **__: range(len(kept)))
+    monkeypatch.setattr(checkpoints, "surplus", lambda ranked, *_: list(ranked))
     with pytest.raises(AssertionError, match="is needed but was about to be deleted"):
         run(
             "pbt",

@@ -135,7 +135,7 @@ def test_every_scheduler(tmp_path, name, on_pending):
     check_contract(ran)
     assert all(t.status == Trial.TERMINATED for t in ran.trials)
     counts = ran.validation.summary()["validated"]
-    reports = sum(len(runs) for runs in ran.validation.history._runs.values())
+    reports = sum(len(runs) for runs in ran.validation.engine.history._runs.values())
     if not name.startswith("median"):
         assert counts < reports
     for trial in ran.trials:

@@ -31,7 +31,7 @@ def notice(monkeypatch: pytest.MonkeyPatch, *, at: float = 2.5) -> Iterator[set[
     def look(self: Controller, now: float) -> None:
         first[:] = first or [now]
         if not told and now >= first[0] + at:
-            told.update(trial.trial_id for trial in self._tune._running_trials)
+            told.update(trial.trial_id for trial in self._running_trials)
             self.leaving.update(told)
 
     monkeypatch.setattr(Controller, "look_at_nodes", look)

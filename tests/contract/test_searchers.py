@@ -29,7 +29,6 @@ from threadpoolctl import threadpool_limits
 from tests.contract.test_contract import check_contract, lags
 from tests.journals import read, scores_of
 from tests.sweeps import LENGTH, Counting, Ran, index_of, sweep
-from tunekit._ray.searchers import hear_scores
 from tunekit.core.validation import Attempt
 
 pytestmark = pytest.mark.sampled(4)
@@ -289,7 +288,6 @@ def run_exchanging(ran: Ran, folder: Path, make: Callable[[], tuple[Searcher, Se
             base, alg = make()
             controller._search_alg = SearchGenerator(alg)
             controller._search_alg.restore_from_dir(str(saved))
-            hear_scores(controller, ())
             exchanged += 1
     assert exchanged > 3
     return base

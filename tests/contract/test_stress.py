@@ -394,8 +394,8 @@ def check_ends(ran: Ran, *, may_fail: bool) -> None:
 
 def check_left(ran: Ran) -> None:
     """At the end: nothing is left to do, and nothing is kept but what a trial is restored from."""
-    tune = ran.validation.tune
-    assert not (tune.waiting or tune.standing or tune._cached_trial_decisions)
+    tune = ran.validation.controller
+    assert not (tune._queues or tune.standing or tune._cached_trial_decisions)
     restorable = {trial.checkpoint.path for trial in ran.trials if trial.checkpoint}
     assert restorable.issuperset(ran.validation.engine.leases), "a lease that nobody needs"
     assert all(Path(path).exists() for path in ran.validation.engine.leases)

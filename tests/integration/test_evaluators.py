@@ -14,7 +14,7 @@ from ray import train, tune
 import tunekit
 from tests.integration.runs import counting, fit
 from tests.journals import read
-from tunekit._ray.actors import has_died
+from tunekit._ray.cluster import has_died
 from tunekit.core.validation import Attempt, Request
 from tunekit.validating.executor import Failed, Returned
 from tunekit.validating.ray_executor import RayExecutor

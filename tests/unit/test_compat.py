@@ -102,7 +102,7 @@ tunekit.get_validation_context
     assert {name for name in modules if name.startswith("tunekit._ray.")} == {
         "tunekit._ray.compat",
         "tunekit._ray.functions",
-        "tunekit._ray.raised",
+        "tunekit._ray.failures",
     }
     assert "ray.train.v2._internal.callbacks.placement_group_callback" not in modules
 

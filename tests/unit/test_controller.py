@@ -21,8 +21,8 @@ from ray.tune.execution.tune_controller import TuneController
 from ray.tune.search import BasicVariantGenerator
 
 from tunekit._ray.controller import Controller
-from tunekit._ray.final_failures import fail_alone
-from tunekit._ray.processes import ProcessController, start_in_order
+from tunekit._ray.failures import fail_alone
+from tunekit._ray.processes import start_in_order
 
 
 class Tune:
@@ -72,7 +72,7 @@ class Tune:
         self.evicted += force_all
 
 
-class Heeding(ProcessController):
+class Heeding(Controller):
     """The rules for processes, over that much of Tune's controller."""
 
     def __init__(self, room):
@@ -159,7 +159,7 @@ class Awaited:
 
 
 @pytest.fixture
-def waiting(monkeypatch):
+def waiting(heeding, monkeypatch):
     """A controller whose steps end with events of Ray's own manager; nothing is fetched."""
     from ray.air.execution._internal.event_manager import RayEventManager
 
@@ -167,9 +167,9 @@ def waiting(monkeypatch):
         raise ValueError("a stream is no reference to an object")
 
     monkeypatch.setattr(ray, "get", get)
-    tune = Tune()
-    tune._actor_manager._actor_task_events = events = RayEventManager()
-    return Controller(tune), events
+    controller, _ = heeding
+    controller._actor_manager._actor_task_events = events = RayEventManager()
+    return controller, events
 
 
 def test_a_step_ends_when_something_is_there_that_is_waited_for(waiting):
@@ -279,7 +279,7 @@ def test_the_only_trial_that_waits_does_not_wait_for_its_own_actor(heeding):
     assert tune._maybe_reuse_cached_actor(trial), "nobody else can use what has become free"
 
 
-def test_what_tune_has_fetched_of_other_sessions_is_not_copied_back(tmp_path):
+def test_what_tune_has_fetched_of_other_sessions_is_not_copied_back(heeding, tmp_path):
     """Tune would write it over what is in the experiment's folder, in place, again and again."""
     own, other = "2026-11-24_10-00-00", "2026-11-23_09-00-00"
     kept = [f"experiment_state-{own}.json", f"callback-states-{own}.pkl", "trial_1/params.pkl"]
@@ -287,10 +287,10 @@ def test_what_tune_has_fetched_of_other_sessions_is_not_copied_back(tmp_path):
     for name in (*kept, *fetched):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    tune = Tune()
+    tune, _ = heeding
     tune._storage = SimpleNamespace(experiment_driver_staging_path=str(tmp_path))
     tune._session_str, tune._stopper, tune._fail_fast = own, None, False
     tune._cached_trial_decisions, tune._queued_trial_decisions = {}, {}
-    Controller(tune).begin_session()
+    tune.begin_session()
     left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")]
     assert sorted(left) == sorted(kept)

@@ -21,7 +21,7 @@ from ray.exceptions import (
 )
 
 from tunekit import ValidationConfig
-from tunekit._ray import cluster, raised
+from tunekit._ray import cluster, failures
 from tunekit.core.failures import kind_of
 from tunekit.core.validation import Attempt, Request
 from tunekit.distributed import TrainerValidation
@@ -260,9 +260,9 @@ def test_what_a_function_raises_in_a_worker_is_its_own(monkeypatch, error):
 
     with pytest.raises(type(error)):
         outcome_of(function)  # in a driver somebody presses Ctrl-C
-    monkeypatch.setattr(raised, "in_worker", lambda: True)
+    monkeypatch.setattr(failures, "in_worker", lambda: True)
     cancelled = SimpleNamespace(is_canceled=lambda: False)
-    monkeypatch.setattr(raised.ray, "get_runtime_context", lambda: cancelled)
+    monkeypatch.setattr(failures.ray, "get_runtime_context", lambda: cancelled)
     found = outcome_of(function)
     assert found.reason.startswith(f"raised {type(error).__name__}")
     assert kind_of(found.reason) == kind_of(outcome_of(function).reason), "they are counted as one"
@@ -271,9 +271,9 @@ def test_what_a_function_raises_in_a_worker_is_its_own(monkeypatch, error):
 def test_an_interrupt_of_the_drivers_and_an_exit_of_rays_end_the_task(monkeypatch):
     exit_of_rays = SystemExit(1)
     exit_of_rays.ray_terminate_msg = "The process receives a SIGTERM."  # type: ignore[attr-defined]
-    monkeypatch.setattr(raised, "in_worker", lambda: True)
+    monkeypatch.setattr(failures, "in_worker", lambda: True)
     cancelled = SimpleNamespace(is_canceled=lambda: True)
-    monkeypatch.setattr(raised.ray, "get_runtime_context", lambda: cancelled)
+    monkeypatch.setattr(failures.ray, "get_runtime_context", lambda: cancelled)
     for error in (KeyboardInterrupt(), exit_of_rays):
         with pytest.raises(type(error)):
             outcome_of(lambda error=error: (_ for _ in ()).throw(error))

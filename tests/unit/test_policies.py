@@ -8,8 +8,13 @@ from ray.tune.schedulers import FIFOScheduler
 
 from tests.sweeps import SavesWhen, sweep
 from tunekit import EveryIterations
-from tunekit._ray.checkpoints import saved_results
 from tunekit.errors import ConfigError
+
+
+def saved_at(trial) -> list[int]:
+    """The iterations of the checkpoints that Tune has of a trial."""
+    results = trial.run_metadata.checkpoint_manager.best_checkpoint_results
+    return sorted(result.metrics["training_iteration"] for result in results)
 
 
 def due(policy, reports) -> list[int]:
@@ -58,8 +63,7 @@ def test_a_checkpoint_requested_late_is_saved_where_the_trial_stands_and_not_val
     )
     [trial] = ran.trials
     assert trial.status == "TERMINATED" and sorted(ran.validated()[0]) == [1, 5]
-    saved = {m["training_iteration"] for _, m in saved_results(trial)}
-    assert {1, 5} < saved <= {1, 2, 4, 5}
+    assert {1, 5} < {*saved_at(trial)} <= {1, 2, 4, 5}
     [warned] = [r.getMessage() for r in caplog.records if "should_checkpoint" in r.getMessage()]
     assert "checkpoint_policy=" in warned
 
@@ -76,4 +80,4 @@ def test_a_trial_that_a_stopper_ends_saves_at_its_end(tmp_path):
     )
     [trial] = ran.trials
     assert trial.status == "TERMINATED"
-    assert [m["training_iteration"] for _, m in saved_results(trial)] == [2, 4]
+    assert saved_at(trial) == [2, 4]

@@ -5,35 +5,28 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import copy
 import logging
 import re
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable
 from typing import Any
 
 import pyarrow.fs
 from ray.train._internal.checkpoint_manager import _CheckpointManager
 from ray.train._internal.session import _TrainingResult
 from ray.train._internal.storage import _delete_fs_path
-from ray.tune import Checkpoint, CheckpointConfig
+from ray.tune import Checkpoint
 from ray.tune.experiment import Trial
-from ray.tune.result import TRAINING_ITERATION
 
 from tunekit._ray.storage import changed_at, exists, paths_in
 from tunekit.core.events import CheckpointSaved, Event, Exploited, TrialAdded, ValidationRequested
 from tunekit.core.metrics import flatten
-from tunekit.core.retention import Kept, left_over, rank, surplus
+from tunekit.core.retention import left_over, rank, surplus
 from tunekit.core.values import number
 
 logger = logging.getLogger(__name__)
-
-
-def latest_checkpoint(trial: Trial) -> tuple[Any, dict[str, Any]] | None:
-    """Return the ``(checkpoint, metrics)`` that a trial saved last; None if it saved none."""
-    result = trial.run_metadata.checkpoint_manager.latest_checkpoint_result
-    return None if result is None else (result.checkpoint, result.metrics)
 
 
 def saved_at(path: str, filesystem: pyarrow.fs.FileSystem, metrics: dict[str, Any]) -> Any:
@@ -56,13 +49,6 @@ def skip_existing(trial: Trial) -> None:
     found = [int(m[1]) for path in there if (m := re.search(r"/checkpoint_(\d{6,})$", path))]
     storage.current_checkpoint_index = max([storage.current_checkpoint_index, *found])
     trial.invalidate_json_state()
-
-
-def saved_results(trial: Trial) -> list[tuple[Any, dict[str, Any]]]:
-    """Return ``(checkpoint, metrics)`` of each of a trial's checkpoints, by iteration."""
-    results = trial.run_metadata.checkpoint_manager._checkpoint_results
-    found = [(result.checkpoint, dict(result.metrics)) for result in results]
-    return sorted(found, key=lambda one: one[1].get(TRAINING_ITERATION, 0))
 
 
 def delete_checkpoint(filesystem: pyarrow.fs.FileSystem, path: str) -> None:
@@ -89,9 +75,10 @@ def remove_left_over(trials: Iterable[Trial], events: Iterable[Event]) -> None:
     trials, known = list(trials), set[str]()
     added: dict[str, float] = {}
     for trial in trials:
-        known.update(checkpoint.path for checkpoint, _ in saved_results(trial))
-        latest = latest_checkpoint(trial)  # which may be another trial's
-        known.update([] if latest is None else [latest[0].path])
+        manager = trial.run_metadata.checkpoint_manager
+        latest = manager._latest_checkpoint_result  # which may be another trial's
+        saved = [*manager._checkpoint_results, *([] if latest is None else [latest])]
+        known.update(result.checkpoint.path for result in saved)
     for event in events:
         match event:
             case TrialAdded():
@@ -145,57 +132,31 @@ def set_checkpoint_config(trial: Trial, *, frequency: int, at_end: bool) -> None
     manager._checkpoint_config = config
 
 
-@dataclass
-class _Entry:
-    """A checkpoint, with data that Tune does not store."""
-
-    result: _TrainingResult
-    order: int
-    score: float | None
-
-
 class LeasingCheckpointManager(_CheckpointManager):
     """Keep a trial's best checkpoints by validation score, and those that are still needed.
 
-    Tune's manager deletes checkpoints as soon as another one is registered, even if they wait for
-    validation, and ranks a checkpoint without a score above all scored ones.
+    Tune's manager deletes checkpoints as soon as another one is registered, and ranks a checkpoint
+    without a score above all scored ones.
 
     Args:
-        checkpoint_config: The trial's configuration.
+        former: The trial's manager, whose state is kept.
         leased: The paths that must not be deleted; checked before each deletion.
     """
 
-    def __init__(
-        self,
-        checkpoint_config: CheckpointConfig,
-        leased: Container[str],
-    ):
-        super().__init__(checkpoint_config)
-        self._checkpoint_results: list[_TrainingResult] = []
-        self._latest_checkpoint_result: _TrainingResult | None = None
+    def __init__(self, former: _CheckpointManager, leased: Container[str]):
+        super().__init__(former.checkpoint_config)
+        self._checkpoint_results: list[_TrainingResult] = former._checkpoint_results
+        self._latest_checkpoint_result: _TrainingResult | None = former._latest_checkpoint_result
         self._leased = leased
-        self._entries: dict[str, _Entry] = {}
-        self._to_delete: dict[str, Any] = {}
-        self._next_order = 0
+        self._doomed: list[Checkpoint] = []
 
     @classmethod
-    def install(cls, trial: Trial, leased: Container[str]) -> None:
-        """Replace the trial's manager, keeping its state."""
-        old = trial.run_metadata.checkpoint_manager
-        if isinstance(old, cls):
-            return
-        new = cls(old.checkpoint_config, leased)
-        for result in sorted(old._checkpoint_results, key=lambda result: result.checkpoint.path):
-            new._take(result)
-        new._checkpoint_results = old._checkpoint_results
-        new._latest_checkpoint_result = old._latest_checkpoint_result
-        trial.run_metadata.checkpoint_manager = new
-
-    @classmethod
-    def of(cls, trial: Trial) -> LeasingCheckpointManager | None:
-        """Return the trial's manager if it is of this class; otherwise None."""
+    def of(cls, trial: Trial, leased: Container[str]) -> LeasingCheckpointManager:
+        """Return the trial's manager, which replaces Tune's own."""
         manager = trial.run_metadata.checkpoint_manager
-        return manager if isinstance(manager, cls) else None
+        if not isinstance(manager, cls):
+            manager = trial.run_metadata.checkpoint_manager = cls(manager, leased)
+        return manager
 
     def register_checkpoint(self, checkpoint_result: _TrainingResult) -> None:
         """Register a new checkpoint; :meth:`prune` deletes those that it replaces.
@@ -203,64 +164,47 @@ class LeasingCheckpointManager(_CheckpointManager):
         They stay until the new one is in the journal; otherwise, a restored sweep could have none.
         """
         self._latest_checkpoint_result = checkpoint_result
-        if checkpoint_result.checkpoint.path not in self._entries:
-            self._checkpoint_results.append(checkpoint_result)
-            self._take(checkpoint_result)
+        path = checkpoint_result.checkpoint.path
+        if all(result.checkpoint.path != path for result in self._checkpoint_results):
+            bisect.insort(self._checkpoint_results, checkpoint_result, key=self._rank)
+
+    def _rank(self, result: _TrainingResult) -> tuple[bool, float]:
+        config = self._checkpoint_config
+        if config.checkpoint_score_attribute is None:
+            return rank(None)
+        known = flatten(result.metrics).get(config.checkpoint_score_attribute)
+        value = None if isinstance(known, bool) else number(known)
+        return rank(value if value is None or config.checkpoint_score_order == "max" else -value)
 
     def prune(self) -> None:
-        """Sort by score, and delete checkpoints that are neither among the best nor needed.
+        """Delete checkpoints that are neither among the best nor needed.
 
-        Call it when a saved checkpoint is in the journal, after one was scored, and when one is
-        no longer needed.
+        Call it when a saved checkpoint is in the journal, and when one is no longer needed.
         """
-        config, results = self._checkpoint_config, self._checkpoint_results
-        attribute = config.checkpoint_score_attribute
-        if attribute is None and config.num_to_keep is None:
+        if self._checkpoint_config.num_to_keep is None:
             return
-        kept = []
-        for path in (result.checkpoint.path for result in results):
-            entry = self._entries[path]
-            kept.append(Kept(entry.order, entry.score, leased=path in self._leased))
-        by_score = attribute is not None
-        doomed = set(surplus(kept, config.num_to_keep, by_score=by_score))
+        checkpoints = {one.checkpoint.path: one.checkpoint for one in self._checkpoint_results}
+        doomed = surplus(list(checkpoints), self._checkpoint_config.num_to_keep, self._leased)
         self._checkpoint_results = [
-            results[index] for index in rank(kept, by_score=by_score) if index not in doomed
+            one for one in self._checkpoint_results if one.checkpoint.path not in doomed
         ]
-        for index in doomed:
-            checkpoint = results[index].checkpoint
-            del self._entries[checkpoint.path]
-            self._to_delete[checkpoint.path] = checkpoint
-        self._delete()
-
-    def _delete(self) -> None:
-        """Delete checkpoints that are not kept; those that fail are retried next time."""
-        for path, checkpoint in list(self._to_delete.items()):
+        self._doomed += [checkpoints[path] for path in doomed]
+        while self._doomed:
+            path = self._doomed[0].path
             if path in self._leased:  # nothing else would detect the loss
                 raise AssertionError(
                     f"{path} is needed but was about to be deleted. This is a bug in tunekit, not "
                     "in your code. Please report it with the journal."
                 )
             try:
-                delete_checkpoint(checkpoint.filesystem, path)
+                delete_checkpoint(self._doomed[0].filesystem, path)
             except OSError as error:
                 logger.warning("%s could not be deleted; this will be retried: %s", path, error)
                 return
-            del self._to_delete[path]
-
-    def _take(self, result: _TrainingResult) -> None:
-        score = self._number(result.metrics)
-        self._entries[result.checkpoint.path] = _Entry(result, self._next_order, score)
-        self._next_order += 1
-
-    def _number(self, metrics: Mapping[str, Any]) -> float | None:
-        """Return the score attribute as a number, larger is better; None if it is not a number."""
-        config = self._checkpoint_config
-        known = flatten(metrics).get(config.checkpoint_score_attribute)
-        value = None if isinstance(known, bool) else number(known)
-        return value if value is None or config.checkpoint_score_order == "max" else -value
+            del self._doomed[0]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as Tune's own manager, so that saved experiments open without tunekit."""
-        ours = ("_leased", "_entries", "_to_delete", "_next_order")
+        ours = ("_leased", "_doomed")
         state = {key: value for key, value in self.__dict__.items() if key not in ours}
         return _CheckpointManager, (self._checkpoint_config,), state

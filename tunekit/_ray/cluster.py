@@ -1,14 +1,17 @@
-"""The cluster of this process: what it has, whether it can grow, and what waits in it."""
+"""The cluster of this process: what it has, what waits in it, and the actors of trials there."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 import ray
 from ray._private import worker
 from ray._private.state import state
 from ray._private.worker import global_worker
+from ray.core.generated.gcs_pb2 import ActorTableData
+from ray.tune.experiment import Trial
 
 from tunekit.core.problems import Problems
 from tunekit.core.room import fits, queued
@@ -101,3 +104,28 @@ def waiting_for(need: Mapping[str, float]) -> int:
     except Exception:  # there is no answer; estimate it from the free resources
         return 0 if fits(ray.available_resources(), [], need) else _ALL
     return queued(waiting, need)
+
+
+def has_died(actor: Any) -> bool:
+    """Return whether an actor that has been called is known to have ended."""
+    return bool(actor._get_local_state() == ActorTableData.DEAD)
+
+
+def actor_of(trial: Trial) -> Any:
+    """Return the actor in which a trial runs; None if it has none."""
+    return trial.temporary_state.ray_actor
+
+
+def generator_in(actor: Any, name: str) -> Any:
+    """Return a function that runs a generator in a trial's process, as a task of its actor.
+
+    It takes the generator function, whose first argument is the trainable, and the other arguments,
+    and returns the stream of the generator's values.
+
+    Args:
+        actor: The trial's actor.
+        name: The task's name.
+    """
+    call = actor.__ray_call__
+    call._is_generator = True  # the called function returns a generator, which Ray cannot see
+    return call.options(num_returns="streaming", name=name).remote

@@ -248,3 +248,12 @@ def its(thing: Any, name: str) -> Any:
             f"A {type(thing).__name__} of Ray {ray.__version__} has no {name}, which tunekit "
             f"reads; {_advice()}. For a scheduler, ValidationConfig(when=1) also helps."
         ) from None
+
+
+def become(thing: Any, kind: type) -> None:
+    """Make an object that Ray has created one of a subclass of its class; it keeps its state.
+
+    An object of any other class is left as it is, such as one of a user's class.
+    """
+    if issubclass(kind, type(thing)):
+        thing.__class__ = kind

@@ -9,21 +9,20 @@ import logging
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ray.train._internal.session import _TrainingResult
-from ray.tune.execution.tune_controller import TrialRunnerWrapper, TuneController
+from ray.tune.execution.tune_controller import TrialRunnerWrapper
 from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC
-from ray.tune.search import (
-    SearchAlgorithm,
-)
-from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
+from ray.tune.search import SearchAlgorithm
+from ray.tune.stopper import Stopper, TimeoutStopper
 
 from tunekit._ray.cluster import ending_groups
 from tunekit._ray.functions import CAN_SAVE, HAS_ASKED, can_be_resumed, can_be_saved
-from tunekit._ray.processes import has_starting_actor
-from tunekit._ray.validating import ValidatingController
+from tunekit._ray.processes import ProcessController, Room, has_starting_actor
+from tunekit._ray.scheduler_kinds import controller_in
+from tunekit._ray.stoppers import parts
 
 logger = logging.getLogger(__name__)
 
@@ -41,17 +40,26 @@ STATE_FILES = (
 SEARCH_FILES = STATE_FILES[1:4]
 
 
-class Controller:
-    """A Tune experiment in progress.
+class Parts(NamedTuple):
+    """What a controller was created with."""
 
-    Args:
-        tune_controller: The controller, or its wrapper, that Tune passes to a scheduler.
-    """
+    callbacks: list[Any]
+    search_alg: SearchAlgorithm
+    reuses_actors: bool
 
-    def __init__(self, tune_controller: Any):
-        if isinstance(tune_controller, TrialRunnerWrapper):
-            tune_controller = tune_controller._tune_controller
-        self._tune: ValidatingController = tune_controller
+
+def parts_of(tune_controller: Any) -> Parts:
+    """Return the parts of the controller that Tune has passed to a scheduler."""
+    tune = controller_in(tune_controller)
+    return Parts(tune._callbacks._callbacks, tune._search_alg, bool(tune._reuse_actors))
+
+
+class Controller(ProcessController):
+    """Tune's controller, with what a driver reads and changes of a running experiment."""
+
+    def begin(self, room: Room) -> None:
+        """Begin, before the controller has processed a result."""
+        super().begin(room)
         # Resources of waiting trials, by the identity of their placement group factory.
         self._needs: dict[int, tuple[Any, dict[str, float]]] = {}
         # The references that end Tune's wait in addition to its trials, and whether one has.
@@ -70,55 +78,34 @@ class Controller:
     @property
     def callbacks(self) -> list[Any]:
         """The callbacks, in the order in which they are called."""
-        return list(self._tune._callbacks._callbacks)
-
-    @property
-    def search_alg(self) -> SearchAlgorithm:
-        """The search algorithm."""
-        return self._tune.search_alg
-
-    @property
-    def trials(self) -> list[Trial]:
-        """All trials so far."""
-        return list(self._tune.get_trials())
-
-    @property
-    def finished(self) -> bool:
-        """Return whether all trials have ended and no more will come; validations do not count."""
-        return bool(TuneController.is_finished(self._tune))
-
-    @property
-    def leaving(self) -> set[str]:
-        """The trials with resources on a node that is about to end."""
-        return self._tune.leaving
+        return list(self._callbacks._callbacks)
 
     @property
     def is_full(self) -> bool:
         """Return whether no trial can get a process now, not even a cached one."""
-        return self._tune.left() == 0 and not self._tune._actor_cache.num_cached_objects
+        return self.left() == 0 and not self._actor_cache.num_cached_objects
 
     @property
     def awaits_nothing(self) -> bool:
         """Return whether no trial is active, so that Tune's next step does not wait."""
-        tune = self._tune
-        actors = tune._actor_manager
+        actors = self._actor_manager
         return not (
             actors.num_actor_tasks
             or actors.num_pending_actors
-            or tune._staged_trials
-            or tune._stopping_actors
+            or self._staged_trials
+            or self._stopping_actors
         )
 
     @property
     def cuts_short(self) -> bool:
         """Return whether Tune has stopped all trials: no time is left, or one has failed."""
-        out_of_time = any(stopper._budget <= 0 for stopper in self._time_budgets())
-        return out_of_time or bool(self._tune._fail_fast and self._tune._has_errored)
+        out_of_time = any(stopper._budget <= 0 for stopper in self._time_budgets)
+        return out_of_time or bool(self._fail_fast and self._has_errored)
 
     @property
     def to_come(self) -> int:
         """Return how many trials the search algorithm has still to create; 0 if unknown."""
-        return max(0, self._tune.search_alg.total_samples - len(self._tune.get_trials()))
+        return max(0, self.search_alg.total_samples - len(self.get_trials()))
 
     def promised(self) -> Iterator[Mapping[str, float]]:
         """Yield the resources of each trial whose actor was requested and has not started.
@@ -126,7 +113,7 @@ class Controller:
         There may be many trials, and Ray adds up resources slowly, so sums are lazy and cached.
         """
         known, self._needs = self._needs, {}
-        for trial in self._tune._staged_trials:
+        for trial in self._staged_trials:
             if trial.status != Trial.PENDING:
                 continue  # a stopped trial, which Tune leaves in the set
             factory = trial.placement_group_factory
@@ -137,12 +124,12 @@ class Controller:
 
     def has_actor(self, trial: Trial) -> bool:
         """Return whether a trial has an actor, or one is starting; it may have lent its place."""
-        return trial in self._tune._trial_to_actor
+        return trial in self._trial_to_actor
 
     def starting(self) -> Iterator[Trial]:
         """Yield each trial that has its resources and whose process is starting."""
-        for trial in self._tune._staged_trials:
-            if trial.status == Trial.PENDING and has_starting_actor(self._tune, trial):
+        for trial in self._staged_trials:
+            if trial.status == Trial.PENDING and has_starting_actor(self, trial):
                 yield trial
 
     def can_resume(self, trial: Trial) -> bool:
@@ -167,42 +154,42 @@ class Controller:
         """Find the trials on nodes that are about to end, at most every 2 s."""
         if now < self._next_look:
             return
-        self._next_look, tune = now + _LOOK_S, self._tune
-        tune.leaving.clear()
+        self._next_look = now + _LOOK_S
+        self.leaving.clear()
         if groups := ending_groups():
-            tune._cleanup_cached_actors(force_all=True)  # no trial may start in one there
-            for trial, actor in tune._trial_to_actor.items():
-                acquired: Any = tune._actor_manager.get_actor_resources(actor)
+            self._cleanup_cached_actors(force_all=True)  # no trial may start in one there
+            for trial, actor in self._trial_to_actor.items():
+                acquired: Any = self._actor_manager.get_actor_resources(actor)
                 if acquired is not None and acquired.placement_group.id.hex() in groups:
-                    tune.leaving.add(trial.trial_id)
+                    self.leaving.add(trial.trial_id)
 
     @property
     def reuses_actors(self) -> bool:
         """Return whether other trials run in the actors of trials that pause or end."""
-        return bool(self._tune._reuse_actors)
+        return bool(self._reuse_actors)
 
     def wrapped(self) -> TrialRunnerWrapper:
         """Return the controller as Tune passes it to schedulers."""
-        return self._tune._wrapped()
+        return self._wrapped()
 
     @property
     def has_new_trials(self) -> bool:
         """Return whether a trial waits for a place that nobody has given up for it."""
-        tune = self._tune
         if self.reuses_actors:
-            return bool(tune._pending_trials)
-        waiting = (one for one in tune._pending_trials if not has_starting_actor(tune, one))
-        return sum(1 for _ in itertools.islice(waiting, tune.given_up + 1)) > tune.given_up
+            return bool(self._pending_trials)
+        given_up = max(0, self._places - self._occupied)
+        waiting = (one for one in self._pending_trials if not has_starting_actor(self, one))
+        return sum(1 for _ in itertools.islice(waiting, given_up + 1)) > given_up
 
     @property
     def running(self) -> Collection[Trial]:
         """The trials that run for Tune, also those that have lent their places."""
-        return list(self._tune._running_trials)
+        return list(self._running_trials)
 
     @property
     def stopper(self) -> Stopper:
         """What ends trials, or the sweep, by their results."""
-        return self._tune._stopper
+        return self._stopper
 
     # Actions -----------------------------------------------------------------------------------
 
@@ -215,7 +202,7 @@ class Controller:
         now = set(awaited)
         if now == self._awaited:
             return
-        events = self._tune._actor_manager._actor_task_events
+        events = self._actor_manager._actor_task_events
         for former in self._awaited - now:
             events.discard_future(former)
         for one in now - self._awaited:
@@ -240,31 +227,26 @@ class Controller:
         files that Tune has fetched, which it would copy back repeatedly, in place, into the
         experiment's folder.
         """
-        for path in Path(self._tune._storage.experiment_driver_staging_path).iterdir():
-            own = self._tune._session_str in path.name
+        for path in Path(self._storage.experiment_driver_staging_path).iterdir():
+            own = self._session_str in path.name
             if path.suffix in (".json", ".pkl") and path.is_file() and not own:
                 path.unlink()
-        self._tune._cached_trial_decisions.clear()
-        self._tune._queued_trial_decisions.clear()
+        self._cached_trial_decisions.clear()
+        self._queued_trial_decisions.clear()
         if self.cuts_short:
-            self._tune.search_alg._finished = False
-        self._tune._has_errored = False
-        for stopper in self._time_budgets():
+            self.search_alg._finished = False
+        self._has_errored = False
+        for stopper in self._time_budgets:
             stopper._budget = stopper._timeout_seconds
 
-    def _time_budgets(self) -> Iterator[TimeoutStopper]:
-        """Yield ``time_budget_s`` and other stoppers that end all trials after some time."""
-        stoppers: list[Stopper] = [self._tune._stopper]
-        while stoppers:
-            stopper = stoppers.pop()
-            if isinstance(stopper, TimeoutStopper):
-                yield stopper
-            elif isinstance(stopper, CombinedStopper):
-                stoppers += stopper._stoppers
+    @property
+    def _time_budgets(self) -> list[TimeoutStopper]:
+        """``time_budget_s`` and other stoppers that end all trials after some time."""
+        return [part for part in parts(self._stopper) if isinstance(part, TimeoutStopper)]
 
     def save(self) -> None:
         """Write the experiment's state to storage, now."""
-        self._tune.checkpoint(force=True, wait=True)
+        self.checkpoint(force=True, wait=True)
 
     # Reports and saved state -------------------------------------------------------------------
 
@@ -274,7 +256,7 @@ class Controller:
         ``look`` may change the report. Tune prints and flattens reports before it passes them on,
         and fails if that raises or never ends.
         """
-        tune, actors = self._tune, self._tune._actor_manager
+        actors = self._actor_manager
         if "schedule_actor_task" in vars(actors):  # it is set below
             return
         schedule = actors.schedule_actor_task
@@ -286,8 +268,8 @@ class Controller:
                 def own(actor: Any, result: Any) -> None:
                     for one in result if isinstance(result, list) else [result]:
                         report = one.metrics if isinstance(one, _TrainingResult) else one
-                        if isinstance(report, dict) and actor in tune._actor_to_trial:
-                            trial = tune._actor_to_trial[actor]
+                        if isinstance(report, dict) and actor in self._actor_to_trial:
+                            trial = self._actor_to_trial[actor]
                             if report.pop(HAS_ASKED, False):
                                 self._asked.add(trial.trial_id)
                             if report.pop(CAN_SAVE, False):
@@ -302,12 +284,7 @@ class Controller:
     @property
     def storage(self) -> Any:
         """Return the experiment's storage context."""
-        return self._tune._storage
-
-    @property
-    def resumed(self) -> bool:
-        """Return whether the experiment continues from a saved state."""
-        return bool(self._tune.resumed)
+        return self._storage
 
     def bring_home(self, trial: Trial) -> None:
         """Store a trial in the experiment's current folder.
@@ -316,7 +293,7 @@ class Controller:
         experiment may have moved since, or be reached by another path.
         """
         names = ("storage_filesystem", "storage_fs_path", "experiment_dir_name")
-        current = {name: getattr(self._tune._storage, name) for name in names}
+        current = {name: getattr(self._storage, name) for name in names}
         if any(getattr(trial.storage, name) != value for name, value in current.items()):
             moved = copy.copy(trial.storage)
             vars(moved).update(current)
@@ -325,37 +302,29 @@ class Controller:
 
     def saved_files(self) -> dict[str, bytes]:
         """Return the files of Tune's last save in this session."""
-        return _files_in(
-            Path(self._tune._storage.experiment_driver_staging_path), self._tune._session_str
-        )
+        return _files_in(Path(self._storage.experiment_driver_staging_path), self._session_str)
 
     def search_files(self) -> dict[str, bytes]:
         """Return the files of the search algorithm's current state."""
-        session = self._tune._session_str
+        session = self._session_str
         with tempfile.TemporaryDirectory() as folder:
-            self._tune.search_alg.save_to_dir(folder, session_str=session)
+            self.search_alg.save_to_dir(folder, session_str=session)
             return _files_in(Path(folder), session)
-
-    @staticmethod
-    def record_of(trial: Trial) -> tuple[str, str]:
-        """Return a trial's definition and metadata, as Tune saves them."""
-        state, metadata = trial.get_json_state()
-        return state, metadata
 
     def set_status(self, trial: Trial, status: str) -> None:
         """Change the status of a trial that has no actor."""
-        self._tune._set_trial_status(trial, status)
+        self._set_trial_status(trial, status)
 
     def changed(self, trial: Trial) -> None:
         """Include a trial's changed metadata in the next saved state."""
         trial.run_metadata.invalidate_cache()
-        self._tune._mark_trial_to_checkpoint(trial)
+        self._mark_trial_to_checkpoint(trial)
 
     def required_metrics(self) -> set[str]:
         """Return the metrics that ``TuneConfig`` and the search algorithm name."""
         required = set()
-        owners = [self._tune, self._tune.search_alg]
-        outermost = getattr(self._tune.search_alg, "searcher", None)
+        owners = [self, self.search_alg]
+        outermost = getattr(self.search_alg, "searcher", None)
         if hasattr(outermost, "searcher"):  # it wraps searchers, which need theirs
             owners.append(outermost)
         for owner in owners:

@@ -26,6 +26,7 @@ from ray.tune.trainable import Trainable
 from ray.tune.trainable.function_trainable import FunctionTrainable, wrap_function
 from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME
 
+from tunekit._ray.compat import become
 from tunekit.core.resumption import Resumption, begins_anew
 from tunekit.errors import NotResumedError
 from tunekit.process_state import ProcessState
@@ -99,7 +100,7 @@ class _Session(_TrainSession):
     def watch(cls, session: Any, resumption: Resumption) -> None:
         """Make an existing session of Ray detect this."""
         checkpoint = session.__dict__.pop("loaded_checkpoint", None)
-        session.__class__ = cls
+        become(session, cls)
         session.resumption, session.loaded_checkpoint = resumption, checkpoint
 
 
@@ -117,16 +118,16 @@ class _Checkpointable(FunctionTrainable):
 
     def setup(self, config: dict[str, Any]) -> None:
         self._process_state = ProcessState()
-        self._anew = _pickled(function_of(type(self)))
+        cell = _cell_of(type(self))
+        self._anew = None if cell is None else _pickled(cell.cell_contents)
         super().setup(config)
         self._begin()
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         if not super().reset_config(new_config):
             return False  # the previous trial's function has not ended
-        cell = _cell_of(type(self))
-        if self._anew is not None and cell is not None:
-            cell.cell_contents = cloudpickle.loads(self._anew)
+        if self._anew is not None:
+            _cell_of(type(self)).cell_contents = cloudpickle.loads(self._anew)
         self._process_state.restore()  # releases objects that only the previous function held
         self._begin()
         return True
@@ -164,8 +165,14 @@ class _Checkpointable(FunctionTrainable):
             self._saved_iteration = self.iteration
             return reported
         metrics = dict(reported.metrics)
-        if self._saver.save is None:
-            self._warn_once()
+        if self._saver.save is None and not self._warned:
+            self._warned = True
+            logger.warning(
+                "A checkpoint of %s is due at iteration %d, but the function neither reported one "
+                "nor registered how to save. Call tunekit.checkpoint_with(save) before the loop.",
+                self.trial_name,
+                self.iteration,
+            )
         # Tune may ask twice for the same state.
         if self._saver.save is None or self._saved_iteration == self.iteration:
             return _TrainingResult(checkpoint=None, metrics=metrics)
@@ -187,16 +194,6 @@ class _Checkpointable(FunctionTrainable):
         get_session().loaded_checkpoint = checkpoint
         self._saved_iteration = self.iteration
         return _TrainingResult(checkpoint=checkpoint, metrics=metrics)
-
-    def _warn_once(self) -> None:
-        if not self._warned:
-            self._warned = True
-            logger.warning(
-                "A checkpoint of %s is due at iteration %d, but the function neither reported one "
-                "nor registered how to save. Call tunekit.checkpoint_with(save) before the loop.",
-                self.trial_name,
-                self.iteration,
-            )
 
 
 def checkpointable_class(trainable: Any) -> Any:
@@ -232,14 +229,6 @@ def let_tell_of_resuming(trainable: Any) -> None:
     """Include in a function's reports whether it can resume, and save when Tune asks."""
     if is_checkpointable_function(trainable):
         trainable._tells = True
-
-
-def function_of(trainable: Any) -> Any:
-    """Return the function of a :func:`checkpointable_class`; None for other trainables."""
-    if not is_checkpointable_function(trainable):
-        return None
-    cell = _cell_of(trainable)
-    return trainable._trainable_func if cell is None else cell.cell_contents
 
 
 def _cell_of(trainable: Any) -> Any:

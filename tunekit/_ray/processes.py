@@ -19,15 +19,25 @@ from ray.tune.experiment import Trial
 from ray.tune.result import TIME_THIS_ITER_S
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater
 
-from tunekit._ray.final_failures import fail_alone, is_final
+from tunekit._ray.failures import fail_alone, is_final
 from tunekit._ray.tuner import has_workers
+from tunekit.core.queue import Next, Queue
 from tunekit.core.start_times import USUAL_S
 
 logger = logging.getLogger(__name__)
 
 
 class Room(Protocol):
-    """What validations leave to trials."""
+    """What trials do while their scores are pending, and what validations leave to them."""
+
+    def reported(self, trial_id: str) -> None:
+        """Take note that a trial has ended an iteration."""
+
+    def next(self, trial: Trial, queue: Queue) -> Next:
+        """Return what a trial does next."""
+
+    def stops_waiting(self, trial_id: str) -> None:
+        """Take note that a trial has ended or paused, so that it waits for nothing."""
 
     def pending(self) -> bool:
         """Return whether validations are pending, so that Tune does not warn that no trial runs."""
@@ -46,33 +56,9 @@ class Room(Protocol):
 class ProcessController(TuneController):
     """Tune's controller, which decides in which process each trial runs."""
 
-    _room: Room
-    # The trials in processes that other trials have used, those in an iteration, and those that are
-    # being paused.
-    _sharing: set[Trial]
-    _training: set[Trial]
-    _pausing: set[Trial]
-    # The actors that paused trials with workers keep, to continue in them, until something else
-    # needs the resources: workers take seconds to start again, and no other trial may use them.
-    _kept: dict[Trial, Any]
-    #: The trials that start before all others that wait for resources.
-    first: dict[Trial, None]  # in order
-    #: The trials with resources on a node that is about to end.
-    leaving: set[str]
-    #: The trials whose processes have ended with a validation.
-    lost: set[str]
-
-    #: The attributes that Tune must not save.
-    unsaved: tuple[str, ...] = (
-        "_room",
-        "_sharing",
-        "_training",
-        "_pausing",
-        "_kept",
-        "first",
-        "leaving",
-        "lost",
-    )
+    # Tune's own.
+    _reuse_actors: bool
+    _has_errored: bool
 
     def begin(self, room: Room) -> None:
         """Begin to follow the rules; the controller has not processed a result.
@@ -81,14 +67,29 @@ class ProcessController(TuneController):
             room: What validations leave to trials.
         """
         self._room = room
-        self._sharing, self._training, self._pausing = set(), set(), set()
-        self._kept, self.first, self.leaving, self.lost = {}, {}, set(), set()
+        # The trials in processes that other trials have used, those in an iteration, and those that
+        # are being paused.
+        self._sharing: set[Trial] = set()
+        self._training: set[Trial] = set()
+        self._pausing: set[Trial] = set()
+        # The actors that paused trials with workers keep, to continue in them, until something else
+        # needs the resources: workers take seconds to start again, and no other trial may use them.
+        self._kept: dict[Trial, Any] = {}
+        # How many trials had a place when one lent its own last.
+        self._places = 0
+        #: The trials that start before all others that wait for resources, in order.
+        self.first: dict[Trial, None] = {}
+        #: The trials with resources on a node that is about to end.
+        self.leaving: set[str] = set()
+        #: The trials whose processes have ended with a validation.
+        self.lost: set[str] = set()
         start_in_order(self)
         fail_alone(self._actor_manager)
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        return {name: value for name, value in state.items() if name not in self.unsaved}
+    @property
+    def _occupied(self) -> int:
+        """Return how many trials have a place."""
+        return sum(has_starting_actor(self, trial) for trial in self._trial_to_actor)
 
     def left(self) -> int | None:
         """Return how many more processes trials may have; None if only resources limit them.
@@ -101,14 +102,21 @@ class ProcessController(TuneController):
         return None if most is None else max(0, most - processes)
 
     def _maybe_update_trial_queue(self) -> None:
-        # The search algorithm is recorded with each new trial: see SnapshotWriter.
-        if not _has_enough(self):
+        # Create several trials at once, not one for each that starts, because the search algorithm
+        # is recorded each time (SnapshotWriter). The time matters only if it learns from results.
+        has_enough = len(self._pending_trials) > self._max_pending_trials * 3 // 4
+        if not (has_enough and isinstance(self.search_alg, BasicVariantGenerator)):
             super()._maybe_update_trial_queue()
 
     def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
-        if trial in self._kept:
-            with _cached(self, trial, self._kept.pop(trial)):
+        if trial in self._kept:  # it gets its own, by way of Tune's cache
+            resources, cache = trial.placement_group_factory, self._actor_cache
+            cache.increase_max(resources)
+            cache.cache_object(resources, self._kept.pop(trial))
+            try:
                 return bool(super()._maybe_reuse_cached_actor(trial))
+            finally:
+                cache.decrease_max(resources)
         # A trial whose own actor is starting leaves the cached one to another trial. Else
         # its own would end at once and another start for the next trial: none would ever
         # get ready where trials are shorter than the start of an actor.
@@ -143,9 +151,28 @@ class ProcessController(TuneController):
         return shared and may_continue and not is_final(exception)
 
     def _process_trial_failure(self, trial: Trial, exception: Any) -> None:
-        shared = self._is_shared(trial, exception)
-        with _in_its_own_process(self, trial) if shared else contextlib.nullcontext():
+        if not self._is_shared(trial, exception):
             super()._process_trial_failure(trial, exception)
+            return
+        # State that the other trial left may be the cause, so the failure does not count.
+        if self._reuse_actors:
+            logger.warning(
+                "Trial %s failed in a process that another trial had used. It continues in a "
+                "process of its own, as do all trials from now on. To run each trial in its own "
+                "process from the start, leave reuse_actors=True out of TuneConfig.",
+                trial.trial_id,
+            )
+        self._reuse_actors = False
+        self._resetting_trials.discard(trial)
+        if trial.status != Trial.RUNNING:  # it was about to start
+            self._unstage_trial_with_resources(trial)
+            self._set_trial_status(trial, Trial.RUNNING)
+        failures, errored = trial.run_metadata.num_failures, self._has_errored
+        with having(trial, max_failures=-1):
+            super()._process_trial_failure(trial, exception)
+        if trial.status == Trial.PENDING:
+            trial.run_metadata.num_failures, self._has_errored = failures, errored
+        self._cleanup_cached_actors(force_all=True)
 
     def _schedule_trial_train(self, trial: Trial) -> None:
         self._training.add(trial)
@@ -169,21 +196,28 @@ class ProcessController(TuneController):
         return True
 
     def _schedule_trial_stop(self, trial: Trial, exception: Any = None) -> None:
-        how: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         iteration_s = float((trial.last_result or {}).get(TIME_THIS_ITER_S, math.inf))
         # In the process of a long iteration, another trial would wait until its end.
-        ends = trial.trial_id in self.leaving | self.lost
-        if ends or (trial in self._training and iteration_s > USUAL_S):
+        long = trial in self._training and iteration_s > USUAL_S
+        ends = long or trial.trial_id in self.leaving or trial.trial_id in self.lost
+        if ends:
             self.leaving.discard(trial.trial_id)
             self.lost.discard(trial.trial_id)
             self._pausing.discard(trial)
-            how = _with(self, _reuse_actors=False)
-        elif self._resources_to_pending_trials[trial.placement_group_factory]:
-            how = _keeping_actor(self, trial)
         self._training.discard(trial)
         self._sharing.discard(trial)
-        with how:
+        # Tune keeps an actor only if another one is requested, which a limit may not have allowed.
+        resources = trial.placement_group_factory
+        waits = bool(self._resources_to_pending_trials[resources])
+        keeps = self._reuse_actors and waits and not ends and trial not in self._staged_trials
+        if keeps:
+            self._staged_trials.add(trial)
+            self._actor_cache.increase_max(resources)
+        with having(self, _reuse_actors=self._reuse_actors and not ends):
             super()._schedule_trial_stop(trial, exception=exception)
+        if keeps:
+            self._staged_trials.discard(trial)
+            self._actor_cache.decrease_max(resources)
 
     def _cleanup_cached_actors(self, force_all: bool = False) -> None:
         # Waiting trials with the same resources continue in cached actors in the next step.
@@ -205,8 +239,12 @@ class ProcessController(TuneController):
     def _schedule_trial_actor(self, trial: Trial) -> None:
         super()._schedule_trial_actor(trial)
         if trial in self.first:
-            self.first.pop(trial, None)
-            _move_ahead(self, trial)
+            del self.first[trial]
+            actor, requests = self._trial_to_actor.get(trial), self._actor_manager
+            waiting = requests._resource_request_to_pending_actors[trial.placement_group_factory]
+            if actor in waiting:  # otherwise, the trial continues in a cached actor
+                waiting.remove(actor)
+                waiting.insert(0, actor)
 
     def _maybe_add_actors(self) -> None:
         if self._room.pending():
@@ -217,7 +255,7 @@ class ProcessController(TuneController):
         most, more = self._max_pending_trials, self.left()
         if more is not None:
             most = min(most, self._actor_manager.num_pending_actors + more)
-        with _with(self, _max_pending_trials=most):
+        with having(self, _max_pending_trials=most):
             super()._maybe_add_actors()
 
 
@@ -235,29 +273,8 @@ def _limit_of(search_alg: Any) -> int | None:
     return None
 
 
-def _has_enough(tune: TuneController) -> bool:
-    """Return whether enough trials wait for more to be created later, several at once.
-
-    Tune creates one for each that starts. The time does not matter if the search algorithm learns
-    nothing from results.
-    """
-    return (
-        isinstance(tune.search_alg, BasicVariantGenerator)
-        and len(tune._pending_trials) > tune._max_pending_trials * 3 // 4
-    )
-
-
-def _move_ahead(tune: TuneController, trial: Trial) -> None:
-    """Move a trial's requested actor ahead of others with the same resources."""
-    actor = tune._trial_to_actor.get(trial)
-    waiting = tune._actor_manager._resource_request_to_pending_actors[trial.placement_group_factory]
-    if actor in waiting:  # otherwise, the trial continues in a cached actor
-        waiting.remove(actor)
-        waiting.insert(0, actor)
-
-
 @contextlib.contextmanager
-def _with(owner: Any, **values: Any) -> Iterator[None]:
+def having(owner: Any, **values: Any) -> Iterator[None]:
     """Change attributes of an object for some time."""
     former = {name: getattr(owner, name) for name in values}
     for name, value in values.items():
@@ -279,90 +296,23 @@ class _NotReset(Exception):
         )
 
 
-@contextlib.contextmanager
-def _in_its_own_process(tune: TuneController, trial: Trial) -> Iterator[None]:
-    """Restart a trial that failed in a reused process, in a process of its own.
-
-    State that the other trial left may be the cause, so the failure does not count, and each
-    process runs one trial from now on.
-    """
-    if tune._reuse_actors:
-        logger.warning(
-            "Trial %s failed in a process that another trial had used. It continues in a process "
-            "of its own, as do all trials from now on. To run each trial in its own process from "
-            "the start, leave reuse_actors=True out of TuneConfig.",
-            trial.trial_id,
-        )
-    tune._reuse_actors = False
-    tune._resetting_trials.discard(trial)
-    if trial.status != Trial.RUNNING:  # it was about to start
-        tune._unstage_trial_with_resources(trial)
-        tune._set_trial_status(trial, Trial.RUNNING)
-    failures, errored = trial.run_metadata.num_failures, tune._has_errored
-    try:
-        with _with(trial, max_failures=-1):
-            yield
-    finally:
-        if trial.status == Trial.PENDING:
-            trial.run_metadata.num_failures, tune._has_errored = failures, errored
-        tune._cleanup_cached_actors(force_all=True)
-
-
-@contextlib.contextmanager
-def _keeping_actor(tune: TuneController, trial: Trial) -> Iterator[None]:
-    """Keep the actor that a trial leaves until the next step, if Tune reuses actors.
-
-    Tune keeps it only if another actor is requested, which a limit may not have allowed.
-    """
-    resources = trial.placement_group_factory
-    if not tune._reuse_actors or trial in tune._staged_trials:
-        yield
-        return
-    tune._staged_trials.add(trial)
-    tune._actor_cache.increase_max(resources)
-    try:
-        yield
-    finally:
-        tune._staged_trials.discard(trial)
-        tune._actor_cache.decrease_max(resources)
-
-
-@contextlib.contextmanager
-def _cached(tune: TuneController, trial: Trial, actor: Any) -> Iterator[None]:
-    """Make an actor the one that Tune finds in its cache for a trial."""
-    resources = trial.placement_group_factory
-    tune._actor_cache.increase_max(resources)
-    tune._actor_cache.cache_object(resources, actor)
-    try:
-        yield
-    finally:
-        tune._actor_cache.decrease_max(resources)
-
-
-def _withdraw(tune: TuneController, trial: Trial) -> None:
-    """Cancel the request for an actor of a trial that has not started."""
-    actor = tune._trial_to_actor.pop(trial, None)
-    if actor is not None:
-        tune._actor_to_trial.pop(actor)
-        tune._actor_manager.remove_actor(actor)
-        tune._staged_trials.discard(trial)
-        tune._actor_cache.decrease_max(trial.placement_group_factory)
-
-
 def _clear_the_way(tune: TuneController) -> None:
     """Cancel the requests of trials that have not started, and end cached actors."""
-    requested = [
+    requested = {
         trial
         for trial in tune._staged_trials
         if trial.status == Trial.PENDING  # otherwise, a stopped trial, which Tune leaves in the set
         and trial in tune._trial_to_actor
-        and not tune._actor_manager.is_actor_started(tune._trial_to_actor[trial])
-    ]
+        and not has_starting_actor(tune, trial)
+    }
     for trial in requested:
-        _withdraw(tune, trial)
+        actor = tune._trial_to_actor.pop(trial)
+        tune._actor_to_trial.pop(actor)
+        tune._actor_manager.remove_actor(actor)
+        tune._staged_trials.discard(trial)
+        tune._actor_cache.decrease_max(trial.placement_group_factory)
     if requested:
-        again = set(requested)
-        tune._pending_trials_list[:0] = [trial for trial in tune._trials if trial in again]
+        tune._pending_trials_list[:0] = [trial for trial in tune._trials if trial in requested]
     tune._cleanup_cached_actors(force_all=True)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ray.tune.result import DEFAULT_METRIC
-from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, SearchGenerator
+from ray.tune.search import SearchAlgorithm, SearchGenerator
 from ray.tune.search.sample import (
     Categorical,
     Float,
@@ -26,48 +26,52 @@ from tunekit.core.values import number
 CONSTRAINTS = "constraints"
 
 
-def hear_scores(tune: Any, constraints: Sequence[Constraint]) -> None:
-    """Let the search algorithm of a sweep get validated results only.
+class ScoredSearch:
+    """A search algorithm that gets validated results only.
 
     A trial that has ended without a score has no result for it.
 
     Args:
-        tune: The controller; ``tune.unscored`` says whether the result that it processes has no
-            score, ``tune.deaf`` whether the algorithm has got it before.
+        search_alg: The search algorithm.
         constraints: The constraints on scores.
+        scored: Whether the result that is processed has a score.
+        hears: Whether it hears of anything; it has heard of what is replayed.
     """
-    search_alg = tune.search_alg
-    kind = type(search_alg)
-    if kind is not BasicVariantGenerator:  # it learns nothing from results
-        parts = {"tune": tune, "constraints": constraints}
-        search_alg.__class__ = type(kind.__name__, (_HearsScores, kind), parts)
 
+    def __init__(
+        self,
+        search_alg: SearchAlgorithm,
+        constraints: Sequence[Constraint],
+        *,
+        scored: bool,
+        hears: bool,
+    ):
+        self.search_alg, self._constraints = search_alg, constraints
+        self._scored, self._hears = scored, hears
 
-class _HearsScores:
-    """Mixed into the class of a search algorithm; its state stays that of the algorithm."""
-
-    tune: Any
-    constraints: Sequence[Constraint]
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.search_alg, name)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        if not (self.tune.unscored or self.tune.deaf):
-            super().on_trial_result(trial_id, self._told(trial_id, result))  # type: ignore[misc]
+        """Pass on a result."""
+        if self._scored and self._hears:
+            self.search_alg.on_trial_result(trial_id, self._told(trial_id, result))
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        if self.tune.deaf:
-            return
-        scores = [number((result or {}).get(name)) for name in objectives_of(self)]
-        told = self._told(trial_id, result) if result and None not in scores else None
-        super().on_trial_complete(trial_id, result=told, error=error)  # type: ignore[misc]
+        """Pass on the end of a trial, with its newest score if it has one."""
+        if self._hears:
+            scores = [number((result or {}).get(name)) for name in objectives_of(self.search_alg)]
+            told = self._told(trial_id, result) if result and None not in scores else None
+            self.search_alg.on_trial_complete(trial_id, result=told, error=error)
 
     def _told(self, trial_id: str, result: Mapping[str, Any]) -> dict[str, Any]:
         """Return a result for the algorithm; Optuna's may handle constraints itself."""
-        broken = [violation(result, [one]) for one in self.constraints]
-        if broken and constrain(innermost_searcher(self), trial_id, broken):
+        broken = [violation(result, [one]) for one in self._constraints]
+        if broken and constrain(innermost_searcher(self.search_alg), trial_id, broken):
             return dict(result)
-        return standing_for(result, objectives_of(self), self.constraints)
+        return standing_for(result, objectives_of(self.search_alg), self._constraints)
 
 
 def innermost_searcher(search_alg: SearchAlgorithm) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -84,13 +85,15 @@ class WithoutScore(Stopper):
             return part._metric in result and bool(part(trial_id, result))
         # A function is called once for each result that it decides by training's metrics alone.
         function = type(part) is FunctionStopper
-        asked, row = part if function else copy.deepcopy(part), _Row(result, lacking, False)
+        asked, row = part if function else copy.deepcopy(part), _Row(result, lacking, math.nan)
         stops = _asked(asked, trial_id, row)
         if not row.has_read:
             return stops if function else bool(part(trial_id, result))
         counts = not function and repr(vars(asked)) != repr(vars(part))
-        other = _Row(result, lacking, True)
-        return stops and not counts and _asked(copy.deepcopy(part), trial_id, other)
+        others = (_Row(result, lacking, score) for score in (-math.inf, math.inf))
+        return (
+            stops and not counts and all(_asked(copy.deepcopy(part), trial_id, r) for r in others)
+        )
 
 
 def _asked(stopper: Stopper, trial_id: str, row: _Row) -> bool:
@@ -103,55 +106,31 @@ def _asked(stopper: Stopper, trial_id: str, row: _Row) -> bool:
 
 
 class _Row(dict[str, Any]):
-    """A result with unknown scores, which knows if any was read.
+    """A result with a value in place of each score that it lacks, which knows if any was read.
 
     Args:
         result: The result.
         lacking: The names of the scores.
-        outcome: What comparisons with them return.
+        score: The value. Comparisons with NaN are false; those with infinity are as for the worst
+            or the best score.
     """
 
-    def __init__(self, result: Mapping[str, Any], lacking: Iterable[str], outcome: bool):
-        unknown: dict[str, Any] = {}
-        self._unknown = _Unknown(outcome)
+    def __init__(self, result: Mapping[str, Any], lacking: Iterable[str], score: float):
+        scores: dict[str, Any] = {}
         for name in lacking:
             *above, last = name.split("/")
-            level = unknown
+            level = scores
             for key in above:
                 level = level.setdefault(key, {})
-            level[last] = self._unknown
-        super().__init__(merge(result, unknown))
-        self._read, self._scores = False, unknown.keys()
-
-    @property
-    def has_read(self) -> bool:
-        """Whether a score was read."""
-        return self._read or self._unknown.compared
+            level[last] = score
+        super().__init__(merge(result, scores))
+        #: Whether a score was read.
+        self.has_read, self._scores = False, scores.keys()
 
     def __getitem__(self, key: str) -> Any:
-        self._read |= key in self._scores
+        self.has_read |= key in self._scores
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return a value, or the default if there is none."""
         return self[key] if key in self else default  # noqa: SIM401 (it reads the key)
-
-
-class _Unknown:
-    """A number of which nothing is known: each comparison with it has the same outcome."""
-
-    def __init__(self, outcome: bool):
-        self._outcome, self.compared = outcome, False
-
-    def _compare(self, *other: object) -> bool:
-        self.compared = True
-        return self._outcome
-
-    def _compute(self, *others: object) -> _Unknown:
-        return self
-
-    __lt__ = __le__ = __gt__ = __ge__ = __bool__ = _compare
-    __eq__ = __ne__ = _compare
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _compute
-    __truediv__ = __rtruediv__ = __neg__ = __abs__ = __round__ = _compute
-    __hash__ = object.__hash__

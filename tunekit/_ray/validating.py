@@ -6,27 +6,31 @@ stoppers, the scheduler, the searcher, loggers, ``trial.last_result``, the check
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol, cast
 
 from ray.train._internal.session import _FutureTrainingResult, _TrainingResult
 from ray.tune.callback import Callback, CallbackList
-from ray.tune.execution.tune_controller import TrialRunnerWrapper
 from ray.tune.experiment import Trial
 from ray.tune.logger import LoggerCallback
 from ray.tune.result import DONE, RESULT_DUPLICATE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.stopper import NoopStopper
 
-from tunekit._ray.compat import check_controller
-from tunekit._ray.loggers import keep_local
-from tunekit._ray.processes import ProcessController, Room, has_starting_actor
+from tunekit._ray.compat import become, check_controller
+from tunekit._ray.controller import Controller
+from tunekit._ray.processes import Room, having
+from tunekit._ray.scheduler_kinds import controller_in
+from tunekit._ray.searchers import ScoredSearch
 from tunekit._ray.stoppers import WithoutScore
+from tunekit._ray.storage import exists
 from tunekit.core.advice import requested_late
+from tunekit.core.constraints import Constraint
 from tunekit.core.metrics import flatten
 from tunekit.core.queue import Entry, Next, Queue
 
@@ -39,10 +43,6 @@ class Door(Protocol):
     @property
     def names(self) -> AbstractSet[str]:
         """The names of the metrics that validation produces, or that the sweep uses."""
-
-    @property
-    def is_cut_short(self) -> bool:
-        """Whether Tune is about to stop all trials, which a restored sweep continues."""
 
     def holds(self, queue: Queue, *, trains: bool) -> bool:
         """Return whether reports wait in any case: validation's metrics are not known yet."""
@@ -71,82 +71,75 @@ class Door(Protocol):
     def processed(self, trial: Trial, entry: Entry, decision: str) -> None:
         """Take note of a result that Tune has processed, before it carries out the decision."""
 
-    def next(self, trial: Trial, queue: Queue) -> Next:
-        """Return what a trial does while its queue is not empty."""
 
-
-class ValidatingController(ProcessController):
+class ValidatingController(Controller):
     """Tune's controller, which gets each result of a trial once it is validated.
 
     A running controller becomes one by :meth:`install`.
     """
 
-    _door: Door
-    # The reports that have not been processed; a trial without any has no queue.
-    _queues: dict[Trial, Queue]
-    # The entry of each trial that is being processed.
-    _processed: dict[Trial, Entry]
-    #: The trials that stand still in their processes: what they do next is decided in each step.
-    standing: dict[Trial, None]  # in order
-    # The trials that do nothing until the scheduler acts on them.
-    _idle: set[Trial]
-    #: Whether the sweep is being interrupted: what waits stays pending.
-    closing: bool
-    # Whether Tune stops all trials if it has a reason.
-    _ends: bool = False
-    # The recorded decision on the result that is processed again.
-    _recorded: dict[str, str]
-    #: Whether the result that is processed has no score to decide by.
-    unscored: bool = False
-    #: Whether the search algorithm has got what is replayed.
-    deaf: bool = False
-    _stopper: Any  # Tune's own, replaced while it does not get a result
-    # How many trials had a place when one lent its own last.
-    _places: int = 0
-    # Whether it has warned about a checkpoint that was requested late.
-    _has_warned: bool = False
+    # Tune's own, with others in their places while they are not to get a result.
+    _callbacks: Any
+    _stopper: Any
+    _search_alg: Any
 
     @classmethod
-    def install(cls, controller: Any, validation: Callback) -> ValidatingController:
+    def install(cls, tune_controller: Any, validation: Callback) -> ValidatingController:
         """Change a controller that has not processed a result into a validating one.
 
         It must be connected before it processes one.
 
         Args:
-            controller: The controller, or its wrapper, that Tune passes to a scheduler.
+            tune_controller: The controller, as Tune passes it to a scheduler.
             validation: The callback before which callbacks get each report at once, as training
                 made it; the others get the validated result.
         """
-        if isinstance(controller, TrialRunnerWrapper):
-            controller = controller._tune_controller
+        controller = controller_in(tune_controller)
         check_controller(controller)
-        controller.__class__ = cls
-        controller._queues, controller._processed, controller._recorded = {}, {}, {}
-        controller.standing, controller._idle, controller.closing = {}, set(), False
-        callbacks = controller._callbacks._callbacks
+        become(controller, cls)
+        callbacks = controller.callbacks
         controller._callbacks = SplitCallbacks(callbacks, callbacks.index(validation))
-        return controller
+        return cast(ValidatingController, controller)
 
-    def connect(self, door: Door, room: Room) -> None:
-        """Connect a new controller with what decides about reports and processes."""
-        self._door = self._callbacks.door = door
+    def connect(self, door: Door, room: Room, constraints: Sequence[Constraint]) -> None:
+        """Connect a new controller with what decides about reports and processes.
+
+        Args:
+            door: What decides about reports.
+            room: What decides about processes.
+            constraints: The constraints on scores.
+        """
+        saved = set(vars(self))
         self.begin(room)
+        self._constraints = constraints
+        self._door = self._callbacks.door = door
+        # The reports that have not been processed; a trial without any has no queue.
+        self._queues: dict[Trial, Queue] = {}
+        # The entry of each trial that is being processed.
+        self._processed: dict[Trial, Entry] = {}
+        # The recorded decision on the result that is processed again.
+        self._recorded: dict[str, str] = {}
+        #: The trials that stand still in their processes, in order: what they do next is decided in
+        #: each step.
+        self.standing: dict[Trial, None] = {}
+        # The trials that do nothing until the scheduler acts on them.
+        self._idle: set[Trial] = set()
+        #: Whether the sweep is being interrupted: what waits stays pending.
+        self.closing = False
+        # Whether Tune stops all trials if it has a reason.
+        self._ends = False
+        #: Whether the result that is processed has no score to decide by.
+        self.unscored = False
+        # Whether the search algorithm hears of what is replayed.
+        self._hears = True
+        # Whether it has warned about a checkpoint that was requested late.
+        self._has_warned = False
+        self._unsaved = {"_unsaved", *vars(self).keys() - saved}
 
-    unsaved = (
-        *ProcessController.unsaved,
-        "_door",
-        "_queues",
-        "_processed",
-        "standing",
-        "_idle",
-        "closing",
-        "_has_warned",
-        "_places",
-        "_recorded",
-        "_ends",
-        "unscored",
-        "deaf",
-    )
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what Tune saves of itself."""
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in self._unsaved}
 
     # Reports arrive ----------------------------------------------------------------------------
 
@@ -162,12 +155,13 @@ class ValidatingController(ProcessController):
             entry = self._door.returned(trial, queue)
             if entry is not None:
                 entry.saving = True
-            queue.add(Entry(report, last=True))
+            queue.append(Entry(report, last=True))
         else:
             report["trial_id"] = trial.trial_id
+            self._room.reported(trial.trial_id)
             self._callbacks.on_trial_report(self._iteration, self._trials, trial, report)
             entry = self._door.reported(trial, queue, report)
-            queue.add(entry)
+            queue.append(entry)
         if entry is not None and entry.saving:
             # At once, before the next iteration: the weights are those of the report. The index
             # in the name of a checkpoint counts all that were saved, not those that Tune knows.
@@ -204,6 +198,7 @@ class ValidatingController(ProcessController):
         queue = self._queues.setdefault(trial, Queue())
         restarts = self.restarts_after(trial, exception)
         self._door.dropped(trial, queue.fail(exception, restarts=restarts))
+        self._room.stops_waiting(trial.trial_id)
         if not restarts:
             self._door.returned(trial, queue)
         self.advance(trial)
@@ -228,31 +223,21 @@ class ValidatingController(ProcessController):
         """
         self._set_trial_status(trial, Trial.RUNNING)
         self._recorded[trial.trial_id] = decision
-        stopper = self._stopper
-        try:
-            self._stopper = stopper if new else NoopStopper()
-            with self._searching(hears):
-                self._process(trial, entry)
-        finally:
-            self._stopper = stopper
+        stopper = self._stopper if new else NoopStopper()
+        with having(self, _hears=hears, _stopper=stopper):
+            self._process(trial, entry)
 
     def replay_end(self, trial: Trial, *, hears: bool) -> None:
         """End a trial that had ended before the sweep was interrupted."""
-        with self._searching(hears):
+        with having(self, _hears=hears):
             self.stop_trial(trial)
 
-    @contextlib.contextmanager
-    def _searching(self, hears: bool) -> Iterator[None]:
-        self.deaf = not hears
-        try:
-            yield
-        finally:
-            self.deaf = False
+    def silent(self) -> AbstractContextManager[None]:
+        """Let callbacks hear nothing, while what they have heard is replayed."""
+        return having(self, _callbacks=CallbackList([]))
 
     def queue_again(self, trial: Trial, queue: Queue) -> None:
         """Let a trial without an actor wait for reports that were not processed."""
-        for entry in queue:
-            entry.may_be_last = False
         self._queues[trial] = queue
         self._set_trial_status(trial, Trial.RUNNING)
 
@@ -294,7 +279,7 @@ class ValidatingController(ProcessController):
         self._processed[trial] = entry
         try:
             if RESULT_DUPLICATE in entry.report:
-                with self._without_score(entry):
+                with self._passing(entry, scored=False):
                     super()._on_training_result(trial, dict(entry.report))
                 return
             result = self._door.result(trial, entry)
@@ -307,23 +292,31 @@ class ValidatingController(ProcessController):
                     iteration=self._iteration, trials=self._trials, trial=trial
                 )
             self._door.processing()
-            scored = self._door.judged(trial, entry, result)
-            with contextlib.nullcontext() if scored else self._without_score(entry):
+            with self._passing(entry, scored=self._door.judged(trial, entry, result)):
                 super()._on_training_result(trial, result)
         finally:
             self._processed.pop(trial, None)
 
-    @contextlib.contextmanager
-    def _without_score(self, entry: Entry) -> Iterator[None]:
+    def _passing(self, entry: Entry, *, scored: bool) -> AbstractContextManager[None]:
         """Let neither the scheduler nor the searcher get a report that was not validated."""
-        stopper, self.unscored = self._stopper, True
-        # Tune asks again at the end of a function that has returned.
-        again = RESULT_DUPLICATE in entry.report
-        self._stopper = NoopStopper() if again else WithoutScore(stopper, self._door.names)
-        try:
-            yield
-        finally:
-            self._stopper, self.unscored = stopper, False
+        stopper = self._stopper
+        if RESULT_DUPLICATE in entry.report:
+            stopper = NoopStopper()  # Tune asks again at the end of a function that has returned
+        elif not scored:
+            stopper = WithoutScore(stopper, self._door.names)
+        search = self._searching(scored=scored)
+        return having(self, unscored=not scored, _stopper=stopper, _search_alg=search)
+
+    def _searching(self, *, scored: bool) -> ScoredSearch:
+        search = self._search_alg
+        if isinstance(search, ScoredSearch):  # within the processing of a result
+            search = search.search_alg
+        return ScoredSearch(search, self._constraints, scored=scored, hears=self._hears)
+
+    def stop_trial(self, trial: Trial) -> None:
+        """Stop a trial; the search algorithm gets its newest score if it has one."""
+        with having(self, _search_alg=self._searching(scored=False)):
+            super().stop_trial(trial)
 
     def _go_on(self, trial: Trial) -> None:
         """Let a trial do what is next."""
@@ -333,13 +326,13 @@ class ValidatingController(ProcessController):
         if trial in self._idle:
             return
         queue = self._queues.get(trial) or Queue()
-        what = self._door.next(trial, queue)
+        what = self._room.next(trial, queue)
         if trial not in self._trial_to_actor:  # it has lent its place
             if not queue:
                 self.first[trial] = None
                 self._set_trial_status(trial, Trial.PENDING)
         elif what is Next.TRAIN:
-            self._train(trial)
+            super()._schedule_trial_train(trial)
         elif what is Next.LEND:
             self.lend(trial)
         else:
@@ -375,7 +368,7 @@ class ValidatingController(ProcessController):
         entry = self._processed.get(trial)
         saved = None if entry is None else entry.checkpoint
         # What the scheduler has ranked, if it looks at a trial while it processes another one's.
-        saved = saved or trial.run_metadata.checkpoint_manager.latest_checkpoint_result
+        saved = saved or trial.latest_checkpoint_result
         if saved is None:
             return super()._schedule_trial_save(trial, result)
         # A pause needs no other checkpoint, and a clone gets the weights that were scored.
@@ -419,10 +412,7 @@ class ValidatingController(ProcessController):
             self._idle.discard(trial)
             self.advance(trial)
         elif trial not in self._processed and trial not in self._training:
-            self._train(trial)
-
-    def _train(self, trial: Trial) -> None:
-        super()._schedule_trial_train(trial)
+            super()._schedule_trial_train(trial)
 
     def _schedule_trial_stop(self, trial: Trial, exception: Exception | None = None) -> None:
         self._drop(trial)
@@ -433,8 +423,9 @@ class ValidatingController(ProcessController):
         self.standing.pop(trial, None)
         self._idle.discard(trial)
         if queue := self._queues.pop(trial, None):
-            self.closing = self.closing or (self._ends and self._door.is_cut_short)
+            self.closing = self.closing or (self._ends and self.cuts_short)
             self._door.dropped(trial, [] if self.closing else queue.drop())
+            self._room.stops_waiting(trial.trial_id)
 
     def lend(self, trial: Trial) -> None:
         """Let another have the place of a trial that waits; it resumes from what is scored."""
@@ -448,20 +439,6 @@ class ValidatingController(ProcessController):
             self._queues[trial] = queue
         self.advance(trial)
 
-    @property
-    def _occupied(self) -> int:
-        """Return how many trials have a place."""
-        return sum(has_starting_actor(self, trial) for trial in self._trial_to_actor)
-
-    @property
-    def given_up(self) -> int:
-        """Return how many places are free since a trial has lent its own."""
-        return max(0, self._places - self._occupied)
-
-    def silence(self, silent: bool) -> None:
-        """Let callbacks hear nothing, while what they have heard is replayed, or hear again."""
-        self._callbacks.silent = silent
-
     def processes(self, trial: Trial) -> bool:
         """Return whether a result of a trial is being processed."""
         return trial in self._processed
@@ -470,15 +447,9 @@ class ValidatingController(ProcessController):
         """Return the reports of a trial that have not been processed."""
         return self._queues.get(trial) or Queue()
 
-    @property
-    def waiting(self) -> dict[Trial, Queue]:
-        """The trials with reports that have not been processed."""
-        return self._queues
-
     def _stop_experiment_if_needed(self) -> None:
-        self._ends = True
-        super()._stop_experiment_if_needed()
-        self._ends = False
+        with having(self, _ends=True):
+            super()._stop_experiment_if_needed()
 
     def _cleanup_trials(self) -> None:
         self.closing = True  # Tune ends all actors; a restored sweep continues
@@ -509,14 +480,7 @@ class SplitCallbacks(CallbackList):
         self._begun: set[Trial] = set()
         for callback in callbacks:
             if isinstance(callback, LoggerCallback):
-                keep_local(callback)
-        #: Whether they are not called, because they were before the sweep was interrupted.
-        self.silent = False
-
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("on_") and object.__getattribute__(self, "silent"):
-            return _nothing
-        return super().__getattribute__(name)
+                _keep_local(callback)
 
     def on_trial_report(
         self, iteration: int, trials: list[Trial], trial: Trial, report: dict[str, Any]
@@ -549,7 +513,22 @@ class SplitCallbacks(CallbackList):
                 del result[name]
 
 
-def _nothing(**info: Any) -> None: ...
+def _keep_local(logger: LoggerCallback) -> None:
+    """Make a logger fetch the synced file of a trial only if there is one, and no local one.
+
+    Whenever a trial starts, Tune's logger for ``result.json`` overwrites the local file with the
+    synced one, and loses the rows in between.
+    """
+    restore = type(logger)._restore_from_remote
+    own: Any = logger
+
+    def restore_if_lacking(file_name: str, trial: Trial) -> None:
+        stored = f"{trial.storage.trial_fs_path}/{file_name}"
+        there = Path(trial.local_path, file_name).exists()
+        if not there and exists(trial.storage.storage_filesystem, stored):
+            restore(logger, file_name, trial)
+
+    own._restore_from_remote = restore_if_lacking
 
 
 class _Saved(_FutureTrainingResult):

@@ -39,7 +39,7 @@ from ray.train.v2._internal.execution.worker_group.poll import WorkerStatus
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 from ray.train.v2._internal.util import construct_train_func
 
-from tunekit._ray.raised import legible_error
+from tunekit._ray.failures import legible_error
 from tunekit.core.worker_assignments import WorkerAction, WorkerInbox
 from tunekit.process_state import ProcessState, release_gpu_memory
 

@@ -9,26 +9,17 @@ from typing import Any
 
 from tunekit.core.events import (
     Asked,
-    AttemptBegan,
-    AttemptStarted,
     CheckpointSaved,
-    Chosen,
-    CutShort,
     Event,
     Exploited,
     Processed,
     Reported,
-    SessionClosed,
-    SnapshotTaken,
-    TrialAdded,
     TrialEnded,
     TrialErrored,
-    TrialFailed,
     TrialRetried,
     ValidationEnded,
     ValidationRequested,
     Waited,
-    never,
 )
 from tunekit.core.history import History
 from tunekit.core.lineage import Ancestry
@@ -85,20 +76,23 @@ class Engine:
     _may_name: set[str] = field(default_factory=set)
     # The metrics that any validation has returned as a number.
     _scored: set[str] = field(default_factory=set)
-    # The newest report of each trial, and the hyperparameters of its reports.
-    _reports: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def apply(self, event: Event) -> ValidationEnded | None:
         """Apply an event; return it if a validation that was requested has ended."""
         match event:
             case Reported():
                 generation, iteration = event.place
-                self._reports[event.trial_id] = event.report
                 self.history.reported(event.trial_id, iteration, generation)
             case CheckpointSaved():
                 self.has_saved = True
             case ValidationRequested():
-                self.unfinished[event.id] = self._request_of(event)
+                self.unfinished[event.id] = Request(
+                    trial_id=event.trial_id,
+                    iteration=event.iteration,
+                    run=event.run,
+                    generation=event.generation,
+                    path=event.checkpoint,
+                )
             case ValidationEnded():
                 return self._end(event)
             case Processed():
@@ -125,25 +119,9 @@ class Engine:
                 self.ended.discard(event.trial_id)
             case Waited():
                 self.waited_s += event.seconds
-            case TrialAdded() | TrialFailed() | AttemptStarted() | AttemptBegan():
-                pass
-            case Chosen() | CutShort() | SnapshotTaken() | SessionClosed():
-                pass
             case _:
-                never(event)
+                pass  # it changes nothing here
         return None
-
-    def _request_of(self, event: ValidationRequested) -> Request:
-        report = self._reports.get(event.trial_id, {})
-        return Request(
-            trial_id=event.trial_id,
-            iteration=event.iteration,
-            run=event.run,
-            generation=event.generation,
-            path=event.checkpoint,
-            report=report,
-            config=report.get("config", {}),
-        )
 
     def _end(self, event: ValidationEnded) -> ValidationEnded | None:
         if self.unfinished.pop(event.id, None) is None:

@@ -34,7 +34,7 @@ A checkpoint is named by its path below the experiment's folder, which may be mo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -401,22 +401,6 @@ def _relocated(event: Event, where: Callable[[str], str]) -> Event:
     if isinstance(event, named) and event.checkpoint:
         return msgspec.structs.replace(event, checkpoint=where(event.checkpoint))
     return event
-
-
-def never(value: NoReturn) -> NoReturn:
-    """Raise: a ``match`` must have a case for each type, which the type checker verifies.
-
-    It is ``typing.assert_never``, which Python 3.10 lacks.
-
-    Raises:
-        AssertionError: Always.
-
-    Example:
-        >>> never("no event")
-        Traceback (most recent call last):
-        AssertionError: 'no event' has no case
-    """
-    raise AssertionError(f"{value!r} has no case")
 
 
 def event_of(line: Any) -> Event:

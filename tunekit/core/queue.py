@@ -7,7 +7,7 @@ trial trains on, stands still or lends its place: :func:`what_next`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -25,6 +25,7 @@ class Entry:
         failure: The error that the trial has failed with.
         iteration: The training iteration of the report.
         validated: Whether its checkpoint is to be validated.
+        task: The settings of the validation that came with the report; opaque here.
         serves: What its score will serve in the scheduler's internal state; None if nothing.
         last: Whether the trial ends with it, so that it does not train on.
         checkpoint: The checkpoint that was saved at the report; opaque here.
@@ -33,13 +34,16 @@ class Entry:
             next report decides.
         saving: Whether the checkpoint is still to come.
         scoring: Whether the end of the validation is still to come.
+        judged: Whether the scheduler and the searcher get it: it has all metrics that they use.
         offered: Whether the scheduler has got its checkpoint, and may clone it later.
+        replayed: Whether it was scored in an earlier session.
     """
 
     report: Mapping[str, Any] = field(default_factory=dict)
     failure: Any = None
     iteration: int = 0
     validated: bool = False
+    task: Any = None
     serves: float | None = None
     last: bool = False
     checkpoint: Any = None
@@ -47,7 +51,9 @@ class Entry:
     may_be_last: bool = False
     saving: bool = False
     scoring: bool = False
+    judged: bool = False
     offered: bool = False
+    replayed: bool = False
 
     @property
     def complete(self) -> bool:
@@ -55,14 +61,13 @@ class Entry:
         return not (self.saving or self.scoring or self.may_be_last)
 
 
-class Queue:
-    """The reports of a trial that Tune has not processed.
+class Queue(deque[Entry]):
+    """The reports of a trial that Tune has not processed, the oldest first.
 
     Example:
         >>> queue = Queue()
         >>> first, second = Entry(iteration=1, scoring=True), Entry(iteration=2)
-        >>> queue.add(first), queue.add(second)
-        (None, None)
+        >>> queue.extend([first, second])
         >>> queue.take() is None  # the second waits for the first
         True
         >>> first.scoring = False
@@ -70,87 +75,67 @@ class Queue:
         [1, 2, None]
     """
 
-    def __init__(self) -> None:
-        self._entries: deque[Entry] = deque()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries)
-
-    def __contains__(self, entry: object) -> bool:
-        return entry in self._entries
-
-    def add(self, entry: Entry) -> None:
-        """Add what a trial has reported last."""
-        self._entries.append(entry)
-
     def fail(self, failure: Any, *, restarts: bool) -> list[Entry]:
         """Add the trial's failure; return the newest reports, whose checkpoints it has lost.
 
         A trial that restarts runs these iterations again. One that does not keeps them.
         """
         lost = []
-        while restarts and self._entries and self._entries[-1].saving:
-            lost.append(self._entries.pop())
-        for entry in self._entries:
+        while restarts and self and self[-1].saving:
+            lost.append(self.pop())
+        for entry in self:
             entry.saving = False
         if restarts:
             self.settle()
-        self.add(Entry(failure=failure, last=True))
+        self.append(Entry(failure=failure, last=True))
         return lost
 
     def settle(self) -> None:
         """Take note that none of the reports is the trial's last one."""
-        for entry in self._entries:
+        for entry in self:
             entry.may_be_last = False
 
     def take(self) -> Entry | None:
         """Remove and return the oldest entry if it is complete; otherwise return None."""
-        if not self._entries or not self._entries[0].complete:
-            return None
-        return self._entries.popleft()
+        return self.popleft() if self and self[0].complete else None
 
     def drop(self) -> list[Entry]:
         """Remove and return all entries: a decision on an older one has made them void."""
-        dropped = list(self._entries)
-        self._entries.clear()
+        dropped = list(self)
+        self.clear()
         return dropped
 
     @property
     def over(self) -> bool:
         """Return whether the trial has ended or failed, so that it does not train on."""
-        return bool(self._entries) and self._entries[-1].last
+        return bool(self) and self[-1].last
 
     @property
     def resumable(self) -> bool:
         """Return whether the trial could resume where it stands: its newest report is saved."""
-        return bool(self._entries) and self._entries[-1].checkpoint is not None
+        return bool(self) and self[-1].checkpoint is not None
 
     @property
     def saves(self) -> bool:
         """Return whether a report is being saved, so that the trial will be resumable."""
-        return any(entry.saving for entry in self._entries)
+        return any(entry.saving for entry in self)
 
     @property
     def failed(self) -> bool:
         """Return whether the trial has failed, so that its process is of no use."""
-        return bool(self._entries) and self._entries[-1].failure is not None
+        return bool(self) and self[-1].failure is not None
 
     @property
     def decisions(self) -> int:
         """Return how many scores are pending that the scheduler decides by."""
-        if all(entry.complete for entry in self._entries):
+        if all(entry.complete for entry in self):
             return 0  # they wait for the first score of the sweep
-        return sum(entry.serves is not None for entry in self._entries)
+        return sum(entry.serves is not None for entry in self)
 
     def coming(self, before: float) -> list[float]:
         """Return what the pending scores of iterations below ``before`` will serve."""
         return [
-            entry.serves
-            for entry in self._entries
-            if entry.serves is not None and entry.iteration < before
+            entry.serves for entry in self if entry.serves is not None and entry.iteration < before
         ]
 
 
@@ -167,11 +152,15 @@ def what_next(
     on_pending: str,
     *,
     each: bool = False,
-    costs_nothing: bool = False,
     decides_again: Callable[[], bool] = lambda: True,
+    synchronous: bool = False,
+    validates: bool = False,
+    lost: bool = False,
+    leaves: bool = False,
+    hosts: bool = False,
     lends: bool = False,
     others: bool = False,
-    hedges: bool = False,
+    squeezed: bool = False,
 ) -> Next:
     """Return what a trial does while reports of it wait for their scores.
 
@@ -180,45 +169,58 @@ def what_next(
     is due, the pending one is the trial's last, for example at ``max_t``.
 
     With ``"auto"``, it waits for scores that decide if something uses its process or its place
-    meanwhile, because waiting then costs nothing.
+    meanwhile, because waiting then costs nothing. If nothing can use its place now, it trains on
+    nevertheless while a single decision is pending.
 
     Args:
         queue: The trial's queue.
         on_pending: As for :class:`tunekit.ValidationConfig`.
         each: Whether it waits for each score, as with inline validation.
-        costs_nothing: Whether its process or place can be used while it waits: by its own
-            validation, or by another trial.
         decides_again: Returns whether the scheduler can use the score of a later report of the
             trial. It is called only if the result depends on it.
-        lends: Whether it can lend its place and be resumed later.
-        others: Whether something waits for its place.
-        hedges: Whether, with ``"auto"``, it trains on nevertheless, because nothing can use its
-            place now.
+        synchronous: Whether the scheduler compares all trials at the same time.
+        validates: Whether a validation runs in its process.
+        lost: Whether its process has ended with a validation.
+        leaves: Whether it must leave its place: its node ends, or a validation needs the place.
+        hosts: Whether its validations can run in its process.
+        lends: Whether another trial can use its process or place, and it can be resumed later.
+        others: Whether another trial waits for a place.
+        squeezed: Whether validations can only run once a trial has released its resources.
 
     Example:
         >>> queue = Queue()
         >>> what_next(queue, "wait", each=True)
         <Next.TRAIN: 'train'>
-        >>> queue.add(Entry(iteration=1, scoring=True, validated=True, serves=1.0))
+        >>> pending = {"checkpoint": "c", "scoring": True, "validated": True}
+        >>> queue.append(Entry(iteration=1, serves=1.0, **pending))
         >>> [what_next(queue, how) for how in ("continue", "auto")]
         [<Next.TRAIN: 'train'>, <Next.TRAIN: 'train'>]
-        >>> what_next(queue, "auto", costs_nothing=True, lends=True, others=True)
+        >>> what_next(queue, "auto", lends=True, others=True)
         <Next.LEND: 'lend'>
-        >>> queue.add(Entry(iteration=3, scoring=True, validated=True, serves=3.0))
+        >>> queue.append(Entry(iteration=3, serves=3.0, **pending))
         >>> what_next(queue, "continue")
         <Next.STAND: 'stand'>
     """
+    if validates:
+        return Next.STAND
+    if lost or queue.failed:
+        return Next.LEND
+    if leaves or (queue.over and not hosts):  # it needs its process no more
+        return Next.STAND if queue.saves else Next.LEND
+    resumable = queue.resumable or queue.saves
     if not queue.over:
         decisions = queue.decisions
         if each:
             stands = any(entry.validated and not entry.complete for entry in queue)
-        elif on_pending == "auto" and costs_nothing:
-            stands = decisions > 0 and not (hedges and decisions == 1 and decides_again())
+        elif on_pending == "auto" and (hosts or synchronous or (lends and resumable)):
+            hedges = decisions == 1 and not synchronous and not others
+            stands = decisions > 0 and not (hedges and decides_again())
         else:
             stands = decisions > 1 or (decisions == 1 and not decides_again())
         if not stands:
             return Next.TRAIN
-    return Next.LEND if lends and others else Next.STAND
+    away = squeezed or (lends and others)
+    return Next.LEND if away and queue.resumable and not queue.saves else Next.STAND
 
 
 def pays_for_a_start(wait_s: float | None, start_s: float | None) -> bool:

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 #: Who needs a checkpoint: a purpose and a name.
@@ -35,58 +34,36 @@ def for_scheduler(trial_id: str) -> Holder:
     return ("scheduler", trial_id)
 
 
-@dataclass(frozen=True)
-class Kept:
-    """A checkpoint in storage.
+def rank(score: float | None) -> tuple[bool, float]:
+    """Return the sort key of a checkpoint with a score; larger is better.
 
-    Attributes:
-        order: Its position among the trial's checkpoints in the order of saving.
-        score: Its score (larger is better); None if it has none (or NaN).
-        leased: Whether the scheduler or a clone still needs it.
+    Checkpoints without a score (or with NaN) rank below all others. Equal ones rank by age, oldest
+    first, if they are sorted in the order in which they were saved.
     """
-
-    order: int
-    score: float | None = None
-    leased: bool = False
+    known = score is not None and not math.isnan(score)
+    return (known, score if known and score is not None else 0.0)
 
 
-def rank(checkpoints: Sequence[Kept], *, by_score: bool) -> list[int]:
-    """Return the indices from worst to best.
+def surplus(ranked: Sequence[str], num_to_keep: int | None, needed: Container[str]) -> list[str]:
+    """Return the checkpoints of a trial to delete.
 
-    By score, checkpoints without one rank below all others. Equal ones and those without a score
-    rank by age, oldest first.
-    """
-
-    def key(index: int) -> tuple[bool, float, int]:
-        checkpoint = checkpoints[index]
-        score = checkpoint.score if by_score else None
-        if score is None or math.isnan(score):
-            return (False, 0.0, checkpoint.order)
-        return (True, score, checkpoint.order)
-
-    return sorted(range(len(checkpoints)), key=key)
-
-
-def surplus(checkpoints: Sequence[Kept], num_to_keep: int | None, *, by_score: bool) -> list[int]:
-    """Return the indices of the checkpoints to delete.
-
-    The best ``num_to_keep`` stay, and so do all leased ones and the newest one, which a restart
+    The best ``num_to_keep`` stay, and so do all that are needed and the newest one, which a restart
     needs.
 
+    Args:
+        ranked: The paths, from worst to best; those of newer checkpoints sort last.
+        num_to_keep: How many to keep; None for all.
+        needed: The paths of checkpoints that are needed.
+
     Example:
-        >>> checkpoints = [Kept(0, 0.9), Kept(1, 0.5), Kept(2, 0.7, leased=True), Kept(3)]
-        >>> surplus(checkpoints, 1, by_score=True)
-        [1]
+        >>> surplus(["c4", "c2", "c3", "c1"], 1, needed=["c3"])
+        ['c2']
     """
-    if num_to_keep is None or not checkpoints:
+    if num_to_keep is None or not ranked:
         return []
-    newest = max(range(len(checkpoints)), key=lambda index: checkpoints[index].order)
-    worst_first = rank(checkpoints, by_score=by_score)
-    return sorted(
-        index
-        for index in worst_first[: max(0, len(worst_first) - num_to_keep)]
-        if index != newest and not checkpoints[index].leased
-    )
+    newest = max(ranked)
+    worst = ranked[: max(0, len(ranked) - num_to_keep)]
+    return [path for path in worst if path != newest and path not in needed]
 
 
 class Leases:
@@ -151,10 +128,6 @@ class Leases:
         """Return, once, the trials that may have checkpoints to delete."""
         touched, self._touched = self._touched, {}
         return list(touched)
-
-    def held(self, holder: Holder) -> str | None:
-        """Return the path that a holder has leased, if any."""
-        return self._paths.get(holder)
 
     def __contains__(self, path: object) -> bool:
         return path in self._holders

@@ -17,10 +17,9 @@ from ray.tune.experiment import Trial
 from ray.tune.progress_reporter import TuneReporterBase
 
 from tunekit._ray.checkpoints import LeasingCheckpointManager
-from tunekit._ray.controller import Controller
-from tunekit._ray.final_failures import fail_for_good
+from tunekit._ray.failures import fail_for_good
 from tunekit._ray.progress import show
-from tunekit._ray.searchers import hear_scores, innermost_searcher
+from tunekit._ray.searchers import innermost_searcher
 from tunekit._ray.tuner import type_and_settings
 from tunekit._ray.validating import ValidatingController
 from tunekit.clock import Clock, SystemClock
@@ -34,15 +33,13 @@ from tunekit.core.events import (
     TrialEnded,
     TrialErrored,
 )
-from tunekit.core.history import History
 from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.room import Shares, shares, total
 from tunekit.core.validation import Status
 from tunekit.driver.door import Door
-from tunekit.driver.end import SweepEnd
 from tunekit.driver.failures import FailureReports
-from tunekit.driver.restore import Restore
+from tunekit.driver.restore import Restore, saved_scheduler
 from tunekit.driver.waiting import Waiting
 from tunekit.errors import AlreadyRunningError, ConfigError, RestoreError, TunekitError, WiringError
 from tunekit.journal.ledger import Ledger
@@ -118,8 +115,8 @@ class ValidationCallback(tune.Callback):
         self.trials: dict[str, Trial] = {}
         #: The sweep's callbacks, some of which have tunekit's hooks, too.
         self.listeners: list[Any] = []
-        #: The sweep's controller, once Tune has added a trial.
-        self.controller: Controller | None = None
+        #: Whether Tune has added a trial, so that the sweep has a controller.
+        self.has_begun = False
         #: Tune's reporter that shows the sweep in a notebook.
         self.reporter: TuneReporterBase | None = None
 
@@ -156,11 +153,6 @@ class ValidationCallback(tune.Callback):
         """Return the location of the experiment."""
         return self.ledger.home
 
-    @property
-    def history(self) -> History:
-        """Return the validated metrics."""
-        return self.engine.history
-
     def renew(self, config: ValidationConfig) -> None:
         """Change the settings of a restored sweep that is not running yet."""
         self.config = config
@@ -177,7 +169,7 @@ class ValidationCallback(tune.Callback):
         self.shares = Shares()
         #: Runs the validations.
         self.validator = Validator(config, self.executor, self.clock, emit=self.emit)
-        self._failures = FailureReports(config, self.engine)
+        self._failures = FailureReports(config, self.engine, self.emit)
 
     def share(
         self,
@@ -211,43 +203,24 @@ class ValidationCallback(tune.Callback):
             tune_controller: The controller, as Tune passes it to a scheduler.
             scheduler: The sweep's :class:`~tunekit.ValidatedScheduler`.
         """
-        engine, validator = self.engine, self.validator
+        config, engine, validator, emit = self.config, self.engine, self.validator, self.emit
         #: The user's scheduler.
         self.user_scheduler = user_scheduler = scheduler.scheduler
-        tune = ValidatingController.install(tune_controller, self)
-        self.controller = controller = Controller(tune)
+        #: The sweep's controller.
+        self.controller = controller = ValidatingController.install(tune_controller, self)
+        self.has_begun = True
         #: Decides what trials do while their scores are pending.
         self.waiting = waiting = Waiting(
-            self.config,
-            engine,
-            validator,
-            self.clock,
-            controller,
-            tune,
-            user_scheduler,
-            self.shares,
-            self.emit,
+            config, engine, validator, self.clock, controller, user_scheduler, self.shares, emit
         )
         validator.around = waiting
         #: Decides which reports are validated, and what Tune gets then.
         self.door = Door(
-            self.config,
-            engine,
-            validator,
-            waiting,
-            self._failures,
-            controller,
-            tune,
-            user_scheduler,
-            self.emit,
-            self.fail,
+            config, engine, validator, self._failures, controller, user_scheduler, emit
         )
-        tune.connect(self.door, waiting)
-        hear_scores(tune, self.config.constraints)
-        self.tune = tune
+        controller.connect(self.door, waiting, config.constraints)
         self._scheduler = scheduler
-        self._stop_requests = StopRequests(self.ledger, engine, self.trials, self.clock, self.emit)
-        self._end = SweepEnd(controller, engine, validator, self._failures, self.emit)
+        self._stop_requests = StopRequests(self.ledger, engine, self.trials, self.clock, emit)
         self.listeners = controller.callbacks
         for listener in self.listeners:
             if isinstance(listener, DefaultPolicy):
@@ -256,15 +229,15 @@ class ValidationCallback(tune.Callback):
             if isinstance(listener, AtDecisions):
                 listener.attach(self.door.saves)
         goals = {*controller.required_metrics(), *scheduler.objectives}
-        engine.judge_by([*goals, *(one.metric for one in self.config.constraints)])
+        engine.judge_by([*goals, *(one.metric for one in config.constraints)])
         controller.look_at_reports_first(self.door.receive)
-        self._open_experiment(controller, goals)
+        self._open_experiment(goals)
         show(self, controller, self.reporter)
 
     @property
     def restores(self) -> bool:
         """Return whether the user's scheduler will get the state in which it knows the trials."""
-        return self._restore.knows_scheduler
+        return (self._restore.saved or {}).get("scheduler") is not None
 
     def begin(self) -> None:
         """Record that the ``tunekit.Tuner`` that made the callback runs the sweep.
@@ -291,51 +264,51 @@ class ValidationCallback(tune.Callback):
 
     def _where(self) -> str:
         """Return the location of the experiment, as far as known."""
-        if self.home.folder is not None or self.controller is None:
+        if self.home.folder is not None or not self.has_begun:
             return self.home.folder or "PATH"
         return str(self.controller.storage.experiment_fs_path)
 
     def adopt(self, trial: Trial) -> None:
         """Add a trial: a new one, or one of a restored experiment."""
         self.trials[trial.trial_id] = trial
-        if self.controller is not None:
-            self.controller.bring_home(trial)
-        self._watch(trial)
+        self.controller.bring_home(trial)
+        self._checkpoints_of(trial)
         self.ledger.add(trial)
 
     # The life of a sweep -----------------------------------------------------------------------
 
     def setup(self, **info: Any) -> None:
         """Prepare the sweep; called by Tune before it begins."""
-        controller, restore = self.controller, self._restore
+        restore = self._restore
         if self._run_by_ray:
             raise RestoreError(_NOT_BY_RAY.format(how_to_resume(self._where(), self.trainable)))
         if self._refused is not None:
             raise self._refused
-        if restore.searched is not None and not (controller and controller.resumed):
+        if restore.searched is not None and not (self.has_begun and self.controller.resumed):
             raise RestoreError(
                 "Tune could not restore the sweep, for the reason logged above, and would start a "
                 "new one. The sweep's files are unchanged: fix the cause and restore again."
             )
-        if controller is None:
+        if not self.has_begun:
             return
+        controller = self.controller
         if controller.resumed:
             controller.begin_session()
         controller.look_at_reports_first(self.door.receive)
         if restore.past:
             restore.replay()
             self._stop_requests.look()
-        if controller.finished:
-            self._end.conclude(list(self.trials.values()))
+        if controller.is_finished():
+            self._failures.conclude(list(self.trials.values()))
             self._raise_error()
-            self._end.note()
-        self._delete_surplus(controller)
+            self._failures.note_end(True)
+        self._delete_surplus()
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Follow a trial whose actor has started, for the first time or again."""
-        if self.controller is None:
+        if not self.has_begun:
             raise WiringError(
                 "The sweep has a ValidationCallback, but its scheduler is not a "
                 "ValidatedScheduler: it would decide on reports, not on validation scores. Pass "
@@ -343,15 +316,15 @@ class ValidationCallback(tune.Callback):
                 "scheduler or FIFOScheduler() inside, or use tunekit.Tuner."
             )
         fail_for_good(trial)
-        self._watch(trial)
+        self._checkpoints_of(trial)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Poll validations, and let trials continue; called by Tune after each event."""
-        controller = self.controller
-        if controller is None:
-            return  # no trial has been added yet
-        now = self.clock.monotonic()
-        self._end.note_cut(trials)
+        if not self.has_begun:
+            return
+        controller, now = self.controller, self.clock.monotonic()
+        if controller.cuts_short:
+            self._failures.note_cut(trials)
         self._keep()
         controller.look_at_nodes(now)
         for trial in controller.starting():
@@ -361,12 +334,12 @@ class ValidationCallback(tune.Callback):
         self._stop_by_hand()
         self.door.let_pass()
         self.waiting.relieve()
-        self.tune.go_on()
-        if controller.finished:
-            self._end.conclude(trials)
+        controller.go_on()
+        if ended := controller.is_finished():
+            self._failures.conclude(trials)
         self._raise_error()
-        self._end.note()
-        self._delete_surplus(controller)
+        self._failures.note_end(ended)
+        self._delete_surplus()
         controller.wake_on(self.executor.awaited())
         self.waiting.spare()
         if controller.awaits_nothing and not self.validator.pool.idle:
@@ -377,23 +350,22 @@ class ValidationCallback(tune.Callback):
         for trial_id in sorted(self.engine.stopping):
             trial = self.trials.get(trial_id)
             if trial is not None and not trial.is_saving:
-                self.tune.stop_trial(trial)
+                self.controller.stop_trial(trial)
 
-    def _watch(self, trial: Trial) -> None:
-        """Keep a trial's checkpoints as long as they are needed."""
-        LeasingCheckpointManager.install(trial, self.engine.leases)
+    def _checkpoints_of(self, trial: Trial) -> LeasingCheckpointManager:
+        """Return the manager of a trial's checkpoints, which keeps those that are needed."""
+        return LeasingCheckpointManager.of(trial, self.engine.leases)
 
-    def _delete_surplus(self, controller: Controller) -> None:
+    def _delete_surplus(self) -> None:
         """Delete checkpoints that are no longer needed, of the trials that changed in this step.
 
         This runs at the end of a step, when all leases on them have been taken.
         """
         for trial_id in self.engine.leases.take_touched():
             trial = self.trials.get(trial_id)  # None: a donor that the restored experiment lacks
-            manager = None if trial is None else LeasingCheckpointManager.of(trial)
-            if trial is not None and manager is not None:
-                manager.prune()
-                controller.changed(trial)
+            if trial is not None:
+                self._checkpoints_of(trial).prune()
+                self.controller.changed(trial)
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Take note that Tune has registered a checkpoint of a trial."""
@@ -411,7 +383,7 @@ class ValidationCallback(tune.Callback):
     ) -> None:
         """Record that a trial has finished or was stopped; its actor still runs."""
         # Stopped on the result of another trial.
-        removed = not self.tune.processes(trial)
+        removed = not self.controller.processes(trial)
         self.emit(TrialEnded(trial_id=trial.trial_id, removed=removed))
         self._failures.ended(trial)
 
@@ -424,9 +396,9 @@ class ValidationCallback(tune.Callback):
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Close the session; called by Tune last. A sweep that has not ended was interrupted."""
         self._keep()
-        self.has_ended = self.controller is not None and self._end.has_ended
+        self.has_ended = self.has_begun and self._failures.has_ended(self.controller.to_come)
         self.validator.close()
-        if self.has_ended and self.controller and not self.controller.reuses_actors:
+        if self.has_ended and not self.controller.reuses_actors:
             starts = self.waiting.starts
             if advice := slow_starts(starts.avoidable_s, starts.total_s):
                 logger.info("%s", advice)
@@ -443,18 +415,14 @@ class ValidationCallback(tune.Callback):
     def _give_way(self, error: AlreadyRunningError) -> None:
         """End the sweep here, because another driver has taken it over."""
         self._refused = error
-        self.fail(error)
-
-    def fail(self, error: TunekitError | None) -> None:
-        """End the sweep with an error, if there is one, at the end of the current step."""
-        self._end.error = self._end.error or error
+        self._failures.end(error)
 
     def _raise_error(self) -> None:
         """Raise the error that the sweep ends with, if any; Tune saves the sweep first."""
-        if self._end.error is not None:
-            if self._refused is None and self.controller is not None:
+        if (error := self._failures.error) is not None:
+            if self._refused is None and self.has_begun:
                 self.controller.save()
-            raise self._end.error
+            raise error
 
     def emit(self, event: Event) -> None:
         """Record an event, and then act on it."""
@@ -466,7 +434,7 @@ class ValidationCallback(tune.Callback):
         if ended is None:
             return
         if not ended.validated:
-            self.fail(self._failures.failed(ended))
+            self._failures.failed(ended)
         self.door.ended(ended)
 
     # Results and saved state -------------------------------------------------------------------
@@ -540,11 +508,11 @@ class ValidationCallback(tune.Callback):
         """
         self._restore.searched = searched
 
-    def _open_experiment(self, controller: Controller, goals: Collection[str]) -> None:
+    def _open_experiment(self, goals: Collection[str]) -> None:
         """Open the experiment's folder: load the saved state, and open the journal."""
         if self._run_by_ray:
             return
-        storage = controller.storage
+        storage = self.controller.storage
         try:
             self.ledger.claim(storage)
         except AlreadyRunningError as error:
@@ -557,7 +525,7 @@ class ValidationCallback(tune.Callback):
             "mode": self._scheduler.mode,
             "objectives": self._scheduler.objectives,
             "scheduler": type_and_settings(self._scheduler.scheduler),
-            "search_alg": type_and_settings(innermost_searcher(controller.search_alg)),
+            "search_alg": type_and_settings(innermost_searcher(self.controller.search_alg)),
             "trainable": self.trainable,
             **({} if self.searched is None else {"space": self.searched}),
         }
@@ -565,7 +533,8 @@ class ValidationCallback(tune.Callback):
 
     def _keep(self) -> None:
         saved, self._state_taken = self._state_taken, False
-        self.ledger.keep(self.controller, saved=saved)
+        if self.has_begun:
+            self.ledger.keep(self.controller, saved=saved)
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for Tune to save; everything else follows from the journal."""
@@ -573,9 +542,9 @@ class ValidationCallback(tune.Callback):
         # Tune restores paused trials as pending ones.
         paused = [name for name, one in self.trials.items() if one.status == Trial.PAUSED]
         state: dict[str, Any] = {"as_of": self.ledger.last, "paused": paused}
-        if self.controller is None:
+        if not self.has_begun:
             return state
-        scheduler = self._scheduler.saved_state(self.home)
+        scheduler = saved_scheduler(self.user_scheduler, self.home, self.trials)
         # Without it, a restored scheduler gets all results again.
         return state if scheduler is None else {**state, "scheduler": scheduler}
 

@@ -12,10 +12,9 @@ from ray import train
 from ray.tune.experiment import Trial
 from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
-from ray.tune.stopper import NoopStopper as _Noop
+from ray.tune.stopper import NoopStopper
 
 from tunekit._ray.checkpoints import delete_checkpoint
-from tunekit._ray.controller import Controller
 from tunekit._ray.functions import is_checkpointable_function
 from tunekit._ray.scheduler_kinds import exhausts, objectives_of, rule_for, time_attr_of, traits_of
 from tunekit._ray.stoppers import reads_metrics
@@ -34,13 +33,12 @@ from tunekit.core.events import (
 from tunekit.core.history import CHECKPOINT, GENERATION, RUNS, VALIDATED_ITERATION
 from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.open_reports import OpenReport
-from tunekit.core.queue import Entry, Next, Queue
+from tunekit.core.queue import Entry, Queue
 from tunekit.core.reports import own_names, received
 from tunekit.core.validation import Request, Selection, ValidationKey
 from tunekit.driver.failures import FailureReports
-from tunekit.driver.waiting import Waiting
 from tunekit.pickles import portable
-from tunekit.training import VALIDATION_KEY, ValidationOverride, override_of
+from tunekit.training import VALIDATION_KEY, override_of
 from tunekit.validating.validator import Validator
 
 logger = logging.getLogger(__name__)
@@ -49,11 +47,6 @@ logger = logging.getLogger(__name__)
 _MOST_HELD = 100
 #: Why the validation of a report is skipped that a decision on an older one has made void.
 VOID = "its trial does not go on from there"
-
-
-def _start_of(trial: Trial) -> Any:
-    """Return the result of the checkpoint that a trial would resume from; None if it has none."""
-    return trial.run_metadata.checkpoint_manager.latest_checkpoint_result
 
 
 def _named(key: ValidationKey) -> dict[str, Any]:
@@ -67,18 +60,6 @@ def _named(key: ValidationKey) -> dict[str, Any]:
     }
 
 
-def _delete(checkpoint: Any) -> None:
-    """Delete a checkpoint from which nothing will continue."""
-    try:
-        delete_checkpoint(checkpoint.filesystem, checkpoint.path)
-    except OSError as error:  # the sweep does not end with an outage of its storage
-        logger.warning(
-            "%s could not be deleted: %s. Nothing needs it: delete it yourself.",
-            checkpoint.path,
-            error,
-        )
-
-
 @dataclass(eq=False)
 class Door:
     """Decide which reports are validated, and what Tune gets once they are.
@@ -87,25 +68,19 @@ class Door:
         config: The settings.
         engine: The state of the sweep.
         validator: Runs the validations.
-        waiting: Decides what trials do meanwhile.
         failures: Reports failures.
         controller: The sweep's controller.
-        tune: The same one, as Tune's.
         scheduler: The user's scheduler.
         emit: Records and applies each event.
-        fail: Ends the sweep with an error.
     """
 
     config: ValidationConfig
     engine: Engine
     validator: Validator
-    waiting: Waiting
     failures: FailureReports
-    controller: Controller
-    tune: ValidatingController
+    controller: ValidatingController
     scheduler: TrialScheduler
     emit: Callable[[Event], None]
-    fail: Callable[[Any], None]
     #: Whether the scheduler has stopped the trial whose result is processed.
     stops: bool = field(default=False, init=False)
     _selection: Selection = field(init=False)
@@ -113,10 +88,6 @@ class Door:
     _named: bool = field(default=False, init=False)
     # The reports whose validations have not ended, by the names of these.
     _scoring: dict[str, tuple[Trial, Entry]] = field(default_factory=dict, init=False)
-    # What the report of an entry says about its own validation.
-    _own: dict[Entry, ValidationOverride] = field(default_factory=dict, init=False)
-    #: The reports that were scored in an earlier session.
-    from_before: set[Entry] = field(default_factory=set, init=False)
     # Each trial's hyperparameters, and what it would resume from, before a result is processed.
     _before: dict[Trial, tuple[Mapping[str, Any], Any]] = field(default_factory=dict, init=False)
     # The newest score of each trial that Tune has processed, and its iteration.
@@ -133,28 +104,20 @@ class Door:
 
     # From a report to a request ----------------------------------------------------------------
 
-    @property
-    def is_cut_short(self) -> bool:
-        """See :class:`~tunekit._ray.validating.Door`."""
-        return self.controller.cuts_short
-
     def holds(self, queue: Queue, *, trains: bool) -> bool:
         """See :class:`~tunekit._ray.validating.Door`."""
         if self.engine.knows_names:
             return False
         if self._scoring:
             return True
-        return trains and not (queue.over or len(queue) >= _MOST_HELD or self._stops_early)
-
-    @property
-    def _stops_early(self) -> bool:
-        """Return whether a stopper may end a trial by what training alone has reported."""
-        return not isinstance(self.controller.stopper, _Noop)
+        # A stopper may end a trial by what training alone has reported.
+        stops_early = not isinstance(self.controller.stopper, NoopStopper)
+        return trains and not (queue.over or len(queue) >= _MOST_HELD or stops_early)
 
     def receive(self, trial: Trial, result: dict[str, Any]) -> None:
         """Convert a report, or the report of a save, in place for Tune and the journal."""
         reached, saving = (trial.last_result or {}).get(TRAINING_ITERATION, 0), False
-        for entry in self.tune.queue_of(trial):
+        for entry in self.controller.queue_of(trial):
             reached, saving = entry.iteration, entry.saving
         number = reached if saving else reached + 1
         other = received(result, number, portable, keep=("config", VALIDATION_KEY))
@@ -165,7 +128,6 @@ class Door:
     def reported(self, trial: Trial, queue: Queue, report: dict[str, Any]) -> Entry:
         """See :class:`~tunekit._ray.validating.Door`."""
         trial_id, iteration = trial.trial_id, report[TRAINING_ITERATION]
-        self.waiting.starts.reported(trial_id, self.waiting.clock.monotonic())
         wish, problem = override_of(report.pop(VALIDATION_KEY, None))
         if problem:
             logger.warning(
@@ -194,7 +156,7 @@ class Door:
             entry.serves = serves if entry.validated else None
             unsure = wish is None and self._selection.takes_last
             entry.may_be_last = unsure and not (entry.validated or last)
-            self._own[entry] = wish
+            entry.task = None if isinstance(wish, bool) else wish
         elif trial.checkpoint_at_end and not last:  # a function does not say which is its last
             entry.may_be_last = is_checkpointable_function(trial.get_trainable_cls())
         return entry
@@ -215,7 +177,7 @@ class Door:
     def saved(self, trial: Trial, entry: Entry) -> None:
         """See :class:`~tunekit._ray.validating.Door`."""
         key, checkpoint = self._key(trial, entry), entry.checkpoint.checkpoint
-        task = self._task_of(entry)
+        task = entry.task or train.ValidationTaskConfig()
         self.emit(
             CheckpointSaved(
                 **_named(key),
@@ -229,11 +191,6 @@ class Door:
         if entry.validated:
             self._request(trial, entry)
 
-    def _task_of(self, entry: Entry) -> train.ValidationTaskConfig:
-        """Return the settings of the validation that came with the report."""
-        own = self._own.get(entry)
-        return own if isinstance(own, train.ValidationTaskConfig) else train.ValidationTaskConfig()
-
     def _key(self, trial: Trial, entry: Entry) -> ValidationKey:
         generation = self.engine.ancestry.generation(trial.trial_id)
         run = self.engine.history.run_of(trial.trial_id, entry.iteration, generation)
@@ -242,7 +199,7 @@ class Door:
     def _request(self, trial: Trial, entry: Entry, *, recorded: bool = False) -> None:
         """Record that a checkpoint will be validated, and pass it to the validator."""
         key, checkpoint = self._key(trial, entry), entry.checkpoint.checkpoint
-        task, general = self._task_of(entry), self.config.task_config
+        task, general = entry.task or train.ValidationTaskConfig(), self.config.task_config
         request = Request(
             trial.trial_id,
             key.iteration,
@@ -271,7 +228,7 @@ class Door:
 
     def saves(self, trial: Trial, report: Mapping[str, Any]) -> bool:
         """Return whether ``when`` lets a trial save at a report."""
-        used = self._serves(trial, self.tune.queue_of(trial), report) is not None
+        used = self._serves(trial, self.controller.queue_of(trial), report) is not None
         return used or self._wants_all(trial) or self.is_last(trial, report)
 
     def _wants_all(self, trial: Trial) -> bool:
@@ -289,9 +246,8 @@ class Door:
         """Return whether a trial ends with a report, by what training has reported itself."""
         if report.get(DONE):
             return True
-        flat, hidden = flatten(report), self.engine.required | self.engine.history.names.keys()
-        criteria = trial.stopping_criterion.items()
-        return any(n in flat and flat[n] >= most for n, most in criteria if n not in hidden)
+        flat, criteria = flatten(report), trial.stopping_criterion.items()
+        return any(n in flat and flat[n] >= most for n, most in criteria if n not in self.names)
 
     # A restore ---------------------------------------------------------------------------------
 
@@ -308,10 +264,9 @@ class Door:
             return
         if one.requested is None and not one.saved.validates:
             return
-        task = train.ValidationTaskConfig(
+        entry.task = train.ValidationTaskConfig(
             fn_kwargs=dict(one.saved.kwargs), timeout_s=one.saved.timeout_s
         )
-        self._own[entry] = task
         entry.validated = True
         self._request(trial, entry, recorded=one.requested is not None)
 
@@ -325,23 +280,30 @@ class Door:
                 flatten(merge(entry.report, event.metrics))
             ):
                 entry.serves = None  # a later report makes up for it
-            self.tune.scored(trial, entry, event.metrics if event.validated else None)
+            self.controller.scored(trial, entry, event.metrics if event.validated else None)
 
     def let_pass(self) -> None:
         """Let the reports pass that have waited for the names of validation's metrics."""
         if not self._named:
             self._named = self.engine.knows_names
-            self.tune.advance_all()
+            self.controller.advance_all()
 
     def dropped(self, trial: Trial, entries: list[Entry]) -> None:
         """See :class:`~tunekit._ray.validating.Door`."""
         for entry in entries:
-            self._own.pop(entry, None)
-            if entry.checkpoint is not None:
-                _delete(entry.checkpoint.checkpoint)
+            if entry.checkpoint is None:
+                continue
+            checkpoint = entry.checkpoint.checkpoint
+            try:
+                delete_checkpoint(checkpoint.filesystem, checkpoint.path)
+            except OSError as error:  # the sweep does not end with an outage of its storage
+                logger.warning(
+                    "%s could not be deleted: %s. Nothing needs it: delete it yourself.",
+                    checkpoint.path,
+                    error,
+                )
         if any(entry.scoring for entry in entries):
             self.validator.drop(trial.trial_id, VOID)
-        self.waiting.stops_waiting(trial.trial_id)
 
     def result(self, trial: Trial, entry: Entry) -> dict[str, Any]:
         """See :class:`~tunekit._ray.validating.Door`."""
@@ -357,25 +319,24 @@ class Door:
         """See :class:`~tunekit._ray.validating.Door`."""
         if entry.metrics is None:
             return False
-        if self.engine.lacks(flatten(result)):
-            wrong = self.failures.passed_over(trial.trial_id, entry.iteration, result)
-            if entry not in self.from_before:  # else it has ended the sweep already
-                self.fail(wrong)
-            return False
-        return True
+        entry.judged = not self.engine.lacks(flatten(result))
+        if not entry.judged:
+            new = not entry.replayed  # else it has ended the sweep already
+            self.failures.passed_over(trial.trial_id, entry.iteration, result, ends=new)
+        return entry.judged
 
     def processing(self) -> None:
         """See :class:`~tunekit._ray.validating.Door`."""
         self.stops = False
         if self._traits.clones:
-            self._before = {one: (one.config, _start_of(one)) for one in self.tune.get_trials()}
+            self._before = {
+                one: (one.config, one.latest_checkpoint_result)
+                for one in self.controller.get_trials()
+            }
 
     def processed(self, trial: Trial, entry: Entry, decision: str) -> None:
         """See :class:`~tunekit._ray.validating.Door`."""
-        key = self._key(trial, entry)
-        self._own.pop(entry, None)
-        result = trial.last_result
-        judged = entry.metrics is not None and not self.engine.lacks(flatten(result))
+        key, result, judged = self._key(trial, entry), trial.last_result, entry.judged
         finished = decision == TrialScheduler.STOP and (
             entry.last or not self.stops or exhausts(self.scheduler, flatten(result))
         )
@@ -402,7 +363,7 @@ class Door:
         """Record the exploits since :meth:`processing`."""
         before, self._before = self._before, {}
         for trial, (config, start) in before.items():
-            now = _start_of(trial)
+            now = trial.latest_checkpoint_result
             if now is not None and (trial.config is not config or now is not start):
                 self.emit(self._exploit(trial, config, now))
                 self.controller.changed(trial)
@@ -410,7 +371,9 @@ class Door:
     def _exploit(self, trial: Trial, config: Mapping[str, Any], now: Any) -> Exploited:
         metrics, trial_id = now.metrics, trial.trial_id
         donor_id = metrics.get("trial_id", trial_id)
-        donor = next((one for one in self.tune.get_trials() if one.trial_id == donor_id), trial)
+        donor = next(
+            (one for one in self.controller.get_trials() if one.trial_id == donor_id), trial
+        )
         ancestry = self.engine.ancestry
         donor_generation = metrics.get(GENERATION, 0)
         donor_config = ancestry.configs.get(
@@ -434,7 +397,3 @@ class Door:
             donor_config=dict(donor_config),
             config=dict(trial.config),
         )
-
-    def next(self, trial: Trial, queue: Queue) -> Next:
-        """See :class:`~tunekit._ray.validating.Door`."""
-        return self.waiting.next(trial, queue)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -12,7 +12,7 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 from tunekit.config import ValidationConfig
 from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved, unknown_metric
 from tunekit.core.engine import Engine
-from tunekit.core.events import ValidationEnded
+from tunekit.core.events import CutShort, Event, ValidationEnded
 from tunekit.core.failures import HOPELESS, Failures, place_of
 from tunekit.core.metric_names import chosen, listed
 from tunekit.core.metrics import flatten
@@ -26,15 +26,22 @@ logger = logging.getLogger(__name__)
 
 
 class FailureReports:
-    """Report failed validations, and sweeps that have nothing to validate.
+    """Report failed validations, and sweeps that have nothing to validate; decide how a sweep ends.
 
     Args:
         config: The settings.
         engine: The state of the sweep.
+        emit: Records and applies each event.
     """
 
-    def __init__(self, config: ValidationConfig, engine: Engine):
-        self._config, self._engine = config, engine
+    def __init__(self, config: ValidationConfig, engine: Engine, emit: Callable[[Event], None]):
+        self._config, self._engine, self._emit = config, engine, emit
+        #: The error that the sweep ends with, if any.
+        self.error: TunekitError | None = None
+        # The trials that the time budget or ``fail_fast`` has stopped; None if neither has.
+        self._cut: set[str] | None = None
+        # Whether the sweep was over at the end of the last step: Tune then takes no more steps.
+        self._ended_by_itself = False
         self._failures = Failures(gives_up=config.on_failure != "ignore")
         # The message about the last failure, and its traceback.
         self._last: tuple[str, str] | None = None
@@ -43,15 +50,19 @@ class FailureReports:
         self._how_to_save = NO_CHECKPOINT
         self._has_passed_over = False
 
+    def end(self, error: TunekitError | None) -> None:
+        """End the sweep with an error, if there is one, at the end of the current step."""
+        self.error = self.error or error
+
     # Failed validations -------------------------------------------------------------------------
 
-    def failed(self, event: ValidationEnded) -> ValidationFailedError | None:
-        """Report a validation without a score; return the error that ends the sweep, if any."""
+    def failed(self, event: ValidationEnded) -> None:
+        """Report a validation without a score; end the sweep if it cannot go on without one."""
         key, reason = event.key, event.reason or "failed"
         place = place_of(key.trial_id, key.iteration, key.generation)
         if event.status == Status.SKIPPED.value:
             logger.info("The validation of %s was skipped: %s", place, event.reason)
-            return None
+            return
         how = "failed" if event.status == Status.FAILED.value else "timed out"
         subject = "" if reason.startswith(("it ", "its ")) else "it "
         said = f"The validation of {place} {how}: {subject}{reason}."
@@ -61,12 +72,13 @@ class FailureReports:
             self._failures.succeeded()
         verdict = self._failures.failed(place, reason)
         if self._config.on_failure == "raise":
-            return ValidationFailedError(
+            message = (
                 f"{said} The sweep ends because on_failure='raise'; with on_failure='record', the "
                 f"trial would be ranked by its other scores.{trace}"
             )
-        if verdict.hopeless:
-            return ValidationFailedError(
+            self.end(ValidationFailedError(message))
+        elif verdict.hopeless:
+            message = (
                 f"{said} The first {HOPELESS} validations all failed in this way and none has "
                 "succeeded, so trials cannot be ranked and the sweep ends here. Everything is "
                 f"saved. Fix {name_of(self._config.fn)} and continue with "
@@ -74,21 +86,24 @@ class FailureReports:
                 "however many fail, pass ValidationConfig(on_failure='ignore'). "
                 f"The failure:{trace or f' {reason}'}"
             )
-        if verdict.first:
-            logger.warning("%s%s", said, trace)
-        if verdict.more is not None:
-            logger.warning("Validations have failed: %s.", verdict.more)
-        return None
+            self.end(ValidationFailedError(message))
+        else:
+            if verdict.first:
+                logger.warning("%s%s", said, trace)
+            if verdict.more is not None:
+                logger.warning("Validations have failed: %s.", verdict.more)
 
     def passed_over(
-        self, trial_id: str, iteration: int, result: Mapping[str, Any]
-    ) -> MetricNotFoundError | None:
-        """Log a result without a score; return the error that ends the sweep if all lack it."""
+        self, trial_id: str, iteration: int, result: Mapping[str, Any], *, ends: bool
+    ) -> None:
+        """Log a result without a score; end the sweep if all lack it, and if ``ends``."""
         engine, result = self._engine, flatten(result)
         lacks, names = engine.lacks(result), engine.history.names
         missing = [name for name in lacks if name not in result]
         if missing and not engine.has_decided and names.keys().isdisjoint(missing):
-            return MetricNotFoundError(unknown_metric(missing, names, result))
+            if ends:
+                self.end(MetricNotFoundError(unknown_metric(missing, names, result)))
+            return
         # NaN is usual at the first checkpoints, before an episode has ended.
         level = logging.INFO if self._has_passed_over else logging.WARNING
         self._has_passed_over = True
@@ -102,7 +117,6 @@ class FailureReports:
                 for name in lacks
             ),
         )
-        return None
 
     # Nothing to validate ------------------------------------------------------------------------
 
@@ -133,14 +147,33 @@ class FailureReports:
             why = no_trial_has_saved(NO_CHECKPOINT)
             logger.warning("Trial %s has ended. %s", trial.trial_id, why)
 
-    def conclude(self, trials: Sequence[Trial], cut_short: Collection[str]) -> TunekitError | None:
-        """Log the remaining failures; return an error if the sweep cannot be ranked.
+    # The end of the sweep ----------------------------------------------------------------------
+
+    def note_cut(self, trials: list[Trial]) -> None:
+        """Record the trials that a time budget or ``fail_fast`` has stopped.
+
+        Call it before Tune saves them as ended; a restore continues them.
+        """
+        if self._cut is None:
+            stopped = [trial.trial_id for trial in trials if trial.status == Trial.TERMINATED]
+            self._cut = {t for t in stopped if t not in self._engine.ended}
+            self._emit(CutShort(trial_ids=sorted(self._cut)))
+
+    def note_end(self, ended: bool) -> None:
+        """Record whether everything is done, before Tune ends all trials and makes it look so."""
+        self._ended_by_itself = ended
+
+    def has_ended(self, to_come: int) -> bool:
+        """Return whether the sweep has ended; False if it was interrupted.
 
         Args:
-            trials: The trials.
-            cut_short: The trials that a time budget or ``fail_fast`` has stopped, which a restore
-                continues.
+            to_come: How many trials the search algorithm has still to create.
         """
+        ended = self._ended_by_itself and self.error is None
+        return ended and (self._cut is None or not (self._cut or to_come))
+
+    def conclude(self, trials: Sequence[Trial]) -> None:
+        """Log the remaining failures; end with an error if the sweep cannot be ranked."""
         for more in self._failures.rest():
             logger.warning("Validations have failed: %s.", more)
         reported = {name for trial in trials for name in flatten(trial.last_result)}
@@ -168,18 +201,19 @@ class FailureReports:
             trial.last_result
             for trial in trials
             if trial.status == Trial.TERMINATED
-            and trial.trial_id not in cut_short
+            and trial.trial_id not in (self._cut or ())
             and TRAINING_ITERATION in trial.last_result
         ]
         if self._engine.has_saved or not missing or not ended:
-            return None
+            return
         shown = chosen({name for report in ended for name in flatten(report)})
         failed = sum(trial.status == Trial.ERROR for trial in trials)
         also = f" {failed} trial{'s' * (failed > 1)} failed before that." if failed else ""
-        return MetricNotFoundError(
+        message = (
             f"The sweep ranks by {listed(missing)}, which training does not report (it reported "
             f"{listed(shown, missing)}). {no_trial_has_saved(self._how_to_save)}{also}"
         )
+        self.end(MetricNotFoundError(message))
 
 
 def _nobody_saves(

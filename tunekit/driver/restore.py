@@ -8,13 +8,18 @@ now. What Tune had not processed becomes the queues again.
 
 from __future__ import annotations
 
+import io
 import logging
-from collections.abc import Mapping, Sequence
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import cloudpickle
 from msgspec import structs
+from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback
+from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.checkpoints import (
     forget_missing,
@@ -29,6 +34,7 @@ from tunekit.core.events import (
     Chosen,
     Event,
     Exploited,
+    Home,
     Processed,
     Reported,
     TrialAdded,
@@ -45,7 +51,6 @@ from tunekit.core.open_reports import OpenReport, OpenReports
 from tunekit.core.queue import Entry, Queue
 from tunekit.core.validation import Status
 from tunekit.driver.door import VOID
-from tunekit.driver.scheduler_state import load
 from tunekit.journal.encoding import resolve_opaque
 from tunekit.journal.ledger import Ledger
 from tunekit.policies import CheckpointPolicy
@@ -82,6 +87,8 @@ class Restore:
         self._added: set[str] = set()
         # The rows of each trial that Tune has processed.
         self._rows: dict[str, list[dict[str, Any]]] = {}
+        # The hyperparameters of overwritten trials, by trial and generation.
+        self._configs: Mapping[tuple[str, int], Mapping[str, Any]] = {}
 
     def load(self, ledger: Ledger) -> bool:
         """Read the journal.
@@ -95,40 +102,38 @@ class Restore:
         self.past, self.as_of = ledger.past(), self.saved.get("as_of", 0)
         return True
 
-    @property
-    def knows_scheduler(self) -> bool:
-        """Return whether the scheduler's saved state has the trials that Tune had saved."""
-        return bool(self.saved and self.saved.get("scheduler") is not None)
-
     def replay(self) -> None:
         """Bring everything to the end of the journal, and let each trial continue from there."""
         driver = self._driver
-        tune_controller, trials = driver.tune, driver.trials
-        self.past = with_configs(self.past, trials)
+        controller, trials = driver.controller, driver.trials
+        self._configs = Ancestry(e for e in self.past if isinstance(e, Exploited)).configs
         scheduler, state = driver.user_scheduler, (self.saved or {}).get("scheduler")
         self._added = set(trials)
         if state is not None:
-            filesystem = driver.controller.storage.storage_filesystem
-            self._added = set(load(scheduler, state, driver.home, trials, filesystem=filesystem))
+            filesystem = controller.storage.storage_filesystem
+            self._added = set(
+                load_scheduler(scheduler, state, driver.home, trials, filesystem=filesystem)
+            )
         # A new scheduler gets everything again.
         self._since = self.as_of if state is not None else 0
         # As Tune has restored them: whether errored ones continue is up to the user.
         given = {trial_id: trial.status for trial_id, trial in trials.items()}
         for trial_id in (self.saved or {}).get("paused", ()):
             if trial_id in trials and not trials[trial_id].is_finished():
-                driver.controller.set_status(trials[trial_id], Trial.PAUSED)
+                controller.set_status(trials[trial_id], Trial.PAUSED)
         for trial_id in {getattr(e, "trial_id", "") for e in self.past if e.n > self._since}:
             if trial_id in trials and trials[trial_id].is_finished():
-                driver.controller.set_status(trials[trial_id], Trial.PENDING)
+                controller.set_status(trials[trial_id], Trial.PENDING)
         self.replays = True
-        tune_controller.silence(True)
-        for event in self.past:
-            trial = trials.get(getattr(event, "trial_id", ""))
-            if trial is not None and event.n > self._since:
-                self._bring_forward(event, trial)
-            self._take(event, trial)
+        with controller.silent():
+            for event in self.past:
+                trial = trials.get(getattr(event, "trial_id", ""))
+                if isinstance(event, Exploited) and trial is not None:
+                    event = _with_objects(event, trial)
+                if trial is not None and event.n > self._since:
+                    self._bring_forward(event, trial)
+                self._take(event, trial)
         self.replays = False
-        tune_controller.silence(False)
         if self.past and self.past[-1].n > self.as_of:
             count = sum(event.n > self.as_of for event in self.past)
             logger.info("Replayed the %d events since the sweep was last saved.", count)
@@ -142,53 +147,51 @@ class Restore:
             one = self._open.at(event)
             if one is not None:
                 row = driver.door.restored(trial, self._entry(trial, one), event)
-                config = {"config": one.report.report.get("config", trial.config)}
-                self._rows.setdefault(trial.trial_id, []).append({**row, **config})
+                self._rows.setdefault(trial.trial_id, []).append(row)
         driver.engine.apply(event)
         self._open.apply(event)
 
     def _bring_forward(self, event: Event, trial: Trial) -> None:
         """Apply a line to Tune's trial, the scheduler and the searcher, which lack it."""
         driver = self._driver
-        tune_controller, scheduler = driver.tune, driver.user_scheduler
+        controller, scheduler = driver.controller, driver.user_scheduler
         hears = event.n > (self.searched or self.as_of)
         match event:
             case TrialAdded() if trial.trial_id not in self._added:
-                scheduler.on_trial_add(driver.controller.wrapped(), trial)
+                scheduler.on_trial_add(controller.wrapped(), trial)
             case TrialRetried():
                 if trial.is_finished():
-                    driver.controller.set_status(trial, Trial.PENDING)
+                    controller.set_status(trial, Trial.PENDING)
             case _ if trial.is_finished():
                 pass  # by chance, the scheduler has ended it only now
             case Reported() if event.n > self.as_of:
                 for one in driver.listeners:
                     if isinstance(one, CheckpointPolicy):
-                        one.due(trial, event.report)
+                        one.due(trial, {**event.report, "config": self._config_of(trial, event)})
             case Processed():
                 one = self._open.at(event)
                 if one is not None:
                     entry = self._entry(trial, one)
                     new = event.n > self.as_of
-                    tune_controller.replay(trial, entry, event.decision, hears=hears, new=new)
+                    controller.replay(trial, entry, event.decision, hears=hears, new=new)
             case Chosen():
-                scheduler.choose_trial_to_run(driver.controller.wrapped())
-                driver.controller.set_status(trial, Trial.PENDING)
+                scheduler.choose_trial_to_run(controller.wrapped())
+                controller.set_status(trial, Trial.PENDING)
             case Exploited():
                 self._exploit_again(event, trial)
             case TrialEnded():
-                tune_controller.replay_end(trial, hears=hears)
+                controller.replay_end(trial, hears=hears)
             case TrialErrored():
-                scheduler.on_trial_error(driver.controller.wrapped(), trial)
+                scheduler.on_trial_error(controller.wrapped(), trial)
                 if hears:
-                    tune_controller.search_alg.on_trial_complete(trial.trial_id, error=True)
-                driver.controller.set_status(trial, Trial.ERROR)
+                    controller.search_alg.on_trial_complete(trial.trial_id, error=True)
+                controller.set_status(trial, Trial.ERROR)
 
     def _exploit_again(self, event: Exploited, trial: Trial) -> None:
         """Overwrite a trial with the recorded checkpoint and hyperparameters."""
         trial.set_config(dict(event.config))
         filesystem = trial.storage.storage_filesystem
-        manager = trial.run_metadata.checkpoint_manager
-        latest = manager.latest_checkpoint_result
+        latest = trial.latest_checkpoint_result
         if latest is None or latest.checkpoint.path != event.checkpoint:
             start_from(trial, saved_at(event.checkpoint, filesystem, self._row_of(event)))
         self._driver.controller.changed(trial)
@@ -203,13 +206,13 @@ class Restore:
 
     def _entry(self, trial: Trial, one: OpenReport) -> Entry:
         """Return a report of the journal as an entry of a queue."""
-        report = dict(one.report.report)
+        report = {**one.report.report, "config": self._config_of(trial, one.report)}
         checkpoint = None
         if one.saved is not None:
             filesystem = trial.storage.storage_filesystem
             if exists(filesystem, one.saved.checkpoint):
                 checkpoint = saved_at(one.saved.checkpoint, filesystem, report)
-        entry = Entry(
+        return Entry(
             report,
             iteration=one.report.place[1],
             validated=one.requested is not None,
@@ -217,25 +220,28 @@ class Restore:
             last=self._driver.door.is_last(trial, report),
             checkpoint=checkpoint,
             metrics=one.metrics,
+            replayed=one.ended is not None,
         )
-        if one.ended is not None:
-            self._driver.door.from_before.add(entry)
-        return entry
+
+    def _config_of(self, trial: Trial, event: Reported) -> Mapping[str, Any]:
+        """Return the hyperparameters of a report, which the journal has only once."""
+        recorded = self._configs.get((trial.trial_id, event.report.get(GENERATION, 0)))
+        return trial.config if recorded is None else resolve_opaque(recorded, [trial.config])
 
     # Continuing ----------------------------------------------------------------------------------
 
     def _place(self, given: Mapping[str, str], past: Sequence[Event]) -> None:
         """Write the trials' files, and put each trial where it was."""
-        driver = self._driver
+        driver, controller = self._driver, self._driver.controller
         trials: dict[str, Trial] = driver.trials
         retried = _to_retry(past)
         for trial_id, trial in trials.items():
             status = given[trial_id]
             if status in (Trial.TERMINATED, Trial.ERROR):
-                driver.controller.set_status(trial, status)
+                controller.set_status(trial, status)
                 continue
             if trial.status == Trial.ERROR:  # the user has it continued
-                driver.controller.set_status(trial, status)
+                controller.set_status(trial, status)
             if trial.is_finished():
                 if trial_id not in driver.engine.ended:
                     driver.emit(TrialEnded(trial_id=trial_id, removed=True))
@@ -248,7 +254,7 @@ class Restore:
             if trial_id in retried:
                 driver.emit(TrialRetried(trial_id=trial_id))
                 if retried[trial_id] and not traits_of(driver.user_scheduler).replays:
-                    driver.user_scheduler.on_trial_add(driver.controller.wrapped(), trial)
+                    driver.user_scheduler.on_trial_add(controller.wrapped(), trial)
         # Afterwards, because the trials must skip the names of removed checkpoints, too.
         remove_left_over(trials.values(), past)
         tables = any(isinstance(one, CSVLoggerCallback) for one in driver.listeners)
@@ -270,21 +276,18 @@ class Restore:
 
     def _queue_again(self, trial: Trial) -> None:
         """Let a trial wait for its reports that Tune had not processed, and go on then."""
-        driver, tune_controller = self._driver, self._driver.tune
+        driver, controller = self._driver, self._driver.controller
         entries = [(self._entry(trial, one), one) for one in self._open.of(trial.trial_id)]
         while entries and entries[-1][0].checkpoint is None:
             entries.pop()  # the trial runs these iterations again
         if not entries:
             if trial.status == Trial.RUNNING:
-                driver.controller.set_status(trial, Trial.PENDING)
+                controller.set_status(trial, Trial.PENDING)
             return
-        queue = Queue()
-        for entry, _ in entries:
-            queue.add(entry)
-        tune_controller.queue_again(trial, queue)
+        controller.queue_again(trial, Queue(entry for entry, _ in entries))
         for entry, one in entries:
             driver.door.request_again(trial, entry, one)
-        tune_controller.advance(trial)
+        controller.advance(trial)
 
 
 def _to_retry(past: Sequence[Event]) -> dict[str, bool]:
@@ -298,33 +301,100 @@ def _to_retry(past: Sequence[Event]) -> dict[str, bool]:
     return found
 
 
-def with_configs(events: Sequence[Event], trials: Mapping[str, Trial]) -> list[Event]:
-    """Return a journal's events, with the hyperparameters that it omits or stores as text.
+def _with_objects(event: Exploited, trial: Trial) -> Exploited:
+    """Return an event with the trial's own objects, of which the journal has only the text."""
+    old, donor, new = (
+        resolve_opaque(one, [trial.config])
+        for one in (event.old_config, event.donor_config, event.config)
+    )
+    return structs.replace(event, old_config=old, donor_config=donor, config=new)
+
+
+# The kinds of schedulers about which a warning was logged.
+_told: set[type] = set()
+
+
+def saved_scheduler(
+    scheduler: TrialScheduler, home: Home, trials: Iterable[str] = ()
+) -> bytes | None:
+    """Return the state of a scheduler, pickled; None if it cannot be pickled.
 
     Args:
-        events: The events.
-        trials: The trials, which have the original values.
+        scheduler: The scheduler.
+        home: The location of the experiment.
+        trials: The trials that it knows.
+
+    Example:
+        >>> from ray.tune.schedulers import MedianStoppingRule
+        >>> state = saved_scheduler(MedianStoppingRule(grace_period=3), Home("/sweep"))
+        >>> restored = MedianStoppingRule()
+        >>> load_scheduler(restored, state, Home("/moved"), {}, filesystem=None)
+        []
+        >>> restored.debug_string()
+        'Using MedianStoppingRule: num_stopped=0.'
     """
-    recorded = Ancestry(event for event in events if isinstance(event, Exploited)).configs
-    known: dict[tuple[str, int], Mapping[str, Any]] = {}
+    file = io.BytesIO()
+    try:
+        # A copy, because a reference to the scheduler itself would get only part of its dict.
+        _Pickler(file, home).dump((sorted(trials), dict(scheduler.__dict__)))
+    except Exception as error:  # whatever its parts raise
+        if type(scheduler) not in _told:
+            _told.add(type(scheduler))
+            logger.warning(
+                "%s cannot be saved with the experiment (%s). A restored sweep starts with a new "
+                "one, which gets all results again.",
+                type(scheduler).__name__,
+                error,
+            )
+        return None
+    return file.getvalue()
 
-    def of(trial_id: str, generation: int) -> Mapping[str, Any]:
-        at, trial = (trial_id, generation), trials.get(trial_id)
-        own: Mapping[str, Any] = {} if trial is None else trial.config
-        if at not in known:
-            known[at] = resolve_opaque(recorded[at], [own]) if at in recorded else own
-        return known[at]
 
-    def complete(event: Event) -> Event:
-        match event:
-            case Reported():
-                config = of(event.trial_id, event.report.get(GENERATION, 0))
-                return structs.replace(event, report={**event.report, "config": config})
-            case Exploited():
-                own = [trials[event.trial_id].config] if event.trial_id in trials else []
-                configs = (event.old_config, event.donor_config, event.config)
-                old, donor, new = (resolve_opaque(one, own) for one in configs)
-                return structs.replace(event, old_config=old, donor_config=donor, config=new)
-        return event
+def load_scheduler(
+    scheduler: TrialScheduler,
+    state: bytes,
+    home: Home,
+    trials: Mapping[str, Trial],
+    *,
+    filesystem: Any,
+) -> list[str]:
+    """Load the result of :func:`saved_scheduler` into a scheduler; return the trials that it knows.
 
-    return [complete(event) for event in events]
+    Args:
+        scheduler: The scheduler.
+        state: The pickle.
+        home: The current location of the experiment.
+        trials: The trials of the experiment.
+        filesystem: The filesystem of its checkpoints; None for the local one.
+    """
+    known, attributes = _Unpickler(state, home, trials, filesystem).load()
+    scheduler.__dict__.update(attributes)
+    return list(known)
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Pickle trials by name, as Tune saves them, and checkpoints by their recorded paths."""
+
+    def __init__(self, file: io.BytesIO, home: Home):
+        super().__init__(file)
+        self._home = home
+
+    def persistent_id(self, part: Any) -> tuple[str, str] | None:
+        if isinstance(part, Trial):
+            return ("trial", part.trial_id)
+        if isinstance(part, tune.Checkpoint):
+            return ("checkpoint", self._home.record(part.path))
+        return None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, state: bytes, home: Home, trials: Mapping[str, Trial], filesystem: Any):
+        super().__init__(io.BytesIO(state))
+        self._home, self._trials, self._filesystem = home, trials, filesystem
+
+    def persistent_load(self, known: tuple[str, str]) -> Any:
+        kind, name = known
+        if kind == "checkpoint":
+            return tune.Checkpoint(self._home.path(name), self._filesystem)
+        # A trial that the experiment has lost is still ranked by its results.
+        return self._trials.get(name) or Trial("lost", trial_id=name, stub=True)

@@ -13,15 +13,14 @@ from ray.tune.schedulers import (
 )
 from ray.tune.search import BasicVariantGenerator
 
-from tunekit._ray.controller import Controller
+from tunekit._ray.controller import Parts, parts_of
 from tunekit._ray.scheduler_kinds import innermost, mode_of, objectives_of, traits_of
 from tunekit._ray.searchers import innermost_searcher
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import standing_for
-from tunekit.core.events import Chosen, Home, TrialFailed, TrialRetried
+from tunekit.core.events import Chosen, TrialFailed, TrialRetried
 from tunekit.core.problems import Problems
 from tunekit.driver.callback import ValidationCallback
-from tunekit.driver.scheduler_state import saved
 from tunekit.errors import WiringError
 
 # The scheduler acts on the first reminder, and sees the result of that in the second.
@@ -90,21 +89,16 @@ class ValidatedScheduler(TrialScheduler):
         ValidatedScheduler.__init__(self, state["scheduler"])
         self._mode = state["mode"]
 
-    def saved_state(self, home: Home) -> bytes | None:
-        """Return the state of your scheduler, pickled; None if it cannot be pickled."""
-        known = () if self._sweep is None else self._sweep.trials
-        return saved(self.scheduler, home, known)
-
     def _join(self, tune_controller: Any) -> ValidationCallback:
         """Return the sweep's callback, after connecting to it at the first call."""
         if self._sweep is None:
-            self._sweep = self._validation_of(Controller(tune_controller))
+            self._sweep = self._validation_of(parts_of(tune_controller))
             self._sweep.attach(tune_controller, self)
         return self._sweep
 
-    def _validation_of(self, controller: Controller) -> ValidationCallback:
+    def _validation_of(self, parts: Parts) -> ValidationCallback:
         """Return the sweep's callback, if the parts of the sweep fit together."""
-        callbacks = [one for one in controller.callbacks if isinstance(one, ValidationCallback)]
+        callbacks = [one for one in parts.callbacks if isinstance(one, ValidationCallback)]
         if len(callbacks) != 1:
             raise WiringError(
                 f"ValidatedScheduler found {len(callbacks)} ValidationCallbacks among the "
@@ -116,8 +110,8 @@ class ValidatedScheduler(TrialScheduler):
         wrong_together(
             self.scheduler,
             callbacks[0].config,
-            reuse_actors=controller.reuses_actors,
-            search_alg=controller.search_alg,
+            reuse_actors=parts.reuses_actors,
+            search_alg=parts.search_alg,
             problems=problems,
         )
         problems.raise_any()
@@ -183,7 +177,7 @@ class ValidatedScheduler(TrialScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Return the decision of your scheduler on a validated result."""
         sweep = self._join(tune_controller)
-        if sweep.tune.unscored:
+        if sweep.controller.unscored:
             return TrialScheduler.CONTINUE
         self._heard[trial.trial_id] = told = self._standing_for(result)
         decision = str(self.scheduler.on_trial_result(tune_controller, trial, told))
@@ -208,19 +202,17 @@ class ValidatedScheduler(TrialScheduler):
         """Return the next trial to start; trials that lent their places come first."""
         sweep = self._join(tune_controller)
         controller = sweep.controller
-        if controller is None or controller.is_full:
+        if controller.is_full:
             return None
-        ready = next((one for one in sweep.tune.first if one.status == Trial.PENDING), None)
+        ready = next((one for one in controller.first if one.status == Trial.PENDING), None)
         trial = ready or self.scheduler.choose_trial_to_run(tune_controller)
         if trial is None:
-            self._remind(sweep, controller, tune_controller)
+            self._remind(sweep, tune_controller)
         if trial is not None and trial.status == Trial.PAUSED:
             sweep.emit(Chosen(trial_id=trial.trial_id))
         return trial
 
-    def _remind(
-        self, sweep: ValidationCallback, controller: Controller, tune_controller: Any
-    ) -> None:
+    def _remind(self, sweep: ValidationCallback, tune_controller: Any) -> None:
         """Pass earlier results again to a scheduler that waits for trials that have ended.
 
         Synchronous PBT and HyperBand go on when the last result of a round arrives, and would wait
@@ -248,7 +240,7 @@ class ValidatedScheduler(TrialScheduler):
             if trial.status == Trial.PAUSED and decision == TrialScheduler.STOP:
                 tune_controller.stop_trial(trial)
             elif trial.status == Trial.PAUSED and decision == TrialScheduler.CONTINUE:
-                controller.set_status(trial, Trial.PENDING)
+                sweep.controller.set_status(trial, Trial.PENDING)
         sweep.door.exploited()
 
 

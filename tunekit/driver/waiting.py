@@ -12,8 +12,6 @@ from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
-from tunekit._ray.checkpoints import latest_checkpoint
-from tunekit._ray.controller import Controller
 from tunekit._ray.functions import is_checkpointable_function
 from tunekit._ray.scheduler_kinds import rule_for, traits_of
 from tunekit._ray.validating import ValidatingController
@@ -45,7 +43,6 @@ class Waiting(Around):
         validator: Runs the sweep's validations.
         clock: The sweep's clock.
         controller: The sweep's controller.
-        tune: The same one, as Tune's.
         scheduler: The user's scheduler.
         shares: How trials and validations share the cluster.
         emit: Records and applies each event.
@@ -55,8 +52,7 @@ class Waiting(Around):
     engine: Engine
     validator: Validator
     clock: Clock
-    controller: Controller
-    tune: ValidatingController
+    controller: ValidatingController
     scheduler: TrialScheduler
     shares: Shares
     emit: Any
@@ -81,45 +77,40 @@ class Waiting(Around):
 
     # What a waiting trial does -----------------------------------------------------------------
 
+    def reported(self, trial_id: str) -> None:
+        """See :class:`~tunekit._ray.processes.Room`."""
+        self.starts.reported(trial_id, self.clock.monotonic())
+
     def next(self, trial: Trial, queue: Queue) -> Next:
-        """See :class:`~tunekit._ray.validating.Door`."""
+        """See :class:`~tunekit._ray.processes.Room`."""
         what = self._next(trial, queue)
         if what is Next.TRAIN:
             self._waited(trial.trial_id)
             self.starts.trains(trial.trial_id, self.clock.monotonic())
         else:
             self._since.setdefault(trial.trial_id, self.clock.monotonic())
+        if what is Next.LEND:
+            self._relieved.discard(trial.trial_id)
         return what
 
     def _next(self, trial: Trial, queue: Queue) -> Next:
-        trial_id = trial.trial_id
-        if self.pool.hosts(trial_id):
-            return Next.STAND
-        if trial_id in self.tune.lost:
-            return Next.LEND
-        if trial_id in self.tune.leaving and self._can_leave(trial, queue):
-            return Next.STAND if queue.saves else Next.LEND  # its node ends
-        if trial_id in self._relieved:
-            self._relieved.discard(trial_id)
-            return Next.LEND
-        hosts, others = self._hosts(trial), self.controller.has_new_trials
-        if queue.failed or (queue.over and not hosts and not queue.saves):
-            return Next.LEND  # it needs its process no more
-        resumable = queue.resumable or queue.saves
-        lends = resumable and self.hands_over(trial)
+        trial_id, tune = trial.trial_id, self.controller
         each = self.config.on_pending == "wait" or self.validates_each
-        squeezed = self.squeezed and resumable
-        what = what_next(
+        leaves = trial_id in tune.leaving and self._can_leave(trial, queue)
+        return what_next(
             queue,
             self.config.on_pending,
             each=each and not self.undecided,
-            costs_nothing=hosts or lends or self._traits.synchronous,
             decides_again=lambda: self._decides_again(trial, queue),
-            lends=lends or squeezed,
-            others=others or squeezed,
-            hedges=not self._traits.synchronous and not others,
+            synchronous=self._traits.synchronous,
+            validates=self.pool.hosts(trial_id),
+            lost=trial_id in tune.lost,
+            leaves=leaves or trial_id in self._relieved,
+            hosts=self._hosts(trial),
+            lends=self.hands_over(trial),
+            others=tune.has_new_trials,
+            squeezed=self.squeezed,
         )
-        return Next.STAND if what is Next.LEND and queue.saves else what
 
     def _decides_again(self, trial: Trial, queue: Queue) -> bool:
         rule = rule_for(self.scheduler, trial)
@@ -131,9 +122,8 @@ class Waiting(Around):
             return False
         if queue:
             return queue.resumable or queue.saves
-        saved = latest_checkpoint(trial)
-        reached = trial.last_result.get(TRAINING_ITERATION)
-        return saved is not None and saved[1].get(TRAINING_ITERATION) == reached
+        saved, reached = trial.latest_checkpoint_result, trial.last_result.get(TRAINING_ITERATION)
+        return saved is not None and saved.metrics.get(TRAINING_ITERATION) == reached
 
     @property
     def validates_each(self) -> bool:
@@ -149,7 +139,7 @@ class Waiting(Around):
         return fifo and self.config.on_pending == "auto"
 
     def stops_waiting(self, trial_id: str) -> None:
-        """Take note that a trial has ended or paused, so that it waits for nothing."""
+        """See :class:`~tunekit._ray.processes.Room`."""
         self.starts.ends(trial_id)
         self._waited(trial_id)
 
@@ -161,7 +151,7 @@ class Waiting(Around):
 
     def lost(self, trial_id: str) -> None:
         """See :class:`~tunekit.validating.validator.Around`."""
-        self.tune.lost.add(trial_id)
+        self.controller.lost.add(trial_id)
 
     def waits(self, trial_id: str) -> bool:
         """Return whether a trial waits for a score now."""
@@ -178,7 +168,7 @@ class Waiting(Around):
     @property
     def _first(self) -> Trial | None:
         """Return a trial that stands for all others."""
-        trials = self.tune.get_trials()
+        trials = self.controller.get_trials()
         return trials[0] if trials else None
 
     @property
@@ -210,10 +200,10 @@ class Waiting(Around):
         each = self.config.on_pending == "wait" or self.validates_each or self.undecided
         hosts = {
             trial.trial_id: trial
-            for trial in self.tune.standing
+            for trial in self.controller.standing
             if self.controller.has_actor(trial)
             and not pool.hosts(trial.trial_id)
-            and trial.trial_id not in self.tune.leaving
+            and trial.trial_id not in self.controller.leaving
             and self._hosts(trial)
             and (self.validates_each or not elsewhere or self._stays(trial))
         }
@@ -224,7 +214,7 @@ class Waiting(Around):
 
     def _stays(self, trial: Trial) -> bool:
         """Return whether a trial would stand still even if no validation ran in its process."""
-        return self._next(trial, self.tune.queue_of(trial)) is Next.STAND
+        return self._next(trial, self.controller.queue_of(trial)) is Next.STAND
 
     # Resources ---------------------------------------------------------------------------------
 
@@ -286,14 +276,14 @@ class Waiting(Around):
         Otherwise, all trials would wait for scores while the validations wait for the trials'
         resources.
         """
-        pool, now, standing = self.pool, self.clock.monotonic(), self.tune.standing
+        pool, now, standing = self.pool, self.clock.monotonic(), self.controller.standing
         if pool.starved_s(now) < _STARVED_S or not self.contend or not standing:
             return
         running = [one for one in self.controller.running if self.controller.has_actor(one)]
         if len(standing) < len(running):
             return
         first = min(standing, key=lambda trial: self._since.get(trial.trial_id, now))
-        if self.tune.queue_of(first).resumable:
+        if self.controller.queue_of(first).resumable:
             logger.warning("%s", no_room(first.trial_id, trials=len(running)))
             self._relieved.add(first.trial_id)
             pool.relieved(now)

@@ -98,9 +98,9 @@ class Ledger:
             self._recorded.add(trial.trial_id)
             self._added.append(trial)
 
-    def keep(self, controller: Controller | None, *, saved: bool) -> None:
+    def keep(self, controller: Controller, *, saved: bool) -> None:
         """Record added trials, and the state of the sweep if Tune has just saved it."""
-        if controller is None or self._keeper is None:
+        if self._keeper is None:
             return
         kept = saved and self._keeper.snapshot(controller)
         if self._added:

@@ -102,7 +102,7 @@ class SnapshotWriter:
         name = None if kept else self._put_next("search", controller.search_files())
         for trial in trials:
             trial.init_local_path()  # as Tune does when it requests the trial's resources
-            state, metadata = controller.record_of(trial)
+            state, metadata = trial.get_json_state()
             self._journal.append(
                 TrialAdded(
                     time=self._clock.time(),

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayTaskError, TaskCancelledError
 
-from tunekit._ray.raised import ends_the_process
+from tunekit._ray.failures import ends_the_process
 from tunekit.core.metrics import distinct
 from tunekit.core.signatures import is_built
 from tunekit.core.values import (

@@ -26,8 +26,7 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tunekit._ray.actors import actor_of, generator_in, has_died
-from tunekit._ray.cluster import waiting_for
+from tunekit._ray.cluster import actor_of, generator_in, has_died, waiting_for
 from tunekit._ray.tuner import has_workers
 from tunekit.config import AMOUNTS, ValidationConfig
 from tunekit.core.room import fits, fits_in, total

@@ -13,7 +13,7 @@ import ray
 from ray import train
 
 from tunekit._ray.compat import check_trainers
-from tunekit._ray.raised import LoopError
+from tunekit._ray.failures import LoopError
 from tunekit.core.problems import Problems, shown
 from tunekit.core.signatures import ValidationFunction, kind_of
 from tunekit.core.values import Raised, admitted

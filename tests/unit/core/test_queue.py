@@ -17,10 +17,7 @@ def entry(iteration: int, **more: Any) -> Entry:
 
 
 def queue_of(*entries: Entry) -> Queue:
-    queue = Queue()
-    for one in entries:
-        queue.add(one)
-    return queue
+    return Queue(entries)
 
 
 def pending(iteration: int, serves: float | None = None) -> Entry:
@@ -37,7 +34,7 @@ def test_reports_leave_once_in_order_and_complete_whatever_happens(steps, chance
         open_ones = [one for one in queue if one.scoring]
         if step in ("report", "ask") and not queue.over:
             iteration += 1
-            queue.add(pending(iteration) if step == "ask" else entry(iteration))
+            queue.append(pending(iteration) if step == "ask" else entry(iteration))
         elif step == "end" and open_ones:
             chance.choice(open_ones).scoring = False
         elif step == "fail" and not queue.over:
@@ -76,7 +73,7 @@ def test_the_next_report_decides_whether_one_was_the_last():
     queue = queue_of(entry(1, checkpoint="c", may_be_last=True))
     assert queue.take() is None
     queue.settle()
-    queue.add(entry(2))
+    queue.append(entry(2))
     assert [queue.take().iteration, queue.take().iteration] == [1, 2]
 
 
@@ -91,13 +88,21 @@ def test_the_next_report_decides_whether_one_was_the_last():
         ([pending(1, 1.0)], "continue", {"decides_again": lambda: False}, Next.STAND),
         ([pending(1, 1.0), pending(3, 3.0)], "continue", {}, Next.STAND),
         ([pending(1, 1.0)], "auto", {}, Next.TRAIN),
-        ([pending(1)], "auto", {"costs_nothing": True}, Next.TRAIN),
-        ([pending(1, 1.0)], "auto", {"costs_nothing": True}, Next.STAND),
-        ([pending(1, 1.0)], "auto", {"costs_nothing": True, "hedges": True}, Next.TRAIN),
-        ([pending(1), entry(2, last=True)], "continue", {}, Next.STAND),
-        ([pending(1), entry(2, last=True)], "continue", {"lends": True, "others": True}, Next.LEND),
+        ([pending(1)], "auto", {"hosts": True, "others": True}, Next.TRAIN),
+        ([pending(1, 1.0)], "auto", {"hosts": True, "others": True}, Next.STAND),
+        ([pending(1, 1.0)], "auto", {"hosts": True}, Next.TRAIN),
+        ([pending(1, 1.0)], "auto", {"synchronous": True}, Next.STAND),
+        ([pending(1), entry(2, last=True)], "continue", {}, Next.LEND),
+        ([pending(1), entry(2, last=True)], "wait", {"hosts": True}, Next.STAND),
+        ([pending(1), entry(2, last=True, saving=True)], "continue", {}, Next.STAND),
         ([pending(1)], "wait", {"each": True, "lends": True}, Next.STAND),
         ([pending(1)], "wait", {"each": True, "lends": True, "others": True}, Next.LEND),
+        ([pending(1)], "wait", {"each": True, "squeezed": True}, Next.LEND),
+        ([pending(1), entry(2)], "wait", {"each": True, "squeezed": True}, Next.STAND),
+        ([pending(1)], "wait", {"validates": True, "lost": True}, Next.STAND),
+        ([entry(1, saving=True)], "wait", {"lost": True}, Next.LEND),
+        ([entry(1, saving=True)], "wait", {"leaves": True}, Next.STAND),
+        ([], "wait", {"leaves": True}, Next.LEND),
     ],
 )
 def test_what_a_trial_does_next(entries, on_pending, known, what):

@@ -3,46 +3,40 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunekit.core.retention import Kept, Leases, for_clone, for_scheduler, rank, surplus
+from tunekit.core.retention import Leases, for_clone, for_scheduler, rank, surplus
 
 
-def left(checkpoints, num_to_keep, *, by_score=True):
-    doomed = surplus(checkpoints, num_to_keep, by_score=by_score)
-    return [c for index, c in enumerate(checkpoints) if index not in doomed]
+def left(scores, num_to_keep, needed=()):
+    """Which checkpoints stay, by their numbers, from the worst to the best one."""
+    ranked = sorted(range(len(scores)), key=lambda n: rank(scores[n]))
+    doomed = surplus([f"c{n:02}" for n in ranked], num_to_keep, {f"c{n:02}" for n in needed})
+    return [n for n in ranked if f"c{n:02}" not in doomed]
 
 
 def test_the_best_and_the_newest_stay():
-    scores = [0.9, 0.1, 0.8, 0.2]
-    checkpoints = [Kept(n, score) for n, score in enumerate(scores)]
-    assert [c.score for c in left(checkpoints, 2)] == [0.9, 0.8, 0.2]
+    assert left([0.9, 0.1, 0.8, 0.2], 2) == [3, 2, 0]
 
 
 def test_without_scores_the_newest_stay():
-    checkpoints = [Kept(n) for n in range(5)]
-    assert [c.order for c in left(checkpoints, 2, by_score=False)] == [3, 4]
+    assert left([None] * 5, 2) == [3, 4]
 
 
 def test_unvalidated_ones_rank_below_validated_ones():
-    checkpoints = [Kept(0, 0.1), Kept(1), Kept(2, float("nan")), Kept(3, 0.05), Kept(4)]
-    assert [checkpoints[i].order for i in rank(checkpoints, by_score=True)] == [1, 2, 4, 3, 0]
-    assert [c.order for c in left(checkpoints, 2)] == [0, 3, 4]
-
-
-def test_no_limit_deletes_nothing():
-    assert surplus([Kept(n) for n in range(9)], None, by_score=False) == []
+    scores = [0.1, None, float("nan"), 0.05, None]
+    assert left(scores, None) == [1, 2, 4, 3, 0], "no limit deletes nothing"
+    assert left(scores, 2) == [4, 3, 0]
 
 
 scores = st.one_of(st.none(), st.floats(allow_nan=True))
 
 
-@given(st.lists(st.tuples(scores, st.booleans()), max_size=12), st.integers(1, 4), st.booleans())
-def test_what_is_leased_or_newest_stays_and_the_rest_is_within_the_limit(drawn, k, by_score):
-    checkpoints = [Kept(n, score, leased) for n, (score, leased) in enumerate(drawn)]
-    kept = left(checkpoints, k, by_score=by_score)
-    assert all(c in kept for c in checkpoints if c.leased)
-    assert not checkpoints or checkpoints[-1] in kept
-    assert len(kept) <= k + sum(c.leased for c in checkpoints) + 1
-    assert len(kept) >= min(k, len(checkpoints))
+@given(st.lists(st.tuples(scores, st.booleans()), max_size=12), st.integers(1, 4))
+def test_what_is_leased_or_newest_stays_and_the_rest_is_within_the_limit(drawn, k):
+    needed = {n for n, (_, leased) in enumerate(drawn) if leased}
+    kept = left([score for score, _ in drawn], k, needed)
+    assert needed <= {*kept}
+    assert not drawn or len(drawn) - 1 in kept
+    assert min(k, len(drawn)) <= len(kept) <= k + len(needed) + 1
 
 
 def test_a_holder_that_takes_another_checkpoint_releases_the_first_one():
@@ -51,7 +45,7 @@ def test_a_holder_that_takes_another_checkpoint_releases_the_first_one():
     leases.take(scored, "x", "a")
     assert leases.take_touched() == [], "the same one again changes nothing"
     leases.take(scored, "y", "a")
-    assert (list(leases), leases.held(scored), leases.take_touched()) == (["y"], "y", ["a"])
+    assert (list(leases), leases.take_touched()) == (["y"], ["a"])
 
 
 def test_what_is_free_is_the_concern_of_the_trial_that_saved_it():

@@ -65,7 +65,7 @@ class Sweep(RuleBasedStateMachine):
         report = {"training_iteration": self.iteration, "generation": self.generation}
         self.write(Reported(trial_id="a", report=report))
         entry = Entry(report, iteration=self.iteration)
-        self.queue.add(entry)
+        self.queue.append(entry)
         if saves:
             entry.checkpoint = path = self.key(entry)["id"]
             self.write(CheckpointSaved(trial_id="a", **self.key(entry), checkpoint=path))

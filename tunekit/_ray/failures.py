@@ -1,9 +1,10 @@
-"""Failures of a trial that every retry would repeat, and those of single processes."""
+"""Failures: those of user code in a worker process, and how trials fail and are retried."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import ray
 from ray.air.execution._internal.actor_manager import RayActorManager
 from ray.exceptions import (
     LocalRayletDiedError,
@@ -14,7 +15,10 @@ from ray.exceptions import (
 )
 from ray.tune.experiment import Trial
 
+from tunekit._ray.compat import become, in_worker
+from tunekit.core.values import Raised, described
 from tunekit.errors import NotResumedError
+from tunekit.pickles import travels
 
 # Errors that Tune handles, and errors after which Ray itself is gone.
 _THEIRS = (RayActorError, RayTaskError, RaySystemError, LocalRayletDiedError)
@@ -43,8 +47,7 @@ def fail_for_good(trial: Trial) -> None:
 
     ``FailureConfig(max_failures=...)`` is for other failures; -1 would retry forever.
     """
-    if type(trial) is Trial:
-        trial.__class__ = _Final
+    become(trial, _Final)
 
 
 class _FailingAlone(RayActorManager):
@@ -63,5 +66,57 @@ def fail_alone(actors: RayActorManager) -> None:
     Tune ends the sweep with any error that is not of an actor or of its code, such as Ray's
     ``OutOfMemoryError``.
     """
-    if type(actors) is RayActorManager:
-        actors.__class__ = _FailingAlone
+    become(actors, _FailingAlone)
+
+
+def ends_the_process(error: BaseException) -> bool:
+    """Return whether an exception means that this process or task is being ended.
+
+    A function may raise the same exceptions. In a worker, an interrupt comes from the driver only
+    if the task was cancelled, and an exit comes from Ray only if it has Ray's message.
+
+    Example:
+        >>> ends_the_process(KeyboardInterrupt()), ends_the_process(ValueError())
+        (True, False)
+    """
+    if not isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+        return False
+    if not in_worker():
+        return True
+    if isinstance(error, SystemExit):
+        return hasattr(error, "ray_terminate_msg")
+    return isinstance(error, KeyboardInterrupt) and bool(ray.get_runtime_context().is_canceled())
+
+
+class LoopError(Exception):
+    """An exception of a user's loop as text, which any process can read.
+
+    Args:
+        raised: The exception.
+
+    Example:
+        >>> print(LoopError(Raised("ValueError", "no such class", "Traceback ...")))
+        ValueError: no such class
+    """
+
+    def __init__(self, raised: Raised):
+        super().__init__(raised)
+        self.tunekit_raised = raised
+
+    def __str__(self) -> str:
+        return self.tunekit_raised.reason.removeprefix("raised ")
+
+
+def legible_error(error: BaseException) -> BaseException:
+    """Return the exception itself if another process can read it; otherwise, its text.
+
+    Example:
+        >>> legible_error(ValueError(3))
+        ValueError(3)
+        >>> class Odd(Exception):
+        ...     def __init__(self, code, text):
+        ...         super().__init__(text)
+        >>> print(legible_error(Odd(7, "no such class")))
+        Odd: no such class
+    """
+    return error if travels(error) else LoopError(described(error))
