@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.tune.schedulers import FIFOScheduler
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 from tests.invariants import check_journal
 from tests.journals import read
 from tests.kills import Killed, bury, killed_after
 from tests.restores import restoring
 from tests.sweeps import LENGTH, Ran, sweep
+from tunekit.core.events import CheckpointSaved
 from tunekit.journal.journal import events_in
 
 WORKERS = "checkpoint_2026-01-31_12-00-00.000001-0a1b2c3d"
@@ -90,6 +93,26 @@ def test_a_restore_that_is_killed_while_it_removes_is_gone_on_with(tmp_path, mon
     ran = restored(tmp_path)
     assert not any(path.exists() for path in cut_off)
     assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
+
+
+def test_no_decision_ends_a_save_in_progress(tmp_path):
+    """Its folder would be left behind, and no journal would name it."""
+    begun = []
+
+    def takes_s(trial: Trial, method: str) -> float:
+        begun.extend([trial.trial_id] if method == "save" else [])
+        return {"train": 1.0, "save": 2.0}.get(method, 0.0)
+
+    ran = sweep(
+        tmp_path,
+        ASHAScheduler(grace_period=1, max_t=LENGTH, reduction_factor=2),
+        trials=6,
+        validation_s=lambda attempt: 3.5,
+        training_s=takes_s,
+    )
+    events = events_in(tmp_path / "sweep")
+    assert ran.lengths() and min(ran.lengths().values()) < LENGTH, "some are stopped early"
+    assert Counter(begun) == Counter(e.trial_id for e in events if isinstance(e, CheckpointSaved))
 
 
 def test_a_storage_that_does_not_let_go_ends_no_sweep(tmp_path, monkeypatch, caplog):

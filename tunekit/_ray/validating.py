@@ -250,7 +250,9 @@ class ValidatingController(Controller):
         # A decision on one drops the queue.
         while trial not in self._idle and (queue := self._queues.get(trial)):
             trains = trial in self._trial_to_actor
-            entry = None if self._door.holds(queue, trains=trains) else queue.take()
+            # A decision would end a save in progress, and leave its folder behind.
+            holds = queue.saves or self._door.holds(queue, trains=trains)
+            entry = None if holds else queue.take()
             if entry is None:
                 break
             if entry.failure is not None:
