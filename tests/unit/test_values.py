@@ -130,7 +130,7 @@ def test_a_journal_takes_anything_and_can_be_read(tmp_path_factory, tree):
     configs = {"config": {"it": value}, "folder": "a"}
     journal.append(TrialAdded(time=1.0, trial_id="a", **configs))
     journal.append(Reported(time=2.0, trial_id="a", report={"training_iteration": 1, "it": value}))
-    journal.append(CheckpointSaved.of(request, time=3.0, checkpoint="./c"))
+    journal.append(CheckpointSaved.of(request, kwargs=request.kwargs))
     journal.append(ValidationEnded(id=request.id, status="validated", metrics={"it": value}))
     journal.close()
     for unpickle in (False, True):
@@ -155,8 +155,7 @@ def test_what_a_user_says_is_never_opened(tmp_path):
     journal.append(TrialAdded(time=1.0, trial_id="a", config={"it": odd}))
     report = {IT: 1, "it": odd, "in": [odd], "__pickled__": 3}
     journal.append(Reported(time=2.0, trial_id="a", report=report))
-    saved = CheckpointSaved.of(Request("a", 1, kwargs={"it": odd}), time=3.0, checkpoint="./c")
-    journal.append(saved)
+    journal.append(CheckpointSaved(trial_id="a", kwargs={"it": odd}))
     journal.close()
     added, reported, saved = read(tmp_path, unpickle=True)
     assert not (tmp_path / "was-here").exists()
@@ -168,8 +167,7 @@ def test_what_a_user_says_is_never_opened(tmp_path):
 def test_keyword_arguments_come_back_as_the_very_same(tmp_path):
     kwargs = {"sizes": (64, 32), "table": {1: "one", (1, 2): "pair"}, "x": {"__shown__": 1}}
     journal = Journal(LocalFolder(tmp_path))
-    request = Request("a", 1, kwargs=kwargs)
-    journal.append(CheckpointSaved.of(request, time=1.0, checkpoint="./c"))
+    journal.append(CheckpointSaved(trial_id="a", kwargs=kwargs))
     journal.close()
     [saved] = read(tmp_path, unpickle=True)
     assert saved["kwargs"] == kwargs and type(saved["kwargs"]["sizes"]) is tuple

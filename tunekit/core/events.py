@@ -75,14 +75,18 @@ class OfCheckpoint(OfTrial, frozen=True, kw_only=True):
     """An event of a trial's checkpoint.
 
     Attributes:
-        id: The name of its validation, a :class:`ValidationKey`.
+        id: The name of its validation, a :class:`~tunekit.core.validation.ValidationKey`.
         generation: The number of times the trial had been overwritten.
         iteration: The iteration.
+        run: The number of times the trial has run the iteration.
+        checkpoint: The checkpoint's path; empty if there is none.
     """
 
     id: str = ""
     generation: _Count = 0
     iteration: _Count = 0
+    run: _Count = 1
+    checkpoint: str = ""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -91,11 +95,10 @@ class OfCheckpoint(OfTrial, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls: type[_Kind], request: Request, **more: Any) -> _Kind:
-        """Make the event of a request from the request's fields that it has, and ``more``."""
-        names = ("id", "generation", "iteration", "run", "kwargs", "timeout_s")
-        known = {"checkpoint": request.path, **{name: getattr(request, name) for name in names}}
-        own = {name: value for name, value in known.items() if name in cls.__struct_fields__}
-        return cls(**{"trial_id": request.trial_id, **own, **more})
+        """Make the event of a request's checkpoint."""
+        names = ("trial_id", "id", "generation", "iteration", "run")
+        known = {name: getattr(request, name) for name in names}
+        return cls(**{**known, "checkpoint": request.path, **more})
 
 
 class OfValidation(Happened, frozen=True, kw_only=True):
@@ -154,15 +157,11 @@ class CheckpointSaved(OfCheckpoint, frozen=True, kw_only=True, tag="saved"):
     """A trial saved a checkpoint at a reported iteration.
 
     Attributes:
-        run: The number of times the trial has run the iteration.
-        checkpoint: The checkpoint's path.
         validates: Whether it will be validated.
         kwargs: The report's keyword arguments for the validation.
         timeout_s: The report's time limit for the validation, in seconds, if any.
     """
 
-    run: _Count = 1
-    checkpoint: str = ""
     validates: bool = False
     kwargs: Mapping[str, Any] = {}
     timeout_s: _Seconds | None = None
@@ -224,20 +223,7 @@ class Exploited(OfTrial, frozen=True, kw_only=True, tag="exploited"):
 
 
 class ValidationRequested(OfCheckpoint, frozen=True, kw_only=True, tag="requested"):
-    """A checkpoint will be validated.
-
-    Attributes:
-        run: The number of times the trial has run the iteration.
-        checkpoint: The checkpoint's path.
-    """
-
-    run: _Count = 1
-    checkpoint: str = ""
-
-    @property
-    def key(self) -> ValidationKey:
-        """Return the key of the validation."""
-        return ValidationKey.parse(self.id)
+    """A checkpoint will be validated."""
 
 
 class AttemptStarted(OfValidation, frozen=True, kw_only=True, tag="started"):
@@ -286,15 +272,15 @@ class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
 class Processed(OfCheckpoint, frozen=True, kw_only=True, tag="processed"):
     """Tune has processed a report of a trial, with its score if it has one.
 
+    Tune has its checkpoint now, if there is one.
+
     Attributes:
-        checkpoint: The path of its checkpoint, which Tune has now; empty if there is none.
-        offered: Whether the scheduler may clone that later.
+        offered: Whether the scheduler may clone the checkpoint later.
         judged: Whether the scheduler and the searcher got it.
         decision: What the trial does then.
         finished: Whether a trial that was stopped had finished, rather than being stopped early.
     """
 
-    checkpoint: str = ""
     offered: bool = False
     judged: bool = False
     decision: str = "CONTINUE"

@@ -51,12 +51,13 @@ VOID = "its trial does not go on from there"
 
 def _named(key: ValidationKey) -> dict[str, Any]:
     """Return the fields with which an event names a trial's checkpoint."""
-    trial_id, generation, iteration, _ = key
+    trial_id, generation, iteration, run = key
     return {
         "trial_id": trial_id,
         "id": str(key),
         "generation": generation,
         "iteration": iteration,
+        "run": run,
     }
 
 
@@ -181,7 +182,6 @@ class Door:
         self.emit(
             CheckpointSaved(
                 **_named(key),
-                run=key.run,
                 checkpoint=checkpoint.path,
                 validates=entry.validated,
                 kwargs=dict(task.fn_kwargs or {}),
