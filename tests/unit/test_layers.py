@@ -23,7 +23,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 FLOORS = [
     {"clock", "process_state", "version"},
     {"errors"},
-    {"core", "extras"},
+    {"core"},
     {"pickles"},
     {"_ray", "log"},
     {"schedulers", "training"},
@@ -94,7 +94,7 @@ def test_no_sweep_knows_of_following():
 # What the board may read besides itself.
 BOARD_READS = {
     *("core", "reading", "journal", "_ray.storage"),
-    *("clock", "errors", "extras", "version"),
+    *("clock", "errors", "version"),
 }
 
 

@@ -18,8 +18,7 @@ from typing import NamedTuple
 import pytest
 
 import tunekit
-from tunekit.errors import MissingExtraError
-from tunekit.extras import extra
+from tunekit.errors import MissingExtraError, extra
 
 ROOT = Path(__file__).parents[2]
 SETUP = configparser.ConfigParser(inline_comment_prefixes=("#",))

@@ -28,7 +28,7 @@ from tunekit.core.problems import Problems
 from tunekit.core.ranking import Ranked
 from tunekit.core.values import writable
 from tunekit.core.words import duration, number
-from tunekit.extras import extra
+from tunekit.errors import extra
 from tunekit.journal.storage import replace_file
 from tunekit.reading.findings import causes_of, failures_of, later_scores
 from tunekit.reading.sweep import Sweep

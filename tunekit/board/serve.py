@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 from tunekit.board.live import Catalogue, Entry, LiveSweep
 from tunekit.board.page import index_of, shell, vega
 from tunekit.core.problems import Problems
-from tunekit.extras import extra
+from tunekit.errors import extra
 from tunekit.version import VERSION
 
 with extra("serve"):

@@ -11,8 +11,7 @@ from typing import Any
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.parameters import CHOICE, INT, Parameter, choice, parameters_of
 from tunekit.core.timeline import Timeline, TrialSummary
-from tunekit.errors import ConfigError
-from tunekit.extras import extra
+from tunekit.errors import ConfigError, extra
 
 with extra("optuna"):
     import optuna

@@ -29,8 +29,7 @@ from tunekit.core.ranking import (
 )
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.timeline import ScoredCheckpoint, Timeline
-from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
-from tunekit.extras import extra
+from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError, extra
 from tunekit.following.kept import validate_kept
 from tunekit.following.record import began_of, later_records_in, rows_of
 from tunekit.journal.confined import is_inside

@@ -17,7 +17,7 @@ from tunekit._ray.failures import LoopError
 from tunekit.core.problems import Problems, shown
 from tunekit.core.signatures import ValidationFunction, kind_of
 from tunekit.core.values import Raised, admitted
-from tunekit.extras import extra
+from tunekit.errors import extra
 from tunekit.process_state import undisturbed
 from tunekit.validating.context import ValidationContext, telling, told_now
 from tunekit.validating.executor import AttemptEvent, Began, Failed, Returned
