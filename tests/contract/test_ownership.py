@@ -17,7 +17,7 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, Populati
 import tunekit
 from tests.kills import run_killed
 from tests.sweeps import LENGTH, Counting, Ran, index_of, sweep
-from tunekit.board.charts import curve
+from tunekit.board.charts import curves
 
 MODES = ["continue", "wait", "wait-paused"]
 FLAT, NESTED = {"val/acc": 0.99}, {"val": {"acc": 0.99}}
@@ -98,7 +98,9 @@ def test_a_metric_has_one_name_wherever_it_is_shown(tmp_path, reported, validate
         assert set(frames[trial.trial_id]["reported/val/acc"]) == {0.99}
         table = loaded.reports[loaded.reports.trial_id == trial.trial_id]
         assert list(table["val/acc"]) == own and set(table["reported/val/acc"]) == {0.99}
-        points = [point["value"] for point in curve(loaded, trial.trial_id, "val/acc")]
+        points = [
+            point["value"] for point in curves(loaded, trial.trial_id, ["val/acc"])["val/acc"]
+        ]
         assert points == own
         assert trial.metric_analysis["val/acc"]["max"] == own[-1]
         assert trial.metric_analysis["val/acc"]["min"] == own[0]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.test_serve import stepped
 from tests.doubles import FakeClock
 from tests.integration.s3 import S3Server
 from tests.readers import NOTHING, session, trial
@@ -34,17 +33,20 @@ def test_a_sweep_in_an_object_store_is_found_and_followed(s3, tmp_path):
     [entry] = catalogue.look().values()
     clock = FakeClock()
     live = LiveSweep(entry, NOTHING, clock)
-    stepped(live, clock)
+    clock.sleep(10)
+    live.step()
     assert "Best: trial <b>a</b>" in live.parts["summary"] and live.trouble == ""
     trial(journal, "b", 0.9, lr=0.2)
     assert folder.settle(60)
-    stepped(live, clock)
+    clock.sleep(10)
+    live.step()
     assert "Best: trial <b>b</b>" in live.parts["summary"]
     # The driver is killed, and the sweep goes on in another file.
     again = RemoteFolder(s3.filesystem(), "bucket/sweeps/digits")
     trial(Journal(again, begins=False), "c", 0.95)
     assert again.settle(60)
-    stepped(live, clock)
+    clock.sleep(10)
+    live.step()
     assert "<code>c</code>" in str(live.panel("c")) and live.trouble == ""
     [row] = catalogue.outlines(metric="accuracy", mode="max")
     assert row["entry"].name == "digits" and row["best"]["score"] == 0.95

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 from itertools import groupby
 from typing import Any
@@ -80,7 +80,7 @@ def curves_chart(
     The axes have the domains of the signals ``zoom_x`` and ``zoom_y``, unless these are null.
 
     Args:
-        points: As returned by :func:`curve`.
+        points: As returned by :func:`curves`.
         ranked: The ranking.
         metric: The name of the metric.
         validated: Whether it is a validated metric, whose points are shown, too.
@@ -165,8 +165,8 @@ def _kind(span: Span) -> str:
 
 # The charts of a sweep --------------------------------------------------------------------------
 
-#: The number of trials that a chart shows, best first.
-MOST_CURVES, MOST_BARS = 100, 40
+#: The number of trials that a chart shows, best first, and of training's metrics with a chart.
+MOST_CURVES, MOST_BARS, MOST_TRAINING = 100, 40, 3
 
 #: The maximum number of points in a curve, and in all curves that are not in colour.
 MOST_POINTS, OTHER_POINTS = 200, 5_000
@@ -177,48 +177,20 @@ _MOST_SPANS = 3_000
 
 def draw(sweep: Sweep) -> dict[str, Spec]:
     """Return all charts that are not empty, by name."""
-    drawn = {name: one(sweep) for name, one in CHARTS.items()}
-    return {name: spec for name, spec in drawn.items() if spec is not None}
-
-
-def _validated(sweep: Sweep) -> Spec | None:
-    ranked, metric = sweep.ranking(), sweep.metric
-    if metric is None or not ranked or ranked[0].best is None:
-        return None
-    return curves_chart(_thinned_curves(sweep, metric), ranked, metric, validated=True)
-
-
-def _training(place: int) -> Callable[[Sweep], Spec | None]:
-    """Return the function that draws one of the first metrics that training reports."""
-
-    def drawn(sweep: Sweep) -> Spec | None:
-        for name in _training_metrics(sweep)[place : place + 1]:
-            points = _thinned_curves(sweep, name)
-            if points:
-                return curves_chart(points, sweep.ranking(), name, validated=False)
-        return None
-
-    return drawn
-
-
-def _timeline(sweep: Sweep) -> Spec | None:
-    ranked = sweep.ranking()
+    ranked, metric, drawn = sweep.ranking(), sweep.metric, {}
+    training = _training_metrics(sweep)[:MOST_TRAINING]
+    validated = [metric] if metric and ranked and ranked[0].best is not None else []
+    points = _thinned_curves(sweep, [*validated, *training])
+    for name in validated:
+        drawn["validated"] = curves_chart(points[name], ranked, name, validated=True)
+    for n, name in enumerate(training):
+        if points[name]:
+            drawn[f"training{n}"] = curves_chart(points[name], ranked, name, validated=False)
     spans = spans_of(sweep, {one.trial_id for one in ranked[:MOST_BARS]})
-    if not spans:
-        return None
-    names = {one.trial_id: one.name for one in ranked}
-    return timeline_chart(spans, names, sweep.timeline.first or 0.0)
-
-
-#: The functions that draw the charts, by name: each returns None if the chart is empty.
-CHARTS: Mapping[str, Callable[[Sweep], Spec | None]] = {
-    "validated": _validated,
-    **{f"training{place}": _training(place) for place in range(3)},
-    "timeline": _timeline,
-}
-
-
-# Their data -------------------------------------------------------------------------------------
+    if spans:
+        names = {one.trial_id: one.name for one in ranked}
+        drawn["timeline"] = timeline_chart(spans, names, sweep.timeline.first or 0.0)
+    return drawn
 
 
 def _training_metrics(sweep: Sweep) -> list[str]:
@@ -234,28 +206,29 @@ def _training_metrics(sweep: Sweep) -> list[str]:
     return list(found)
 
 
-def curve(sweep: Sweep, trial_id: str, metric: str) -> list[dict[str, Any]]:
-    """Return a trial's values of a metric, reported or validated, by generation and iteration."""
-    points = []
-    for row in sweep.timeline.rows(trial_id):
-        value = number(flatten(row).get(metric))
-        if value is not None:
-            place = {"generation": row["generation"], "iteration": row["training_iteration"]}
-            points.append({"trial": trial_id, **place, "value": value})
-    return points
+def curves(sweep: Sweep, trial_id: str, names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return a trial's values of metrics, reported or validated, by generation and iteration."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for row in map(flatten, sweep.timeline.rows(trial_id)):
+        place = {"generation": row["generation"], "iteration": row["training_iteration"]}
+        for name, points in found.items():
+            value = number(row.get(name))
+            if value is not None:
+                points.append({"trial": trial_id, **place, "value": value})
+    return found
 
 
-def _thinned_curves(sweep: Sweep, metric: str) -> list[dict[str, Any]]:
-    """Return the points of all curves, thinned to what a chart can show."""
-    points: list[dict[str, Any]] = []
+def _thinned_curves(sweep: Sweep, names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the points of all curves by metric, thinned to what a chart can show."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     shown = sweep.ranking()[:MOST_CURVES]
     fewer = max(MOST_POINTS // 10, OTHER_POINTS // max(1, len(shown)))
     for n, one in enumerate(shown):
         most = MOST_POINTS if n < _IN_COLOUR else min(MOST_POINTS, fewer)
-        own = curve(sweep, one.trial_id, metric)
-        for _, part in groupby(own, key=lambda point: point["generation"]):
-            points += thinned(list(part), most)
-    return points
+        for name, points in curves(sweep, one.trial_id, names).items():
+            for _, part in groupby(points, key=lambda point: point["generation"]):
+                found[name] += thinned(list(part), most)
+    return found
 
 
 def thinned(points: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 import pyarrow.fs
 
 from tunekit._ray.storage import absolute, joined, storage_at
-from tunekit.board.charts import CHARTS
+from tunekit.board.charts import draw
 from tunekit.board.page import contents, in_script, panels, sections_of
 from tunekit.clock import Clock, Pace, SystemClock
 from tunekit.core.problems import Problems
@@ -25,9 +26,6 @@ from tunekit.reading.sweep import Follower, outline
 _MOST_READ = 100
 # The minimum number of seconds between two reads of a journal, however many browsers show its page.
 _INTERVAL_S = 0.5
-# The shares of the time that may go into the page's text, and into each of its charts.
-_TEXT = "text"
-_TEXT_SHARE, _CHART_SHARE, _CHART_LEAST_S = 0.3, 0.03, 2.0
 
 
 @dataclass(frozen=True)
@@ -137,12 +135,9 @@ class Catalogue:
 class LiveSweep:
     """Follow a sweep, and keep its page up to date.
 
-    Each request for updates does one piece of work, so none waits for all charts. Work is limited
-    to a share of the time, however large the sweep is; changes in the meantime are shown with the
-    next update.
-
-    Each part and each chart has the version of the page at which it last changed. Versions begin
-    with the time: a browser with one from an earlier run of the server gets all parts.
+    Each request for updates brings the text or the charts up to date, so the text does not wait for
+    the charts. Either is limited to a share of the time, however large the sweep is; changes in the
+    meantime are shown with the next update.
 
     Args:
         entry: Where the sweep is.
@@ -159,85 +154,84 @@ class LiveSweep:
         self.entry, self._clock = entry, clock or SystemClock()
         #: Why the page cannot be updated at the moment; empty if it can.
         self.trouble = ""
-        self._number = int(self._clock.time() * 1e6)
-        # By name, in order: the version of the last change, and the HTML or JSON.
-        self._parts: dict[str, tuple[int, str]] = {}
-        self._charts: dict[str, tuple[int, str]] = {}
+        #: The parts as HTML, by name, in order, and the charts as JSON, by name.
+        self.parts: dict[str, str] = {}
+        self.charts: dict[str, str] = {}
         self._follower = Follower(
             entry.filesystem, entry.path, entry.source, **options, clock=self._clock
         )
         self._reads = Pace(1.0, _INTERVAL_S)
-        self._drawn: dict[str, dict[str, Any]] = {}
-        # The parts that are out of date, and when each may be updated again.
+        self._drawn: dict[str, Any] = {}
+        # What brings each half of the page up to date, and when it may do so again.
+        self._updates = {"text": (self._tell, Pace(0.3)), "charts": (self._draw, Pace(0.1, 2.0))}
         self._stale: set[str] = set()
-        self._paces = {_TEXT: Pace(_TEXT_SHARE)}
-        self._paces |= {name: Pace(_CHART_SHARE, _CHART_LEAST_S) for name in CHARTS}
+        # The version of each half, which none has had, nor has in another run of the server.
+        self._versions = dict.fromkeys(self._updates, "")
         self._working = threading.Lock()
 
     @property
     def version(self) -> str:
-        """Return the version, as browsers send it."""
-        return str(self._number)
-
-    @property
-    def parts(self) -> dict[str, str]:
-        """Return the parts as HTML, by name, in order."""
-        return {name: text for name, (_, text) in self._parts.items()}
-
-    @property
-    def charts(self) -> dict[str, str]:
-        """Return the charts as JSON, by name."""
-        return {name: text for name, (_, text) in self._charts.items()}
+        """Return the version of the page, as browsers send it."""
+        return "-".join(self._versions.values())
 
     def first(self) -> None:
         """Prepare the first version of the page."""
         with self._working:
-            if not self._parts:
+            if not self.parts:
                 self.step()
 
     def news(self, version: str) -> dict[str, Any]:
-        """Do a piece of work; return the changes since a browser's version.
+        """Update the page; return what a browser with a version of it has to change.
 
         Returns:
-            The new ``version``; the names of all parts, in ``order``; the ``parts`` that have
-            changed, as HTML; the names of the ``charts`` that have changed; the ``trouble``; and
+            The new ``version``; the names of all parts, in ``order``; the ``parts`` as HTML, if the
+            text has changed, and the names of the ``charts``, if these have; the ``trouble``; and
             whether ``more`` will follow at once.
         """
         with self._working:
             more = self.step()
-            known = int(version) if version.isdecimal() else -1
-            if known > self._number:  # the clock was set back meanwhile
-                known = -1
+            text, charts = (one not in version.split("-") for one in self._versions.values())
             return {
                 "version": self.version,
-                "order": list(self._parts),
-                "parts": {name: text for name, (at, text) in self._parts.items() if at > known},
-                "charts": [name for name, (at, _) in self._charts.items() if at > known],
+                "order": list(self.parts),
+                "parts": self.parts if text else {},
+                "charts": list(self.charts) if charts else [],
                 "trouble": self.trouble,
                 "more": more,
             }
 
     def step(self) -> bool:
-        """Read new events, and update the part that is due first; return whether one was due."""
+        """Read new events, and update one half of the page; return whether one was due."""
         began = self._clock.monotonic()
         try:
             if self._reads.due(began):
                 if self._follower.poll():
-                    self._stale = {_TEXT, *CHARTS}
+                    self._stale = set(self._updates)
                 self._reads.took(began, self._clock.monotonic())
                 self.trouble = ""
         except (OSError, TunekitError) as error:
             self.trouble = f"{type(error).__name__}: {error}"
-            if not self._parts:
-                self._show({"summary": _trouble(self.entry.name, self.trouble)})
+            if not self.parts:
+                self.parts = {"summary": _trouble(self.entry.name, self.trouble)}
             return False
-        for name, pace in self._paces.items():
+        for name, (update, pace) in self._updates.items():
             if name in self._stale and pace.due(began):
                 self._stale.discard(name)
-                self._tell() if name == _TEXT else self._draw(name)
+                update()
+                self._versions[name] = secrets.token_hex(8)
                 pace.took(began, self._clock.monotonic())
                 return True
         return False
+
+    def _tell(self) -> None:
+        self.parts = sections_of(contents(self._follower.sweep, self._drawn))
+
+    def _draw(self) -> None:
+        drawn = draw(self._follower.sweep)
+        if drawn.keys() != self._drawn.keys():
+            self._stale.add("text")  # it contains a placeholder for each chart
+        self._drawn = drawn
+        self.charts = {name: in_script(chart) for name, chart in drawn.items()}
 
     def panel(self, trial_id: str) -> str | None:
         """Return the details of a trial as HTML; None if there is no such trial."""
@@ -246,30 +240,6 @@ class LiveSweep:
             if trial_id not in sweep.timeline.trials:
                 return None
             return panels(sweep, sweep.trial_errors(), [trial_id])[trial_id]
-
-    def _tell(self) -> None:
-        self._show(sections_of(contents(self._follower.sweep, self._drawn)))
-
-    def _draw(self, name: str) -> None:
-        drawn = CHARTS[name](self._follower.sweep)
-        if (drawn is None) == (name in self._drawn):
-            self._stale.add(_TEXT)  # it contains a placeholder for each chart
-        self._drawn.pop(name, None)
-        if drawn is not None:
-            self._drawn[name] = drawn
-            self._charts |= self._marked({name: in_script(drawn)}, self._charts)
-
-    def _show(self, parts: Mapping[str, str]) -> None:
-        """Show these parts, in this order, and no others."""
-        self._parts = self._marked(parts, self._parts)
-
-    def _marked(
-        self, texts: Mapping[str, str], known: Mapping[str, tuple[int, str]]
-    ) -> dict[str, tuple[int, str]]:
-        """Return texts with the version at which they changed last."""
-        self._number += 1
-        before = {name: one for name, one in known.items() if texts.get(name) == one[1]}
-        return {name: before.get(name, (self._number, text)) for name, text in texts.items()}
 
 
 def _trouble(name: str, text: str) -> str:

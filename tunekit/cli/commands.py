@@ -129,10 +129,7 @@ def list_sweeps(folder: str, top: int, as_json: bool) -> None:
       tunekit list s3://bucket/sweeps --json
     """
     known = listing(absolute(folder), top)
-    if as_json:
-        _print_json(known)
-    else:
-        click.echo(listing_as_text(known))
+    _show(known, as_json, listing_as_text(known))
 
 
 @tunekit.command(short_help="Show the status of a sweep: running, ended or crashed.")
@@ -159,12 +156,10 @@ def status(path: str, as_json: bool, watch: float | None, top: int, **goal: str 
     while True:
         sweep, now = load(path, **goal), time.time()
         known = status_of(sweep, now)
-        if as_json:
-            _print_json(known, indent=None if watch else 2)
-        else:
-            if watch and sys.stdout.isatty():
-                click.clear()
-            click.echo(text_of(known, top, terminal_width()) + "\n" * bool(watch))
+        if watch and sys.stdout.isatty() and not as_json:
+            click.clear()
+        text = text_of(known, top, terminal_width()) + "\n" * bool(watch)
+        _show(known, as_json, text, indent=None if watch else 2)
         if watch is None or known["state"] not in ("open", "running"):
             return
         try:
@@ -191,28 +186,24 @@ def best(path: str, as_json: bool, **goal: str | None) -> None:
     """
     sweep = load(path, **goal)
     if sweep.metric is None and len(sweep.objectives) > 1:
-        _print_front(sweep, path, as_json)
+        _show_front(sweep, path, as_json)
         return
     try:
         found = sweep.best()
     except MetricNotFoundError as error:
         raise _Failed(str(error), 3) from error
-    if as_json:
-        known = {"metric": found.metric, "mode": sweep.mode, **best_in_short(found)}
-        _print_json({**known, "metrics": found.metrics})
-    else:
-        click.echo(best_as_text(found, path, sweep))
+    known = {"metric": found.metric, "mode": sweep.mode, **best_in_short(found)}
+    known["metrics"] = found.metrics
+    _show(known, as_json, best_as_text(found, path, sweep))
 
 
-def _print_front(sweep: Sweep, path: str, as_json: bool) -> None:
-    known = sweep.summary()
+def _show_front(sweep: Sweep, path: str, as_json: bool) -> None:
+    summary = sweep.summary()
+    known = {name: summary[name] for name in ("objectives", "constraints", "pareto")}
     if not known["pareto"]:
         names = ", ".join(sweep.objectives)
         raise _Failed(f"No validation has ended with all of {names}. Wait for the first one.", 3)
-    if as_json:
-        _print_json({name: known[name] for name in ("objectives", "constraints", "pareto")})
-    else:
-        click.echo(front_as_text(known, path))
+    _show(known, as_json, front_as_text(known, path))
 
 
 @tunekit.command(short_help="Validate checkpoints of a sweep with another function.")
@@ -287,7 +278,10 @@ def validate(
     name = name or where.rpartition(":")[2].rpartition(".")[2]
     with _on_ray(as_json):
         sweep = sweep.validate(fn, checkpoints, name=name, replace=replace)
-    _print_scores(sweep, name, path, as_json)
+    known = later_scores(sweep.timeline, name, sweep.metric, sweep.mode)
+    _show(known, as_json, scores_as_text(known, path))
+    if known["unscored"]:
+        raise click.exceptions.Exit(1)
 
 
 def _follow(path: str, fn: Any, as_json: bool, **options: Any) -> None:
@@ -312,16 +306,6 @@ def _follow(path: str, fn: Any, as_json: bool, **options: Any) -> None:
         options["journal"] = absolute(options["journal"])
     with _on_ray(as_json), suppress(KeyboardInterrupt):  # Ctrl-C stops it
         follow(path, fn, notify=show, **options)
-
-
-def _print_scores(sweep: Sweep, name: str, path: str, as_json: bool) -> None:
-    known = later_scores(sweep.timeline, name, sweep.metric, sweep.mode)
-    if as_json:
-        _print_json(known)
-    else:
-        click.echo(scores_as_text(known, path))
-    if known["unscored"]:
-        raise click.exceptions.Exit(1)
 
 
 @contextmanager
@@ -471,10 +455,7 @@ def resume(
             tuner.validation.trainable = lasting(where)
         tuner.fit()
     known = status_of(load(path), time.time())
-    if as_json:
-        _print_json(known)
-    else:
-        click.echo(text_of(known, width=terminal_width()))
+    _show(known, as_json, text_of(known, width=terminal_width()))
     if known["state"] != "finished" or set(known["trials"]) == {"error"}:
         raise click.exceptions.Exit(1)
 
@@ -496,8 +477,11 @@ def _written_down(sweep: Sweep) -> str:
     return str(where)
 
 
-def _print_json(value: Any, indent: int | None = 2) -> None:
-    click.echo(json.dumps(plain(value), indent=indent, allow_nan=False, default=str))
+def _show(known: Any, as_json: bool, text: str, *, indent: int | None = 2) -> None:
+    """Print data as JSON, or its text."""
+    if as_json:
+        text = json.dumps(plain(known), indent=indent, allow_nan=False, default=str)
+    click.echo(text)
 
 
 def main(arguments: list[str] | None = None) -> None:

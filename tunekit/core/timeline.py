@@ -15,7 +15,6 @@ from tunekit.core.events import (
     CheckpointSaved,
     Event,
     Exploited,
-    OfCheckpoint,
     OfTrial,
     Processed,
     Reported,
@@ -252,8 +251,8 @@ class Timeline:
         self.iterations = 0
         # When trials trained and waited, by trial.
         self._spans: dict[str, list[Span]] = {}
-        # By trial: the checkpoints ranked by a metric, cached.
-        self._found: dict[str, dict[tuple[str, str | None], list[ScoredCheckpoint]]] = {}
+        # The scores of each trial, cached.
+        self._scored: dict[str, list[ScoredCheckpoint]] = {}
         restored = list(sessions[1:])
         for event in events:
             while restored and event.n > restored[0]["n"]:
@@ -312,9 +311,13 @@ class Timeline:
         metrics: Mapping[str, Any] = self._by_id.get(str(one.key), VALIDATION)["metrics"]
         return metrics
 
-    def scores(self, trial_id: str) -> list[ScoredCheckpoint]:
+    def scores(self, trial_id: str) -> Sequence[ScoredCheckpoint]:
         """Return a trial's validated checkpoints, by generation and iteration."""
-        found = []
+        if trial_id not in self._scored:
+            self._scored[trial_id] = list(self._find_scores(trial_id))
+        return self._scored[trial_id]
+
+    def _find_scores(self, trial_id: str) -> Iterator[ScoredCheckpoint]:
         for place, one in self._ordered(trial_id):
             metrics = self._metrics(one)
             if later := self._later.get(str(one.key)):
@@ -325,8 +328,7 @@ class Timeline:
                     values = flatten(merge(one.report.report, metrics))
                     excess = violation(values, self.constraints)
                 path, run = one.saved.checkpoint, one.key.run
-                found.append(ScoredCheckpoint(*place, metrics, path, excess, run))
-        return found
+                yield ScoredCheckpoint(*place, metrics, path, excess, run)
 
     def ranked(
         self, trial_id: str, metric: str | None, mode: str | None
@@ -341,12 +343,8 @@ class Timeline:
         """
         if metric is None:
             return ()
-        found = self._found.setdefault(trial_id, {})
-        if (metric, mode) not in found:
-            known = [one for one in self.scores(trial_id) if one.value(metric) is not None]
-            known = sorted(known, key=lambda o: o.standing(metric, mode)) if mode else known[::-1]
-            found[metric, mode] = known
-        return found[metric, mode]
+        known = [one for one in self.scores(trial_id) if one.value(metric) is not None]
+        return sorted(known, key=lambda one: one.standing(metric, mode)) if mode else known[::-1]
 
     def score(self, trial_id: str, metric: str | None, mode: str | None) -> ScoredCheckpoint | None:
         """Return the first of a trial's :meth:`ranked` checkpoints."""
@@ -380,7 +378,7 @@ class Timeline:
         now = event.time
         self.first = now if self.first is None else self.first
         self.last, self.end = now, None
-        report = self._open.at(event) if isinstance(event, OfCheckpoint) else None
+        report = self._open.at(event) if isinstance(event, Processed) else None
         self._open.apply(event)
         match event:
             case Reported():
@@ -468,7 +466,7 @@ class Timeline:
         if one is not None:
             trial.generation, trial.iteration = event.place
             self._results.setdefault(trial_id, {})[event.place] = one
-            self._found.pop(trial_id, None)
+            self._scored.pop(trial_id, None)
         if event.decision == "STOP" and not event.finished and trial.ended is None:
             self._stopping.add(trial_id)
         if one is None or not event.judged:
@@ -528,7 +526,7 @@ class Timeline:
             lag_iterations=max(0, reached - key.iteration),
             **{name: getattr(event, name) for name in _OF_ENDED},
         )
-        self._found.pop(key.trial_id, None)
+        self._scored.pop(key.trial_id, None)
         self.own_names.update((name, None) for name, _ in leaves(row["metrics"]))
 
     def _take_later(self, row: Mapping[str, Any]) -> None:

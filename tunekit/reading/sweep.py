@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -698,8 +697,13 @@ def load(
     assert found is not None  # otherwise an error was raised
     source = None if storage_filesystem is not None else absolute(os.fspath(path))
     follower = Follower(*found, source, metric=metric, mode=mode)
-    with _without_collector():
+    enabled = gc.isenabled()
+    gc.disable()  # it takes half of the time if many objects are made and kept
+    try:
         follower.poll()
+    finally:
+        if enabled:
+            gc.enable()
     return follower.sweep
 
 
@@ -727,15 +731,3 @@ def _reread(sweep: Sweep) -> Sweep:
     """Read the sweep again, ranked by the same metric."""
     where = (sweep.path, sweep.filesystem) if sweep.source is None else (sweep.source,)
     return load(*where, metric=sweep.metric, mode=sweep.mode)
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Suspend garbage collection, which takes half the time if many objects are made and kept."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -106,10 +106,8 @@ def validations(rows: Iterable[Mapping[str, Any]], *, later: bool = False) -> pd
         later: Whether they are later validations.
     """
     found = [{**row, **flatten({"metrics": row["metrics"]})} for row in rows]
-    made = table(found, _LATER if later else VALIDATIONS).drop(columns="metrics", errors="ignore")
-    if later:
-        made = made.drop(columns=["lag_s", "lag_iterations"])
-    return made
+    without = ["metrics", *(["lag_s", "lag_iterations"] if later else [])]
+    return table(found, _LATER if later else VALIDATIONS).drop(columns=without, errors="ignore")
 
 
 def decisions(timeline: Timeline) -> pd.DataFrame:
