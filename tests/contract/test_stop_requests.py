@@ -253,7 +253,7 @@ def test_the_command_says_what_came_of_it(tmp_path, monkeypatch):
         ran.sweep.step()
     monkeypatch.setattr(
         "tunekit.journal.stop_requests.ask_to_stop.__kwdefaults__",
-        {"patience_s": 5.0, "sleep": lambda seconds: ran.sweep.step()},
+        {"sleep": lambda seconds: ran.sweep.step()},
     )
     one = ("--trial", "00000_00001")
     assert command("stop", ran.home, *one) == (0, "Trial 00000_00001 is stopped.\n")

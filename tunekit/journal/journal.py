@@ -130,9 +130,9 @@ class Journal:
         """Write all lines to disk; return False if that is not possible now."""
         return self._folder.sync()
 
-    def close(self, patience_s: float = 60.0) -> bool:
-        """Write the waiting lines; return False if that takes longer than ``patience_s``."""
-        written = self._folder.settle(patience_s)
+    def close(self) -> bool:
+        """Write the waiting lines; return False if that takes longer than a minute."""
+        written = self._folder.settle(60.0)
         self._folder.close()
         return written
 
@@ -303,15 +303,13 @@ class _Position:
         file: The file.
         bytes: How many bytes of it were read.
         lines: How many lines of it were read.
-        begun: Whether the first line of a session was read.
-        last: The number of the last line.
+        last: The number of the last line; 0 before the first line of a session.
         seal: The checksum of the last line.
     """
 
     file: str = ""
     bytes: int = 0
     lines: int = 0
-    begun: bool = False
     last: int = 0
     seal: str = ""
 
@@ -377,7 +375,7 @@ class JournalReader:
         names = self._folder.names(self._series)
         self._names, files = frozenset(names), _files(names)
         self._before = []
-        found, at = Record(anew=not at.begun), replace(at)
+        found, at = Record(anew=not at.last), replace(at)
         if at.file:
             more = b""
             if at.file in files:
@@ -407,10 +405,10 @@ class JournalReader:
             if not _is_sealed(line):
                 raise _damaged(file, at.lines)
             try:
-                if at.lines == 1 and (not at.begun or b'"journal": ' in line[:_FRONT]):
+                if at.lines == 1 and (not at.last or b'"journal": ' in line[:_FRONT]):
                     head = _head(line, file)
                     self._check_head(found, head, file, at, before)
-                    at.begun, at.last = True, head["n"]
+                    at.last = head["n"]
                 else:
                     event = _event(line, file, at.lines, unpickle=self._unpickle)
                     self._check_number(event.n, file, at)
@@ -457,7 +455,7 @@ class JournalReader:
             self._check_gap(f"{file} follows line {after}", at.last + 1, after)
         elif after < at.last:
             _leave_out(found, head, file, at.last, before)
-        elif at.begun and head["follows"] != at.seal:
+        elif at.last and head["follows"] != at.seal:
             raise JournalError(
                 f"{file} belongs to another journal: it follows a line {after} that differs from "
                 "the one before it. Put the files back as they were."

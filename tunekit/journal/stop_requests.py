@@ -49,7 +49,6 @@ def ask_to_stop(
     path: str,
     trial_id: str,
     *,
-    patience_s: float = _PATIENCE_S,
     sleep: Callable[[float], object] = time.sleep,
 ) -> bool:
     """Ask the driver of a running sweep to stop a trial, and wait until it has recorded that.
@@ -58,7 +57,6 @@ def ask_to_stop(
         filesystem: The sweep's filesystem.
         path: The experiment's folder there.
         trial_id: The trial.
-        patience_s: How many seconds to wait.
         sleep: Waits for a number of seconds.
 
     Returns:
@@ -77,9 +75,9 @@ def ask_to_stop(
     reader = JournalReader(folder)
     reader.read()
     folder.put(name_of(trial_id), b"")
-    if not folder.settle(patience_s):
-        raise OSError(f"{name_of(trial_id)} could not be written in {patience_s:g} s")
-    for _ in range(max(1, round(patience_s / _LOOK_AGAIN_S))):
+    if not folder.settle(_PATIENCE_S):
+        raise OSError(f"{name_of(trial_id)} could not be written in {_PATIENCE_S:g} s")
+    for _ in range(round(_PATIENCE_S / _LOOK_AGAIN_S)):
         events = reader.read().events
         if any(isinstance(one, Asked) and one.trial_id == trial_id for one in events):
             return True

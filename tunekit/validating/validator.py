@@ -59,7 +59,6 @@ class Validator:
         executor: Runs the attempts.
         clock: The clock.
         emit: Called with each event, before it is acted on.
-        around: The rest of the sweep; by default none, as until it begins.
     """
 
     #: Raises an error if Ray is gone, so that the failures that this causes are not recorded.
@@ -72,15 +71,14 @@ class Validator:
         clock: Clock,
         *,
         emit: Callable[[Event], None],
-        around: Around | None = None,
     ):
         #: The pending validations.
         self.pool = Pool(max_in_flight=config.most_in_flight, max_retries=config.max_retries)
         #: Runs the attempts.
         self.executor = executor
         self._clock, self._emit = clock, emit
-        #: The rest of the sweep.
-        self.around = around or Around()
+        #: The rest of the sweep, once there is one.
+        self.around = Around()
         self._fn, self._signature = config.fn, signature_of(config.fn)
         self._retried = Failures()
         self._next_poll = 0.0

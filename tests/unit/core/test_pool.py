@@ -25,17 +25,12 @@ def filled(*requests: Request, **settings) -> Pool:
 
 def test_the_limit_holds_over_all_trials():
     pool = filled(*(request(t, i) for t in "ab" for i in (1, 2)), max_in_flight=3)
-    assert len(pool.start(capacity=100, now=0.0)) == 3
+    assert not pool.needs_capacity
+    assert len(pool.start(capacity=0, now=0.0)) == 3
     assert pool.start(capacity=100, now=0.0) == []
     pool.returned("a:0:1:1#1", FINE, {}, now=1.0)
     assert len(pool.start(capacity=100, now=1.0)) == 1
     assert pool.waiting == 0
-
-
-def test_an_explicit_limit_does_not_ask_for_free_resources():
-    pool = filled(request("a", 1), request("b", 1), max_in_flight=2)
-    assert not pool.needs_capacity
-    assert len(pool.start(capacity=0, now=0.0)) == 2
 
 
 def test_without_a_limit_as_many_as_resources_allow_and_at_least_one():
@@ -194,14 +189,9 @@ def test_in_the_processes_of_trials_run_those_that_decide():
     assert [trial for trial in "abcx" if pool.hosts(trial)] == ["a", "c"]
 
 
-def test_older_ones_that_count_go_first_in_the_process_of_a_trial():
-    pool = filled(decoration("b", 1), request("b", 3))
-    assert names(pool.start_in_trials("b", each=False)) == ["b:0:1:1#1"]
-
-
-def test_the_limit_holds_in_the_processes_of_trials():
-    pool = filled(request("b", 3), request("c", 1), max_in_flight=1)
-    assert names(pool.start_in_trials("bc", each=False)) == ["b:0:3:1#1"]
+def test_in_the_process_of_a_trial_older_ones_go_first_and_the_limit_holds():
+    pool = filled(decoration("b", 1), request("b", 3), request("c", 1), max_in_flight=1)
+    assert names(pool.start_in_trials("bc", each=False)) == ["b:0:1:1#1"]
     assert pool.start_in_trials("c", each=False) == []
 
 
