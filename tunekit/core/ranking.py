@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tunekit.core.metric_names import listed, meant
 from tunekit.core.metrics import flatten
 from tunekit.core.pareto import Point, front
-from tunekit.core.problems import Problems
 from tunekit.core.timeline import ScoredCheckpoint, Timeline, TrialSummary
 from tunekit.core.words import short_names
 
@@ -115,52 +113,3 @@ def front_of(
     points = [point for point, (_, scored) in found.items() if scored.violation == least]
     best = sorted((points[place] for place in front(points)), reverse=True)
     return [found[point] for point in best]
-
-
-def checked_goal(
-    metric: str | None,
-    mode: str | None,
-    *,
-    default: tuple[str | None, str | None],
-    names: Sequence[str],
-    problems: Problems,
-) -> tuple[str, str]:
-    """Return the metric and the mode to rank by; add what is wrong with them to ``problems``.
-
-    Args:
-        metric: The requested metric, by flat name; None: the default.
-        mode: ``"min"`` or ``"max"``; None: the default, if the metric is the default, too.
-        default: The metric and the mode of the sweep; None if it has none.
-        names: The validated metrics so far, by flat name.
-        problems: Collects the problems.
-
-    Example:
-        >>> problems = Problems("Sweep.best")
-        >>> options = {"default": ("loss", "min"), "names": ["loss", "f1"], "problems": problems}
-        >>> checked_goal(None, None, **options)
-        ('loss', 'min')
-        >>> checked_goal("f1", None, **options)
-        ('f1', 'None')
-        >>> print(problems.error())
-        Sweep.best: mode is missing, and the sweep has none. Pass 'min' or 'max'.
-    """
-    own_metric, own_mode = default
-    known = own_mode if metric in (None, own_metric) else None
-    metric, mode = metric or own_metric, mode or known
-    if metric is None:
-        problems.add(
-            "metric is missing, and the sweep has no single objective. Pass the name of a "
-            "validated metric."
-        )
-    if mode is None and metric is not None and names and metric not in names:
-        near = meant(metric, names)
-        problems.add(
-            f"metric={metric!r} is not among the validated metrics. "
-            f"{f'Did you mean {near!r}? ' if near else ''}Pass one of {listed(names, [metric])}"
-            ", and the mode if it is not the sweep's metric."
-        )
-    elif mode is None:
-        problems.add("mode is missing, and the sweep has none. Pass 'min' or 'max'.")
-    else:
-        problems.choice("mode", mode, ["min", "max"])
-    return str(metric), str(mode)

@@ -1,4 +1,9 @@
-"""Evaluate checkpoints that another program writes into a folder, as they appear."""
+"""Evaluate checkpoints that another program writes into a folder, as they appear.
+
+A followed folder is recorded like a sweep: a run is a trial, and the step of a checkpoint is its
+iteration. A checkpoint that is written again is another run of that iteration. So all code that
+reads a sweep can read a followed folder, too.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import logging
 import math
 import posixpath
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +21,22 @@ from tunekit._ray.storage import checkpoint_at, exists, storage_at
 from tunekit.clock import Pace, SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.events import (
+    CheckpointSaved,
     Event,
+    Reported,
     TrialAdded,
     TrialEnded,
     ValidationEnded,
     ValidationRequested,
 )
+from tunekit.core.history import ITERATION
 from tunekit.core.problems import Problems
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.validation import Request, Status
-from tunekit.following.folder import DOUBT_S, KEPT, Entry, WatchedFolder
+from tunekit.core.values import number
+from tunekit.following.folder import DOUBT_S, KEPT, Entry, WatchedFolder, wrong_pattern
 from tunekit.following.loop import Source, validate_all
 from tunekit.following.record import Recorder
-from tunekit.following.steps import Followed, request_of, wrong_pattern
 from tunekit.journal.confined import local_path
 from tunekit.log import shown
 
@@ -37,6 +45,9 @@ logger = logging.getLogger(__name__)
 # Seconds between two looks into a local folder and into another storage, and the largest share of
 # the time that listing may take.
 _LOCAL_S, _LISTED_S, _SHARE = 0.25, 5.0, 0.1
+
+# When a checkpoint was completed, in its report: Tune's own key, in seconds since the epoch.
+_COMPLETED = "timestamp"
 
 
 @shown()
@@ -265,3 +276,103 @@ class _Watched(Source):
         for run in self._state.last.keys() - self._state.ended:
             self.emit(TrialEnded(trial_id=run))
         return True
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A complete checkpoint that was seen.
+
+    Attributes:
+        request: The request to evaluate it.
+        mark: When it was completed: it changes if the checkpoint is written again.
+        at: When it was seen, in seconds since the epoch.
+    """
+
+    request: Request
+    mark: float
+    at: float
+
+
+class Followed:
+    """Track the state of a followed folder, from the events of its journal.
+
+    Example:
+        >>> followed = Followed()
+        >>> for step in (5, 10):
+        ...     for event in followed.saw("run", step, f"/run/checkpoint-{step}", {}, mark=step):
+        ...         followed.apply(event)
+        >>> followed.next(requested=()).id, followed.next(requested=["run:0:10:1"]).id
+        ('run:0:10:1', 'run:0:5:1')
+    """
+
+    def __init__(self) -> None:
+        #: When each checkpoint was found to be complete, in seconds since the epoch, by path.
+        self.checked: dict[str, float] = {}
+        #: Checkpoints whose evaluation has not ended, by the IDs of the validations.
+        self.pending: dict[str, Seen] = {}
+        #: The largest step of each run.
+        self.last: dict[str, int] = {}
+        #: The runs whose training has ended, and the runs for which that is recorded.
+        self.done: set[str] = set()
+        self.ended: set[str] = set()
+        # The newest checkpoint by run and step, and when the one reported last was completed.
+        self._seen: dict[tuple[str, int], Seen] = {}
+        self._mark = 0.0
+
+    def apply(self, event: Event) -> None:
+        """Apply an event of the journal, starting with the events of earlier sessions."""
+        match event:
+            case Reported():
+                self._reported(event.trial_id, event.report)
+            case CheckpointSaved():
+                request = request_of(event)
+                seen = Seen(request, self._mark, event.time)
+                self._seen[request.trial_id, request.iteration] = seen
+                self.pending[request.id] = seen
+                self.checked[request.path] = event.time
+            case ValidationEnded():
+                self.pending.pop(event.id, None)
+            case TrialEnded():
+                self.ended.add(event.trial_id)
+
+    def _reported(self, run: str, report: Mapping[str, Any]) -> None:
+        self.ended.discard(run)
+        self._mark = number(report.get(_COMPLETED)) or 0.0
+        if report[ITERATION] >= self.last.get(run, 0):  # steps may be seen out of order
+            self.last[run] = report[ITERATION]
+            (self.done.add if report.get("done") else self.done.discard)(run)
+
+    def saw(
+        self, run: str, step: int, path: str, report: Mapping[str, Any], mark: float
+    ) -> tuple[Reported, CheckpointSaved] | None:
+        """Return the events for a complete checkpoint; None if it is already known.
+
+        Args:
+            run: The run that it belongs to.
+            step: Its step.
+            path: Its path.
+            report: Its training metrics.
+            mark: When it was completed.
+        """
+        known = self._seen.get((run, step))
+        if known is not None and mark <= max(known.mark, known.at):
+            return None
+        request = Request(run, step, 1 if known is None else known.request.run + 1, path=path)
+        row = {**report, _COMPLETED: mark, ITERATION: step}
+        return Reported(trial_id=run, report=row), CheckpointSaved.of(request)
+
+    def next(self, requested: Collection[str]) -> Request | None:
+        """Return the request for the newest checkpoint that waits; None if none does.
+
+        Args:
+            requested: The IDs of requests that the evaluators already have.
+        """
+        waiting = [seen for name, seen in self.pending.items() if name not in requested]
+        if not waiting:
+            return None
+        return max(waiting, key=lambda one: (one.mark, one.request.iteration)).request
+
+
+def request_of(event: CheckpointSaved) -> Request:
+    """Return the request to evaluate a recorded checkpoint."""
+    return Request(event.trial_id, event.iteration, event.run, path=event.checkpoint)

@@ -129,19 +129,6 @@ def best_in_short(best: BestCheckpoint) -> dict[str, Any]:
     }
 
 
-def front_in_short(
-    front: Sequence[BestCheckpoint], objectives: Iterable[str]
-) -> list[dict[str, Any]]:
-    """Return the checkpoints of a Pareto front, with their values of the objectives."""
-    return [
-        {
-            **best_in_short(one),
-            "objectives": {name: flatten(one.metrics)[name] for name in objectives},
-        }
-        for one in front
-    ]
-
-
 # Failures --------------------------------------------------------------------------------------
 
 

@@ -19,10 +19,10 @@ from tunekit.config import ValidationConfig
 from tunekit.core.constraints import Constraint
 from tunekit.core.events import Event, Home
 from tunekit.core.metric_names import listed, meant
+from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
 from tunekit.core.ranking import (
     Ranked,
-    checked_goal,
     front_of,
     ranking_of,
 )
@@ -41,7 +41,6 @@ from tunekit.reading import tables
 from tunekit.reading.findings import (
     BestCheckpoint,
     best_in_short,
-    front_in_short,
     summary_of,
 )
 from tunekit.results.lineage import Lineage
@@ -498,9 +497,26 @@ class Sweep:
         )
 
     def _goal(self, metric: str | None, mode: str | None, problems: Problems) -> tuple[str, str]:
-        default = (self.metric, self.mode)
-        names = self.timeline.names
-        return checked_goal(metric, mode, default=default, names=names, problems=problems)
+        """Return the metric and the mode to rank by, by default the sweep's; add any problems."""
+        names, known = self.timeline.names, self.mode if metric in (None, self.metric) else None
+        metric, mode = metric or self.metric, mode or known
+        if metric is None:
+            problems.add(
+                "metric is missing, and the sweep has no single objective. Pass the name of a "
+                "validated metric."
+            )
+        if mode is None and metric is not None and names and metric not in names:
+            near = meant(metric, names)
+            problems.add(
+                f"metric={metric!r} is not among the validated metrics. "
+                f"{f'Did you mean {near!r}? ' if near else ''}Pass one of "
+                f"{listed(names, [metric])}, and the mode if it is not the sweep's metric."
+            )
+        elif mode is None:
+            problems.add("mode is missing, and the sweep has none. Pass 'min' or 'max'.")
+        else:
+            problems.choice("mode", mode, ["min", "max"])
+        return str(metric), str(mode)
 
     def trial_errors(self) -> dict[str, str]:
         """Return the last failure of each failed trial as Tune recorded it, by trial id.
@@ -561,9 +577,13 @@ class Sweep:
             "constraints": [one.text for one in self.constraints],
             **summary_of(self.timeline, self.driver),
             "best": best and best_in_short(best),
-            "pareto": front_in_short(
-                self.pareto() if len(self.objectives) > 1 else (), self.objectives
-            ),
+            "pareto": [
+                {
+                    **best_in_short(one),
+                    "objectives": {name: flatten(one.metrics)[name] for name in self.objectives},
+                }
+                for one in (self.pareto() if len(self.objectives) > 1 else ())
+            ],
         }
 
     def __repr__(self) -> str:

@@ -32,7 +32,7 @@ TRIALS = (
 VALIDATIONS = tuple(name for name in VALIDATION if name != "metrics")
 _LATER = ("name", "function", *VALIDATIONS)
 #: The columns of the decisions.
-DECISIONS = (*("time", "trial_id", "generation", "iteration", "decision", "score", "reached"),)
+DECISIONS = ("time", "trial_id", "generation", "iteration", "decision", "score", "reached")
 _COUNTED = ("validated", "not_validated", "pending")
 _MOMENTS = ("added", "ended", "requested", "started", "ran_from", "time", "reported_at")
 _NUMBERS = ("best", "last", "waited_s", "ran_s", "lag_s", "score")

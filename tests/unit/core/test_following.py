@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tunekit.following.steps import Followed, step_in
+from tunekit.following.folder import step_in
+from tunekit.following.follow import Followed
 
 
 def saw(followed: Followed, step: int, *, mark: float = 1.0, **report: Any) -> None:
