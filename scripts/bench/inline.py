@@ -21,7 +21,7 @@ The script prints the medians of the seconds, their ratio, and the ratio of each
 same for the CPU seconds, which other programs on the machine disturb less; for the iterations
 trained, which differ because ASHA's decisions depend on which trial comes first; and for a
 population's exploits. Last is the geometric mean of the ratios of the seconds. `start-up` does not
-compare sweeps: it prints the time to the first report, compared with stock Tune.
+compare sweeps: it prints the time to the first result, compared with stock Tune.
 """
 
 from __future__ import annotations
@@ -44,17 +44,22 @@ PBT = (
     'time_attr="training_iteration", perturbation_interval=2, '
     'hyperparam_mutations={"lr": tune.loguniform(1e-4, 1e-1)})'
 )
-# Their trials cannot run in the process of another one; start-up has only one trial.
-NOT_RESET = ("trainable_class", "rllib", "start-up")
+# Their trials cannot run in the process of another one, and stock Ray hangs with the inline program
+# of distributed_checkpoints; start-up has only one trial.
+NOT_RESET = ("trainable_class", "rllib", "distributed_checkpoints", "start-up")
 GPU = "import ray; ray.init(num_gpus=1)\n"
-# Prints the seconds to the first report, from fit() and from the program's start.
+# Prints the seconds to the first result, from fit() and from the program's start.
 START = """
-import time
+import tempfile, time
 began = time.monotonic()
 import ray
 import torch
 from ray import tune
 import {module} as module
+
+def train(config):
+    with tempfile.TemporaryDirectory() as folder:
+        tune.report({{"accuracy": 1.0}}, checkpoint=tune.Checkpoint.from_directory(folder))
 
 class First(tune.Callback):
     def on_trial_result(self, *_, **__):
@@ -63,7 +68,7 @@ class First(tune.Callback):
 
 ray.init(num_cpus=2)
 tuner = module.Tuner(
-    lambda config: tune.report({{"accuracy": 1.0}}),
+    train,
     tune_config=tune.TuneConfig(metric="accuracy", mode="max"),
     run_config=tune.RunConfig(callbacks=[First()]),{validation}
 )
@@ -71,7 +76,9 @@ fitting = time.monotonic()
 tuner.fit()
 print(came - fitting, came - began)
 """
-VALIDATION = "\n    validation_config=module.ValidationConfig(fn=lambda checkpoint: {}),"
+VALIDATION = (
+    '\n    validation_config=module.ValidationConfig(fn=lambda checkpoint: {"accuracy": 1.0}),'
+)
 
 
 README = examples.ROOT / "README.md"
@@ -111,14 +118,18 @@ def train_inline(config):
             tune.report({{"loss": loss, **scores}}, checkpoint=checkpoint)
 
 
-ray.init(num_cpus=max(4, os.cpu_count() or 1), log_to_driver=False)
-tune.Tuner(
+ray.init(num_cpus=max(4, os.cpu_count() or 1), log_to_driver=False, include_dashboard=False)
+results = tune.Tuner(
     train_inline,
     param_space=SPACE,
     tune_config=tune_config(16),
-    run_config=tune.RunConfig(name="digits", storage_path=tempfile.mkdtemp(), verbose=0),
+    run_config=tune.RunConfig(name="digits", storage_path=tempfile.mkdtemp()),
 ).fit()
+{table}
 """
+DEMO_TABLE = (
+    "print(results.get_dataframe()[['config/lr', 'training_iteration']].to_string(index=False))"
+)
 #: When it validates: after each epoch, or only after those at which ASHA decides.
 DEMO_AT = {"epochs": "range(1, EPOCHS + 1)", "rungs": "(1, 3, 9, 27)"}
 
@@ -148,8 +159,11 @@ def readme(cpus: int) -> tuple[str, str]:
 
 def demo(at: str) -> tuple[str, str]:
     """Return the demonstration with inline validation ``at`` these epochs, and unchanged."""
-    ours = DEMO.read_text()
-    return ours.partition("def main()")[0] + DEMO_INLINE.format(at=at), ours
+    text = DEMO.read_text()
+    inline = text.partition("def main()")[0] + DEMO_INLINE.format(at=at, table=DEMO_TABLE)
+    return inline, text.replace(
+        "    best = tunekit.load(", f"    {DEMO_TABLE}\n    best = tunekit.load("
+    )
 
 
 def programs(folder: Path) -> dict[str, tuple[Path, Path]]:
@@ -250,7 +264,7 @@ def iterations(printed: str) -> float:
 
 
 def started(program: Path) -> tuple[float, float]:
-    """Run START; return the seconds to the first report, from fit() and from its own start."""
+    """Run START; return the seconds to the first result, from fit() and from its own start."""
     out, _ = examples.printed(program)
     tuner, whole = out.splitlines()[-1].split()
     return float(tuner), float(whole)
