@@ -9,7 +9,9 @@ from __future__ import annotations
 import gc
 import os
 import random
+import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -34,6 +36,27 @@ def release_gpu_memory() -> None:
         return
     gc.collect()  # a network and its optimizer often refer to each other
     cuda.empty_cache()
+
+
+def end_without_gpu() -> None:
+    """End this process if it can no longer use its GPU.
+
+    After an error in a CUDA kernel, each later call of CUDA in the process fails. A trial that has
+    validated in its process would fail by that. If the process ends, the trial continues in
+    another one, as after a crash of the validation.
+
+    Example:
+        >>> end_without_gpu()
+    """
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return
+    try:
+        cuda.synchronize()
+    except RuntimeError:
+        traceback.print_exc()  # the driver prints it
+        sys.stderr.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @contextmanager

@@ -74,6 +74,10 @@ class Class(tune.Trainable):
         self.state = begun(n, seed)
 
 
+def lose_the_gpu() -> None:
+    raise RuntimeError("CUDA error: device-side assert triggered")
+
+
 def disturb(checkpoint: tune.Checkpoint, *, how: str = "", marks: str = "") -> dict[str, Any]:
     """Validate, and leave a process as no training would like it."""
     n, seed = read(checkpoint)
@@ -81,7 +85,11 @@ def disturb(checkpoint: tune.Checkpoint, *, how: str = "", marks: str = "") -> d
         Path(marks).touch()
         if how == "crashes":
             os._exit(1)
-        time.sleep(600)
+        if how == "hangs":
+            time.sleep(600)
+        torch.cuda.is_initialized = lambda: True  # as after an error in a kernel
+        torch.cuda.synchronize = lose_the_gpu
+        lose_the_gpu()
     accuracy = {"accuracy": float(seed * n), "where": os.getpid()}
     if ray.get_runtime_context().get_actor_id() is None:
         return accuracy  # the process of a task may run another test's
@@ -143,8 +151,9 @@ def test_training_does_not_notice(tmp_path, trainable, monkeypatch):
 @pytest.mark.parametrize(
     ("trainable", "how"),
     [
-        (function, "crashes"),
+        (function, "loses the GPU"),
         (Class, "hangs"),
+        pytest.param(function, "crashes", marks=pytest.mark.at_night),
         pytest.param(function, "hangs", marks=pytest.mark.at_night),
         pytest.param(Class, "crashes", marks=pytest.mark.at_night),
     ],

@@ -24,7 +24,7 @@ from tunekit.core.values import (
     text,
 )
 from tunekit.pickles import pack, portable
-from tunekit.process_state import release_gpu_memory, undisturbed
+from tunekit.process_state import end_without_gpu, release_gpu_memory, undisturbed
 from tunekit.validating.context import ValidationContext, telling
 from tunekit.validating.executor import AttemptEvent, Began, Failed, Returned
 
@@ -66,7 +66,10 @@ def in_task(call: Call) -> Iterator[AttemptEvent]:
 def in_trial(trainable: Any, call: Call) -> Iterator[AttemptEvent]:
     """Validate in the process of a waiting trial, as in a task."""
     with undisturbed():
-        yield from in_task(call)
+        for event in in_task(call):
+            if not isinstance(event, Began):
+                end_without_gpu()
+            yield event
 
 
 class Evaluator:

@@ -18,7 +18,7 @@ from tunekit.core.problems import Problems, shown
 from tunekit.core.signatures import ValidationFunction, kind_of
 from tunekit.core.values import Raised, admitted
 from tunekit.errors import extra
-from tunekit.process_state import undisturbed
+from tunekit.process_state import end_without_gpu, undisturbed
 from tunekit.validating.context import ValidationContext, telling, told_now
 from tunekit.validating.executor import AttemptEvent, Began, Failed, Returned
 from tunekit.validating.process import Call, opened, outcome_of, plain, result_of
@@ -200,7 +200,9 @@ def _of_all(by_rank: Mapping[int, Any]) -> Any:
 def _on_rank_0(call: Call) -> Returned | Failed:
     """Validate in this worker alone; return the event."""
     with undisturbed(), telling(call.context):
-        return result_of(call.attempt_id, call.run)
+        event = result_of(call.attempt_id, call.run)
+        end_without_gpu()
+        return event
 
 
 def _on_each_rank(
@@ -214,7 +216,9 @@ def _on_each_rank(
         told: The checkpoint's context.
     """
     with undisturbed(), telling(told):
-        return outcome_of(lambda: plain(loop()(config)))
+        found = outcome_of(lambda: plain(loop()(config)))
+        end_without_gpu()
+        return found
 
 
 def _loop_of(fn_ref: Any) -> Callable[..., Any]:
