@@ -128,6 +128,8 @@ class Controller(ProcessController):
 
     def starting(self) -> Iterator[Trial]:
         """Yield each trial that has its resources and whose process is starting."""
+        if self._occupied == sum(map(self.has_actor, self._running_trials)):
+            return  # hundreds may wait for resources
         for trial in self._staged_trials:
             if trial.status == Trial.PENDING and has_starting_actor(self, trial):
                 yield trial
@@ -179,7 +181,7 @@ class Controller(ProcessController):
             return bool(self._pending_trials)
         given_up = max(0, self._places - self._occupied)
         waiting = (one for one in self._pending_trials if not has_starting_actor(self, one))
-        return sum(1 for _ in itertools.islice(waiting, given_up + 1)) > given_up
+        return next(itertools.islice(waiting, given_up, None), None) is not None
 
     @property
     def running(self) -> Collection[Trial]:

@@ -89,7 +89,7 @@ class ProcessController(TuneController):
     @property
     def _occupied(self) -> int:
         """Return how many trials have a place."""
-        return sum(has_starting_actor(self, trial) for trial in self._trial_to_actor)
+        return len(self._trial_to_actor) - int(self._actor_manager.num_pending_actors)
 
     def left(self) -> int | None:
         """Return how many more processes trials may have; None if only resources limit them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,10 @@ class Waiting(Around):
     starts: StartTimes = field(default_factory=StartTimes, init=False)
     # When each waiting trial began to wait for a score.
     _since: dict[str, float] = field(default_factory=dict, init=False)
+    # The resources of each process of each trial, and what Ray has them in.
+    _places_of: dict[Trial, tuple[Any, Sequence[Mapping[str, float]]]] = field(
+        default_factory=dict, init=False
+    )
     # Trials whose places are lent to validations that could not start otherwise.
     _relieved: set[str] = field(default_factory=set, init=False)
 
@@ -163,7 +167,12 @@ class Waiting(Around):
         """Return whether a validation can run in the processes of a trial while it waits."""
         if self.config.on_pending == "continue":
             return False
-        return self.executor.fits_in(self.shares.processes(trial.placement_group_factory.bundles))
+        factory, place = self._places_of.get(trial, (None, ()))
+        if factory is not trial.placement_group_factory:  # Ray copies bundles slowly
+            factory = trial.placement_group_factory
+            place = self.shares.processes(factory.bundles)
+            self._places_of[trial] = factory, place
+        return self.executor.fits_in(place)
 
     @property
     def _first(self) -> Trial | None:
