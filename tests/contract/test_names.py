@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
+from tests.schedulers import moasha
 from tests.sweeps import LENGTH, Counting, Endless, SavesWhen, sweep
 
 
@@ -29,6 +31,21 @@ def test_a_trial_that_ends_before_its_first_checkpoint_ends_no_sweep(tmp_path, c
     )
     assert ran.lengths() == {0: 2, 1: LENGTH, 2: LENGTH, 3: LENGTH}
     assert ran.validated()[0] == {}
+
+
+@pytest.mark.parametrize("on_pending", ["wait", "continue"])
+def test_results_that_wait_for_the_names_of_metrics_pass_in_the_order_of_their_scores(
+    tmp_path, on_pending
+):
+    """Until the first validations have ended, the loss could be one of their metrics."""
+    ran = sweep(
+        tmp_path,
+        moasha(),
+        on_pending=on_pending,
+        trials=4,
+        validation_s=lambda attempt: 9.0 - 0.3 * int(attempt.request.trial_id.rsplit("_", 1)[1]),
+    )
+    assert list(dict.fromkeys(index for index, *_ in ran.heard.results)) == [3, 2, 1, 0]
 
 
 def test_a_stop_survives_a_failure_while_saving(tmp_path):

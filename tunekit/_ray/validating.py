@@ -190,7 +190,10 @@ class ValidatingController(Controller):
             metrics: The score; None if there is none.
         """
         entry.scoring, entry.metrics = False, metrics
-        if entry in self._queues.get(trial, ()):
+        queue = self._queues.get(trial, ())
+        if entry in queue:
+            if entry is next(iter(queue)):
+                self._queues[trial] = self._queues.pop(trial)  # see advance_all
             self.advance(trial)
 
     def _trial_task_failure(self, trial: Trial, exception: Exception) -> None:
@@ -268,7 +271,7 @@ class ValidatingController(Controller):
         self._go_on(trial)
 
     def advance_all(self) -> None:
-        """Pass on what waited for the first score of the sweep."""
+        """Pass on what waited for the first scores of the sweep, in the order of these."""
         for trial in list(self._queues):
             self.advance(trial)
 

@@ -107,7 +107,7 @@ class Door:
 
     def holds(self, queue: Queue, *, trains: bool) -> bool:
         """See :class:`~tunekit._ray.validating.Door`."""
-        if self.engine.knows_names:
+        if self._named:
             return False
         if self._scoring:
             return True
