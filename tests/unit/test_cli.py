@@ -343,26 +343,22 @@ def test_resume_of_a_sweep_that_does_not_end_or_all_of_whose_trials_fail_ends_wi
     assert result.exit_code == 0 and "1 error" in result.stdout
 
 
-def test_resume_leaves_a_sweep_alone_whose_driver_is_alive(tmp_path, restored):
-    path = running(tmp_path)
-
-    def restore() -> None:
-        raise tunekit.errors.AlreadyRunningError("has a driver")
-
-    restored.then = restore
-    result = tunekit_("resume", path, "--trainable", "tests.sweeps:Counting")
-    assert result.exit_code == 1 and "has a driver" in result.stderr
-
-
-def test_errors_of_tunekit_are_told_and_others_are_traced(tmp_path, restored):
+@pytest.mark.parametrize(
+    "error",
+    [
+        tunekit.errors.RestoreError("tuner.pkl cannot be read."),
+        tunekit.errors.AlreadyRunningError("has a driver."),
+    ],
+)
+def test_errors_of_tunekit_are_told_and_others_are_traced(tmp_path, restored, error):
     path = written_down(tmp_path, "tests.sweeps:Counting")
 
     def fail() -> None:
-        raise tunekit.errors.RestoreError("tuner.pkl cannot be read.")
+        raise error
 
     restored.then = fail
     result = tunekit_("resume", path)
-    assert result.exit_code == 1 and result.stderr.strip() == "Error: tuner.pkl cannot be read."
+    assert result.exit_code == 1 and result.stderr.strip() == f"Error: {error}"
     restored.then = lambda: 1 / 0
     with pytest.raises(ZeroDivisionError):
         tunekit_("resume", path)

@@ -90,7 +90,8 @@ def validate_all(
         tunekit.errors.AlreadyRunningError: If another process writes the journal, or takes over.
     """
     with ExitStack() as around:
-        around.enter_context(recorder.held())
+        around.callback(recorder.lock.release)
+        recorder.lock.claim()
         before = recorder.continued(replace=replace)
         if not source.resume(before):
             return

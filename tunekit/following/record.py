@@ -153,23 +153,11 @@ class Recorder:
         self._about = {**about, "function": import_path(config.fn) or name_of(config.fn)}
         self._otherwise = otherwise
         locked = path if series == SERIES else f"{path}/{series}"
-        self._lock = DriverLock(filesystem, locked, on_lost=self._give_way)
+        #: Keeps other processes from writing to the record.
+        self.lock = DriverLock(filesystem, locked, on_lost=self._give_way)
         self._begins = True
         self._lost: list[Exception] = []
         self._journal: Journal
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the record's lock, so that no other process writes to it.
-
-        Raises:
-            tunekit.errors.AlreadyRunningError: If another process does.
-        """
-        try:
-            self._lock.claim()
-            yield
-        finally:
-            self._lock.release()
 
     def _give_way(self, error: AlreadyRunningError) -> None:
         self._folder.abandon()
