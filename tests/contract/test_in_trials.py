@@ -111,18 +111,22 @@ def test_of_longer_ones_those_that_decide_run_there_and_what_precedes_them(tmp_p
         assert ran.executor.hosts[one.id] in (None, one.request.trial_id)
 
 
-def test_all_run_in_trials_where_that_is_asked_however_long_they_take(tmp_path):
-    ran = swept(tmp_path, 1.0, settings={"where": "trial"})
-    assert {(one.request.trial_id, ran.executor.hosts[one.id]) for one in ran.executor.started} == {
-        (trial.trial_id, trial.trial_id) for trial in ran.trials
-    }
-
-
 class Beside(InTrials):
     """One more is free elsewhere."""
 
     def capacity(self, promised: Any) -> int:
         return max(0, 1 - sum(self.hosts[one.id] is None for one in self._live.values()))
+
+
+@pytest.mark.parametrize("options", [{}, {"base": FIFOScheduler()}], ids=["asha", "fifo"])
+@pytest.mark.parametrize("executor_class", [InTrials, Beside])
+def test_all_run_in_trials_where_that_is_asked(tmp_path, executor_class, options):
+    """However long they take, and although others could run elsewhere."""
+    where = {"settings": {"where": "trial"}, "executor_class": executor_class}
+    ran = swept(tmp_path, 1.0, **where, **options)
+    assert {(one.request.trial_id, ran.executor.hosts[one.id]) for one in ran.executor.started} == {
+        (trial.trial_id, trial.trial_id) for trial in ran.trials
+    }
 
 
 def test_a_trial_that_stands_still_has_its_score_sooner_from_its_own_process(tmp_path):
