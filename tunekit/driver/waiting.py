@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -174,17 +174,15 @@ class Waiting(Around):
             self._places_of[trial] = factory, place
         return self.executor.fits_in(place)
 
-    @property
-    def _first(self) -> Trial | None:
-        """Return a trial that stands for all others."""
+    def _typically(self, rule: Callable[[Trial], bool]) -> bool:
+        """Return whether something is true of the first trial, which stands for all others."""
         trials = self.controller.get_trials()
-        return trials[0] if trials else None
+        return bool(trials) and rule(trials[0])
 
     @property
     def validate_themselves(self) -> bool:
         """Return whether checkpoints are validated in the processes of waiting trials."""
-        trial = self._first
-        return trial is not None and self._hosts(trial)
+        return self._typically(self._hosts)
 
     @property
     def squeezed(self) -> bool:
@@ -217,7 +215,9 @@ class Waiting(Around):
             and (self.validates_each or not elsewhere or self._stays(trial))
         }
         attempts = pool.start_in_trials(
-            hosts, each=each, others_wait=self.controller.has_new_trials and self._hand_over()
+            hosts,
+            each=each,
+            others_wait=self.controller.has_new_trials and self._typically(self.hands_over),
         )
         return attempts, hosts
 
@@ -239,19 +239,15 @@ class Waiting(Around):
         wait_s = self.pool.wait_s(trial.trial_id, self.clock.monotonic())
         return pays_for_a_start(wait_s, self.starts.typical_s)
 
-    def _hand_over(self) -> bool:
-        """Return whether trials usually hand over their resources to other trials."""
-        trial = self._first
-        return trial is not None and self.hands_over(trial)
+    def _competes(self, trial: Trial) -> bool:
+        """Return whether a trial and a validation need the same kind of resources."""
+        needs = total(*trial.placement_group_factory.bundles)
+        return not needs.keys().isdisjoint(self.executor.need)
 
     @property
     def contend(self) -> bool:
         """Return whether trials and validations compete for resources."""
-        trial = self._first
-        if trial is None:
-            return False
-        needs = total(*trial.placement_group_factory.bundles)
-        return not needs.keys().isdisjoint(self.executor.need)
+        return self._typically(self._competes)
 
     def pending(self) -> bool:
         """See :class:`~tunekit._ray.processes.Room`."""
@@ -265,7 +261,7 @@ class Waiting(Around):
         their resources would lose these to the validations.)
         """
         wanted = not self.pool.idle if self.squeezed else self.pool.wants_room
-        if wanted and self.contend and not self._hand_over():
+        if wanted and self.contend and not self._typically(self.hands_over):
             return 0
         return self.shares.at_once if self.validate_themselves else self.shares.leaving_room
 
