@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import re
 import textwrap
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -131,78 +130,13 @@ def test_the_core_is_pure(path):
         assert not used & OUTSIDE_FOR_PURE
 
 
-READS_BY_NAME = {"getattr", "setattr", "hasattr", "delattr", "attrgetter", "methodcaller"}
-
-
-def private_names(tree: ast.AST) -> list[tuple[int, str]]:
-    """Return ``(line, name)`` wherever code reaches for a private name that need not be its own.
-
-    That is every private name but those on ``self``, ``cls`` and ``super()``: what a class takes
-    there from a class of Ray's that it is made from is looked at below. Names in strings count
-    where they are looked up, or name a module of Ray's.
-    """
-    found = []
-
-    def note(node: Any, name: Any) -> None:
-        if isinstance(name, ast.Constant):
-            name = name.value
-        if isinstance(name, str):
-            private = [part for part in name.split(".") if is_private(part)]
-            found.extend((node.lineno, part) for part in private)
-
-    for node in ast.walk(tree):
-        match node:
-            case ast.Attribute(value=value, attr=attr) if not is_itself(value):
-                note(node, attr)
-            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=names):
-                for given in names if name in READS_BY_NAME else ():
-                    note(node, given)
-            case ast.Subscript(
-                value=ast.Call(func=ast.Name(id="vars")) | ast.Attribute(attr="__dict__"),
-                slice=name,
-            ):
-                note(node, name)
-            case ast.MatchClass(kwd_attrs=names):
-                for name in names:
-                    note(node, name)
-            case ast.Constant(value=str(text)) if re.fullmatch(r"ray(\.\w+)+", text):
-                note(node, text)
-            case ast.Import(names=modules):
-                for module in modules:
-                    note(node, module.name)
-            case ast.ImportFrom(module=str(module), names=names) if not module.startswith(
-                "tunekit"
-            ):
-                for name in (module, *(alias.name for alias in names)):
-                    note(node, name)
-    return sorted(found)
-
-
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_private_names_of_ray_live_in_one_package(path):
-    if room_of(path) == "_ray":
-        return
-    file = path.relative_to(ROOT).as_posix()
-    for line, name in private_names(ast.parse(path.read_text())):
-        raise AssertionError(f"{file}:{line}: {name} belongs into tunekit/_ray/")
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "trial.run_metadata.checkpoint_manager._checkpoint_results",
-        "self.trial._foo",
-        "getattr(trial, '_foo')",
-        "operator.attrgetter('run_metadata._foo')",
-        "vars(trial)['_foo']",
-        "import ray._private.worker",
-        "from ray.tune.trainable.trainable import _FOO",
-        "importlib.import_module('ray.train._internal.session')",
-        "match trial:\n    case Trial(_foo=foo): pass",
-    ],
-)
-def test_a_private_name_of_rays_is_found_out(code):
-    assert private_names(ast.parse(code))
+def test_private_names_of_ray_are_imported_in_one_package(path):
+    """What is read from an object there, ruff finds (SLF001)."""
+    if room_of(path) != "_ray":
+        for module, name in imports(path):
+            private = any(map(is_private, [*module.split("."), name]))
+            assert not (module.startswith("ray") and private), f"{module}.{name} belongs into _ray"
 
 
 def is_private(name: str) -> bool:
