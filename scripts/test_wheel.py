@@ -167,7 +167,8 @@ def used(python: Path, scratch: Path, environ: dict[str, str]) -> None:
     check(wanted in told and "Traceback" not in told, f"tunekit report says\n{told}")
     say("tunekit report says which extra it needs")
 
-    run(python, "-m", "pip", "install", advice, cwd=elsewhere, environ=environ)
+    install = (python, "-m", "pip", "install", "--no-compile", advice)
+    run(*install, cwd=elsewhere, environ=environ)
     run(tunekit, "report", folder, "--output", "report.html", **where)
     check("lr" in (elsewhere / "report.html").read_text(), "the report has no lr")
     say("after following the advice, tunekit report writes a report")
@@ -176,6 +177,7 @@ def used(python: Path, scratch: Path, environ: dict[str, str]) -> None:
 def main() -> None:
     began = time.monotonic()
     unwanted = {"PYTHONPATH", "PIP_CONSTRAINT", "RAY_ADDRESS", "VIRTUAL_ENV"}
+    unwanted.add("PYTHONDONTWRITEBYTECODE")  # or each of Ray's processes compiles what it imports
     with tempfile.TemporaryDirectory(prefix="tk-", ignore_cleanup_errors=True) as folder:
         scratch = Path(folder).resolve()
         environ = {name: value for name, value in os.environ.items() if name not in unwanted}
@@ -183,7 +185,9 @@ def main() -> None:
         subprocess.run([sys.executable, "-m", "venv", scratch / "plain"], check=True)
         python = scratch / "plain/bin/python"
         empty = megabytes(scratch / "plain")
-        run(python, "-m", "pip", "install", wheel, cwd=scratch, environ=environ)
+        # Python compiles what is imported; pip would compile all of it.
+        install = (python, "-m", "pip", "install", "--no-compile", wheel)
+        run(*install, cwd=scratch, environ=environ)
         taken = megabytes(scratch / "plain") - empty
         ray = run(
             *(python, "-c", "import ray, tunekit; print(ray.__version__)"),
