@@ -32,6 +32,7 @@ def pytest_configure(config):
     from tests.broken import check_sweeps  # imports Ray, which reads the variables above
 
     check_sweeps()
+    forked_workers.use()
 
 
 def pytest_collection_modifyitems(config, items):
@@ -84,7 +85,6 @@ def ray_cluster():
     """One Ray of 6 CPUs and a GPU, in name only, for each process that runs tests."""
     import ray
 
-    forked_workers.use()
     if not ray.is_initialized():
         ray.init(
             "local",

@@ -1,9 +1,9 @@
 """Ray's worker processes, forked from one that has imported everything already.
 
 A worker of Ray's imports ray twice, and then Tune, torch and tunekit: two to four seconds of CPU,
-for each of the hundreds of processes that the tests start. Here the first worker of a raylet starts
-a process that imports them once, and all are forked from that. What they run is Ray's own start of
-a worker, each in a process of its own.
+for each of the hundreds of processes that the tests start. Here the first worker of a run of the
+tests starts a process that imports them once, and those of all its clusters are forked from that.
+What they run is Ray's own start of a worker, each in a process of its own.
 
 Workers are forked from the same process if they agree on every environment variable that Ray, Tune
 or torch may have read when imported. A worker whose runtime environment asks for more than
@@ -28,18 +28,30 @@ _PRELOADED = (
     "ray.train.torch",
     "ray.tune",
     "ray._private.workers.default_worker",
+    "sklearn.datasets",
+    "torch._dynamo",  # which the first optimizer imports
     "torch.distributed",
     "tunekit",
 )
 _TELLING = ("RAY_", "TUNE_", "TRAIN_", "PYTHON", "OMP_", "TUNEKIT_", "CUDA_")
-_READ_WHEN_NEEDED = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"}
+_READ_WHEN_NEEDED = {
+    "PYTHONPATH",
+    "RAY_ADDRESS",
+    "RAY_JOB_ID",
+    "RAY_RAYLET_PID",
+    "RAY_TMPDIR",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER",
+}
 _PATIENCE_S = 30
+#: The environment variable with the process with which the forking one ends.
+_RUN = "TUNEKIT_FORKING_FOR"
 
 
 def use() -> None:
-    """Fork the workers of every Ray that this process starts."""
+    """Fork the workers of every Ray that this process, and those that it starts, starts."""
     from ray._private import ray_constants
 
+    os.environ.setdefault(_RUN, str(os.getpid()))
     if sys.platform == "linux" and not os.environ.get("TUNEKIT_REAL_STARTS"):
         ray_constants.SETUP_WORKER_FILENAME = os.path.abspath(__file__)
 
@@ -54,13 +66,15 @@ def _address() -> str:
 
 
 def _serve() -> None:
-    """Fork a worker for each that asks for one, until the raylet has ended."""
+    """Fork a worker for each that asks for one, until the run of the tests has ended."""
     listening = socket.socket(socket.AF_UNIX)
     try:
         listening.bind(_address())
     except OSError:
         return  # another was faster
     listening.listen(256)
+    # Ray reads these when it is imported: its workers belong to the job of their first task.
+    os.environ |= {"RAY_JOB_ID": "f" * 8, "RAY_RAYLET_PID": os.environ[_RUN]}
 
     import gc
     import importlib
@@ -83,7 +97,7 @@ def _serve() -> None:
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a worker
     listening.settimeout(1)
-    while os.path.exists(f"/proc/{os.environ['RAY_RAYLET_PID']}"):
+    while os.path.exists(f"/proc/{os.environ[_RUN]}"):
         with suppress(TimeoutError):
             connection, _ = listening.accept()
             with connection, connection.makefile("rwb") as stream:
@@ -115,7 +129,8 @@ def _become_worker(argv: list[str], environment: dict[str, str], folder: str) ->
     if "torch" in sys.modules:
         sys.modules["torch"].seed()
     sys.argv = argv
-    sys.path[0] = os.path.dirname(argv[0])
+    more = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:1] = [os.path.dirname(argv[0]), *more]
     runpy.run_path(argv[0], run_name="__main__")
 
 

@@ -13,6 +13,7 @@ from ray.tune.result import TRAINING_ITERATION
 
 from tunekit.core.events import Exploited
 from tunekit.core.history import GENERATION
+from tunekit.journal.journal import events_in
 
 __all__ = ["Versioned", "Versions", "score_of", "version_at"]
 
@@ -95,3 +96,10 @@ class Versions(tune.Callback):
             score_of(first["version"] - 1, self.noise) == exploit.score
             and first[TRAINING_ITERATION] == exploit.iteration + 1
         )
+
+    def exact_clones(self, results: tune.ResultGrid) -> int:
+        """Return how many clones have gone on; each from the version that was scored."""
+        exploits = [e for e in events_in(results.experiment_path) if isinstance(e, Exploited)]
+        exact = [self.is_exact(exploit) for exploit in exploits]
+        assert False not in exact
+        return exact.count(True)

@@ -1,7 +1,7 @@
-"""Sweeps on clusters of their own, each in a process of its own.
+"""Sweeps on a cluster of several nodes, in a process of its own.
 
-python -m tests.integration.clusters nodes FOLDER
-python -m tests.integration.clusters driver FOLDER
+python -m tests.integration.clusters           runs the cases that it reads, a line each
+python -m tests.integration.clusters FOLDER    a sweep without an end, to be killed
 """
 
 from __future__ import annotations
@@ -49,19 +49,33 @@ class Once(tune.Callback):
             self.then()
 
 
-def nodes(folder: Path) -> None:
-    """Validation has a node of its own, which is lost in the middle of the sweep, and replaced."""
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4})
-    cluster.add_node(num_cpus=2)
-    node = cluster.add_node(num_cpus=1, resources={"validation": 1})
-    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+class Nodes:
+    """A head with the drivers, a node for validations, and two that may be taken away."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 4, "resources": {"head": 9}}
+        )
+        self.validating = self.add(1, "validation", 1)
+        self.spot = [self.add(4, "spot", 4) for _ in range(2)]
+        ray.init(self.cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+
+    def add(self, cpus: int, resource: str, amount: int) -> Any:
+        return self.cluster.add_node(num_cpus=cpus, resources={resource: amount})
+
+    def lose(self, node: Any) -> None:
+        self.cluster.remove_node(node, allow_graceful=False)
+
+
+def node(nodes: Nodes, folder: Path) -> dict[str, Any]:
+    """The node for validations is lost in the middle of the sweep, and replaced."""
 
     def lose() -> None:
-        cluster.remove_node(node, allow_graceful=False)
-        cluster.add_node(num_cpus=1, resources={"validation": 1})
+        nodes.lose(nodes.validating)
+        nodes.validating = nodes.add(1, "validation", 1)
 
-    results, validation = fit(
-        trainer(folder, length=12, sleep_s=0.2),
+    results = fit(
+        trainer(folder, length=8, sleep_s=0.2),
         folder,
         tune_config=tune.TuneConfig(num_samples=3),
         callbacks=[Once(6, lose)],
@@ -72,19 +86,13 @@ def nodes(folder: Path) -> None:
         ),
     )
     tables = [result.metrics_dataframe for result in results]
-    print(
-        json.dumps(
-            {
-                "errors": [str(error) for error in results.errors],
-                "iterations": [table["training_iteration"].tolist() for table in tables],
-                "validated": [int(table["accuracy"].notna().sum()) for table in tables],
-                "nodes": sorted({int(v) for table in tables for v in table["node"]}),
-                "summary": validation.summary(),
-            }
-        )
-    )
-    ray.shutdown()
-    cluster.shutdown()
+    return {
+        "errors": [str(error) for error in results.errors],
+        "iterations": [table["training_iteration"].tolist() for table in tables],
+        "validated": [int(table["accuracy"].notna().sum()) for table in tables],
+        "nodes": sorted({int(v) for table in tables for v in table["node"]}),
+        "summary": tunekit.load(results.experiment_path).summary()["validations"],
+    }
 
 
 def _validate_where(checkpoint: tune.Checkpoint) -> dict[str, float]:
@@ -93,92 +101,62 @@ def _validate_where(checkpoint: tune.Checkpoint) -> dict[str, float]:
     return {**validate(checkpoint), "node": node}
 
 
-def spot(folder: Path, kind: str, notice: bool) -> None:
-    """A node with trials is taken away, 6 s after notice or without any, which fails them."""
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 4, "resources": {"head": 9}}
-    )
-    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
-    alive = [cluster.add_node(num_cpus=4, resources={"spot": 4}) for _ in range(2)]
-    print(json.dumps(_on_spot(folder, cluster, alive, kind, notice)))
-    ray.shutdown()
-    cluster.shutdown()
-
-
 def _starts(sweep: tunekit.Sweep) -> int:
     events = record_of(folder_at(sweep.filesystem, sweep.path)).events
     reports = (event.report for event in events if isinstance(event, Reported))
     return sum(report["iterations_since_restore"] == 1 for report in reports)
 
 
-def _on_spot(folder: Path, cluster: Cluster, alive: list, kind: str, notice: bool) -> dict:
-    home = folder / kind
-    home.mkdir()
+def spot(nodes: Nodes, home: Path, kind: str, notice: bool) -> dict[str, Any]:
+    """A node with trials is taken away, 6 s after notice or without any, which fails them."""
     # Trials wait in the middle until a node is about to end: however late the scores are, it has
     # trials then.
-    log, gate = str(home / "log"), home / "gate"
-    length, trials = 20, 2
+    gate = home / "gate"
+    length, trials, pace = 20, 2, {"sleep_s": 0.4, "gate": str(gate)}
 
     def take_away() -> None:
         groups = ray.util.placement_group_table().values()
         used = {
             n for g in groups if g["state"] == "CREATED" for n in g["bundles_to_node_id"].values()
         }
-        node = next(node for node in alive if node.node_id in used)
-        alive.remove(node)
-        alive.append(cluster.add_node(num_cpus=4, resources={"spot": 4}))
+        node = next(node for node in nodes.spot if node.node_id in used)
+        nodes.spot.remove(node)
+        nodes.spot.append(nodes.add(4, "spot", 4))
         if not notice:
-            cluster.remove_node(node, allow_graceful=False)
+            nodes.lose(node)
             gate.touch()
             return
         deadline = int((time.time() + 6) * 1000)
         preempted = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-        gcs = ray._raylet.GcsClient(address=cluster.address)
+        gcs = ray._raylet.GcsClient(address=nodes.cluster.address)
         assert gcs.drain_node(node.node_id, preempted, "spot", deadline)[0]
         gate.touch()
-        end = threading.Timer(6, cluster.remove_node, [node], {"allow_graceful": False})
+        end = threading.Timer(6, nodes.lose, [node])
         end.start()
         ends.append(end)
 
     ends: list[threading.Timer] = []
-    config = {"length": length, "log": log, "sleep_s": 0.4, "gate": str(gate)}
-    common: dict[str, Any] = {
-        "tune_config": tune.TuneConfig(num_samples=trials, metric="accuracy", mode="max"),
-        "callbacks": [Once(2, take_away)],
-    }
-    remote = {"num_cpus": 1, "resources": {"head": 1}}
     if kind == "trainer":
-        options = {"sleep_s": 0.4, "gate": str(gate)}
-        worker = trainer(home, length=length, resources={"spot": 1.0}, **options)
-        results, validation = fit(
-            worker,
-            home,
-            failure_config=tune.FailureConfig(max_failures=2),
-            validation_config=tunekit.ValidationConfig(
-                fn=validate, ray_remote_kwargs=remote, when=1, max_retries=3
-            ),
-            **common,
-        )
-        ran = [line.split()[2] for line in (home / "ran").read_text().splitlines() if " 0 " in line]
+        trainable = trainer(home, length=length, resources={"spot": 1.0}, **pace)
+        validating, options = validate, {}
     else:
-        tuner = tunekit.Tuner(
-            tune.with_resources(runs.counting, {"cpu": 1, "spot": 1}),
-            param_space=config,
-            run_config=tune.RunConfig(
-                name="sweep",
-                storage_path=str(home),
-                verbose=0,
-                callbacks=common["callbacks"],
-                failure_config=tune.FailureConfig(max_failures=2),
-            ),
-            tune_config=common["tune_config"],
-            validation_config=tunekit.ValidationConfig(
-                fn=runs.validate, ray_remote_kwargs=remote, max_retries=3
-            ),
-            checkpoint_policy=tunekit.EveryIterations(4),
-        )
-        results, validation = tuner.fit(), tuner.validation
-        ran = Path(log).read_text().splitlines()
+        trainable = tune.with_resources(runs.counting, {"cpu": 1, "spot": 1})
+        space = {"length": length, "log": str(home / "ran"), **pace}
+        validating = runs.validate
+        options = {"param_space": space, "checkpoint_policy": tunekit.EveryIterations(4)}
+    results = fit(
+        trainable,
+        home,
+        tune_config=tune.TuneConfig(num_samples=trials, metric="accuracy", mode="max"),
+        callbacks=[Once(2, take_away)],
+        max_failures=2,
+        validation_config=tunekit.ValidationConfig(
+            validating, None, {"num_cpus": 1, "resources": {"head": 1}}, when=1, max_retries=3
+        ),
+        **options,
+    )
+    lines = (home / "ran").read_text().splitlines()
+    ran = [line for line in lines if " 1 " not in line]  # once for the two ranks
     for end in ends:
         end.join()
     tables = [result.metrics_dataframe for result in results]
@@ -188,38 +166,35 @@ def _on_spot(folder: Path, cluster: Cluster, alive: list, kind: str, notice: boo
         "failures": int(known.trials["failures"].sum()),
         "redone": len(ran) - trials * length,
         "iterations": [table["training_iteration"].tolist() for table in tables],
-        "summary": validation.summary(),
+        "summary": tunekit.load(results.experiment_path).summary()["validations"],
         "saved": len(known.validations),
         "moves": _starts(known) - trials,
     }
 
 
-def driver(folder: Path) -> None:
+def driver(nodes: Nodes, folder: Path) -> dict[str, Any]:
     """A driver is killed in the middle of a sweep: the cluster gets everything back."""
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 6})
-    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
     other = subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.clusters", "endless", str(folder)],
-        env={**os.environ, "RAY_ADDRESS": cluster.address},
+        [sys.executable, "-m", "tests.integration.clusters", str(folder)],
+        env={**os.environ, "RAY_ADDRESS": nodes.cluster.address},
         stdout=subprocess.DEVNULL,
     )
     while not (folder / "ran").exists():
         assert other.poll() is None
         time.sleep(0.2)
-    busy = ray.cluster_resources()["CPU"] - ray.available_resources().get("CPU", 0)
+    free, all_of_them = _free(), ray.cluster_resources()["CPU"]
+    busy = all_of_them - free
     other.kill()
-    began, free = time.monotonic(), 0.0
-    while free < ray.cluster_resources()["CPU"] and time.monotonic() < began + 60:
+    began = time.monotonic()
+    while free < all_of_them and time.monotonic() < began + 60:
         time.sleep(0.2)
-        free = ray.available_resources().get("CPU", 0)
+        free = _free()
     groups = [g for g in ray.util.placement_group_table().values() if g["state"] != "REMOVED"]
-    print(
-        json.dumps(
-            {"busy": busy, "free": free, "groups": len(groups), "s": time.monotonic() - began}
-        )
-    )
-    ray.shutdown()
-    cluster.shutdown()
+    return {"busy": busy, "still_busy": all_of_them - free, "groups": len(groups)}
+
+
+def _free() -> float:
+    return ray.available_resources().get("CPU", 0.0)
 
 
 def endless(folder: Path) -> None:
@@ -232,6 +207,19 @@ def endless(folder: Path) -> None:
     )
 
 
+def main() -> None:
+    """Run each case that is asked for, and answer with what came of it, a line for each."""
+    nodes = Nodes()
+    for line in sys.stdin:
+        name, folder, *given = json.loads(line)
+        print(json.dumps(globals()[name](nodes, Path(folder), *given)), flush=True)
+    ray.shutdown()
+    nodes.cluster.shutdown()
+
+
 if __name__ == "__main__":
-    forked_workers.use()
-    globals()[sys.argv[1]](Path(sys.argv[2]), *map(json.loads, sys.argv[3:]))
+    if sys.argv[1:]:
+        endless(Path(sys.argv[1]))
+    else:
+        forked_workers.use()
+        main()

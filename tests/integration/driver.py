@@ -1,40 +1,39 @@
-"""The driver of a sweep over the digits, in a process of its own that can be killed.
+"""The driver of a sweep, in a process that can be killed.
 
-python -m tests.integration.driver s3://sweeps/digits?endpoint_override=... TRIALS EPOCHS
+python -m tests.integration.driver STORAGE
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 import ray
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
-from notebooks import digits
-from tests import forked_workers
+from tests.integration.runs import counting, validate
+
+LENGTH = 12
 
 
-def main(storage: str, trials: int, epochs: int) -> None:
-    forked_workers.use()
-    ray.init("local", num_cpus=4, include_dashboard=False, logging_level=logging.ERROR)
+def main(storage: str) -> None:
+    keys = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    ray.init(runtime_env={"env_vars": keys}, logging_level=logging.ERROR)
     tunekit.Tuner(
-        digits.train_digits,
-        param_space={**digits.SPACE, "epochs": epochs},
-        tune_config=tune.TuneConfig(
-            metric="accuracy",
-            mode="max",
-            num_samples=trials,
-            scheduler=ASHAScheduler(max_t=epochs, grace_period=1, reduction_factor=3),
-            search_alg=tune.search.BasicVariantGenerator(max_concurrent=3, random_state=0),
-        ),
-        run_config=tune.RunConfig(name="digits", storage_path=storage, verbose=0),
-        validation_config=tunekit.ValidationConfig(fn=digits.validate),
+        counting,
+        param_space={
+            "scale": tune.grid_search([1.0, 2.0, 3.0]),
+            "length": LENGTH,
+            "sleep_s": 0.3,
+        },
+        tune_config=tune.TuneConfig(metric="accuracy", mode="max"),
+        run_config=tune.RunConfig(name="sweep", storage_path=storage, verbose=0),
+        validation_config=tunekit.ValidationConfig(fn=validate),
         checkpoint_policy=tunekit.EveryIterations(1),
     ).fit()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1])

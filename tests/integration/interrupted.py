@@ -19,7 +19,6 @@ import ray
 from ray import tune
 
 import tunekit
-from tests import forked_workers
 from tests.integration.runs import counting, validate
 from tunekit.cli.commands import tunekit as command
 
@@ -68,14 +67,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def main(folder: Path) -> None:
     """Interrupt two sweeps, let Ray try to restore them, and go on with them."""
-    forked_workers.use()
-    ray.init(
-        "local",
-        num_cpus=3,
-        include_dashboard=False,
-        logging_level=logging.ERROR,
-        log_to_driver=False,
-    )
+    ray.init(logging_level=logging.ERROR, log_to_driver=False)
     before = signal.getsignal(signal.SIGTERM)
     known: dict[str, Any] = {}
     for name, number in (("ctrl-c", signal.SIGINT), ("terminated", signal.SIGTERM)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,19 @@ from typing import Any
 from ray import tune
 
 import tunekit
+from tests.journals import read
+
+ROOT = Path(__file__).parents[2]
+
+
+def joining(ray: Any, **more: str) -> dict[str, str]:
+    """Return the environment of a program that runs on the cluster of the tests."""
+    joins = {
+        "PYTHONPATH": str(ROOT),
+        "RAY_ADDRESS": ray.get_runtime_context().gcs_address,
+        "RAY_AUTH_TOKEN_PATH": os.path.expanduser("~/.ray/auth_token"),
+    }
+    return {**os.environ, **joins, **more}
 
 
 def counting(config: dict[str, Any]) -> None:
@@ -57,24 +71,25 @@ def fit(
     folder: Path,
     *,
     name: str = "sweep",
-    checkpoint_config: tune.CheckpointConfig | None = None,
     max_failures: int = 0,
-    stop: Any = None,
-    callbacks: list[tune.Callback] | None = None,
     verbose: int = 0,
-    **settings: Any,
+    **options: Any,
 ) -> tune.ResultGrid:
-    """Run a sweep, by default with little output."""
+    """Run a sweep, by default with little output; options are those of a Tuner or a RunConfig."""
+    of_run = {"checkpoint_config", "stop", "callbacks", "storage_filesystem"} & options.keys()
     return tunekit.Tuner(
         trainable,
         run_config=tune.RunConfig(
             name=name,
             storage_path=str(folder),
-            checkpoint_config=checkpoint_config or tune.CheckpointConfig(),
             failure_config=tune.FailureConfig(max_failures=max_failures),
-            stop=stop,
-            callbacks=callbacks,
             verbose=verbose,
+            **{option: options.pop(option) for option in of_run},
         ),
-        **settings,
+        **options,
     ).fit()
+
+
+def events(results: tune.ResultGrid, kind: str) -> list[dict[str, Any]]:
+    """Return the events of a sweep of one kind."""
+    return [event for event in read(results.experiment_path) if event["event"] == kind]

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import nbclient
 import nbformat
 import pytest
 from click.testing import CliRunner
 
+from tests.integration.runs import ROOT, joining
 from tests.seeds import SCHEDULES
 from tunekit.cli import commands
 
-ROOT = Path(__file__).parents[2]
-# The example of the README starts its processes as users' sweeps do; the others need not.
+# Programs that start a Ray of their own need not start its processes as users' sweeps do.
 FORKED = f"""
 import sys
 sys.path.append({str(ROOT)!r})
@@ -30,89 +29,79 @@ forked_workers.use()
 RUN = f"{FORKED}\nimport runpy\ndel sys.argv[0]\nrunpy.run_path(sys.argv[0], run_name='__main__')"
 
 
+def blocks(page: str, language: str) -> list[str]:
+    """Return the blocks of a page in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
+
+
+@pytest.fixture
+def run(ray_cluster, tmp_path, monkeypatch) -> Callable[..., str]:
+    """Run a program as a user does, on the cluster of the tests; return what it prints."""
+    environ = joining(ray_cluster, HOME=str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    program = tmp_path / "program.py"
+
+    def printed(code: str, *options: str) -> str:
+        program.write_text(code)
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, str(program), *options],
+            capture_output=True,
+            text=True,
+            timeout=600,
+            env=environ,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return printed
+
+
 @pytest.mark.ray
-def test_the_example_of_the_readme_prints_what_the_readme_shows(tmp_path, monkeypatch):
-    readme = (ROOT / "README.md").read_text()
-    code = re.search(r"```python\n(.*?)```", readme, re.S).group(1)
-    shown = re.search(r"```text\n(.*?)```", readme, re.S).group(1)
-    program = tmp_path / "example.py"
-    program.write_text(code)
-    done = subprocess.run(
-        [sys.executable, str(program)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "HOME": str(tmp_path), "RAY_ADDRESS": "local"},
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    assert shown.strip() in done.stdout
+def test_the_example_of_the_readme_prints_what_the_readme_shows(run):
+    code, shown = blocks("README.md", "python")[0], blocks("README.md", "text")[0]
+    assert shown.strip() in run(code)
     written = [line for line in code.splitlines() if line.strip() and not line.startswith("import")]
     assert len(written) <= 25
 
 
-def code_of(page: str) -> str:
-    """Return the blocks of Python of a page, as one program."""
-    return "\n\n".join(re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S))
-
-
-def run_as_a_program(
-    code: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str
-) -> str:
-    """Run a program as a user does, but for the start of Ray's workers; return what it prints."""
-    monkeypatch.setenv("HOME", str(folder))
-    program = folder / "program.py"
-    program.write_text(code)
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": "local"}
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, str(program), *options],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env=environ,
-        cwd=folder,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.ray
-def test_the_quickstart_runs_and_its_commands_show_the_sweep(tmp_path, monkeypatch):
-    code = code_of("docs/quickstart.md")
+def test_the_quickstart_runs_and_its_commands_show_the_sweep(run):
+    code = "\n\n".join(blocks("docs/quickstart.md", "python"))
     if SCHEDULES == 1:
-        code = code.replace("num_samples=12", "num_samples=8")
-    printed = run_as_a_program(code, tmp_path, monkeypatch)
-    accuracy = float(re.search(r"accuracy (\d\.\d+) with", printed).group(1))
-    assert accuracy > 0.8
+        code = code.replace("num_samples=12", "num_samples=8").replace("27", "9")
+    said = run(code)
+    accuracy = float(re.search(r"accuracy (\d\.\d+) with", said).group(1))
+    assert accuracy > (0.5 if SCHEDULES == 1 else 0.8)
     page = (ROOT / "docs/quickstart.md").read_text()
     commands_shown = re.findall(r"^\$ tunekit (.*)$", page, re.M)
     assert commands_shown == ["status", "best", "report --open"]
     for command in ("status", "best", "report"):
-        said = CliRunner().invoke(commands.tunekit, command.split())
-        assert said.exit_code == 0, said.output
+        done = CliRunner().invoke(commands.tunekit, command.split())
+        assert done.exit_code == 0, done.output
 
 
 @pytest.mark.ray
-def test_the_demonstration_names_its_best_checkpoint_and_commands_that_work(tmp_path, monkeypatch):
+def test_the_demonstration_names_its_best_checkpoint_and_commands_that_work(run):
     code = (ROOT / "notebooks/digits.py").read_text()
-    printed = run_as_a_program(code, tmp_path, monkeypatch, "--trials", "2")
-    validated, tested = map(float, re.findall(r"(\d+\.\d+)% on the", printed))
+    said = run(code, "--trials", "2")
+    validated, tested = map(float, re.findall(r"(\d+\.\d+)% on the", said))
     assert 10 < validated <= 100 and 10 < tested <= 100
-    shown = re.findall(r"^  tunekit (.*)$", printed, re.M)
+    shown = re.findall(r"^  tunekit (.*)$", said, re.M)
     assert [command.split()[0] for command in shown] == ["status", "best", "report"]
     for command in shown[:2]:
-        said = CliRunner().invoke(commands.tunekit, command.split())
-        assert said.exit_code == 0, said.output
+        done = CliRunner().invoke(commands.tunekit, command.split())
+        assert done.exit_code == 0, done.output
 
 
 @pytest.mark.ray
 @pytest.mark.at_night
-def test_the_program_with_a_trainer_stops_trials_and_keeps_checkpoints(tmp_path, monkeypatch):
-    code = code_of("docs/torchtrainer.md")
+def test_the_program_with_a_trainer_stops_trials_and_keeps_checkpoints(run):
+    code = "\n\n".join(blocks("docs/torchtrainer.md", "python"))
     code += "\nprint('iterations', [r.metrics['training_iteration'] for r in tuner.get_results()])"
-    printed = run_as_a_program(code, tmp_path, monkeypatch)
-    assert "Checkpoint(" in printed
-    iterations = json.loads(re.search(r"iterations (\[.*?\])", printed).group(1))
+    said = run(code)
+    assert "Checkpoint(" in said
+    iterations = json.loads(re.search(r"iterations (\[.*?\])", said).group(1))
     assert max(iterations) == 9 > min(iterations)
 
 

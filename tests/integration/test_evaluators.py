@@ -7,13 +7,13 @@ import os
 import time
 from functools import partial
 from pathlib import Path
+from statistics import mean
 
 import pytest
 from ray import train, tune
 
 import tunekit
-from tests.integration.runs import counting, fit
-from tests.journals import read
+from tests.integration.runs import counting, events, fit
 from tunekit._ray.cluster import has_died
 from tunekit.core.validation import Attempt, Request
 from tunekit.validating.executor import Failed, Returned
@@ -42,10 +42,6 @@ class Evaluator:
         return {"accuracy": steps / 10, "pid": os.getpid(), "count": self.count}
 
 
-def validations(results, kind="ended"):
-    return [event for event in read(results.experiment_path) if event["event"] == kind]
-
-
 def run(tmp_path, length=6, **settings):
     return fit(
         counting,
@@ -64,11 +60,18 @@ def test_an_evaluator_is_built_once(ray_cluster, tmp_path):
     assert table["count"].tolist() == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_function_on_evaluators_starts_no_process_for_each(ray_cluster, tmp_path):
+def test_a_function_on_evaluators_starts_no_process_for_each_and_leaves_none(ray_cluster, tmp_path):
     results = run(
-        tmp_path, fn=lambda checkpoint: {"accuracy": 1.0, "pid": os.getpid()}, evaluators=2
+        tmp_path,
+        fn=lambda checkpoint: {"accuracy": 1.0, "pid": os.getpid()},
+        evaluators=2,
+        ray_remote_kwargs={"num_cpus": 2},
     )
     assert results[0].metrics_dataframe["pid"].nunique() <= 2
+    deadline = time.monotonic() + 10
+    while ray_cluster.available_resources().get("CPU") != 6 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert ray_cluster.available_resources().get("CPU") == 6
 
 
 def test_one_that_dies_with_nothing_to_do_costs_no_attempt(ray_cluster):
@@ -104,13 +107,13 @@ def test_one_that_dies_or_hangs_is_replaced(ray_cluster, tmp_path):
     table = results[0].metrics_dataframe
     assert table["accuracy"].tolist() == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
     assert table["pid"].nunique() == 3
-    assert [event["attempts"] for event in validations(results)] == [1, 1, 2, 1, 2, 1]
+    assert [event["attempts"] for event in events(results, "ended")] == [1, 1, 2, 1, 2, 1]
 
 
 def test_one_that_cannot_be_built_says_why(ray_cluster, tmp_path):
     results = run(tmp_path, 2, fn=partial(Evaluator, fails=True), evaluators=1)
     assert not results.errors
-    reasons = {event["reason"] for event in validations(results)}
+    reasons = {event["reason"] for event in events(results, "ended")}
     [reason] = reasons
     assert reason.startswith(
         "could not build its evaluator, which raised RuntimeError: no data here"
@@ -133,15 +136,7 @@ def test_one_that_takes_too_long_to_build_is_given_up(ray_cluster, tmp_path):
         max_retries=0,
         task_config=train.ValidationTaskConfig(timeout_s=0.5),
     )
-    assert [event["status"] for event in validations(results)] == ["timed_out"]
-
-
-def test_they_are_gone_when_the_sweep_is_over(ray_cluster, tmp_path):
-    run(tmp_path, 2, fn=Evaluator, evaluators=2, ray_remote_kwargs={"num_cpus": 2})
-    deadline = time.monotonic() + 10
-    while ray_cluster.available_resources().get("CPU") != 6 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert ray_cluster.available_resources().get("CPU") == 6
+    assert [event["status"] for event in events(results, "ended")] == ["timed_out"]
 
 
 class Mapped:
@@ -157,12 +152,11 @@ class Mapped:
 
 def by_mapping(checkpoint):
     from ray import data
-    from ray.data.aggregate import Mean
 
     rows = data.range(10).map_batches(
         Mapped, fn_constructor_args=(checkpoint,), batch_size=5, concurrency=1
     )
-    return {"accuracy": rows.aggregate(Mean("value"))["mean(value)"]}
+    return {"accuracy": mean(row["value"] for row in rows.take_all())}
 
 
 def test_a_validation_may_map_a_dataset(ray_cluster, tmp_path):
@@ -261,7 +255,7 @@ def test_the_reason_is_the_users_own_exception(ray_cluster, tmp_path, kind):
     workers = tunekit.distributed.TrainerValidation(refuse, train.ScalingConfig(num_workers=1))
     how = {"fn": Refuses, "evaluators": 1} if kind == "evaluator" else {"fn": workers}
     results = run(tmp_path, length=2, max_retries=0, **how)
-    first, second = sorted(validations(results), key=lambda event: event["id"])
+    first, second = sorted(events(results, "ended"), key=lambda event: event["id"])
     assert first["status"] == "failed"
     assert first["reason"] == "raised TwoArguments: no such class as 1"
     assert "in refuse" in first["error"] and "Traceback" in first["error"]

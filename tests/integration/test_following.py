@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +13,7 @@ import pyarrow.fs
 import pytest
 
 import tunekit
-from tests.integration.s3 import S3Server
+from tests.integration.runs import joining
 
 pytestmark = pytest.mark.ray
 
@@ -31,14 +29,14 @@ PROGRAMS = {
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_is_followed_from_another_process(name, tmp_path):
+def test_a_program_is_followed_from_another_process(ray_cluster, name, tmp_path):
     launcher, needs, steps = PROGRAMS[name]
     lacking = [package for package in needs if find_spec(package) is None]
     if lacking:
         pytest.skip(f"{', '.join(lacking)} is not installed")
     outputs = tmp_path / "outputs"
     where = f"{FOLDER / name}/evals.py:evaluate"
-    env = {**os.environ, "HOME": str(tmp_path), "RAY_ADDRESS": "local"}
+    env = joining(ray_cluster, HOME=str(tmp_path))
     command = [sys.executable, "-m", "tunekit", "validate", str(outputs), "--fn", where, "--follow"]
     options = ["--json", "--until", "done", "--keep", "--metric", "accuracy", "--mode", "max"]
     with (tmp_path / "log").open("w") as log:
@@ -56,15 +54,9 @@ def test_a_program_is_followed_from_another_process(name, tmp_path):
     assert tunekit.load(outputs).best().score == max(one["metrics"]["accuracy"] for one in told)
 
 
-@pytest.fixture
-def s3_server() -> Iterator[S3Server]:
-    with S3Server() as server:
-        yield server
-
-
-def test_checkpoints_on_s3_are_followed_and_protected(ray_cluster, s3_server, tmp_path):
-    filesystem = s3_server.filesystem()
-    bucket = s3_server.make_bucket("runs")
+def test_checkpoints_on_s3_are_followed_and_protected(ray_cluster, s3, tmp_path):
+    filesystem = s3.filesystem()
+    bucket = s3.make_bucket("runs")
     for step in (1, 2, 3):
         state = json.dumps({"global_step": step, "max_steps": 3}).encode()
         for name, data in (("weights", b"%d" % step), ("trainer_state.json", state)):
@@ -92,8 +84,8 @@ def test_checkpoints_on_s3_are_followed_and_protected(ray_cluster, s3_server, tm
     assert len(tunekit.load(f"{bucket}/other", filesystem).validations) == 3
 
 
-def test_a_file_on_s3_is_read_as_a_folder_that_has_it(ray_cluster, s3_server):
-    filesystem, bucket = s3_server.filesystem(), s3_server.make_bucket("files")
+def test_a_file_on_s3_is_read_as_a_folder_that_has_it(ray_cluster, s3):
+    filesystem, bucket = s3.filesystem(), s3.make_bucket("files")
     for name in ("step=7.ckpt", "done"):
         with filesystem.open_output_stream(f"{bucket}/{name}") as stream:
             stream.write(b"7")

@@ -39,21 +39,21 @@ class CountingClass(tune.Trainable):
         self.steps = json.loads(Path(checkpoint_dir, "state.json").read_text())["steps"]
 
 
-@pytest.mark.parametrize("length", [5, 6])
-def test_frequency_and_at_end_make_the_checkpoints_that_a_class_would_have(tmp_path, length):
-    config = tune.CheckpointConfig(checkpoint_frequency=2, checkpoint_at_end=True)
-    function, cls = (
-        fit(
-            trainable, tmp_path, name=name, param_space={"length": length}, checkpoint_config=config
-        )
-        for name, trainable in (("function", counting), ("class", CountingClass))
+@pytest.mark.parametrize("trainable", [counting, CountingClass])
+def test_frequency_and_at_end_make_the_same_checkpoints_of_functions_and_classes(
+    tmp_path, trainable
+):
+    results = fit(
+        trainable,
+        tmp_path,
+        param_space={"length": tune.grid_search([5, 6])},
+        checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=2, checkpoint_at_end=True),
     )
-    expected = [2, 4, 5] if length == 5 else [2, 4, 6]
-    assert iterations_of_checkpoints(function[0]) == expected
-    assert iterations_of_checkpoints(cls[0]) == expected
-    for result in (function[0], cls[0]):
+    assert list(map(iterations_of_checkpoints, results)) == [[2, 4, 5], [2, 4, 6]]
+    for result in results:
         with result.checkpoint.as_directory() as folder:
-            assert json.loads(Path(folder, "state.json").read_text())["steps"] == length
+            steps = json.loads(Path(folder, "state.json").read_text())["steps"]
+        assert steps == result.config["length"]
 
 
 def test_a_failed_function_resumes_its_checkpoint_and_repeats_no_saved_iteration(tmp_path):
@@ -126,25 +126,20 @@ def stock(config, scale=1.0):
             tune.report({"loss": 1 / step}, checkpoint=checkpoint)
 
 
-@pytest.mark.parametrize("form", ["plain", "with_parameters", "with_resources", "by_name"])
+@pytest.mark.parametrize("form", ["with parameters and resources", "by name"])
 def test_functions_that_report_checkpoints_work_unchanged(tmp_path, form):
     tune.register_trainable("stock_by_name", stock)
-    trainable = {
-        "plain": stock,
-        "with_parameters": tune.with_parameters(stock, scale=10),
-        "with_resources": tune.with_resources(stock, {"cpu": 2}),
-        "by_name": "stock_by_name",
-    }[form]
+    by_name = form == "by name"
+    wrapped = tune.with_resources(tune.with_parameters(stock, scale=10), {"cpu": 2})
     results = fit(
-        trainable,
+        "stock_by_name" if by_name else wrapped,
         tmp_path,
         validation_config=tunekit.ValidationConfig(fn=validate_steps),
         tune_config=tune.TuneConfig(metric="accuracy", mode="max"),
     )
     assert not results.errors
-    scale = 10 if form == "with_parameters" else 1
     frame = results[0].metrics_dataframe.set_index("training_iteration")
-    assert frame["accuracy"].dropna().to_dict() == {2: 0.2 * scale, 4: 0.4 * scale}
+    assert frame["accuracy"].dropna().to_dict() == ({2: 0.2, 4: 0.4} if by_name else {2: 2, 4: 4})
     assert iterations_of_checkpoints(results[0]) == [2, 4]
 
 
@@ -169,39 +164,39 @@ def test_a_report_says_how_its_checkpoint_is_validated(tmp_path):
     assert not [column for column in frame if "tunekit_validation" in column]
 
 
-@pytest.mark.parametrize(
-    ("wish", "message"), [(True, "needs a checkpoint"), ("yes", "validation='yes' is not True")]
-)
-def test_a_wish_that_cannot_be_met_is_an_error_in_the_function(tmp_path, wish, message):
+def test_a_wish_that_cannot_be_met_is_an_error_in_the_function(tmp_path):
     def wishing(config):
-        tunekit.report({"loss": 1.0}, validation=wish)
+        tunekit.report({"loss": 1.0}, validation=config["wish"])
 
-    results = fit(wishing, tmp_path)
-    assert message in str(results.errors[0])
+    results = fit(wishing, tmp_path, param_space={"wish": tune.grid_search([True, "yes"])})
+    for result, message in zip(
+        results, ["needs a checkpoint", "validation='yes' is not True"], strict=True
+    ):
+        assert message in str(result.error)
 
 
-@pytest.mark.parametrize("registers", [False, True])
-def test_without_validation_a_function_that_saves_by_itself_may_begin_anew(tmp_path, registers):
+def test_without_validation_a_function_that_saves_by_itself_may_begin_anew(tmp_path):
     """As in Tune; only what tunekit saves must be resumed."""
 
     def begins_anew(config):
-        if registers:
+        if config["registers"]:
             tunekit.checkpoint_with(lambda folder: None)
+        failed = tmp_path / f"failed-{config['registers']}"
         for step in range(1, 4):
-            if step == 3 and not (tmp_path / "failed").exists():
-                (tmp_path / "failed").touch()
+            if step == 3 and not failed.exists():
+                failed.touch()
                 raise RuntimeError("fails once")
-            (tmp_path / "saved").mkdir(exist_ok=True)
-            checkpoint = tune.Checkpoint.from_directory(tmp_path / "saved")
-            tune.report({"step": step}, checkpoint=checkpoint)
+            with tempfile.TemporaryDirectory() as folder:
+                tune.report({"step": step}, checkpoint=tune.Checkpoint.from_directory(folder))
 
-    [result] = fit(begins_anew, tmp_path / "results", max_failures=1)
-    if registers:
-        assert isinstance(result.error.cause, tunekit.errors.NotResumedError)
-    else:
-        assert result.error is None
-        # Tune goes on counting iterations where the checkpoint was.
-        assert list(result.metrics_dataframe["step"]) == [1, 2, 1, 2, 3]
+    space = {"registers": tune.grid_search([False, True])}
+    results = fit(begins_anew, tmp_path / "results", max_failures=1, param_space=space)
+    [error] = results.errors
+    assert isinstance(error.cause, tunekit.errors.NotResumedError)
+    [plain] = [result for result in results if not result.config["registers"]]
+    assert plain.error is None
+    # Tune goes on counting iterations where the checkpoint was.
+    assert list(plain.metrics_dataframe["step"]) == [1, 2, 1, 2, 3]
 
 
 def test_outside_of_a_trial_functions_can_be_tried_by_themselves():
@@ -282,13 +277,12 @@ def test_a_function_finds_a_process_that_another_trial_has_used_as_if_it_were_ne
     ]
 
 
-@pytest.mark.parametrize("dies", [False, True])
-def test_a_trial_that_fails_in_the_process_of_another_one_goes_on_in_its_own(tmp_path, dies):
-    """What no reset can know of: a module's variable."""
+def test_a_trial_that_fails_in_the_process_of_another_one_goes_on_in_its_own(tmp_path):
+    """What no reset can know of: a module's variable. The third trial's process dies of it."""
 
     def trips(n):
         if hasattr(sys, "tunekit_was_here"):
-            if dies:
+            if n == 2:
                 os._exit(1)
             raise RuntimeError("somebody was here")
         sys.tunekit_was_here = True

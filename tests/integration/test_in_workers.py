@@ -180,14 +180,20 @@ def rows(results: Any) -> list[Any]:
     return [result.metrics_dataframe for result in found]
 
 
-def test_training_does_not_notice(tmp_path, validate):
-    results, sweep = swept(tmp_path, validate)
+@pytest.fixture(scope="module")
+def losses_alone(ray_cluster, tmp_path_factory) -> list[list[str]]:
+    """The losses of trials without any validation."""
     alone = tunekit.Tuner(
         TorchTrainer(training, scaling_config=train.ScalingConfig(num_workers=2)),
         param_space=space(),
-        run_config=tune.RunConfig(storage_path=str(tmp_path), name="alone", verbose=0),
+        run_config=tune.RunConfig(storage_path=str(tmp_path_factory.mktemp("alone")), verbose=0),
     ).fit()
-    assert [list(one.losses) for one in rows(results)] == [list(one.losses) for one in rows(alone)]
+    return [list(one.losses) for one in rows(alone)]
+
+
+def test_training_does_not_notice(tmp_path, validate, losses_alone):
+    results, sweep = swept(tmp_path, validate)
+    assert [list(one.losses) for one in rows(results)] == losses_alone
     # Each ran where its trial trained: on rank 0.
     reports = sweep.reports
     assert (reports["where"] == reports["worker"]).all() and reports.alone.all()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import tunekit
+from tests.integration.runs import joining
 from tests.invariants import check_journal
 from tests.journals import read
 from tunekit.core.events import event_of
@@ -17,10 +16,10 @@ from tunekit.core.events import event_of
 pytestmark = pytest.mark.ray
 
 
-def test_an_interrupted_sweep_goes_on_with_the_command_that_it_prints(tmp_path):
-    root = Path(tunekit.__file__).parents[1]
+def test_an_interrupted_sweep_goes_on_with_the_command_that_it_prints(ray_cluster, tmp_path):
     program = [sys.executable, "-m", "tests.integration.interrupted", str(tmp_path)]
-    ran = subprocess.run(program, capture_output=True, text=True, cwd=root, timeout=300)
+    environ = joining(ray_cluster)
+    ran = subprocess.run(program, capture_output=True, text=True, env=environ, timeout=300)
     said = ran.stdout + ran.stderr
     assert ran.returncode == 0, said
     known = json.loads((tmp_path / "known.json").read_text())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from click.testing import CliRunner
 from ray import train, tune
 
 import tunekit
-from tests.integration.s3 import S3Server
+from tests.integration.runs import joining
 from tests.trained import trained
 from tests.versions import version_at
 from tunekit.cli.commands import tunekit as command
@@ -60,29 +59,24 @@ def test_a_sweep_is_validated_later(ray_cluster, tmp_path, name):
     assert after.best("halved/accuracy", "max").score == table["halved/accuracy"].max()
 
 
-def test_a_sweep_on_an_object_store_is_validated_later(ray_cluster, tmp_path, monkeypatch):
+def test_a_sweep_on_an_object_store_is_validated_later(ray_cluster, s3, tmp_path):
     local = trained(tmp_path, "asha")
-    log = tmp_path / "log"
-    with S3Server() as s3:
-        for name, value in s3.environment().items():
-            monkeypatch.setenv(name, value)
-        s3.make_bucket("sweeps")
-        filesystem = s3.filesystem()
-        pyarrow.fs.copy_files(str(local), "sweeps/one", pyarrow.fs.LocalFileSystem(), filesystem)
-        sweep = tunekit.load("sweeps/one", filesystem)
-        after = sweep.validate(config(log, **s3.environment()), 2)
-        assert len(lines(log)) == 2 and after.best("halved/accuracy", "max").checkpoint
-        assert len(after.reports.dropna(subset="halved/accuracy")) == 2
-        # by its URI: both have scores
-        again = tunekit.load(s3.uri("sweeps/one")).validate(config(log, **s3.environment()), 2)
-        assert len(again.later_validations) == 2 and len(lines(log)) == 2
-        # one that is not
-        filesystem.delete_dir(again.best().path)
-        other = tunekit.load("sweeps/one", filesystem).validate(
-            config(log, **s3.environment()), 1, name="other"
-        )
-        assert len(lines(log)) == 3
-        assert other.best("other/accuracy", "max").path != again.best().path
+    log, filesystem, path = tmp_path / "log", s3.filesystem(), f"{s3.make_bucket('later')}/one"
+    pyarrow.fs.copy_files(str(local), path, pyarrow.fs.LocalFileSystem(), filesystem)
+    sweep = tunekit.load(path, filesystem)
+    after = sweep.validate(config(log, **s3.environment()), 2)
+    assert len(lines(log)) == 2 and after.best("halved/accuracy", "max").checkpoint
+    assert len(after.reports.dropna(subset="halved/accuracy")) == 2
+    # by its URI: both have scores
+    again = tunekit.load(s3.uri(path)).validate(config(log, **s3.environment()), 2)
+    assert len(again.later_validations) == 2 and len(lines(log)) == 2
+    # one that is not
+    filesystem.delete_dir(again.best().path)
+    other = tunekit.load(path, filesystem).validate(
+        config(log, **s3.environment()), 1, name="other"
+    )
+    assert len(lines(log)) == 3
+    assert other.best("other/accuracy", "max").path != again.best().path
 
 
 WAITS = """
@@ -108,10 +102,9 @@ def test_an_interrupted_command_goes_on_where_it_was(ray_cluster, tmp_path, monk
     home, log = trained(tmp_path, "asha"), tmp_path / "log"
     (tmp_path / "evals.py").write_text(WAITS)
     arguments = ["validate", str(home), "--fn", "evals.py:alone", "--checkpoints", "4", "--json"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(tunekit.__file__).parents[1])}
     program = [sys.executable, "-m", "tunekit", *arguments]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    first = subprocess.Popen(program, env=environment, cwd=tmp_path, **pipes)
+    first = subprocess.Popen(program, env=joining(ray_cluster), cwd=tmp_path, **pipes)
     ends = time.monotonic() + 120
     while len(lines(log)) < 3:
         assert first.poll() is None and time.monotonic() < ends, first.communicate()

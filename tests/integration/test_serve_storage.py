@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-
-import pytest
-
 from tests.doubles import FakeClock
-from tests.integration.s3 import S3Server
 from tests.readers import NOTHING, session, trial
 from tunekit.board.live import Catalogue, LiveSweep
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import RemoteFolder
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    with S3Server() as server, pytest.MonkeyPatch.context() as patch:
-        for name, value in server.environment().items():
-            patch.setitem(os.environ, name, value)
-        server.make_bucket("bucket")
-        yield server
-
-
 def test_a_sweep_in_an_object_store_is_found_and_followed(s3, tmp_path):
-    folder = RemoteFolder(s3.filesystem(), "bucket/sweeps/digits")
+    s3.make_bucket("served")
+    folder = RemoteFolder(s3.filesystem(), "served/digits")
     journal = Journal(folder, about={"time": 1e9, "judged": ["accuracy"], "mode": "max"})
     trial(journal, "a", 0.5, lr=0.1)
     assert folder.settle(60)
-    catalogue = Catalogue([s3.uri("bucket/sweeps")])
+    catalogue = Catalogue([s3.uri("served")])
     [entry] = catalogue.look().values()
     clock = FakeClock()
     live = LiveSweep(entry, NOTHING, clock)
@@ -42,7 +28,7 @@ def test_a_sweep_in_an_object_store_is_found_and_followed(s3, tmp_path):
     live.step()
     assert "Best: trial <b>b</b>" in live.parts["summary"]
     # The driver is killed, and the sweep goes on in another file.
-    again = RemoteFolder(s3.filesystem(), "bucket/sweeps/digits")
+    again = RemoteFolder(s3.filesystem(), "served/digits")
     trial(Journal(again, begins=False), "c", 0.95)
     assert again.settle(60)
     clock.sleep(10)
@@ -54,5 +40,5 @@ def test_a_sweep_in_an_object_store_is_found_and_followed(s3, tmp_path):
         one.close()
     # What is on this machine is served beside it.
     trial(session(tmp_path / "local"), "a")
-    both = Catalogue([s3.uri("bucket/sweeps"), str(tmp_path)]).look()
+    both = Catalogue([s3.uri("served"), str(tmp_path)]).look()
     assert {one.name for one in both.values()} == {"digits", "local"}

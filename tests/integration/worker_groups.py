@@ -12,7 +12,7 @@ from typing import Any
 from ray import train, tune
 
 import tunekit
-from tests.integration.runs import wait_for
+from tests.integration import runs
 from tests.versions import score_of, version_at
 
 
@@ -38,7 +38,7 @@ def loop(config: dict[str, Any]) -> None:
     while version % 1000 < config["length"]:
         time.sleep(config.get("sleep_s", 0.0))
         if version % 1000 == 10:
-            wait_for(config.get("gate"))
+            runs.wait_for(config.get("gate"))
         version += 1
         versions = [torch.zeros(1, dtype=torch.int64) for _ in range(context.get_world_size())]
         dist.all_gather(versions, torch.tensor([version]))
@@ -75,16 +75,12 @@ def trainer(
     workers: int = 2,
     cpus: float = 1,
     resources: dict[str, float] | None = None,
+    run_config: train.RunConfig | None = None,
     **options: Any,
 ) -> Any:
-    """A trainer of that loop; what is no argument of a trainer goes to the loop.
-
-    Each worker takes so many CPUs.
-    """
+    """A trainer of that loop, which gets the options; each worker takes so many CPUs."""
     from ray.train.torch import TorchTrainer
 
-    run_config = options.pop("run_config", None)
-    validation_config = options.pop("validation_config", None)
     return TorchTrainer(
         loop,
         train_loop_config={"folder": str(folder), "length": length, **options},
@@ -92,24 +88,10 @@ def trainer(
             num_workers=workers, resources_per_worker={"CPU": cpus, **(resources or {})}
         ),
         run_config=run_config,
-        validation_config=validation_config,
     )
 
 
-def fit(trainable: Any, folder: Path, **options: Any) -> tuple[tune.ResultGrid, Any]:
-    """Run a sweep with little output; returns the results and the validations."""
-    run = {
-        key: options.pop(key)
-        for key in ("checkpoint_config", "failure_config", "stop", "callbacks")
-        if key in options
-    }
-    options.setdefault(
-        "validation_config",
-        tunekit.ValidationConfig(fn=validate, ray_remote_kwargs={"num_cpus": 0.5}),
-    )
-    tuner = tunekit.Tuner(
-        trainable,
-        run_config=tune.RunConfig(name="sweep", storage_path=str(folder), verbose=0, **run),
-        **options,
-    )
-    return tuner.fit(), tuner.validation
+def fit(trainable: Any, folder: Path, **options: Any) -> tune.ResultGrid:
+    """Run a sweep whose checkpoints are validated beside their trials."""
+    beside = tunekit.ValidationConfig(fn=validate, ray_remote_kwargs={"num_cpus": 0.5})
+    return runs.fit(trainable, folder, **{"validation_config": beside, **options})
