@@ -142,9 +142,10 @@ def test_a_trial_that_stands_still_has_its_score_sooner_from_its_own_process(tmp
     assert None in {ran.executor.hosts[one.id] for one in started[first:]}
 
 
-@pytest.mark.parametrize("seconds", [0.01, 1.0])
-def test_where_no_score_decides_each_is_computed_at_its_checkpoint_as_inline(tmp_path, seconds):
-    ran = swept(tmp_path, seconds, base=FIFOScheduler())
+@pytest.mark.parametrize(("seconds", "kind"), [(0.01, InTrials), (0.01, Beside), (1.0, InTrials)])
+def test_where_no_score_decides_each_is_computed_at_its_checkpoint(tmp_path, seconds, kind):
+    """As inline; short ones also where others could run elsewhere, in a new process."""
+    ran = swept(tmp_path, seconds, base=FIFOScheduler(), executor_class=kind)
     for attempt in ran.executor.started:
         request, host = attempt.request, ran.executor.hosts[attempt.id]
         assert host == request.trial_id

@@ -140,7 +140,7 @@ class Waiting(Around):
     def undecided(self) -> bool:
         """Return whether no decision depends on scores, so that no trial has to wait for one."""
         fifo = type(self.scheduler) is FIFOScheduler
-        return fifo and self.config.on_pending == "auto" and self.config.where != "trial"
+        return fifo and self.config.on_pending == "auto" and not self.validates_each
 
     def stops_waiting(self, trial_id: str) -> None:
         """See :class:`~tunekit._ray.processes.Room`."""
