@@ -102,7 +102,7 @@ class OfCheckpoint(OfTrial, frozen=True, kw_only=True):
 
 
 class OfValidation(Happened, frozen=True, kw_only=True):
-    """An event of a validation, named by a :class:`ValidationKey`."""
+    """An event of a validation, named by a :class:`~tunekit.core.validation.ValidationKey`."""
 
     id: str
 
