@@ -117,7 +117,7 @@ BAD = {
     "raises": ("failed", "raised ValueError: cannot"),
     "returns no dict": ("failed", "returned a float, not a dict of metrics"),
     "returns a word": ("failed", "returned 'high' (a str) for 'accuracy', not a number"),
-    "hangs": ("timed_out", "ran longer than its limit of 2 s"),
+    "hangs": ("timed_out", "ran longer than its limit of 8 s"),
     "kills its process": ("failed", "its process died"),
     "raises what cannot be sent": ("failed", "raised TwoArguments: no such class"),
 }
@@ -159,7 +159,7 @@ def test_a_misbehaving_validation_fails_no_trial_and_is_recorded(tmp_path):
         tune_config=tune.TuneConfig(**BY_ACCURACY, max_concurrent_trials=3),
         validation_config=tunekit.ValidationConfig(
             fn=misbehave,
-            task_config=train.ValidationTaskConfig(timeout_s=2),
+            task_config=train.ValidationTaskConfig(timeout_s=8),
             max_retries=0,
             max_in_flight=4,
         ),
