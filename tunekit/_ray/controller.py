@@ -128,11 +128,13 @@ class Controller(ProcessController):
 
     def starting(self) -> Iterator[Trial]:
         """Yield each trial that has its resources and whose process is starting."""
-        if self._occupied == sum(map(self.has_actor, self._running_trials)):
-            return  # hundreds may wait for resources
-        for trial in self._staged_trials:
-            if trial.status == Trial.PENDING and has_starting_actor(self, trial):
-                yield trial
+        count = self._occupied - sum(map(self.has_actor, self._running_trials))
+        starting = (
+            trial
+            for trial in self._staged_trials
+            if trial.status == Trial.PENDING and has_starting_actor(self, trial)
+        )
+        yield from itertools.islice(starting, max(0, count))  # hundreds may wait for resources
 
     def can_resume(self, trial: Trial) -> bool:
         """Return whether a trial is known to resume from its checkpoint in another process.

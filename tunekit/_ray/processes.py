@@ -21,7 +21,7 @@ from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater
 
 from tunekit._ray.failures import fail_alone, is_final
 from tunekit._ray.tuner import has_workers
-from tunekit.core.queue import Next, Queue
+from tunekit.core.queue import Circumstances, Next, Queue
 from tunekit.core.start_times import USUAL_S
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,10 @@ class Room(Protocol):
     def reported(self, trial_id: str) -> None:
         """Take note that a trial has ended an iteration."""
 
-    def next(self, trial: Trial, queue: Queue) -> Next:
+    def circumstances(self) -> Circumstances:
+        """Return what is the same for all waiting trials until one of them moves on."""
+
+    def next(self, trial: Trial, queue: Queue, now: Circumstances) -> Next:
         """Return what a trial does next."""
 
     def stops_waiting(self, trial_id: str) -> None:

@@ -32,7 +32,7 @@ from tunekit._ray.storage import exists
 from tunekit.core.advice import requested_late
 from tunekit.core.constraints import Constraint
 from tunekit.core.metrics import flatten
-from tunekit.core.queue import Entry, Next, Queue
+from tunekit.core.queue import Circumstances, Entry, Next, Queue
 
 logger = logging.getLogger(__name__)
 
@@ -268,7 +268,7 @@ class ValidatingController(Controller):
                 self.standing[trial] = None  # what it does next is decided at the end of the step
             return
         self._queues.pop(trial, None)
-        self._go_on(trial)
+        self._go_on(trial, self._room.circumstances())
 
     def advance_all(self) -> None:
         """Pass on what waited for the first scores of the sweep, in the order of these."""
@@ -277,8 +277,12 @@ class ValidatingController(Controller):
 
     def go_on(self) -> None:
         """Let each trial that stands do what is next, given what else could use its place."""
+        now: Circumstances | None = None
         for trial in list(self.standing):
-            self._go_on(trial)
+            now = now or self._room.circumstances()
+            self._go_on(trial, now)
+            if trial not in self.standing:
+                now = None
 
     def _process(self, trial: Trial, entry: Entry) -> None:
         self._processed[trial] = entry
@@ -323,7 +327,7 @@ class ValidatingController(Controller):
         with having(self, _search_alg=self._searching(scored=False)):
             super().stop_trial(trial)
 
-    def _go_on(self, trial: Trial) -> None:
+    def _go_on(self, trial: Trial, now: Circumstances) -> None:
         """Let a trial do what is next."""
         self.standing.pop(trial, None)
         if trial.status != Trial.RUNNING or trial in self._training or trial.is_saving:
@@ -331,7 +335,7 @@ class ValidatingController(Controller):
         if trial in self._idle:
             return
         queue = self._queues.get(trial) or Queue()
-        what = self._room.next(trial, queue)
+        what = self._room.next(trial, queue, now)
         if trial not in self._trial_to_actor:  # it has lent its place
             if not queue:
                 self.first[trial] = None

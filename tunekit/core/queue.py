@@ -147,20 +147,42 @@ class Next(Enum):
     LEND = "lend"  #: nothing; another trial or a validation has its place meanwhile
 
 
+class Process(Enum):
+    """What a trial's process is needed for, and whether it stays."""
+
+    FREE = "free"  #: the trial may train in it
+    VALIDATES = "validates"  #: a validation runs in it
+    LOST = "lost"  #: it has ended with a validation
+    LEAVES = "leaves"  #: it must go: its node ends, or a validation needs its place
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What is the same for all trials of a sweep at one time.
+
+    Attributes:
+        on_pending: As for :class:`tunekit.ValidationConfig`.
+        each: Whether trials wait for each score, as with inline validation.
+        synchronous: Whether the scheduler compares all trials at the same time.
+        others: Whether another trial waits for a place.
+        squeezed: Whether validations can only run once a trial has released its resources.
+    """
+
+    on_pending: str = "auto"
+    each: bool = False
+    synchronous: bool = False
+    others: bool = False
+    squeezed: bool = False
+
+
 def what_next(
     queue: Queue,
-    on_pending: str,
+    now: Circumstances,
+    process: Process = Process.FREE,
     *,
-    each: bool = False,
     decides_again: Callable[[], bool] = lambda: True,
-    synchronous: bool = False,
-    validates: bool = False,
-    lost: bool = False,
-    leaves: bool = False,
     hosts: bool = False,
     lends: bool = False,
-    others: bool = False,
-    squeezed: bool = False,
 ) -> Next:
     """Return what a trial does while reports of it wait for their scores.
 
@@ -174,52 +196,46 @@ def what_next(
 
     Args:
         queue: The trial's queue.
-        on_pending: As for :class:`tunekit.ValidationConfig`.
-        each: Whether it waits for each score, as with inline validation.
+        now: The circumstances.
+        process: The state of its process.
         decides_again: Returns whether the scheduler can use the score of a later report of the
             trial. It is called only if the result depends on it.
-        synchronous: Whether the scheduler compares all trials at the same time.
-        validates: Whether a validation runs in its process.
-        lost: Whether its process has ended with a validation.
-        leaves: Whether it must leave its place: its node ends, or a validation needs the place.
         hosts: Whether its validations can run in its process.
         lends: Whether another trial can use its process or place, and it can be resumed later.
-        others: Whether another trial waits for a place.
-        squeezed: Whether validations can only run once a trial has released its resources.
 
     Example:
         >>> queue = Queue()
-        >>> what_next(queue, "wait", each=True)
+        >>> what_next(queue, Circumstances("wait", each=True))
         <Next.TRAIN: 'train'>
         >>> pending = {"checkpoint": "c", "scoring": True, "validated": True}
         >>> queue.append(Entry(iteration=1, serves=1.0, **pending))
-        >>> [what_next(queue, how) for how in ("continue", "auto")]
+        >>> [what_next(queue, Circumstances(how)) for how in ("continue", "auto")]
         [<Next.TRAIN: 'train'>, <Next.TRAIN: 'train'>]
-        >>> what_next(queue, "auto", lends=True, others=True)
+        >>> what_next(queue, Circumstances(others=True), lends=True)
         <Next.LEND: 'lend'>
         >>> queue.append(Entry(iteration=3, serves=3.0, **pending))
-        >>> what_next(queue, "continue")
+        >>> what_next(queue, Circumstances("continue"))
         <Next.STAND: 'stand'>
     """
-    if validates:
+    if process is Process.VALIDATES:
         return Next.STAND
-    if lost or queue.failed:
+    if process is Process.LOST or queue.failed:
         return Next.LEND
-    if leaves or (queue.over and not hosts):  # it needs its process no more
+    if process is Process.LEAVES or (queue.over and not hosts):  # it needs its process no more
         return Next.STAND if queue.saves else Next.LEND
     resumable = queue.resumable or queue.saves
     if not queue.over:
         decisions = queue.decisions
-        if each:
+        if now.each:
             stands = any(entry.validated and not entry.complete for entry in queue)
-        elif on_pending == "auto" and (hosts or synchronous or (lends and resumable)):
-            hedges = decisions == 1 and not synchronous and not others
+        elif now.on_pending == "auto" and (hosts or now.synchronous or (lends and resumable)):
+            hedges = decisions == 1 and not now.synchronous and not now.others
             stands = decisions > 0 and not (hedges and decides_again())
         else:
             stands = decisions > 1 or (decisions == 1 and not decides_again())
         if not stands:
             return Next.TRAIN
-    away = squeezed or (lends and others)
+    away = now.squeezed or (lends and now.others)
     return Next.LEND if away and queue.resumable and not queue.saves else Next.STAND
 
 

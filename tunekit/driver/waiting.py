@@ -21,7 +21,14 @@ from tunekit.core.advice import no_room
 from tunekit.core.engine import Engine
 from tunekit.core.events import Waited
 from tunekit.core.pool import Pool
-from tunekit.core.queue import Next, Queue, pays_for_a_start, what_next
+from tunekit.core.queue import (
+    Circumstances,
+    Next,
+    Process,
+    Queue,
+    pays_for_a_start,
+    what_next,
+)
 from tunekit.core.room import Shares, total
 from tunekit.core.start_times import StartTimes
 from tunekit.validating.executor import Executor
@@ -85,9 +92,20 @@ class Waiting(Around):
         """See :class:`~tunekit._ray.processes.Room`."""
         self.starts.reported(trial_id, self.clock.monotonic())
 
-    def next(self, trial: Trial, queue: Queue) -> Next:
+    def circumstances(self) -> Circumstances:
         """See :class:`~tunekit._ray.processes.Room`."""
-        what = self._next(trial, queue)
+        each = self.config.on_pending == "wait" or self.validates_each
+        return Circumstances(
+            self.config.on_pending,
+            each=each and not self.undecided,
+            synchronous=self._traits.synchronous,
+            others=self.controller.has_new_trials,
+            squeezed=self.squeezed,
+        )
+
+    def next(self, trial: Trial, queue: Queue, now: Circumstances) -> Next:
+        """See :class:`~tunekit._ray.processes.Room`."""
+        what = self._next(trial, queue, now)
         if what is Next.TRAIN:
             self._waited(trial.trial_id)
             self.starts.trains(trial.trial_id, self.clock.monotonic())
@@ -97,24 +115,24 @@ class Waiting(Around):
             self._relieved.discard(trial.trial_id)
         return what
 
-    def _next(self, trial: Trial, queue: Queue) -> Next:
-        trial_id, tune = trial.trial_id, self.controller
-        each = self.config.on_pending == "wait" or self.validates_each
-        leaves = trial_id in tune.leaving and self._can_leave(trial, queue)
+    def _next(self, trial: Trial, queue: Queue, now: Circumstances) -> Next:
         return what_next(
             queue,
-            self.config.on_pending,
-            each=each and not self.undecided,
+            now,
+            self._process(trial, queue),
             decides_again=lambda: self._decides_again(trial, queue),
-            synchronous=self._traits.synchronous,
-            validates=self.pool.hosts(trial_id),
-            lost=trial_id in tune.lost,
-            leaves=leaves or trial_id in self._relieved,
             hosts=self._hosts(trial),
             lends=self.hands_over(trial),
-            others=tune.has_new_trials,
-            squeezed=self.squeezed,
         )
+
+    def _process(self, trial: Trial, queue: Queue) -> Process:
+        trial_id, controller = trial.trial_id, self.controller
+        if self.pool.hosts(trial_id):
+            return Process.VALIDATES
+        if trial_id in controller.lost:
+            return Process.LOST
+        leaves = trial_id in controller.leaving and self._can_leave(trial, queue)
+        return Process.LEAVES if leaves or trial_id in self._relieved else Process.FREE
 
     def _decides_again(self, trial: Trial, queue: Queue) -> bool:
         rule = rule_for(self.scheduler, trial)
@@ -204,7 +222,7 @@ class Waiting(Around):
         If validations can also run elsewhere and are not short, they run only in trials whose slots
         would otherwise be unused, because they end first there.
         """
-        each = self.config.on_pending == "wait" or self.validates_each or self.undecided
+        now = self.circumstances()
         hosts = {
             trial.trial_id: trial
             for trial in self.controller.standing
@@ -212,18 +230,18 @@ class Waiting(Around):
             and not pool.hosts(trial.trial_id)
             and trial.trial_id not in self.controller.leaving
             and self._hosts(trial)
-            and (self.validates_each or not elsewhere or self._stays(trial))
+            and (self.validates_each or not elsewhere or self._stays(trial, now))
         }
         attempts = pool.start_in_trials(
             hosts,
-            each=each,
-            others_wait=self.controller.has_new_trials and self._typically(self.hands_over),
+            each=now.each or self.undecided,
+            others_wait=now.others and self._typically(self.hands_over),
         )
         return attempts, hosts
 
-    def _stays(self, trial: Trial) -> bool:
+    def _stays(self, trial: Trial, now: Circumstances) -> bool:
         """Return whether a trial would stand still even if no validation ran in its process."""
-        return self._next(trial, self.controller.queue_of(trial)) is Next.STAND
+        return self._next(trial, self.controller.queue_of(trial), now) is Next.STAND
 
     # Resources ---------------------------------------------------------------------------------
 

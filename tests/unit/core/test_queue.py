@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.broken import of_queue
-from tunekit.core.queue import Entry, Next, Queue, what_next
+from tunekit.core.queue import Circumstances, Entry, Next, Process, Queue, what_next
 
 
 def entry(iteration: int, **more: Any) -> Entry:
@@ -77,33 +78,38 @@ def test_the_next_report_decides_whether_one_was_the_last():
     assert [queue.take().iteration, queue.take().iteration] == [1, 2]
 
 
+WAIT, EACH = Circumstances("wait"), Circumstances("wait", each=True)
+CONTINUE, AUTO = Circumstances("continue"), Circumstances()
+OTHERS = Circumstances(others=True)
+
+
 @pytest.mark.parametrize(
-    ("entries", "on_pending", "known", "what"),
+    ("entries", "now", "known", "what"),
     [
-        ([], "wait", {"each": True}, Next.TRAIN),
-        ([pending(1)], "wait", {"each": True}, Next.STAND),
-        ([entry(1)], "wait", {"each": True}, Next.TRAIN),
-        ([pending(1)], "continue", {}, Next.TRAIN),
-        ([pending(1, 1.0)], "continue", {}, Next.TRAIN),
-        ([pending(1, 1.0)], "continue", {"decides_again": lambda: False}, Next.STAND),
-        ([pending(1, 1.0), pending(3, 3.0)], "continue", {}, Next.STAND),
-        ([pending(1, 1.0)], "auto", {}, Next.TRAIN),
-        ([pending(1)], "auto", {"hosts": True, "others": True}, Next.TRAIN),
-        ([pending(1, 1.0)], "auto", {"hosts": True, "others": True}, Next.STAND),
-        ([pending(1, 1.0)], "auto", {"hosts": True}, Next.TRAIN),
-        ([pending(1, 1.0)], "auto", {"synchronous": True}, Next.STAND),
-        ([pending(1), entry(2, last=True)], "continue", {}, Next.LEND),
-        ([pending(1), entry(2, last=True)], "wait", {"hosts": True}, Next.STAND),
-        ([pending(1), entry(2, last=True, saving=True)], "continue", {}, Next.STAND),
-        ([pending(1)], "wait", {"each": True, "lends": True}, Next.STAND),
-        ([pending(1)], "wait", {"each": True, "lends": True, "others": True}, Next.LEND),
-        ([pending(1)], "wait", {"each": True, "squeezed": True}, Next.LEND),
-        ([pending(1), entry(2)], "wait", {"each": True, "squeezed": True}, Next.STAND),
-        ([pending(1)], "wait", {"validates": True, "lost": True}, Next.STAND),
-        ([entry(1, saving=True)], "wait", {"lost": True}, Next.LEND),
-        ([entry(1, saving=True)], "wait", {"leaves": True}, Next.STAND),
-        ([], "wait", {"leaves": True}, Next.LEND),
+        ([], EACH, {}, Next.TRAIN),
+        ([pending(1)], EACH, {}, Next.STAND),
+        ([entry(1)], EACH, {}, Next.TRAIN),
+        ([pending(1)], CONTINUE, {}, Next.TRAIN),
+        ([pending(1, 1.0)], CONTINUE, {}, Next.TRAIN),
+        ([pending(1, 1.0)], CONTINUE, {"decides_again": lambda: False}, Next.STAND),
+        ([pending(1, 1.0), pending(3, 3.0)], CONTINUE, {}, Next.STAND),
+        ([pending(1, 1.0)], AUTO, {}, Next.TRAIN),
+        ([pending(1)], OTHERS, {"hosts": True}, Next.TRAIN),
+        ([pending(1, 1.0)], OTHERS, {"hosts": True}, Next.STAND),
+        ([pending(1, 1.0)], AUTO, {"hosts": True}, Next.TRAIN),
+        ([pending(1, 1.0)], Circumstances(synchronous=True), {}, Next.STAND),
+        ([pending(1), entry(2, last=True)], CONTINUE, {}, Next.LEND),
+        ([pending(1), entry(2, last=True)], WAIT, {"hosts": True}, Next.STAND),
+        ([pending(1), entry(2, last=True, saving=True)], CONTINUE, {}, Next.STAND),
+        ([pending(1)], EACH, {"lends": True}, Next.STAND),
+        ([pending(1)], replace(EACH, others=True), {"lends": True}, Next.LEND),
+        ([pending(1)], replace(EACH, squeezed=True), {}, Next.LEND),
+        ([pending(1), entry(2)], replace(EACH, squeezed=True), {}, Next.STAND),
+        ([pending(1)], WAIT, {"process": Process.VALIDATES}, Next.STAND),
+        ([entry(1, saving=True)], WAIT, {"process": Process.LOST}, Next.LEND),
+        ([entry(1, saving=True)], WAIT, {"process": Process.LEAVES}, Next.STAND),
+        ([], WAIT, {"process": Process.LEAVES}, Next.LEND),
     ],
 )
-def test_what_a_trial_does_next(entries, on_pending, known, what):
-    assert what_next(queue_of(*entries), on_pending, **known) is what
+def test_what_a_trial_does_next(entries, now, known, what):
+    assert what_next(queue_of(*entries), now, **known) is what
