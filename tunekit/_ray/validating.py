@@ -128,8 +128,6 @@ class ValidatingController(Controller):
         self.closing = False
         # Whether Tune stops all trials if it has a reason.
         self._ends = False
-        #: Whether the result that is processed has no score to decide by.
-        self.unscored = False
         # Whether the search algorithm hears of what is replayed.
         self._hears = True
         # Whether it has warned about a checkpoint that was requested late.
@@ -314,7 +312,7 @@ class ValidatingController(Controller):
         elif not scored:
             stopper = WithoutScore(stopper, self._door.names)
         search = self._searching(scored=scored)
-        return having(self, unscored=not scored, _stopper=stopper, _search_alg=search)
+        return having(self, _stopper=stopper, _search_alg=search)
 
     def _searching(self, *, scored: bool) -> ScoredSearch:
         search = self._search_alg
@@ -392,8 +390,14 @@ class ValidatingController(Controller):
         super()._on_saving_result(trial, checkpoint_value)
         self.advance(trial)
 
+    @property
+    def judges(self) -> bool:
+        """Return whether the scheduler gets the result that is processed, the innermost one."""
+        entry = next(reversed(self._processed.values()), None)
+        return entry is None or entry.judged
+
     def _validate_result_metrics(self, result: Any) -> None:
-        if not self.unscored:  # others may lack the sweep's metric
+        if self.judges:  # others may lack the sweep's metric
             super()._validate_result_metrics(result)
 
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> Any:

@@ -41,9 +41,8 @@ class Engine:
         >>> engine.apply(ValidationRequested(**named))
         >>> [request.path for request in engine.unfinished.values()]
         ['a/c1']
-        >>> ended = ValidationEnded(id="a:0:1:1", status="validated", metrics={"score": 1})
-        >>> engine.apply(ended).metrics
-        {'score': 1}
+        >>> metrics = {"score": 1}
+        >>> engine.apply(ValidationEnded(id="a:0:1:1", status="validated", metrics=metrics))
         >>> list(engine.history.names)
         ['score']
     """
@@ -77,8 +76,8 @@ class Engine:
     # The metrics that any validation has returned as a number.
     _scored: set[str] = field(default_factory=set)
 
-    def apply(self, event: Event) -> ValidationEnded | None:
-        """Apply an event; return it if a validation that was requested has ended."""
+    def apply(self, event: Event) -> None:
+        """Apply an event."""
         match event:
             case Reported():
                 generation, iteration = event.place
@@ -94,7 +93,7 @@ class Engine:
                     path=event.checkpoint,
                 )
             case ValidationEnded():
-                return self._end(event)
+                self._end(event)
             case Processed():
                 self.has_decided |= event.judged
                 if event.checkpoint:  # from now on the trial restarts from its own
@@ -121,11 +120,10 @@ class Engine:
                 self.waited_s += event.seconds
             case _:
                 pass  # it changes nothing here
-        return None
 
-    def _end(self, event: ValidationEnded) -> ValidationEnded | None:
+    def _end(self, event: ValidationEnded) -> None:
         if self.unfinished.pop(event.id, None) is None:
-            return None
+            return  # it was not requested
         self.counts[event.status] += 1
         self.ran_s += event.ran_s
         if event.validated:
@@ -136,7 +134,6 @@ class Engine:
             if self.history.names and not is_named:
                 self._may_name = set(self.unfinished)
         self._may_name.discard(event.id)
-        return event
 
     # Queries -----------------------------------------------------------------------------------
 

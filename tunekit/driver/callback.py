@@ -329,16 +329,17 @@ class ValidationCallback(tune.Callback):
         controller.look_at_nodes(now)
         for trial in controller.starting():
             self.waiting.starts.begins(trial.trial_id, now)
-        self.validator.poll(at_once=controller.woken())
+        for ended in self.validator.poll(at_once=controller.woken()):
+            self.door.ended(ended)
         self._stop_requests.look()
         self._stop_by_hand()
         self.door.let_pass()
         self.waiting.relieve()
         controller.go_on()
-        if ended := controller.is_finished():
+        if finished := controller.is_finished():
             self._failures.conclude(trials)
         self._raise_error()
-        self._failures.note_end(ended)
+        self._failures.note_end(finished)
         self._delete_surplus()
         controller.wake_on(self.executor.awaited())
         self.waiting.spare()
@@ -425,17 +426,12 @@ class ValidationCallback(tune.Callback):
             raise error
 
     def emit(self, event: Event) -> None:
-        """Record an event, and then act on it."""
+        """Record an event, and then apply it."""
         if self._restore.replays:
             return  # the journal has it
         event = event if event.time else structs.replace(event, time=self.clock.time())
         self.ledger.append(event)
-        ended = self.engine.apply(event)
-        if ended is None:
-            return
-        if not ended.validated:
-            self._failures.failed(ended)
-        self.door.ended(ended)
+        self.engine.apply(event)
 
     # Results and saved state -------------------------------------------------------------------
 

@@ -82,9 +82,9 @@ class Door:
     controller: ValidatingController
     scheduler: TrialScheduler
     emit: Callable[[Event], None]
-    #: Whether the scheduler has stopped the trial whose result is processed.
-    stops: bool = field(default=False, init=False)
     _selection: Selection = field(init=False)
+    # Whether the scheduler stops the trial whose result is processed.
+    _stops: bool = field(default=False, init=False)
     # Whether reports no longer wait for the names of validation's metrics.
     _named: bool = field(default=False, init=False)
     # The reports whose validations have not ended, by the names of these.
@@ -218,7 +218,8 @@ class Door:
         self._scoring[request.id] = trial, entry
         if not recorded:
             self.emit(ValidationRequested.of(request))
-        self.validator.submit(request)
+        for ended in self.validator.submit(request):
+            self.ended(ended)
 
     def _serves(self, trial: Trial, queue: Queue, report: Mapping[str, Any]) -> float | None:
         """Return the entry of the scheduler that a report's score would fill, such as a rung."""
@@ -273,7 +274,10 @@ class Door:
     # From a score to a result ------------------------------------------------------------------
 
     def ended(self, event: ValidationEnded) -> None:
-        """Let the results pass that waited for the end of a validation."""
+        """Record the end of a validation, and let the results pass that waited for it."""
+        self.emit(event)
+        if not event.validated:
+            self.failures.failed(event)
         trial, entry = self._scoring.pop(event.id, (None, None))
         if trial is not None and entry is not None:
             if not event.validated or self.engine.lacks(
@@ -303,7 +307,8 @@ class Door:
                     error,
                 )
         if any(entry.scoring for entry in entries):
-            self.validator.drop(trial.trial_id, VOID)
+            for ended in self.validator.drop(trial.trial_id, VOID):
+                self.ended(ended)
 
     def result(self, trial: Trial, entry: Entry) -> dict[str, Any]:
         """See :class:`~tunekit._ray.validating.Door`."""
@@ -327,18 +332,22 @@ class Door:
 
     def processing(self) -> None:
         """See :class:`~tunekit._ray.validating.Door`."""
-        self.stops = False
+        self._stops = False
         if self._traits.clones:
             self._before = {
                 one: (one.config, one.latest_checkpoint_result)
                 for one in self.controller.get_trials()
             }
 
+    def decided(self, decision: str) -> None:
+        """Take note of the scheduler's decision on the result that is processed."""
+        self._stops = decision == TrialScheduler.STOP
+
     def processed(self, trial: Trial, entry: Entry, decision: str) -> None:
         """See :class:`~tunekit._ray.validating.Door`."""
         key, result, judged = self._key(trial, entry), trial.last_result, entry.judged
         finished = decision == TrialScheduler.STOP and (
-            entry.last or not self.stops or exhausts(self.scheduler, flatten(result))
+            entry.last or not self._stops or exhausts(self.scheduler, flatten(result))
         )
         path = "" if entry.checkpoint is None else entry.checkpoint.checkpoint.path
         self.emit(

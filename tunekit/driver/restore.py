@@ -272,7 +272,7 @@ class Restore:
                 status, reason = Status.SKIPPED, VOID
             else:
                 status, reason = Status.FAILED, gone(request.path)
-            driver.emit(ValidationEnded(id=name, status=status.value, reason=reason))
+            driver.door.ended(ValidationEnded(id=name, status=status.value, reason=reason))
 
     def _queue_again(self, trial: Trial) -> None:
         """Let a trial wait for its reports that Tune had not processed, and go on then."""

@@ -177,13 +177,13 @@ class ValidatedScheduler(TrialScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Return the decision of your scheduler on a validated result."""
         sweep = self._join(tune_controller)
-        if sweep.controller.unscored:
+        if not sweep.controller.judges:
             return TrialScheduler.CONTINUE
         self._heard[trial.trial_id] = told = self._standing_for(result)
         decision = str(self.scheduler.on_trial_result(tune_controller, trial, told))
         # HyperBandForBOHB adds what its searcher reads.
         result.update((name, told[name]) for name in told.keys() - result.keys())
-        sweep.door.stops = decision == TrialScheduler.STOP
+        sweep.door.decided(decision)
         return decision
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:

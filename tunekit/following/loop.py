@@ -102,7 +102,7 @@ def validate_all(
         around.enter_context(ended_by_sigterm())
         around.enter_context(recorder.session(config))
         loop = _Loop(config, executor, source, recorder, before)
-        loop.check_ray = check_ray
+        loop.validator.check_ray = check_ray
         loop.run()
 
 
@@ -116,7 +116,7 @@ def _start_ray(executor: Executor, call: str) -> None:
     problems.raise_any()
 
 
-class _Loop(Validator):
+class _Loop:
     """Validate the checkpoints of a source, as :func:`validate_all` describes."""
 
     def __init__(
@@ -127,7 +127,8 @@ class _Loop(Validator):
         recorder: Recorder,
         before: Sequence[Event],
     ):
-        super().__init__(config, executor, SystemClock(), emit=self._record)
+        self._clock = SystemClock()
+        self.validator = Validator(config, executor, self._clock, emit=self._record)
         self._source, self._recorder, self._config = source, recorder, config
         source.emit, source.has_room = self._record, self._has_room
         # The requests whose validations have not ended, by name.
@@ -138,28 +139,29 @@ class _Loop(Validator):
 
     def run(self) -> None:
         """Validate until the source is over; raise if the function is considered broken."""
+        validator = self.validator
         try:
-            while self._ask() or not (self.pool.idle and self._source.over()):
-                self.poll(at_once=True)
+            while self._ask() or not (validator.pool.idle and self._source.over()):
+                self._poll()
                 while self._ask():
-                    self.poll(at_once=True)
-                if not self.pool.idle and self._news.due(self._clock.monotonic()):
-                    logger.info("%s.", counted(self.counts()))
-                _wait(self.executor.awaited())
+                    self._poll()
+                if not validator.pool.idle and self._news.due(self._clock.monotonic()):
+                    logger.info("%s.", counted(validator.counts()))
+                _wait(validator.executor.awaited())
         finally:
-            self.close()
+            for more in self._failures.rest():
+                logger.warning("Validations have failed: %s.", more)
+            validator.close()
 
-    def close(self) -> None:
-        """Log what was only counted, and cancel unfinished validations, which stay pending."""
-        for more in self._failures.rest():
-            logger.warning("Validations have failed: %s.", more)
-        super().close()
+    def _poll(self) -> None:
+        for event in self.validator.poll(at_once=True):
+            self._ended(event)
 
     def _has_room(self) -> bool:
-        flying = len(self.pool.in_flight())
-        most = self._config.most_in_flight
-        free = self.executor.capacity(()) > 0 if most is None else flying < most
-        return not self.pool.waiting and (free or not flying)
+        pool, most = self.validator.pool, self._config.most_in_flight
+        flying = len(pool.in_flight())
+        free = self.validator.executor.capacity(()) > 0 if most is None else flying < most
+        return not pool.waiting and (free or not flying)
 
     def _ask(self) -> bool:
         """Submit the new requests of the source; return whether there are any."""
@@ -169,7 +171,9 @@ class _Loop(Validator):
             self._asked[request.id] = request
             self._record(ValidationRequested.of(request))
             kwargs = task.fn_kwargs or {}
-            self.submit(replace(request, kwargs=kwargs, timeout_s=task.timeout_s))
+            request = replace(request, kwargs=kwargs, timeout_s=task.timeout_s)
+            for ended in self.validator.submit(request):
+                self._ended(ended)
         return bool(new)
 
     def _record(self, event: Event) -> None:
@@ -177,13 +181,13 @@ class _Loop(Validator):
         self._recorder.append(event)
         self._source.recorded(event)
 
-    def _conclude(self, event: ValidationEnded) -> None:
+    def _ended(self, event: ValidationEnded) -> None:
         """Record how a validation ended, and act on it."""
         failed, request = event.status in FAILED, self._asked.pop(event.id)
         if failed and not _is_there(request):
             status, reason = Status.SKIPPED.value, gone(request.path)
             event = structs.replace(event, status=status, reason=reason, error=None)
-        super()._conclude(event)
+        self._record(event)
         if event.validated:
             self._failures.succeeded()
         elif failed:
@@ -198,8 +202,9 @@ class _Loop(Validator):
         if verdict.hopeless:
             raise ValidationFailedError(
                 f"The first {HOPELESS} validations have failed alike, and none has succeeded. "
-                f"Correct {name_of(self._fn)}, and validate again. To continue despite failures, "
-                f"pass ValidationConfig(on_failure='ignore'). The failure:{trace or f' {reason}'}"
+                f"Correct {name_of(self._config.fn)}, and validate again. To continue despite "
+                "failures, pass ValidationConfig(on_failure='ignore'). "
+                f"The failure:{trace or f' {reason}'}"
             )
         if verdict.first:
             logger.warning("The validation of %s failed: it %s.%s", place, reason, trace)

@@ -1,4 +1,4 @@
-"""Run a sweep's validations, from request to ended."""
+"""Run validations, from their requests to their ends."""
 
 from __future__ import annotations
 
@@ -54,6 +54,8 @@ class Around:
 class Validator:
     """Carry out the pool's decisions with an executor, after recording them in the journal.
 
+    Its methods return how validations have ended. The caller records that, and acts on it.
+
     Args:
         config: The user's settings.
         executor: Runs the attempts.
@@ -82,7 +84,6 @@ class Validator:
         self._fn, self._signature = config.fn, signature_of(config.fn)
         self._retried = Failures()
         self._next_poll = 0.0
-        self._polling = False
         self._next_look = 0.0
         # The metrics about whose size a warning was logged.
         self._too_large: set[str] = set()
@@ -103,40 +104,34 @@ class Validator:
             name: getattr(self.pool, name) for name in ("running", "starting", "queued", "waiting")
         }
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: Request) -> list[ValidationEnded]:
         """Accept a recorded request; it fails at once if the function lacks an argument."""
         if lacks := still_lacks(self._signature, request.kwargs):
             reason = _uncallable(name_of(self._fn), lacks)
-            self._conclude(ValidationEnded(id=request.id, status="failed", reason=reason))
-            return
+            return [ValidationEnded(id=request.id, status="failed", reason=reason)]
         self._next_poll = 0.0  # it may start now
-        for ended in self.pool.submit(request, self._clock.monotonic()):
-            self._conclude(ended)
+        return self.pool.submit(request, self._clock.monotonic())
 
-    def drop(self, trial_id: str, reason: str) -> None:
+    def drop(self, trial_id: str, reason: str) -> list[ValidationEnded]:
         """Give up all validations of a trial."""
         now = self._clock.monotonic()
-        self._cancel(*self.pool.drop(trial_id, reason, now), too_long=False)
+        return self._cancel(*self.pool.drop(trial_id, reason, now), too_long=False)
 
-    def poll(self, *, at_once: bool = False) -> None:
-        """Handle the events of running validations, and start those that may run.
+    def poll(self, *, at_once: bool = False) -> Iterator[ValidationEnded]:
+        """Yield each validation that has ended; then start those that may run.
 
         Args:
             at_once: Whether to ignore the poll interval.
         """
         now = self._clock.monotonic()
-        if self._polling or not (at_once or now >= self._next_poll):
+        if not (at_once or now >= self._next_poll):
             return
-        self._polling = True
-        try:
-            self._next_poll = now + self.executor.poll_interval_s
-            self._take_events(now)
-            self._cancel(*self.pool.expire(now), too_long=True)
-            for attempts, hosts in self.around.start(self.pool, self.executor, now):
-                self._launch(attempts, hosts)
-            self._look(now)
-        finally:
-            self._polling = False
+        self._next_poll = now + self.executor.poll_interval_s
+        yield from self._take_events(now)
+        yield from self._cancel(*self.pool.expire(now), too_long=True)
+        for attempts, hosts in self.around.start(self.pool, self.executor, now):
+            self._launch(attempts, hosts)
+        self._look(now)
 
     def close(self) -> None:
         """Cancel unfinished validations; they stay pending until the sweep is restored."""
@@ -149,7 +144,7 @@ class Validator:
         for attempt in self.pool.in_flight():
             self.executor.cancel(attempt, too_long=False)
 
-    def _take_events(self, now: float) -> None:
+    def _take_events(self, now: float) -> Iterator[ValidationEnded]:
         for event in self.executor.poll():
             ended = None
             if isinstance(event, Lost):
@@ -171,7 +166,7 @@ class Validator:
                 if ended is None:
                     self._warn_of_retry(attempt.request, event.reason)
             if ended is not None:
-                self._conclude(ended)
+                yield ended
 
     def _warn_of_left_out(self, value: Any) -> None:
         """Warn once about each metric that is too large to store."""
@@ -194,10 +189,6 @@ class Validator:
         if verdict.more is not None:
             logger.warning("Validations were retried: %s.", verdict.more)
 
-    def _conclude(self, event: ValidationEnded) -> None:
-        """Record how a validation ended."""
-        self._emit(event)
-
     def _look(self, now: float) -> None:
         """Check, but not at each poll, whether validations wait for resources: this asks Ray."""
         if not self.pool.starting:
@@ -208,13 +199,12 @@ class Validator:
 
     def _cancel(
         self, cancelled: list[Attempt], ended: list[ValidationEnded], *, too_long: bool
-    ) -> None:
-        """End attempts, and record the endeds."""
+    ) -> list[ValidationEnded]:
+        """Cancel attempts; return the ends that follow from it."""
         for attempt in cancelled:
             if lost := self.executor.cancel(attempt, too_long=too_long):
                 self.around.lost(lost)
-        for event in ended:
-            self._conclude(event)
+        return ended
 
 
 def _uncallable(name: str, lacks: Sequence[str]) -> str:
