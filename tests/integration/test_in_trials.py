@@ -135,7 +135,7 @@ def trainable(request) -> Any:
 
 def test_training_does_not_notice(tmp_path, trainable, monkeypatch):
     # Forked workers start in no time, beside which no validation is short.
-    monkeypatch.setattr(Durations, "are_short", lambda self: True)
+    monkeypatch.setattr(Durations, "are_short", lambda *_: True)
     results, sweep = swept(tmp_path, trainable)
     alone = tune.Tuner(
         tunekit.checkpointable(function) if trainable is function else trainable,

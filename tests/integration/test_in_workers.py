@@ -172,7 +172,7 @@ def swept(folder: Path, validate: Any, **fn_kwargs: Any) -> tuple[Any, tunekit.S
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
     # Forked workers start in no time, beside which no validation is short.
-    monkeypatch.setattr(Durations, "are_short", lambda self: True)
+    monkeypatch.setattr(Durations, "are_short", lambda *_: True)
 
 
 def rows(results: Any) -> list[Any]:

@@ -79,11 +79,11 @@ class Durations:
         >>> known.are_short()  # nothing is known yet
         True
         >>> known.starts.append(1.5)
-        >>> known.runs.append(2.5)
-        >>> known.are_short()
-        False
-        >>> known.starts.append(600.0)  # it waited for resources
-        >>> known.are_short()
+        >>> known.runs.append(0.9)
+        >>> known.are_short(), known.are_short(trial_s=9.5)
+        (False, True)
+        >>> known.runs.append(1.9)
+        >>> known.are_short(trial_s=600.0)  # it waited for resources
         False
     """
 
@@ -96,15 +96,16 @@ class Durations:
         """Return the median duration of a validation, in seconds; None until one has ended."""
         return statistics.median(self.runs) if self.runs else None
 
-    def are_short(self) -> bool:
-        """Return whether validations are so short that their trials wait for them."""
-        return (self.typical_s or 0.0) < _SHORT * self.start_s
+    def are_short(self, trial_s: float | None = None) -> bool:
+        """Return whether validations are so short that their trials wait for them.
 
-    @property
-    def start_s(self) -> float:
-        """Return the duration of a process start, in seconds, to the millisecond."""
+        Args:
+            trial_s: The duration of a trial's start, in seconds, if known. Usually, a validation's
+                process has to import the same.
+        """
         # The longest: others may have found a process that had already run.
-        return round(min(max(self.starts, default=USUAL_S), _LONGEST_START_S), 3)
+        start_s = max(max(self.starts, default=USUAL_S), trial_s or 0.0)
+        return (self.typical_s or 0.0) < _SHORT * min(start_s, _LONGEST_START_S)
 
 
 class Pool:

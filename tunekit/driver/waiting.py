@@ -152,7 +152,8 @@ class Waiting(Around):
         """Return whether validations are so short that a trial waits for each, as inline."""
         if self.config.on_pending == "continue" or not self.executor.in_trials:
             return False
-        return self.config.where == "trial" or self.pool.durations.are_short()
+        known = self.pool.durations
+        return self.config.where == "trial" or known.are_short(self.starts.typical_s)
 
     @property
     def undecided(self) -> bool:
