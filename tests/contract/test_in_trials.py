@@ -90,6 +90,25 @@ def test_short_validations_run_at_each_checkpoint_as_inline(tmp_path):
     }
 
 
+class WithRoom(InTrials):
+    """There is always room elsewhere."""
+
+    def capacity(self, promised: Any) -> int:
+        return 4
+
+
+@pytest.mark.parametrize(("start_s", "elsewhere"), [(1.0, True), (9.0, False)])
+def test_where_a_process_would_take_long_to_start_none_is_started(tmp_path, start_s, elsewhere):
+    seconds = {"train": 1.0, "start": start_s}
+    ran = swept(
+        tmp_path,
+        0.5,
+        executor_class=WithRoom,
+        training_s=lambda trial, method: seconds.get(method, 0.0),
+    )
+    assert (None in ran.executor.hosts.values()) == elsewhere
+
+
 def test_of_longer_ones_those_that_decide_run_there_and_what_precedes_them(tmp_path):
     ran = swept(tmp_path, 1.0)
     started = ran.executor.started
