@@ -1,6 +1,8 @@
 """The driver of a sweep, in a process that can be killed.
 
-python -m tests.integration.driver STORAGE
+python -m tests.integration.driver STORAGE GATE
+
+Its trials do not pass ten before the file GATE exists.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from tests.integration.runs import counting, validate
 LENGTH = 12
 
 
-def main(storage: str) -> None:
+def main(storage: str, gate: str) -> None:
     keys = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     ray.init(runtime_env={"env_vars": keys}, logging_level=logging.ERROR)
     tunekit.Tuner(
@@ -26,7 +28,8 @@ def main(storage: str) -> None:
         param_space={
             "scale": tune.grid_search([1.0, 2.0, 3.0]),
             "length": LENGTH,
-            "sleep_s": 0.3,
+            "sleep_s": 0.1,
+            "gate": gate,
         },
         tune_config=tune.TuneConfig(metric="accuracy", mode="max"),
         run_config=tune.RunConfig(name="sweep", storage_path=storage, verbose=0),
@@ -36,4 +39,4 @@ def main(storage: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

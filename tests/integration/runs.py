@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ray import tune
+from ray import train, tune
 
 import tunekit
 from tests.journals import read
@@ -29,7 +29,8 @@ def joining(ray: Any, **more: str) -> dict[str, str]:
 def counting(config: dict[str, Any]) -> None:
     """Counts to ``length``; saves when asked; fails once at ``fail_at``; logs what it runs.
 
-    It does not pass ten before the file ``gate`` exists.
+    It does not pass ten before the file ``gate`` exists. ``limits`` has the time limits of some
+    steps' validations.
     """
     state = {"steps": 0, "scale": config.get("scale", 1.0)}
     checkpoint = tune.get_checkpoint()
@@ -49,7 +50,10 @@ def counting(config: dict[str, Any]) -> None:
         time.sleep(config.get("sleep_s", 0.0))
         if state["steps"] == 10:
             wait_for(config.get("gate"))
-        tune.report({"loss": 1 / state["steps"], **config.get("metrics", {})})
+        limit = config.get("limits", {}).get(state["steps"])
+        limited = None if limit is None else train.ValidationTaskConfig(timeout_s=limit)
+        metrics = {"loss": 1 / state["steps"], **config.get("metrics", {})}
+        tunekit.report(metrics, validation=limited)
 
 
 def wait_for(path: str | None) -> None:

@@ -42,22 +42,14 @@ class Evaluator:
         return {"accuracy": steps / 10, "pid": os.getpid(), "count": self.count}
 
 
-def run(tmp_path, length=6, **settings):
+def run(tmp_path, length=6, limits=None, **settings):
     return fit(
         counting,
         tmp_path,
-        param_space={"length": length},
+        param_space={"length": length, "limits": limits or {}},
         validation_config=tunekit.ValidationConfig(**settings),
         checkpoint_policy=tunekit.EveryIterations(1),
     )
-
-
-def test_an_evaluator_is_built_once(ray_cluster, tmp_path):
-    results = run(tmp_path, fn=Evaluator, evaluators=1)
-    table = results[0].metrics_dataframe
-    assert table["accuracy"].tolist() == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
-    assert table["pid"].nunique() == 1
-    assert table["count"].tolist() == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_function_on_evaluators_starts_no_process_for_each_and_leaves_none(ray_cluster, tmp_path):
@@ -95,18 +87,20 @@ def test_one_that_dies_with_nothing_to_do_costs_no_attempt(ray_cluster):
     executor.close()
 
 
-def test_one_that_dies_or_hangs_is_replaced(ray_cluster, tmp_path):
+def test_an_evaluator_is_built_once_and_replaced_when_it_dies_or_hangs(ray_cluster, tmp_path):
     marks = tmp_path / "marks"
     marks.mkdir()
     results = run(
         tmp_path,
+        limits={5: 3.0},
         fn=partial(Evaluator, str(marks)),
         evaluators=1,
-        task_config=train.ValidationTaskConfig(timeout_s=1.0),
     )
     table = results[0].metrics_dataframe
     assert table["accuracy"].tolist() == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
     assert table["pid"].nunique() == 3
+    counts = table.groupby("pid")["count"].apply(sorted)
+    assert all(of_one == [*range(1, len(of_one) + 1)] for of_one in counts), "built once"
     assert [event["attempts"] for event in events(results, "ended")] == [1, 1, 2, 1, 2, 1]
 
 

@@ -49,7 +49,7 @@ def test_a_sweep_and_a_stop_by_hand_outlive_a_kill(ray_cluster, s3, tmp_path, st
         )
 
     driver = subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.driver", storage],
+        [sys.executable, "-m", "tests.integration.driver", storage, str(tmp_path / "gate")],
         env=joining(ray_cluster),
         stdout=subprocess.DEVNULL,
         start_new_session=True,
@@ -58,12 +58,13 @@ def test_a_sweep_and_a_stop_by_hand_outlive_a_kill(ray_cluster, s3, tmp_path, st
         ends = time.monotonic() + 120
         while len(scores := count("processed")) < 3 or min(scores.values()) < 2:
             assert driver.poll() is None and time.monotonic() < ends, "it never came to that"
-            time.sleep(0.3)
+            time.sleep(0.1)
         first, second, third = sorted(scores)
         assert "is stopped" in said("stop", home, "--trial", second)
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
+    (tmp_path / "gate").touch()
     before, stopped_at = read(home), count("reported")[second]
     assert tunekit.load(home).summary()["state"] == "killed"
     results = tunekit.Tuner.restore(f"{path}/sweep", counting, storage_filesystem=filesystem).fit()
