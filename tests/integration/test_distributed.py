@@ -45,7 +45,7 @@ def test_asha_over_trainers_ranks_by_validated_accuracy(ray_cluster, tmp_path):
         tune_config=tune.TuneConfig(
             metric="accuracy",
             mode="max",
-            num_samples=6,
+            num_samples=4,
             scheduler=ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3),
         ),
     )
@@ -80,26 +80,26 @@ def test_asha_over_trainers_ranks_by_validated_accuracy(ray_cluster, tmp_path):
     assert sum(map(len, pids)) == len(set.union(*pids)), "no trial took over another's workers"
 
 
-def test_clones_take_up_what_was_scored_on_all_ranks(ray_cluster, tmp_path):
-    # All four run at once. Where trials have to take turns, PBT always chooses a clone before an
-    # older trial at the same iteration, so with such noise it can overwrite the same two forever.
+def test_clones_take_up_what_was_scored_on_all_ranks_in_their_own_workers(ray_cluster, tmp_path):
+    # Both run at once. Where trials have to take turns, PBT always chooses a clone before an older
+    # trial at the same iteration, so with such noise it can overwrite the same one forever.
     versions = Versions(noise=5.0)
     results = fit(
-        trainer(tmp_path, length=500, cpus=0.5, sleep_s=0.05),
+        trainer(tmp_path, length=500, sleep_s=0.05),
         tmp_path,
         param_space={"train_loop_config": {"lr": tune.uniform(0, 1)}},
         tune_config=tune.TuneConfig(
             metric="accuracy",
             mode="max",
-            num_samples=4,
+            num_samples=2,
             scheduler=PopulationBasedTraining(
                 time_attr="training_iteration",
                 perturbation_interval=2,
                 hyperparam_mutations={"train_loop_config": {"lr": tune.uniform(0.0, 1.0)}},
-                quantile_fraction=0.4,
+                quantile_fraction=0.5,
             ),
         ),
-        stop=AfterExploits(8, 7),
+        stop=AfterExploits(8, 4),
         callbacks=[versions],
         checkpoint_config=tune.CheckpointConfig(
             num_to_keep=1, checkpoint_score_attribute="accuracy"
@@ -113,7 +113,9 @@ def test_clones_take_up_what_was_scored_on_all_ranks(ray_cluster, tmp_path):
         ),
     )
     assert not results.errors
-    assert versions.exact_clones(results) >= 5
+    assert versions.exact_clones(results) >= 4
+    first, second = [{*result.metrics_dataframe["worker_pid"]} for result in results]
+    assert len(first) == len(second) == 1 and first != second, "they kept their workers"
 
 
 def test_a_group_that_was_taken_over_gives_the_same_numbers_as_a_fresh_one(ray_cluster, tmp_path):
@@ -164,8 +166,8 @@ def test_a_worker_that_dies_costs_what_came_after_its_last_checkpoint(ray_cluste
     results = fit(
         trainer(
             tmp_path,
-            length=6,
-            kill_at=4,
+            length=4,
+            kill_at=3,
             run_config=train.RunConfig(failure_config=train.FailureConfig(max_failures=1)),
         ),
         tmp_path,
@@ -174,10 +176,10 @@ def test_a_worker_that_dies_costs_what_came_after_its_last_checkpoint(ray_cluste
     assert not results.errors
     for result in results:
         table = result.metrics_dataframe
-        assert table["training_iteration"].tolist() == [1, 2, 3, 4, 5, 6]
-        assert (table["version"] % 1000).tolist() == [1, 2, 3, 4, 5, 6]
+        assert table["training_iteration"].tolist() == [1, 2, 3, 4]
+        assert (table["version"] % 1000).tolist() == [1, 2, 3, 4]
     requested = [event["iteration"] for event in events(results, "requested")]
-    assert requested == [1, 2, 3, 4, 5, 6] * 2, "nothing is validated twice"
+    assert requested == [1, 2, 3, 4] * 2, "nothing is validated twice"
 
 
 class Slow(tune.Callback):
@@ -237,13 +239,13 @@ def test_a_paused_loop_that_begins_anew_fails_with_what_to_write(ray_cluster, tm
 
 def test_tune_restarts_a_trial_whose_workers_are_given_up(ray_cluster, tmp_path):
     results = fit(
-        trainer(tmp_path, length=6, kill_at=4),
+        trainer(tmp_path, length=4, kill_at=3),
         tmp_path,
         max_failures=1,
     )
     [result] = results
     assert not results.errors
-    assert result.metrics_dataframe["training_iteration"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert result.metrics_dataframe["training_iteration"].tolist() == [1, 2, 3, 4]
 
 
 class KillsTrial(tune.Callback):
@@ -270,9 +272,8 @@ def dies_once(checkpoint, *, marks):
 
 def test_a_trial_and_a_validation_that_are_killed_change_nothing(ray_cluster, tmp_path):
     results = fit(
-        trainer(tmp_path, length=8, sleep_s=0.1),
+        trainer(tmp_path, length=7, sleep_s=0.1),
         tmp_path,
-        tune_config=tune.TuneConfig(num_samples=2),
         max_failures=1,
         callbacks=[KillsTrial(5)],
         validation_config=tunekit.ValidationConfig(
@@ -282,16 +283,15 @@ def test_a_trial_and_a_validation_that_are_killed_change_nothing(ray_cluster, tm
         ),
     )
     assert not results.errors
-    for result in results:
-        table = result.metrics_dataframe
-        assert table["training_iteration"].tolist() == list(range(1, 9))
-        assert (table["version"] % 1000).tolist() == list(range(1, 9))
-        assert table["accuracy"].tolist() == [score_of(v, 5.0) for v in table["version"]]
+    table = results[0].metrics_dataframe
+    assert table["training_iteration"].tolist() == list(range(1, 8))
+    assert (table["version"] % 1000).tolist() == list(range(1, 8))
+    assert table["accuracy"].tolist() == [score_of(v, 5.0) for v in table["version"]]
     # What the killed trial had saved and Tune had not taken yet is trained, and scored, again.
     ended = [event["id"] for event in events(results, "ended")]
     assert len(ended) == len(set(ended))
-    assert len({id_.rsplit(":", 1)[0] for id_ in ended}) == 16
-    assert len(ended) <= 18
+    assert len({id_.rsplit(":", 1)[0] for id_ in ended}) == 7
+    assert len(ended) <= 8
 
 
 class Interrupts(tune.Callback):

@@ -58,6 +58,7 @@ def run(ray_cluster, tmp_path, monkeypatch) -> Callable[..., str]:
 
 
 @pytest.mark.ray
+@pytest.mark.at_night  # at each push, scripts/test-wheel runs it as a user does
 def test_the_example_of_the_readme_prints_what_the_readme_shows(run):
     code, shown = blocks("README.md", "python")[0], blocks("README.md", "text")[0]
     assert shown.strip() in run(code)

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.ray
+
+SCRIPT = str(Path(__file__).parents[2] / "scripts/gpu_check.py")
 
 
-@pytest.mark.ray
-def test_a_check_without_a_gpu(tmp_path):
-    command = [sys.executable, str(ROOT / "scripts/gpu_check.py"), "--cpu"]
-    command += ["--only", "place-trial", "--out", str(tmp_path / "rows")]
+def test_a_check_without_a_gpu(ray_cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("GPU_CHECK_WITHOUT_CUDA", "1")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setattr("sys.path", list(sys.path))
+    checks = {check.name: check for check in runpy.run_path(SCRIPT)["checks"]()}
+    assert checks["place-trial"].run().startswith("3 scores, ")
+
+
+@pytest.mark.at_night
+def test_the_table_of_checks(tmp_path):
+    command = [sys.executable, SCRIPT, "--cpu", "--only", "place-trial"]
+    command += ["--out", str(tmp_path / "rows")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     row = json.loads((tmp_path / "rows").read_text())

@@ -10,16 +10,13 @@ from ray import train, tune
 from ray.train.torch import TorchTrainer
 
 import tunekit
+from tests.integration import runs
 
 pytestmark = pytest.mark.ray
 
 
 def fit(trainer, folder, **options):
-    results = tunekit.Tuner(
-        trainer,
-        run_config=tune.RunConfig(name="sweep", storage_path=str(folder), verbose=0),
-        **options,
-    ).fit()
+    results = runs.fit(trainer, folder, **options)
     assert not results.errors
     return results
 
