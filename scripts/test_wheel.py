@@ -32,6 +32,7 @@ MADE = re.compile(
 )
 #: A plain installation takes 0.6 GB, mostly Ray and pyarrow.
 MOST_MB = 1000
+Command = tuple[str | Path, ...]
 
 
 def say(text: str) -> None:
@@ -102,15 +103,13 @@ def example(readme: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def built(scratch: Path, environ: dict[str, str]) -> Path:
+def built(python: Path, scratch: Path, environ: dict[str, str]) -> Path:
     """Build the sdist and a wheel from it, check that both are complete, and return the wheel."""
     files = files_of(ROOT)
     tree = scratch / "tree"
     copied(files, ROOT, tree)
-    subprocess.run([sys.executable, "-m", "venv", scratch / "build"], check=True)
-    python = scratch / "build/bin/python"
     where = {"cwd": scratch, "environ": environ}
-    run(python, "-m", "pip", "install", "build", "setuptools", "wheel", **where)
+    run(python, "-m", "pip", "install", "--no-compile", "build", "setuptools", "wheel", **where)
     build = (python, "-m", "build", "--no-isolation", tree, "--outdir")
     run(*build, scratch / "dist", **where)
     run(*build, scratch / "from_tree", "--wheel", **where)
@@ -138,9 +137,8 @@ def _differs(name: str, one: dict[str, bytes], other: dict[str, bytes]) -> bool:
     return one.get(name) != other.get(name)
 
 
-def used(python: Path, scratch: Path, environ: dict[str, str]) -> None:
+def used(install: Command, tunekit: Path, scratch: Path, environ: dict[str, str]) -> None:
     """Run the README's example, and the commands on its sweep."""
-    tunekit = python.parent / "tunekit"
     home, elsewhere = scratch / "home", scratch / "elsewhere"
     home.mkdir()
     elsewhere.mkdir()
@@ -149,7 +147,7 @@ def used(python: Path, scratch: Path, environ: dict[str, str]) -> None:
     where = {"cwd": elsewhere, "environ": apart}
     code, printed = example((ROOT / "README.md").read_text())
     (elsewhere / "example.py").write_text(code)
-    output = run(python, "example.py", **where)
+    output = run(tunekit.parent / "python", "example.py", **where)
     check(printed in output, f"the example printed\n{output}\nand not\n{printed}")
     (folder,) = (home / "ray_results").iterdir()
     say("the README's example prints what the README says")
@@ -167,8 +165,7 @@ def used(python: Path, scratch: Path, environ: dict[str, str]) -> None:
     check(wanted in told and "Traceback" not in told, f"tunekit report says\n{told}")
     say("tunekit report says which extra it needs")
 
-    install = (python, "-m", "pip", "install", "--no-compile", advice)
-    run(*install, cwd=elsewhere, environ=environ)
+    run(*install, advice, cwd=elsewhere, environ=environ)
     run(tunekit, "report", folder, "--output", "report.html", **where)
     check("lr" in (elsewhere / "report.html").read_text(), "the report has no lr")
     say("after following the advice, tunekit report writes a report")
@@ -181,14 +178,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tk-", ignore_cleanup_errors=True) as folder:
         scratch = Path(folder).resolve()
         environ = {name: value for name, value in os.environ.items() if name not in unwanted}
-        wheel = built(scratch, environ)
-        subprocess.run([sys.executable, "-m", "venv", scratch / "plain"], check=True)
-        python = scratch / "plain/bin/python"
-        empty = megabytes(scratch / "plain")
+        subprocess.run([sys.executable, "-m", "venv", scratch / "build"], check=True)
+        builder, plain = scratch / "build/bin/python", scratch / "plain"
+        wheel = built(builder, scratch, environ)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", plain], check=True)
+        python = plain / "bin/python"
         # Python compiles what is imported; pip would compile all of it.
-        install = (python, "-m", "pip", "install", "--no-compile", wheel)
-        run(*install, cwd=scratch, environ=environ)
-        taken = megabytes(scratch / "plain") - empty
+        install = (builder, "-m", "pip", "--python", python, "install", "--no-compile")
+        run(*install, wheel, cwd=scratch, environ=environ)
+        taken = megabytes(plain)
         ray = run(
             *(python, "-c", "import ray, tunekit; print(ray.__version__)"),
             cwd=scratch,
@@ -196,8 +194,8 @@ def main() -> None:
         ).split()[-1]
         say(f"a plain install takes {taken} MB, with Ray {ray}")
         check(taken < MOST_MB, f"a plain install takes more than {MOST_MB} MB")
-        used(python, scratch, environ)
-        say(f"with the report's extra it takes {megabytes(scratch / 'plain') - empty} MB")
+        used(install, plain / "bin/tunekit", scratch, environ)
+        say(f"with the report's extra it takes {megabytes(plain)} MB")
     say(f"test-wheel: passed in {time.monotonic() - began:.0f} s")
 
 
