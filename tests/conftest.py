@@ -29,10 +29,15 @@ settings.load_profile("any-machine")
 
 
 def pytest_configure(config):
-    from tests.broken import check_sweeps  # imports Ray, which reads the variables above
+    # A process that only hands tests to others need not import what they do.
+    distributes = getattr(config.option, "numprocesses", None) and not hasattr(
+        config, "workerinput"
+    )
+    forked_workers.use(here=not distributes)
+    if not distributes:
+        from tests.broken import check_sweeps  # imports Ray, which reads the variables above
 
-    check_sweeps()
-    forked_workers.use()
+        check_sweeps()
 
 
 def pytest_collection_modifyitems(config, items):
@@ -69,15 +74,18 @@ def _left_to_the_night(items, asked):
 
 
 @pytest.fixture(autouse=True)
-def _quiet():
+def _quiet_and_quick(monkeypatch):
+    """Print into a pipe, wait for no disk, and copy checkpoints in the test's own thread.
+
+    Arrow's threads can wait for each other forever, for which Ray does the same on S3: see
+    https://github.com/apache/arrow/issues/32372.
+    """
     for name in ("ray.tune", "ray.train"):
         logging.getLogger(name).setLevel(logging.ERROR)
-
-
-@pytest.fixture(autouse=True)
-def _no_terminal(monkeypatch):
-    """Print into a pipe, unless a test sets the width of its terminal."""
-    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("COLUMNS", raising=False)  # a test may set the width of its terminal
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # it would take half of the time
+    in_its_own = functools.partial(pyarrow.fs.copy_files, use_threads=False)
+    monkeypatch.setattr(pyarrow.fs, "copy_files", in_its_own)
 
 
 @pytest.fixture(scope="session")
@@ -96,19 +104,3 @@ def ray_cluster():
         )
     yield ray
     ray.shutdown()
-
-
-@pytest.fixture(autouse=True)
-def _no_machine_is_lost(monkeypatch):
-    """Skip waiting for the disk, which would take half of the tests' time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-@pytest.fixture(autouse=True)
-def _copies_do_not_wait_for_each_other(monkeypatch):
-    """Copy checkpoints in the test's own thread: Arrow's threads can wait for each other forever.
-
-    See https://github.com/apache/arrow/issues/32372, for which Ray does the same on S3.
-    """
-    in_its_own = functools.partial(pyarrow.fs.copy_files, use_threads=False)
-    monkeypatch.setattr(pyarrow.fs, "copy_files", in_its_own)

@@ -47,12 +47,15 @@ _PATIENCE_S = 30
 _RUN = "TUNEKIT_FORKING_FOR"
 
 
-def use() -> None:
-    """Fork the workers of every Ray that this process, and those that it starts, starts."""
-    from ray._private import ray_constants
+def use(*, here: bool = True) -> None:
+    """Fork the workers of every Ray that this process, and those that it starts, starts.
 
+    ``here``: whether this process starts any itself.
+    """
     os.environ.setdefault(_RUN, str(os.getpid()))
-    if sys.platform == "linux" and not os.environ.get("TUNEKIT_REAL_STARTS"):
+    if here and sys.platform == "linux" and not os.environ.get("TUNEKIT_REAL_STARTS"):
+        from ray._private import ray_constants
+
         ray_constants.SETUP_WORKER_FILENAME = os.path.abspath(__file__)
 
 
