@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from ray.train._internal.syncer import _BackgroundProcess
 from ray.tune.schedulers import TrialScheduler
 
+from tests.invariants import JournalSummary, check_journal
 from tests.restores import restoring
 from tests.sweeps import Ran, sweep
 from tunekit.core.events import SnapshotTaken
@@ -100,6 +102,19 @@ def bury(home: Path) -> None:
     holder = Driver.decoded(file.read_bytes()) if file.exists() else None
     if holder is not None:
         file.write_bytes(replace(holder, pid=2**22 + 1).encoded())
+
+
+def killed_at_each(
+    folder: Path, make: Callable[..., Ran], every: int, start: int = 0
+) -> Iterator[tuple[Ran, JournalSummary]]:
+    """Run a sweep that is killed once, at each so-many-th write; the last one runs undisturbed."""
+    for at in itertools.count(start, every):
+        ran, kills = run_killed(folder / str(at), make, iter([at]), torn=bool(at // every % 2))
+        lives = check_journal(events_in(ran.home))
+        lives.running = 0  # is another matter
+        yield ran, lives
+        if not kills:
+            return
 
 
 def run_killed(

@@ -1,4 +1,4 @@
-"""Writes a sweep's files back, as a restore does."""
+"""Folders of sweeps before they are restored; writes their files back, as a restore does."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+from ray import tune
 from ray.tune import ResumeConfig
 
+import tunekit
 from tests.doubles import FakeClock
 from tunekit.core.events import Reported, TrialAdded, ValidationEnded
 from tunekit.errors import RestoreError
@@ -33,6 +35,26 @@ class Saved:
 
     def search_files(self) -> dict[str, bytes]:
         return {"searcher-state-2026-01-01_00-00-00.pkl": pickle.dumps({})}
+
+
+def train(config: dict[str, Any]) -> None:
+    """Never run here."""
+
+
+def validate(checkpoint: tune.Checkpoint) -> dict[str, float]:
+    return {"accuracy": 0.5}
+
+
+def tuner(
+    folder: Path, trainable: Any = train, name: str = "sweep", **options: Any
+) -> tunekit.Tuner:
+    """The Tuner of a sweep that has not begun."""
+    given = {
+        "tune_config": tune.TuneConfig(metric="accuracy", mode="max"),
+        "run_config": tune.RunConfig(name=name, storage_path=str(folder)),
+        "validation_config": tunekit.ValidationConfig(fn=validate),
+    }
+    return tunekit.Tuner(trainable, **{**given, **options})
 
 
 def begin(home: Path) -> Path:
@@ -64,6 +86,12 @@ def prepare_restore(home: Path, now: str | None = None) -> int:
         )
     state.put_back(folder, events, now)
     return state.searched
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files of a folder, to see that nothing was changed."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def restoring(home: Path, **resume: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback, JsonLoggerCallback
-from ray.tune.schedulers import TrialScheduler
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 import tunekit
 from tests.doubles import FakeClock, FakeExecutor
@@ -34,6 +35,12 @@ def quality(index: int, iteration: int, seed: int = 0) -> float:
 def index_of(trial: Trial) -> int:
     number = trial.experiment_tag.split("_")[0]
     return int(number) if number.isdigit() else 0  # a replayed trial is the only one
+
+
+def rows_of(trial: Trial) -> list[dict[str, Any]]:
+    """The rows of a trial's ``result.json``."""
+    lines = Path(trial.local_path, "result.json").read_text().splitlines()
+    return [json.loads(line) for line in lines]
 
 
 class SavesWhen(tunekit.policies.CheckpointPolicy):
@@ -186,13 +193,12 @@ class Ran:
             for e in (read(self.home) if (self.home / "journal").exists() else ())
             if e["event"] == "processed" and e["judged"]
         }
+        names = {index_of(trial): trial.trial_id for trial in self.trials}
         return {
-            index_of(trial): {
-                place: score
-                for place, score in self.scores()[index_of(trial)].items()
-                if (trial.trial_id, *place) in told
+            index: {
+                place: score for place, score in scores.items() if (names[index], *place) in told
             }
-            for trial in self.trials
+            for index, scores in self.scores().items()
         }
 
     def scores(self) -> dict[int, dict[tuple[int, int], float]]:
@@ -210,7 +216,7 @@ class Ran:
 
 def sweep(
     folder: Path,
-    base: TrialScheduler,
+    base: TrialScheduler | None = None,
     *,
     on_pending: str = "continue",
     trainable: type[tune.Trainable] = Counting,
@@ -233,8 +239,11 @@ def sweep(
     executor_class: type[FakeExecutor] = FakeExecutor,
     **options: Any,
 ) -> Ran:
-    """Run a sweep whose validations have the durations and outcomes that a test sets."""
-    clock = FakeClock()
+    """Run a sweep whose validations have the durations and outcomes that a test sets.
+
+    ``base`` is FIFO by default.
+    """
+    base, clock = base or FIFOScheduler(), FakeClock()
     numbers: dict[str, int] = {}
 
     def by_default(attempt: Attempt) -> dict[str, float]:

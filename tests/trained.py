@@ -6,9 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+from ray.tune.schedulers import ASHAScheduler
 
 from tests.kills import Killed, bury, killed_after
+from tests.schedulers import pbt
 from tests.sweeps import sweep
 from tests.versions import Versioned, version_at
 
@@ -18,18 +19,11 @@ LENGTH = 8
 def trained(folder: Path, name: str) -> Path:
     """Run a sweep, ``"asha"``, or ``"pbt-killed"``, which is; return its folder."""
     killed = name == "pbt-killed"
-    pbt = PopulationBasedTraining(
-        time_attr="training_iteration",
-        perturbation_interval=2,
-        hyperparam_mutations={"lr": tune.uniform(0.0, 1.0)},
-        synch=True,
-        log_config=False,
-    )
     asha = ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=2)
     with suppress(Killed), killed_after(150 if killed else 10**6):
         sweep(
             folder,
-            pbt if killed else asha,
+            pbt(synch=True, quantile_fraction=0.25) if killed else asha,
             on_pending="wait" if killed else "continue",
             trainable=Versioned,
             trials=4,

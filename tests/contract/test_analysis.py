@@ -11,17 +11,17 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow.fs
 import pytest
 import ray.tune.search
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
+from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
+from tests import schedulers
 from tests.kills import run_killed
-from tests.sweeps import Ran, sweep
+from tests.sweeps import Ran, rows_of, sweep
 from tunekit.board.page import render
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import Journal
@@ -31,33 +31,17 @@ TABLES = ("trials", "reports", "validations", "decisions")
 
 
 def asha(folder: Path, **options: Any) -> Ran:
-    base = ASHAScheduler(
-        time_attr="training_iteration", max_t=9, grace_period=1, reduction_factor=3
-    )
+    base = ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
     space = {"lr": tune.loguniform(1e-3, 1e-1), "width": 8}
     options = {"trials": 12, "loggers": True, "param_space": space, **options}
     return sweep(folder, base, validation_s=lambda a: 0.5 + a.request.iteration % 3, **options)
 
 
 def pbt(folder: Path, **options: Any) -> Ran:
-    random.seed(0)  # PBT draws donors and hyperparameters
-    np.random.seed(0)
-    base = PopulationBasedTraining(
-        time_attr="training_iteration",
-        perturbation_interval=2,
-        hyperparam_mutations={"lr": [0.1, 0.2, 0.3]},
-        quantile_fraction=0.5,
-    )
-    return sweep(
-        folder,
-        base,
-        trials=4,
-        loggers=True,
-        on_pending="wait",
-        param_space={"lr": 0.1},
-        validation_s=lambda a: 1.5,
-        **options,
-    )
+    schedulers.seed_all(0)  # PBT draws donors and hyperparameters
+    base = schedulers.pbt(hyperparam_mutations={"lr": [0.1, 0.2, 0.3]}, quantile_fraction=0.5)
+    known = {"trials": 4, "loggers": True, "on_pending": "wait", "param_space": {"lr": 0.1}}
+    return sweep(folder, base, validation_s=lambda a: 1.5, **known, **options)
 
 
 class Raw:
@@ -68,10 +52,7 @@ class Raw:
         [journal] = sorted((self.home / "journal").glob("*.jsonl"))
         self.lines = [json.loads(line) for line in journal.read_text().splitlines()][1:]
         self.rows = {
-            trial.trial_id: [
-                json.loads(line)
-                for line in Path(trial.local_path, "result.json").read_text().splitlines()
-            ]
+            trial.trial_id: rows_of(trial)
             for trial in sorted(ran.trials, key=lambda trial: trial.trial_id)
         }
 
@@ -159,19 +140,6 @@ def test_trials(both):
         assert row.ended == at(ended)
 
 
-def test_reports_are_the_rows_of_tunes_files(both):
-    raw, loaded = both
-    flat = [row for trial in raw.rows for row in raw.rows[trial]]
-    table = loaded.reports
-    assert len(table) == len(flat)
-    for (_, row), wanted in zip(table.iterrows(), flat, strict=True):
-        for name in ("trial_id", "training_iteration", "generation", "loss", "iteration_runs"):
-            assert row[name] == wanted[name], name
-        assert row.accuracy == wanted["accuracy"] or math.isnan(wanted["accuracy"])
-        place = (row.trial_id, row.generation, row.training_iteration)
-        assert row.reported_at == at(raw.reported_at(*place))
-
-
 def test_validations(both):
     raw, loaded = both
     table = loaded.validations.set_index("id")
@@ -208,16 +176,6 @@ def test_decisions(both):
         assert (row.trial_id, row.generation, row.iteration) == place
         assert (row.decision, row.score) == (line["decision"], scores[place[0]][place[1:]])
         assert row.reached == raw.reached(line["n"], *place[:2]) >= row.iteration
-
-
-def test_lineage(both):
-    raw, loaded = both
-    table, lines = loaded.lineage.to_dataframe(), raw.of("exploited")
-    assert len(table) == len(lines)
-    for (_, row), line in zip(table.iterrows(), lines, strict=True):
-        for name in ("trial_id", "generation", "donor_id", "iteration", "reached", "score"):
-            assert row[name] == line[name]
-        assert row["config/lr"] == line["config"]["lr"]
 
 
 def test_the_best_is_that_of_the_raw_scores(both):
@@ -295,32 +253,6 @@ def test_the_curves_of_the_report(both):
 # Other sweeps ----------------------------------------------------------------------------------
 
 
-def moody(attempt: Attempt) -> dict[str, float]:
-    if attempt.request.iteration == 2:
-        raise ValueError("no data for <2>")
-    return {"accuracy": attempt.request.iteration / 10}
-
-
-def test_failures_are_told_with_their_reasons(tmp_path):
-    ran = sweep(
-        tmp_path,
-        FIFOScheduler(),
-        trials=2,
-        validate=moody,
-        param_space={"fail_at": 5},
-        settings={"max_retries": 0},
-        max_failures=1,
-    )
-    loaded = tunekit.load(ran.home)
-    failed = loaded.validations[loaded.validations.status == "failed"]
-    assert set(failed.iteration) == {2}
-    assert failed.reason.str.contains("no data for <2>").all()
-    assert list(loaded.trials.failures) == [1, 1]
-    page = render(loaded)
-    assert "no data for &lt;2&gt;" in page and "no data for <2>" not in page
-    assert "failed once, and continued" in page
-
-
 def killed_and_read(folder: Path, seed: int) -> tuple[Ran, list[tunekit.Sweep]]:
     """A sweep that is killed now and then, with what could be read of it each time."""
     draw = random.Random(seed)
@@ -358,10 +290,7 @@ def test_a_sweep_that_was_killed_and_restored(tmp_path, seed):
     assert not loaded.validations.duplicated(["trial_id", "generation", "iteration", "run"]).any()
     assert set(loaded.validations.status) <= {"validated", "skipped"}
     for trial in ran.trials:
-        rows = [
-            json.loads(line)
-            for line in Path(trial.local_path, "result.json").read_text().splitlines()
-        ]
+        rows = rows_of(trial)
         own = loaded.reports[loaded.reports.trial_id == trial.trial_id]
         assert list(own.training_iteration) == [row["training_iteration"] for row in rows]
         assert list(own.accuracy) == [row["accuracy"] for row in rows]
@@ -392,7 +321,6 @@ def test_secrets_are_not_told(tmp_path):
     options = {"num_cpus": 2, "runtime_env": {"env_vars": {"KEY": "sk-secret"}}}
     ran = sweep(
         tmp_path,
-        FIFOScheduler(),
         trials=1,
         search_alg=Searcher(),
         settings={"ray_remote_kwargs": options},
@@ -409,7 +337,6 @@ def test_values_that_are_infinite_are_neither_ranked_nor_drawn(tmp_path, mode):
     scores = [0.5, math.inf, 0.7, 0.7]
     ran = sweep(
         tmp_path,
-        FIFOScheduler(),
         trials=1,
         param_space={"lr": tune.grid_search([1, 1.0, 0.1, 5])},
         validate=lambda a: {"accuracy": scores[int(a.request.trial_id[-1])]},
@@ -425,7 +352,7 @@ def test_values_that_are_infinite_are_neither_ranked_nor_drawn(tmp_path, mode):
 
 
 def test_what_the_report_says_to_run_is_right(tmp_path, monkeypatch):
-    ran = sweep(tmp_path / "my sweeps", FIFOScheduler(), trials=2, validate=two_metrics)
+    ran = sweep(tmp_path / "my sweeps", trials=2, validate=two_metrics)
     monkeypatch.chdir(tmp_path)
 
     def said(**options: Any) -> tuple[tunekit.Sweep, list[str]]:
@@ -444,7 +371,7 @@ def test_what_the_report_says_to_run_is_right(tmp_path, monkeypatch):
 
 
 def test_another_metric_needs_a_mode_of_its_own(tmp_path):
-    ran = sweep(tmp_path, FIFOScheduler(), trials=2, validate=two_metrics)
+    ran = sweep(tmp_path, trials=2, validate=two_metrics)
     loaded = tunekit.load(ran.home)
     assert (loaded.metric, loaded.mode) == ("accuracy", "max")
     assert loaded.best("error/top5", "min").score == loaded.best("error/top5", "max").score / 9
@@ -457,7 +384,7 @@ def test_another_metric_needs_a_mode_of_its_own(tmp_path):
 
 
 def test_a_sweep_that_is_judged_by_nothing_is_not_ranked(tmp_path):
-    ran = sweep(tmp_path, FIFOScheduler(), trials=2, metric=None, mode=None)
+    ran = sweep(tmp_path, trials=2, metric=None, mode=None)
     page = render(tunekit.load(ran.home))
     assert "Nothing is ranked" in page and "validated" not in drawn(page)
     named = render(tunekit.load(ran.home, metric="accuracy", mode="max"))
@@ -475,7 +402,7 @@ def two_metrics(attempt: Attempt) -> dict[str, Any]:
 )
 def test_tunes_analysis_finds_the_best_checkpoint_of_a_trial(tmp_path):
     """As after ``tune.run``, which other libraries call."""
-    ran = sweep(tmp_path, FIFOScheduler(), trials=1, settings={"when": 2})
+    ran = sweep(tmp_path, trials=1, settings={"when": 2})
     [trial] = ran.trials
     scores = ran.validated()[0]
     best = max(scores, key=scores.__getitem__)

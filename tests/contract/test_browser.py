@@ -20,7 +20,6 @@ import tunekit
 from tests.chromium import CHROMIUM, Chromium, Tab
 from tests.contract.test_analysis import asha, pbt
 from tests.readers import session, trial
-from tests.sweeps import Ran
 from tunekit.board.page import write_page
 
 pytestmark = [
@@ -166,11 +165,11 @@ SPACE = {
 SWEEPS = {"asha": lambda folder: asha(folder, trials=24, param_space=SPACE), "pbt": pbt}
 
 
-@pytest.fixture(scope="module", params=[asha, pbt], ids=["asha", "pbt"])
+@pytest.fixture(scope="module", params=SWEEPS)
 def page(request, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sweep")
-    ran: Ran = request.param(folder)
-    return write_page(tunekit.load(ran.home), folder / "report.html")
+    loaded = tunekit.load(SWEEPS[request.param](folder).home)
+    return write_page(loaded, folder / "report.html")
 
 
 WIDTHS = (1280, 800, 500)
@@ -192,10 +191,8 @@ def looked_at(tab: Tab, page: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("make", SWEEPS)
-def test_nothing_overlaps_or_is_cut_or_empty(tab, make, tmp_path):
-    loaded = tunekit.load(SWEEPS[make](tmp_path).home)
-    seen = looked_at(tab, write_page(loaded, tmp_path / "report.html"))
+def test_nothing_overlaps_or_is_cut_or_empty(tab, page):
+    seen = looked_at(tab, page)
     assert {"chart-validated", "chart-training0", "chart-timeline"} <= set(seen["charts"])
     axes = {title for chart in seen["charts"].values() for title in chart["titles"]}
     assert {"training iteration", "accuracy (validated)", "trial"} <= axes
@@ -357,8 +354,7 @@ def _axe() -> Path | None:
 
 #: The script of axe-core: of the package, or the file that the environment names.
 AXE = _axe()
-AXE_IS_THERE = AXE is not None
-needs_axe = pytest.mark.skipif(not AXE_IS_THERE, reason="needs axe-core (axe-core-python)")
+needs_axe = pytest.mark.skipif(AXE is None, reason="needs axe-core (axe-core-python)")
 
 
 def wrong(tab: Tab, rules: list[str] | None = None) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import optuna
 import pytest
 from ray import tune
-from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 import tunekit
@@ -97,9 +96,7 @@ def sized(attempt):
 )
 def test_the_best_checkpoint_keeps_the_constraints_or_is_nearest(tmp_path, bound, index, violation):
     limits = [tunekit.Constraint(f"latency_ms <= {bound}")]
-    ran = sweep(
-        tmp_path, FIFOScheduler(), trials=4, validate=sized, settings={"constraints": limits}
-    )
+    ran = sweep(tmp_path, trials=4, validate=sized, settings={"constraints": limits})
     loaded = tunekit.load(ran.home)
     best = loaded.best()
     assert (best.trial_id, best.iteration) == (ran.trials[index].trial_id, LENGTH)
@@ -169,7 +166,6 @@ def test_optuna_gets_scores_as_they_are_and_constraints_beside_them(tmp_path):
 
     sweep(
         tmp_path,
-        FIFOScheduler(),
         trials=6,
         validate=validate,
         settings={"constraints": [tunekit.Constraint("latency_ms <= 25")]},

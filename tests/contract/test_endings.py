@@ -12,15 +12,14 @@ from ray import tune
 from ray.exceptions import RaySystemError
 from ray.tune import ResumeConfig, TuneError
 from ray.tune.integration.ray_train import CHECKPOINT_PATH_KEY
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
-from ray.tune.search import BasicVariantGenerator
+from ray.tune.schedulers import ASHAScheduler
 from ray.tune.stopper import CombinedStopper, NoopStopper, TimeoutStopper
 
 import tunekit
 from tests.invariants import check_journal
 from tests.journals import read
 from tests.kills import Killed, killed_after
-from tests.restores import restoring
+from tests.restores import contents, restoring
 from tests.sweeps import LENGTH, Counting, Ran, SavesWhen, sweep
 from tunekit.driver.callback import ValidationCallback
 from tunekit.journal.journal import events_in
@@ -28,7 +27,7 @@ from tunekit.validating.validator import Validator
 
 
 def run(folder: Path, **options: Any) -> Ran:
-    return sweep(folder, FIFOScheduler(), listening=False, **options)
+    return sweep(folder, listening=False, **options)
 
 
 # All trials fail --------------------------------------------------------------------------------
@@ -73,24 +72,14 @@ def _a_second_per_step(monkeypatch):
 
 def asha(folder: Path, on_pending: str, **options: Any) -> Ran:
     """One trial at a time: nothing depends on which of two is faster."""
-    generator = BasicVariantGenerator(random_state=0, max_concurrent=1)
-    generator._uuid_prefix = "00000_"
     scheduler = ASHAScheduler(max_t=5, grace_period=1, reduction_factor=2)
-    return sweep(
-        folder,
-        scheduler,
-        on_pending=on_pending,
-        trials=6,
-        search_alg=generator,
-        listening=False,
-        **options,
-    )
+    known = {"on_pending": on_pending, "trials": 6, "max_concurrent": 1, "listening": False}
+    return sweep(folder, scheduler, **known, **options)
 
 
 def fifo(folder: Path, on_pending: str, **options: Any) -> Ran:
     return sweep(
         folder,
-        FIFOScheduler(),
         on_pending=on_pending,
         trials=5,
         slots=2,
@@ -100,8 +89,9 @@ def fifo(folder: Path, on_pending: str, **options: Any) -> Ran:
     )
 
 
-@pytest.mark.parametrize("make", [asha, fifo])
-@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
+@pytest.mark.parametrize(
+    ("make", "on_pending"), [(asha, "continue"), (asha, "wait-paused"), (fifo, "wait")]
+)
 def test_each_session_has_the_whole_time_budget_and_goes_on_with_what_it_cut_short(
     tmp_path, make, on_pending, _a_second_per_step
 ):
@@ -158,12 +148,12 @@ def test_what_a_failure_has_cut_short_with_fail_fast_is_continued(tmp_path, erro
             tmp_path,
             param_space={"fail_at": tune.grid_search([None, 3, None, None, None, None])},
             trials=1,
+            max_concurrent=3,
             run=False,
             **options,
         )
 
-    generator = BasicVariantGenerator(max_concurrent=3)
-    ran = make(search_alg=generator)
+    ran = make()
     ran.sweep.controller._fail_fast = True
     ran.sweep.run()
     first = tunekit.load(ran.home)
@@ -171,10 +161,7 @@ def test_what_a_failure_has_cut_short_with_fail_fast_is_continued(tmp_path, erro
     assert len(first.trials) == 3 and not first.trials["stopped"].any()
     assert sorted(first.trials["status"]) == ["error", "running", "running"]
 
-    ran = make(
-        search_alg=BasicVariantGenerator(max_concurrent=3),
-        **restoring(tmp_path / "sweep", errored=errored),
-    )
+    ran = make(**restoring(tmp_path / "sweep", errored=errored))
     assert ran.sweep.controller._fail_fast
     ran.sweep.run()
     skips = errored is ResumeConfig.ResumeType.SKIP
@@ -208,7 +195,7 @@ def test_a_limit_of_trials_holds_in_a_restored_sweep(tmp_path, how, most):
             param_space={"fail_at": tune.grid_search([3] * 5)},
             trials=1,
             slots=8,
-            search_alg=BasicVariantGenerator(max_concurrent=most),
+            max_concurrent=most,
             more_callbacks=(live,),
             **options,
         )
@@ -221,10 +208,6 @@ def test_a_limit_of_trials_holds_in_a_restored_sweep(tmp_path, how, most):
 
 
 # Who may go on with it --------------------------------------------------------------------------
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 @pytest.mark.parametrize("at", [15, 60])
@@ -291,3 +274,80 @@ def test_nothing_is_recorded_as_failed_that_fails_with_ray(tmp_path, monkeypatch
     assert {trial.status for trial in ran.trials} == {"TERMINATED"}
     assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
     check_journal(events_in(tmp_path / "sweep"))
+
+
+# Finished, or not ------------------------------------------------------------------------------
+
+
+class Raises(tune.Callback):
+    """Fails at the fifth report, or at the start or the end of a step with nothing to validate."""
+
+    def __init__(self, when):
+        self.when, self.reports = when, 0
+        self.idle = lambda: False
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        self.reports += 1
+        if self.when == "report" and self.reports == 5:
+            raise TuneError("of a user's callback")
+
+    def on_step_begin(self, iteration, trials, **info):
+        if self.when == "step begins" and self.reports > 5 and self.idle():
+            raise TuneError("of a user's callback")
+
+    def on_step_end(self, iteration, trials, **info):
+        if self.when == "step ends" and self.reports > 5 and self.idle():
+            raise TuneError("of a user's callback")
+
+
+def closed(ran):
+    [end] = [event for event in read(ran.home) if event["event"] == "closed"]
+    return end
+
+
+def ended_as_tune_does(ran, steps=None):
+    """``tune.run``: it cleans up in any case, and that ends every trial."""
+    controller = ran.sweep.controller
+    try:
+        if steps is None:
+            ran.sweep.run()
+            return
+        for _ in range(steps):
+            ran.sweep.step()
+        controller.checkpoint(force=True, wait=True)
+    except Exception:
+        controller.cleanup()
+        raise
+    controller.cleanup()
+
+
+def few(tmp_path, **options):
+    """Three trials, whose validations have ended whenever anything else happens."""
+    soon = {"trials": 3, "validation_s": lambda attempt: 0.001}
+    return run(tmp_path, run=False, **soon, **options)
+
+
+@pytest.mark.parametrize("when", ["report", "step begins", "step ends"])
+@pytest.mark.parametrize("before", [False, True])
+def test_a_sweep_that_died_is_not_finished(tmp_path, when, before):
+    raises = Raises(when)
+    ran = few(tmp_path, **{"more_callbacks" if before else "later_callbacks": (raises,)})
+    raises.idle = lambda: ran.validation.validator.pool.idle
+    with pytest.raises(TuneError, match="of a user"):
+        ended_as_tune_does(ran)
+    assert all(trial.is_finished() for trial in ran.trials)
+    assert closed(ran)["finished"] is False
+    assert tunekit.load(ran.home).summary()["state"] == "interrupted"
+
+
+def test_a_sweep_that_was_interrupted_is_not_finished(tmp_path):
+    ran = few(tmp_path)
+    ended_as_tune_does(ran, steps=20)
+    assert all(trial.is_finished() for trial in ran.trials) and ran.validation.validator.pool.idle
+    assert closed(ran)["finished"] is False
+
+
+def test_a_sweep_that_ended_is_finished(tmp_path):
+    ran = few(tmp_path)
+    ended_as_tune_does(ran)
+    assert closed(ran)["finished"] is True

@@ -36,11 +36,10 @@ def broken(attempt: Attempt) -> dict[str, float]:
 
 
 def run(folder: Path, **settings: Any) -> Ran:
-    options = {
-        name: settings.pop(name) for name in ("validate", "trials", "run") if name in settings
-    }
+    names = ("validate", "trials", "run", "mended", "resume")
+    options = {name: settings.pop(name) for name in names if name in settings}
     given = {"fn": validate, "on_failure": "record", "max_retries": 0, **settings}
-    return sweep(folder, FIFOScheduler(), **{"trials": 4, **options}, settings=given)
+    return sweep(folder, **{"trials": 4, **options}, settings=given)
 
 
 def outcomes(folder: Path) -> list[str]:
@@ -150,19 +149,6 @@ def test_a_sweep_that_never_gets_a_score_says_so_at_its_end(tmp_path, caplog):
         loaded.best()
 
 
-def renewed(folder: Path, validation: Any) -> Ran:
-    """Restore it; from now on its validations come to what ``validation`` says."""
-    given = {"fn": validate, "on_failure": "record", "max_retries": 0}
-    return sweep(
-        folder,
-        FIFOScheduler(),
-        trials=4,
-        settings=given,
-        validate=validation,
-        **restoring(folder / "sweep"),
-    )
-
-
 def test_it_is_restored_with_a_function_that_was_mended(tmp_path):
     with pytest.raises(tunekit.errors.ValidationFailedError):
         run(tmp_path, validate=broken)
@@ -173,7 +159,7 @@ def test_it_is_restored_with_a_function_that_was_mended(tmp_path):
             raise ValueError("another one")
         return {"accuracy": 0.5}
 
-    ran = renewed(tmp_path, mended_with_another_mistake)
+    ran = run(tmp_path, validate=mended_with_another_mistake, **restoring(tmp_path / "sweep"))
     lives = check_journal(events_in(tmp_path / "sweep"))
     assert len(lost) >= 3 and len(lives.scores) == 4 * LENGTH - 4 - len(
         {name for name in lost if ":4:" not in name}
@@ -236,7 +222,7 @@ def test_a_forgotten_policy_is_told_at_the_first_report(
 def test_a_sweep_that_lacked_its_metric_goes_on_once_the_function_returns_it(tmp_path):
     options: dict = {"trials": 2, "on_pending": "wait", "listening": False}
     with pytest.raises(tunekit.errors.MetricNotFoundError, match="Validation returned 'other'"):
-        sweep(tmp_path, FIFOScheduler(), validate=lambda attempt: {"other": 1.0}, **options)
-    ran = sweep(tmp_path, FIFOScheduler(), **restoring(tmp_path / "sweep"), **options)
+        sweep(tmp_path, validate=lambda attempt: {"other": 1.0}, **options)
+    ran = sweep(tmp_path, **restoring(tmp_path / "sweep"), **options)
     assert [trial.status for trial in ran.trials] == ["TERMINATED"] * 2
     assert all("accuracy" in trial.last_result for trial in ran.trials)

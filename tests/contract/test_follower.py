@@ -11,7 +11,6 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.fs
 import pytest
-from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
 from tests.contract.test_analysis import TABLES, asha, killed_and_read, pbt
@@ -114,7 +113,7 @@ def test_a_restore_that_judges_by_another_metric_is_told_by_that_one(tmp_path, f
 
 def test_what_is_validated_later_is_shown(tmp_path, monkeypatch):
     validate_here(monkeypatch)
-    home = sweep(tmp_path, FIFOScheduler(), trials=1).home
+    home = sweep(tmp_path, trials=1).home
     clock = FakeClock()
     follower = Follower(pyarrow.fs.LocalFileSystem(), str(home), clock=clock)
     follower.poll()

@@ -319,8 +319,9 @@ def _opened(made: Callable[[Path], DoomedFolder], filesystem: Any, path: str) ->
     return made(Path(path))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("seed", range(3))
 def test_a_follower_that_is_killed_scores_each_once_and_loses_none(world, seed, keep):
     """It is killed twenty times in the middle of a line, or before one."""
     world.takes_s, world.slots = 4.0, 2
@@ -346,21 +347,6 @@ def test_a_follower_that_is_killed_scores_each_once_and_loses_none(world, seed, 
         assert rows(world) == [("outputs", step, 1, "validated") for step in range(1, 31)]
 
 
-def test_ctrl_c_leaves_what_runs_for_the_next_time(world):
-    world.takes_s = 5.0
-    world.save(5, last=5)
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    world.at(2.0, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        tunekit.follow(world.root, accuracy)
-    assert tunekit.load(world.root).summary()["state"] == "interrupted"
-    tunekit.follow(world.root, accuracy)
-    assert rows(world) == [("outputs", 5, 1, "validated")]
-
-
 def test_scores_of_another_function_are_not_mixed(world):
     world.save(5, last=5)
     tunekit.follow(world.root, accuracy)
@@ -369,38 +355,6 @@ def test_scores_of_another_function_are_not_mixed(world):
     other = world.root.parent / "other"
     tunekit.follow(world.root, lambda checkpoint: {"f1": 0.5}, journal=other)
     assert tunekit.load(other).validations["metrics/f1"][0] == 0.5
-
-
-def test_what_has_failed_runs_again_with_the_next_call(world):
-    fails = {2}
-    for step in (1, 2, 3):
-        world.save(step, last=3)
-
-    def evaluate(checkpoint: tune.Checkpoint) -> dict[str, Any]:
-        score = accuracy(checkpoint)
-        if round(score["accuracy"] * 10) in fails:
-            raise ValueError("no data")
-        return score
-
-    tunekit.follow(world.root, tunekit.ValidationConfig(evaluate, max_retries=0))
-    assert [row[3] for row in rows(world)] == ["validated", "failed", "validated"]
-    fails.clear()
-    tunekit.follow(world.root, evaluate)
-    assert [row[3] for row in rows(world)] == ["validated"] * 3
-    assert sorted(CALLS.values()) == [1, 1, 2]
-
-
-def test_a_function_that_is_corrected_begins_again(world):
-    for step in (1, 2, 3, 4):
-        world.save(step, last=4)
-
-    def broken(checkpoint: tune.Checkpoint) -> dict[str, Any]:
-        raise ValueError("no data")
-
-    with pytest.raises(tunekit.errors.ValidationFailedError, match="failed alike"):
-        tunekit.follow(world.root, broken)
-    tunekit.follow(world.root, accuracy)
-    assert rows(world) == [("outputs", step, 1, "validated") for step in (1, 2, 3, 4)]
 
 
 # The command line, and other readers -------------------------------------------------------------

@@ -14,13 +14,14 @@ import pytest
 from ray import tune
 from ray.train._internal.session import get_checkpoint, shutdown_session
 from ray.tune import ResumeConfig
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
+from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tests.invariants import check_journal
 from tests.journals import read
 from tests.kills import Killed, killed_after
 from tests.restores import restoring
+from tests.schedulers import pbt
 from tests.sweeps import Ran, sweep
 from tunekit._ray.functions import CAN_SAVE, HAS_ASKED, let_tell_of_resuming
 from tunekit.journal.journal import events_in
@@ -76,7 +77,7 @@ def counting(ask: Any = None, *, fails_at: int = 0, at_end: Any = None) -> Any:
 
 def ran(folder: Path, function: Any, **options: Any) -> Ran:
     """A sweep of a function, one trial at a time: Ray has one session in a process."""
-    given = {"trials": 1, "slots": 1, "listening": False, "base": FIFOScheduler()}
+    given = {"trials": 1, "slots": 1, "listening": False}
     given |= {"trainable": tunekit.checkpointable(function), **options}
     return sweep(folder, **given)
 
@@ -212,13 +213,10 @@ def test_a_function_that_needs_nothing_asks_and_ignores_it(tmp_path):
 
 @pytest.mark.parametrize(("asks", "status"), [(False, "ERROR"), (True, "TERMINATED")])
 def test_a_clone_that_begins_anew_fails(tmp_path, asks, status):
-    scheduler = PopulationBasedTraining(
-        time_attr="training_iteration",
-        perturbation_interval=2,
+    scheduler = pbt(
         hyperparam_mutations={"lr": [0.1]},
         custom_explore_fn=lambda config: {"lr": 0.2},
         quantile_fraction=0.5,
-        log_config=False,
     )
     sweep = ran(
         tmp_path,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 from tests.doubles import FakeExecutor
 from tests.invariants import check_journal
-from tests.schedulers import seed_all
+from tests.schedulers import pbt, seed_all
 from tests.sweeps import Endless, Ran, sweep
 from tunekit.core.events import AttemptStarted, ValidationRequested
 from tunekit.core.validation import Attempt
@@ -208,12 +208,7 @@ def test_a_trial_whose_process_has_ended_goes_on_from_its_checkpoint(tmp_path, s
 
 
 def test_trials_of_pbt_stand_still_for_what_they_are_compared_by(tmp_path):
-    base = PopulationBasedTraining(
-        time_attr="training_iteration",
-        perturbation_interval=3,
-        hyperparam_mutations={"lr": [0.1, 0.2, 0.4]},
-        synch=True,
-    )
+    base = pbt(perturbation_interval=3, synch=True)
     ran = swept(tmp_path, 0.01, base=base, param_space={"lr": 0.1}, slots=6)
     assert check_journal(events_in(ran.home)).exploits
     assert None not in {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.schedulers import ASHAScheduler
 
 from tests.invariants import check_journal
 from tests.journals import read
@@ -24,7 +24,7 @@ WORKERS = "checkpoint_2026-01-31_12-00-00.000001-0a1b2c3d"
 
 def run(folder: Path, **options: Any) -> Ran:
     late = {"validation_s": lambda attempt: 2.5}
-    return sweep(folder, FIFOScheduler(), trials=2, listening=False, **late, **options)
+    return sweep(folder, trials=2, listening=False, **late, **options)
 
 
 def killed(folder: Path, at: int = 60) -> list[Path]:

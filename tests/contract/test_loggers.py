@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import random
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from ray import tune
 from ray.tune import ExperimentAnalysis, ResultGrid
 from ray.tune.experiment import Trial
 from ray.tune.logger import LoggerCallback, TBXLoggerCallback
-from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, PopulationBasedTraining
+from ray.tune.schedulers import AsyncHyperBandScheduler
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import tunekit
+from tests import schedulers
 from tests.journals import read
 from tests.kills import run_killed
-from tests.sweeps import Counting, Endless, Ran, sweep
+from tests.sweeps import Counting, Endless, Ran, rows_of, sweep
 from tunekit.results.grid import ValidatedResults
 
 LENGTH = 14
@@ -55,7 +54,7 @@ def any_order(attempt: Any) -> float:
     return random.Random(attempt.id).uniform(0.1, 9.0)
 
 
-def run(folder: Path, base: Any, **options: Any) -> tuple[Ran, Store]:
+def run(folder: Path, base: Any = None, **options: Any) -> tuple[Ran, Store]:
     """A sweep of which loggers of Tune's and of a user's write."""
     store = Store()
     space = {"trainable": Endless, "stop": {"training_iteration": LENGTH}, "loggers": True}
@@ -65,7 +64,7 @@ def run(folder: Path, base: Any, **options: Any) -> tuple[Ran, Store]:
 
 
 def fifo(folder: Path) -> tuple[Ran, Store]:
-    return run(folder, FIFOScheduler(), trials=3, policy=tunekit.EveryIterations(2))
+    return run(folder, trials=3, policy=tunekit.EveryIterations(2))
 
 
 def asha(folder: Path) -> tuple[Ran, Store]:
@@ -74,15 +73,9 @@ def asha(folder: Path) -> tuple[Ran, Store]:
 
 
 def pbt(folder: Path) -> tuple[Ran, Store]:
-    random.seed(0)  # PBT draws donors and hyperparameters
-    np.random.seed(0)
-    base = PopulationBasedTraining(
-        time_attr="training_iteration",
-        perturbation_interval=3,
-        hyperparam_mutations={"lr": [0.1, 0.2, 0.3]},
-        quantile_fraction=0.5,
-    )
-    return run(folder, base, trials=4, param_space={"lr": 0.1})
+    schedulers.seed_all(0)  # PBT draws donors and hyperparameters
+    base = schedulers.pbt(perturbation_interval=3, quantile_fraction=0.5)
+    return run(folder, base, trials=4, **schedulers.space())
 
 
 def row_of(row: dict[str, Any]) -> tuple[int, int, float | None]:
@@ -105,8 +98,7 @@ def processed(ran: Ran) -> Rows:
 
 
 def in_result_json(trial: Trial) -> list[Any]:
-    lines = Path(trial.local_path, "result.json").read_text().splitlines()
-    return [row_of(json.loads(line)) for line in lines]
+    return [row_of(row) for row in rows_of(trial)]
 
 
 def in_progress_csv(trial: Trial) -> list[Any]:
@@ -153,7 +145,7 @@ def test_every_place_has_the_same_rows(tmp_path, make):
 
 def test_a_table_of_trials_has_the_newest_score_of_each(tmp_path):
     policy = tunekit.EveryIterations(4)
-    ran, _ = run(tmp_path, FIFOScheduler(), trials=3, policy=policy, param_space={"lr": 0.1})
+    ran, _ = run(tmp_path, trials=3, policy=policy, param_space={"lr": 0.1})
     analysis = ExperimentAnalysis(str(ran.home), default_metric="accuracy", default_mode="max")
     own = ResultGrid(analysis)
     results = ValidatedResults(own)
@@ -189,7 +181,7 @@ class Both(Counting):
 def test_trainings_values_of_a_name_of_validations(tmp_path):
     """Also those of the first iterations, which wait until it is known whose name it is."""
     policy = tunekit.EveryIterations(4)
-    ran, store = run(tmp_path, FIFOScheduler(), trainable=Both, trials=2, policy=policy)
+    ran, store = run(tmp_path, trainable=Both, trials=2, policy=policy)
     for trial in ran.trials:
         rows = store.rows[trial.trial_id]
         assert [row["reported"]["accuracy"] for row in rows] == [-float(n) for n in range(1, 10)]
@@ -202,7 +194,6 @@ def test_trainings_values_of_a_name_of_validations(tmp_path):
 def test_a_metric_that_stays_trainings_is_logged(tmp_path):
     _, store = run(
         tmp_path,
-        FIFOScheduler(),
         trainable=Both,
         trials=2,
         metric="loss",
@@ -217,7 +208,6 @@ def test_a_metric_that_stays_trainings_is_logged(tmp_path):
 def test_without_any_score_nothing_is_shown_as_validated(tmp_path):
     _, store = run(
         tmp_path,
-        FIFOScheduler(),
         trainable=Both,
         trials=2,
         validate=lambda attempt: RuntimeError("fails"),
@@ -237,24 +227,14 @@ def test_nested_metrics_and_a_later_name(tmp_path):
 
     ran, store = run(
         tmp_path,
-        FIFOScheduler(),
         trainable=Counting,
         trials=1,
         policy=tunekit.EveryIterations(2),
         validate=validate,
     )
     [rows] = store.rows.values()
-    assert [row.get("eval", {}).get("n") for row in rows] == [
-        None,
-        2,
-        None,
-        4,
-        None,
-        6,
-        None,
-        8,
-        None,
-    ]
+    scored = [row.get("eval", {}).get("n") for row in rows]
+    assert scored == [None, 2, None, 4, None, 6, None, 8, None]
     assert math.isnan(rows[0]["eval/n"]) and "late" not in rows[0]
     [trial] = ran.trials
     assert [row["eval/n"] for row in table(trial)[:4]] == ["nan", "2", "nan", "4"]
@@ -274,7 +254,7 @@ def test_what_a_trial_repeats_after_a_failure_is_there_again(tmp_path):
             return super().step()
 
     options = {"trainable": FailsOnce, "max_failures": 1, "policy": tunekit.EveryIterations(4)}
-    ran, store = run(tmp_path, FIFOScheduler(), trials=2, **options)
+    ran, store = run(tmp_path, trials=2, **options)
     steps = [*range(1, 7), *range(5, 10)]
     for trial in ran.trials:
         assert [row["training_iteration"] for row in store.rows[trial.trial_id]] == steps
@@ -292,7 +272,6 @@ def test_failed_validations_and_trials_hold_nothing_back(tmp_path):
 
     ran, store = run(
         tmp_path,
-        FIFOScheduler(),
         trainable=Counting,
         validate=validate,
         param_space={"fail_at": tune.grid_search([None, 4, 7])},
@@ -309,16 +288,16 @@ def test_failed_validations_and_trials_hold_nothing_back(tmp_path):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("seed", range(4))
-def test_each_row_is_there_once_after_kills(tmp_path, seed):
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("on_pending", ["continue", "wait-paused"])
+def test_each_row_is_there_once_after_kills(tmp_path, seed, on_pending):
     stores: list[Store] = []
     draw = random.Random(seed)
 
     def made(folder: Path, **options: Any) -> Ran:
         own = {"saved_every_s": draw.choice([0.0, float("inf")]), "trainable": Counting}
-        ran, store = run(
-            folder, FIFOScheduler(), trials=4, run=False, listening=False, **own, **options
-        )
+        own |= {"on_pending": on_pending, "run": False, "listening": False}
+        ran, store = run(folder, trials=4, **own, **options)
         stores.append(store)
         return ran
 
@@ -344,8 +323,8 @@ class Changes(LoggerCallback):
 
 
 def test_a_callback_may_add_to_results(tmp_path):
-    ran, _ = run(tmp_path, FIFOScheduler(), trials=1, more_callbacks=(), trainable=Counting)
-    changed = sweep(tmp_path / "b", FIFOScheduler(), trials=1, later_callbacks=(Changes(),))
+    ran, _ = run(tmp_path, trials=1, more_callbacks=(), trainable=Counting)
+    changed = sweep(tmp_path / "b", trials=1, later_callbacks=(Changes(),))
     [trial] = changed.trials
     last = trial.last_result
     assert last["accuracy_percent"] == pytest.approx(100 * last["accuracy"])

@@ -91,7 +91,6 @@ def test_a_trial_that_saves_by_itself_leaves_once_it_has_saved(
     with notice(monkeypatch, at=4.5):
         ran = sweep(
             tmp_path,
-            CASES["fifo"].make(tmp_path),
             trials=1,
             policy=SavesWhen(lambda trial, result: result["training_iteration"] in (3, 7)),
         )
@@ -102,6 +101,6 @@ def test_a_trial_that_saves_by_itself_leaves_once_it_has_saved(
 def test_one_that_cannot_be_resumed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Controller, "can_resume", lambda self, trial: False)
     with notice(monkeypatch) as told:
-        ran = sweep(tmp_path, CASES["fifo"].make(tmp_path), trials=1)
+        ran = sweep(tmp_path, trials=1)
     assert told and len(starts_in(events_of(ran))) == 1
     assert set(ran.lengths().values()) == {LENGTH}

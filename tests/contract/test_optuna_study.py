@@ -15,11 +15,11 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
+from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tests.kills import Killed, killed_after
-from tests.schedulers import seed_all
+from tests.schedulers import pbt, seed_all
 from tests.sweeps import LENGTH, Endless, Ran, sweep
 from tunekit._ray.tuner import described_space
 from tunekit.core.parameters import parameters_of
@@ -33,9 +33,7 @@ SPACE = {
 
 
 def asha(folder: Path, **options: Any) -> Ran:
-    base = ASHAScheduler(
-        time_attr="training_iteration", max_t=LENGTH, grace_period=1, reduction_factor=3
-    )
+    base = ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3)
     options = {"trainable": Endless, "trials": 12, **options}
     return sweep(folder, base, param_space=SPACE, **options)
 
@@ -121,7 +119,7 @@ def test_trials_that_fail_have_failed_and_those_without_a_score_too(tmp_path):
 
     space = {"fail_at": tune.grid_search([4, 0, 0])}
     options: dict[str, Any] = {"settings": {"max_retries": 0}, "param_space": space}
-    ran = sweep(tmp_path, FIFOScheduler(), trials=1, validate=validate, **options)
+    ran = sweep(tmp_path, trials=1, validate=validate, **options)
     study = tunekit.load(ran.home).to_optuna()
     assert [(t.state.name, t.value) for t in study.trials] == [
         ("FAIL", None),
@@ -144,14 +142,9 @@ def test_a_sweep_that_was_killed_has_running_trials(tmp_path):
 
 def test_exploits_are_attributes_and_parameters_those_of_the_value(tmp_path):
     seed_all(1)
-    base = PopulationBasedTraining(
-        time_attr="training_iteration",
-        perturbation_interval=2,
-        hyperparam_mutations={"lr": tune.uniform(0.1, 0.2)},
-        quantile_fraction=0.5,
-        resample_probability=0.0,  # by 0.8 or 1.2, also out of the space
-    )
     space = {"lr": tune.uniform(0.1, 0.2)}
+    # Without resampling, it is by 0.8 or 1.2, also out of the space.
+    base = pbt(hyperparam_mutations=space, quantile_fraction=0.5, resample_probability=0.0)
     options: dict[str, Any] = {"on_pending": "wait", "param_space": space, "run": False}
     ran = recorded(sweep(tmp_path, base, trials=4, **options), space)
     loaded = tunekit.load(ran.home)
@@ -204,7 +197,7 @@ def test_choices_that_are_no_single_values_are_texts(tmp_path):
         "limit": tune.choice([float("inf"), None]),
     }
     options: dict[str, Any] = {"param_space": space, "trials": 8, "run": False}
-    ran = recorded(sweep(tmp_path, FIFOScheduler(), **options), space)
+    ran = recorded(sweep(tmp_path, **options), space)
     study = tunekit.load(ran.home).to_optuna()
     assert study.trials[0].distributions == {
         "widths": CategoricalDistribution(("[8, 8]", "[4]")),

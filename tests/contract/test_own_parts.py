@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
+from ray.tune.schedulers import PopulationBasedTraining
 
 from tests.contract.test_contract import check_contract
 from tests.contract.test_pbt import check_exact, validate
@@ -107,7 +107,6 @@ def test_a_stopper_that_counts_and_a_callback_that_logs(tmp_path, on_pending):
 
     ran = sweep(
         tmp_path,
-        FIFOScheduler(),
         on_pending=on_pending,
         trials=4,
         validation_s=lambda attempt: 2.5,

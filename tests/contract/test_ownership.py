@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,12 @@ import pytest
 from ray.tune import ResultGrid
 from ray.tune.analysis import ExperimentAnalysis
 from ray.tune.logger import LoggerCallback
-from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, PopulationBasedTraining
+from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 
 import tunekit
-from tests.kills import run_killed
-from tests.sweeps import LENGTH, Counting, Ran, index_of, sweep
+from tests.kills import killed_at_each
+from tests.schedulers import moasha, pbt
+from tests.sweeps import LENGTH, Counting, Ran, index_of, rows_of, sweep
 from tunekit.board.charts import curves
 
 MODES = ["continue", "wait", "wait-paused"]
@@ -71,10 +71,9 @@ def test_a_metric_has_one_name_wherever_it_is_shown(tmp_path, reported, validate
         value = (attempt.request.iteration + 10 * int(attempt.request.trial_id[-1])) / 100
         return {"val/acc": value} if "val/acc" in validated else {"val": {"acc": value}}
 
-    rows, base = Rows(), FIFOScheduler()
+    rows = Rows()
     ran = sweep(
         tmp_path,
-        base,
         trainable=boasting(reported),
         validate=validate,
         trials=2,
@@ -90,8 +89,7 @@ def test_a_metric_has_one_name_wherever_it_is_shown(tmp_path, reported, validate
     frames = {result.metrics["trial_id"]: result.metrics_dataframe for result in results_of(ran)}
     for trial in ran.trials:
         own = scores[trial.trial_id]
-        text = Path(trial.local_path, "result.json").read_text()
-        files = [json.loads(line) for line in text.splitlines()]
+        files = rows_of(trial)
         assert [tunekit.core.metrics.flatten(row)["val/acc"] for row in files] == own
         assert all(row["reported"] == {"val/acc": 0.99} for row in files)
         assert list(frames[trial.trial_id]["val/acc"]) == own
@@ -165,7 +163,6 @@ def test_trainings_value_does_not_stand_in_for_a_validation(tmp_path, on_pending
     """Also where the first score of the sweep lacks it, and another one is on its way."""
     ran = sweep(
         tmp_path,
-        FIFOScheduler(),
         on_pending=on_pending,
         trainable=boasting({"accuracy": 0.99}),
         validate=lacks_it(0),
@@ -181,7 +178,7 @@ def test_trainings_value_does_not_stand_in_for_a_validation(tmp_path, on_pending
     lacking = ran.trials[0]
     assert "accuracy" not in lacking.metric_analysis and "accuracy" not in lacking.last_result
     assert dict(ran.heard.ends)[0] is None
-    rows = [json.loads(line) for line in Path(lacking.path, "result.json").read_text().splitlines()]
+    rows = rows_of(lacking)
     assert all(row["reported"]["accuracy"] == 0.99 for row in rows)
     assert all(math.isnan(row["accuracy"]) for row in rows)
     loaded = tunekit.load(ran.home)
@@ -194,20 +191,13 @@ def test_trainings_value_does_not_stand_in_for_a_validation(tmp_path, on_pending
 
 @pytest.mark.parametrize("on_pending", MODES)
 def test_a_trial_that_is_not_judged_is_not_cloned(tmp_path, on_pending):
-    base = PopulationBasedTraining(
-        time_attr="training_iteration",
-        perturbation_interval=2,
-        hyperparam_mutations={"lr": [0.1, 0.2]},
-        quantile_fraction=0.5,
-    )
-
     def validate(attempt):
         number = int(attempt.request.trial_id[-1])
         return {"accuracy": number / 10} if number else {"loss": 0.5}
 
     ran = sweep(
         tmp_path,
-        base,
+        pbt(quantile_fraction=0.5),
         on_pending=on_pending,
         trainable=boasting({"accuracy": 0.99}),
         validate=validate,
@@ -241,12 +231,10 @@ def test_a_sweep_may_be_judged_by_what_only_training_reports(tmp_path, on_pendin
 
 
 @pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
-@pytest.mark.parametrize("at", [14, 27, 42, 62])
-def test_a_restored_sweep_judges_by_the_same(tmp_path, on_pending, at):
+def test_a_restored_sweep_judges_by_the_same(tmp_path, on_pending):
     def make(folder, **options):
         return sweep(
             folder,
-            FIFOScheduler(),
             on_pending=on_pending,
             trainable=boasting({"accuracy": 0.99}),
             validate=lacks_it(0),
@@ -257,11 +245,10 @@ def test_a_restored_sweep_judges_by_the_same(tmp_path, on_pending, at):
             **options,
         )
 
-    ran, kills = run_killed(tmp_path, make, iter([at, at]))
-    assert kills
-    table = tunekit.load(ran.home).decisions
-    assert set(np.round(table.score, 3)) == {0.011, 0.021, 0.041, 0.051}
-    assert set(table.iteration) == {1, 2, 4, 5} and len(table) == 4
+    for ran, _ in killed_at_each(tmp_path, make, 17, start=14):
+        table = tunekit.load(ran.home).decisions
+        assert set(np.round(table.score, 3)) == {0.011, 0.021, 0.041, 0.051}
+        assert set(table.iteration) == {1, 2, 4, 5} and len(table) == 4
 
 
 def test_a_checkpoint_is_not_kept_for_a_score_that_is_trainings(tmp_path):
@@ -269,7 +256,6 @@ def test_a_checkpoint_is_not_kept_for_a_score_that_is_trainings(tmp_path):
 
     ran = sweep(
         tmp_path,
-        FIFOScheduler(),
         trainable=boasting({"accuracy": 0.99}),
         validate=lacks_it(9),
         trials=1,
@@ -280,3 +266,47 @@ def test_a_checkpoint_is_not_kept_for_a_score_that_is_trainings(tmp_path):
     assert {n: one["accuracy"] for n, one in kept.items()} == {7: 0.07, 8: 0.08}
     [left] = Path(ran.trials[0].path).glob("checkpoint_*8")  # the latest
     assert left.is_dir()
+
+
+# Until it is known whose name it is ---------------------------------------------------------------
+
+
+def test_a_trial_that_ends_before_its_first_checkpoint_ends_no_sweep(tmp_path, caplog):
+    class EndsSoon(Counting):
+        def step(self):
+            soon = self.trial_name.endswith("0") and self.steps == 1
+            return {**super().step(), **({"done": True} if soon else {})}
+
+    ran = sweep(tmp_path, trainable=EndsSoon, policy=tunekit.EveryIterations(3), trials=4)
+    assert ran.lengths() == {0: 2, 1: LENGTH, 2: LENGTH, 3: LENGTH}
+    assert ran.validated()[0] == {}
+
+
+@pytest.mark.parametrize("on_pending", ["wait", "continue"])
+def test_results_that_wait_for_the_names_of_metrics_pass_in_the_order_of_their_scores(
+    tmp_path, on_pending
+):
+    """Until the first validations have ended, the loss could be one of their metrics."""
+    ran = sweep(
+        tmp_path,
+        moasha(),
+        on_pending=on_pending,
+        trials=4,
+        validation_s=lambda attempt: 9.0 - 0.3 * int(attempt.request.trial_id.rsplit("_", 1)[1]),
+    )
+    assert list(dict.fromkeys(index for index, *_ in ran.heard.results)) == [3, 2, 1, 0]
+
+
+def test_a_name_that_only_later_scores_have_is_validations_when_it_is_read(tmp_path):
+    """The second trial's validation also returns a loss: training's is then another quantity."""
+
+    def validate(attempt):
+        more = {"loss": 0.7} if attempt.request.trial_id.endswith("1") else {}
+        return {"accuracy": attempt.request.iteration / 100, **more}
+
+    ran = sweep(tmp_path, validate=validate, trials=2, slots=1)
+    reports = tunekit.load(ran.home).reports
+    first, second = (reports[reports.trial_id == trial.trial_id] for trial in ran.trials)
+    assert first["loss"].isna().all() and set(second["loss"]) == {0.7}
+    assert reports["reported/loss"].notna().all()
+    assert list(first["accuracy"]) == [n / 100 for n in range(1, LENGTH + 1)]

@@ -16,6 +16,7 @@ from tests.schedulers import CASES, PB2_SEARCH, pb2_module, pbt, seed_all, space
 from tests.seeds import seeds
 from tests.sweeps import Endless, Ran, index_of, sweep
 from tests.versions import Versioned, Versions, score_of, version_at
+from tunekit.policies import AtDecisions
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -61,19 +62,29 @@ def check_exact(ran: Ran, versions: Versions) -> int:
     return exact
 
 
-@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
-def test_every_clone_is_the_version_that_was_scored(tmp_path, on_pending):
-    exact, runs = 0, seeds(2)
+@pytest.mark.parametrize(
+    ("on_pending", "options"),
+    [
+        *((mode, {}) for mode in ("continue", "wait", "wait-paused")),
+        *((mode, {"synch": True, "slots": 4}) for mode in ("wait", "wait-paused")),
+        ("continue", {"settings": {"when": "decisions"}, "policy": AtDecisions()}),
+    ],
+)
+def test_every_clone_is_the_version_that_was_scored(tmp_path, on_pending, options):
+    runs = seeds(1)
+    exact, donors, generations = 0, [], []
     for seed in runs:
         ran, versions = run(
-            tmp_path / str(seed),
-            seed=seed,
-            on_pending=on_pending,
-            trials=8,
+            tmp_path / str(seed), seed=seed, on_pending=on_pending, trials=8, **options
         )
         check_contract(ran)
         exact += check_exact(ran, versions)
+        events = [e for e in journal(ran) if e["event"] == "exploited"]
+        donors += [(seed, e["donor_id"], e["donor_generation"], e["iteration"]) for e in events]
+        generations += [e["donor_generation"] for e in events]
     assert exact >= 12 * len(runs)
+    assert len(set(donors)) < len(donors), "no checkpoint was cloned twice"
+    assert any(generations), "no clone was a donor"
 
 
 @pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
@@ -89,28 +100,6 @@ def test_a_checkpoint_stays_as_long_as_it_may_be_cloned(tmp_path, keep):
     check_contract(ran)
     assert check_exact(ran, versions) > 3
     assert not any(trial.num_failures for trial in ran.trials)
-
-
-@pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
-def test_synchronous(tmp_path, on_pending):
-    exact, runs = 0, seeds(2)
-    for seed in runs:
-        ran, versions = run(
-            tmp_path / str(seed), seed=seed, on_pending=on_pending, trials=8, synch=True, slots=4
-        )
-        check_contract(ran)
-        exact += check_exact(ran, versions)
-    assert exact >= 20 * len(runs)
-
-
-def test_two_clones_of_one_and_of_one_that_is_overwritten(tmp_path):
-    """In a long run some donors are cloned twice, some are overwritten before the clone runs."""
-    ran, versions = run(tmp_path, seed=0, trials=8, slots=3, stop={"training_iteration": 40})
-    check_exact(ran, versions)
-    events = [e for e in journal(ran) if e["event"] == "exploited"]
-    donors = [(e["donor_id"], e["donor_generation"], e["iteration"]) for e in events]
-    assert len(set(donors)) < len(donors), "no checkpoint was cloned twice: the test shows nothing"
-    assert any(e["donor_generation"] for e in events), "no clone was a donor"
 
 
 def test_scores_of_a_former_generation_are_recorded_and_not_judged(tmp_path):

@@ -14,9 +14,7 @@ from tunekit.journal.journal import events_in
 
 
 def asha() -> ASHAScheduler:
-    return ASHAScheduler(
-        max_t=LENGTH, grace_period=1, reduction_factor=3, time_attr="training_iteration"
-    )
+    return ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3)
 
 
 def run(folder, *, trials=6, **options):

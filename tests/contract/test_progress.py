@@ -9,7 +9,6 @@ from ray import tune
 from ray.tune import progress_reporter
 from ray.tune.experimental.output import AirVerbosity, TuneTerminalReporter
 from ray.tune.progress_reporter import JupyterNotebookReporter
-from ray.tune.schedulers import FIFOScheduler
 from ray.tune.utils.log import Verbosity, set_verbosity
 
 import tunekit
@@ -69,7 +68,7 @@ def steps(ran, most=50_000):
 
 def two_trials(folder, **options):
     """A sweep of the two trials of ``SPACE``."""
-    return sweep(folder, FIFOScheduler(), trials=1, param_space=SPACE, **options)
+    return sweep(folder, trials=1, param_space=SPACE, **options)
 
 
 def until_scored(ran, iteration):
@@ -129,30 +128,10 @@ def test_each_trial_is_shown_with_its_newest_score_and_of_when_it_is(tmp_path, c
     assert "generation" not in header
 
 
-def test_what_training_reports_under_the_metrics_name_is_not_shown_as_validated(tmp_path, capsys):
-    reporter = terminal()
-    ran = two_trials(
-        tmp_path,
-        trainable=Reporting,
-        validation_s=lambda attempt: 3.0,
-        more_callbacks=(reporter,),
-        run=False,
-    )
-    capsys.readouterr()
-    for _ in steps(ran):
-        reporter.print_heartbeat(ran.trials, "Resources", force=True)
-    heartbeats = capsys.readouterr().out.split("Trial status:")[1:]
-    tables = [part.split("\n\n")[0] for part in heartbeats]
-    assert any("Validations: none yet" in shown for shown in tables)
-    assert any(re.search(r"with accuracy=\d\.\d", shown) for shown in tables)
-    assert not any(re.search(r" 99 |=99", shown) for shown in tables)
-
-
 @pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
 def test_trials_that_all_wait_for_scores_are_counted(tmp_path, on_pending):
     ran = sweep(
         tmp_path,
-        FIFOScheduler(),
         trials=3,
         on_pending=on_pending,
         validation_s=lambda attempt: 30.0,
@@ -179,7 +158,7 @@ def legacy(monkeypatch):
 def with_reporter(tmp_path, run_config, **options):
     """A sweep, and the reporter that Tune is given for it."""
     options = {"validation_s": lambda attempt: 3.0, **options}
-    ran = sweep(tmp_path, FIFOScheduler(), trials=1, param_space=SPACE, run=False, **options)
+    ran = sweep(tmp_path, trials=1, param_space=SPACE, run=False, **options)
     with reporting(run_config) as reporter:
         assert run_config.progress_reporter is reporter
         ran.validation.reporter = reporter

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ray.tune.schedulers import FIFOScheduler
-
 from tests.sweeps import Counting, sweep
 
 
@@ -17,7 +15,6 @@ def test_held_trials_give_way_when_they_keep_validations_from_starting(tmp_path,
 
     ran = sweep(
         tmp_path,
-        FIFOScheduler(),
         on_pending="wait",
         trainable=Counting,
         trials=2,
@@ -61,7 +58,7 @@ def statuses_and_words(ran):
 
 def held(tmp_path, **options):
     """Two trials that hold their actors while they wait for scores; the machine has room."""
-    ran = sweep(tmp_path, FIFOScheduler(), on_pending="wait", trials=2, run=False, **options)
+    ran = sweep(tmp_path, on_pending="wait", trials=2, run=False, **options)
 
     def soon():
         """Time passes in small steps, as on a real machine."""

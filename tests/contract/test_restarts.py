@@ -11,7 +11,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
 from tests.contract.test_contract import check_contract
-from tests.sweeps import Counting, SavesWhen, quality, sweep
+from tests.sweeps import Counting, Endless, SavesWhen, quality, sweep
 
 
 def fails_to_save(trainable: type[tune.Trainable], when: Callable[[Any], bool]) -> Any:
@@ -96,6 +96,28 @@ class EndsInItsSecondLife(Counting):
 def test_a_report_that_ends_a_trial_by_itself_is_not_taken_for_the_one_before_a_failure(tmp_path):
     saves = SavesWhen(lambda trial, report: report["training_iteration"] == 4 or report["done"])
     options = {"trainable": EndsInItsSecondLife, "policy": saves, "max_failures": 1}
-    ran = sweep(tmp_path, FIFOScheduler(), trials=1, **options)
+    ran = sweep(tmp_path, trials=1, **options)
     assert ran.heard.of(0) == [4]  # as in Tune, the last score goes with the end only
     assert ran.heard.ends == [(0, quality(0, 5))]
+
+
+class StopsAtTheFirstScore(FIFOScheduler):
+    def on_trial_result(self, controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        return self.STOP
+
+
+def test_a_stop_survives_a_failure_while_saving(tmp_path):
+    ran = sweep(
+        tmp_path,
+        StopsAtTheFirstScore(),
+        trainable=fails_to_save(Endless, lambda trial: trial.steps == 3),
+        trials=1,
+        # The score of iteration 1, saved at 2 s, arrives while iteration 3 is saved, from 4 s on.
+        policy=SavesWhen(lambda trial, result: result["training_iteration"] % 2),
+        validation_s=lambda attempt: 2.5,
+        training_s=a_second_each,
+        max_failures=1,
+    )
+    [trial] = ran.trials
+    assert [(i, decision) for _, i, _, decision in ran.heard.results] == [(1, "STOP")]
+    assert trial.status == "TERMINATED" and trial.last_result["training_iteration"] == 1

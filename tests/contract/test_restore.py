@@ -38,7 +38,7 @@ SKIP, RESUME, RESTART = (
 def fifo(folder: Path, **options: Any) -> Ran:
     given = {"trainable": Endless, "trials": 3, "stop": {"training_iteration": 6}}
     lag = {"validation_s": lambda attempt: 2.5}
-    return sweep(folder, FIFOScheduler(), listening=False, run=False, **(given | lag | options))
+    return sweep(folder, listening=False, run=False, **(given | lag | options))
 
 
 def kill_or_end(folder: Path, at: int, **options: Any) -> None:

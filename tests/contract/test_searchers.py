@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import defaultdict
@@ -223,8 +224,7 @@ def test_late_and_out_of_order(tmp_path, make, scheduler, on_pending):
 
 
 @every_mode
-@every_searcher
-def test_a_trial_that_fails_for_good(tmp_path, make, on_pending):
+def test_trials_that_fail_or_never_have_a_score(tmp_path, on_pending):
     class Fails(Counting):
         def setup(self, config):
             super().setup(config)
@@ -234,41 +234,20 @@ def test_a_trial_that_fails_for_good(tmp_path, make, on_pending):
         def iteration_was_restored(self):
             return False
 
-    base = make()
-    ran = search(
-        tmp_path,
-        base,
-        trainable=Fails,
-        on_pending=on_pending,
-        validation_s=lags(4, 6.0),
-    )
+    def validate(attempt: Attempt) -> dict[str, float]:
+        unscored = attempt.request.trial_id == ran.trials[1].trial_id
+        return {"accuracy": math.nan if unscored else attempt.request.iteration / 10}
+
+    base = OptunaSearch(seed=1)
+    how = {"trainable": Fails, "validate": validate, "validation_s": lags(4, 6.0)}
+    ran = search(tmp_path, base, on_pending=on_pending, run=False, **how)
+    ran.sweep.run(most=20_000)
     check_contract(ran)
     check_searcher(ran, base)
     assert [t.status for t in ran.trials].count(Trial.ERROR) == 1
     assert [t.what for t in base.told].count("error") == 1
-
-
-@every_mode
-@every_searcher
-def test_a_trial_without_any_score(tmp_path, make, on_pending):
-    def validate(attempt: Attempt) -> dict[str, float]:
-        index = index_of(next(t for t in ran.trials if t.trial_id == attempt.request.trial_id))
-        return {"accuracy": math.nan if index == TRIALS - 1 else attempt.request.iteration / 10}
-
-    base = make()
-    ran = search(
-        tmp_path,
-        base,
-        on_pending=on_pending,
-        validate=validate,
-        validation_s=lags(5, 6.0),
-        run=False,
-    )
-    ran.sweep.run(most=20_000)
-    check_contract(ran)
-    check_searcher(ran, base)
     [end] = [t for t in base.told if t.what == "complete" and t.result is None]
-    assert end.trial_id == ran.trials[TRIALS - 2].trial_id
+    assert end.trial_id == ran.trials[1].trial_id
 
 
 def run_exchanging(ran: Ran, folder: Path, make: Callable[[], tuple[Searcher, Searcher]]) -> Any:
@@ -318,25 +297,68 @@ def test_saved_and_restored_with_validations_pending(tmp_path, make, on_pending)
     check_searcher(*search_exchanging(tmp_path, on_pending, make))
 
 
+#: What may wrap a searcher, and the most trials that live at once then.
 WRAPS = {
-    "limiter": lambda base: ConcurrencyLimiter(base, 2),
-    "batch": lambda base: ConcurrencyLimiter(base, 2, batch=True),
-    "repeater": lambda base: Repeater(base, repeat=2),
-    "limited repeater": lambda base: ConcurrencyLimiter(Repeater(base, repeat=2), 2),
+    "limiter": (2, lambda base: ConcurrencyLimiter(base, 2)),
+    "batch": (2, lambda base: ConcurrencyLimiter(base, 2, batch=True)),
+    "repeater": (TRIALS, lambda base: Repeater(base, repeat=2)),
+    "limited repeater": (2, lambda base: ConcurrencyLimiter(Repeater(base, repeat=2), 2)),
+    "repeated limiter": (4, lambda base: Repeater(ConcurrencyLimiter(base, 2), repeat=2)),
 }
+every_wrap = pytest.mark.parametrize("wrap", WRAPS)
+
+
+def wrapped() -> Searcher:
+    # A limiter inside of a Repeater must have the metric when it is made, with stock Tune, too.
+    return OptunaSearch(metric="accuracy", mode="max", seed=3)
+
+
+def check_wrapped(ran: Ran, base: Searcher, wrap: str) -> None:
+    """A searcher in a Repeater gets the mean of the repetitions, once."""
+    if "repeat" not in wrap:
+        check_searcher(ran, base)
+        return
+    groups: dict[float, list[Trial]] = defaultdict(list)
+    for trial in ran.trials:
+        groups[trial.config["lr"]].append(trial)
+    assert [len(trials) for trials in groups.values()] == [2] * (TRIALS // 2)
+    for seen in base._ot_study.trials:
+        scores = [t.last_result["accuracy"] for t in groups[seen.params["lr"]]]
+        assert seen.value == pytest.approx(sum(scores) / 2)
 
 
 @every_mode
-@pytest.mark.parametrize("wrap", WRAPS)
+@every_wrap
 def test_saved_and_restored_with_all_that_wraps_it(tmp_path, wrap, on_pending):
-    make = lambda: OptunaSearch(seed=2)  # noqa: E731
-    ran, last = search_exchanging(tmp_path, on_pending, make, WRAPS[wrap])
-    if "repeater" in wrap:
-        for seen in last._ot_study.trials:
-            scores = [t.last_result["accuracy"] for t in groups(ran)[seen.params["lr"]]]
-            assert len(scores) == 2 and seen.value == pytest.approx(sum(scores) / 2)
-    else:
-        check_searcher(ran, last)
+    ran, last = search_exchanging(tmp_path, on_pending, wrapped, WRAPS[wrap][1])
+    check_wrapped(ran, last, wrap)
+
+
+class Live(tune.Callback):
+    """How many trials lived at once, at most."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def on_step_end(self, iteration, trials, **info):
+        self.most = max(self.most, sum(not trial.is_finished() for trial in trials))
+
+
+@every_mode
+@every_wrap
+def test_trials_that_wait_for_scores_count_for_limits_and_batches(tmp_path, wrap, on_pending):
+    live, base, (most, wraps) = Live(), hearing(wrapped()), WRAPS[wrap]
+    how = {"validation_s": lags(9, 8.0), "more_callbacks": (live,), "slots": 8}
+    ran = search(tmp_path, base, wraps(base), on_pending=on_pending, **how)
+    check_contract(ran)
+    check_wrapped(ran, base, wrap)
+    assert live.most == most
+    out, told = 0, [t.what for t in base.told if t.what != "result"]
+    for before, what in itertools.pairwise(["suggest", *told]):
+        in_mid_batch = out and (before, what) == ("complete", "suggest")
+        assert wrap != "batch" or not in_mid_batch
+        out += 1 if what == "suggest" else -1
+    assert out == 0, "each has ended, once"
 
 
 # Optuna ------------------------------------------------------------------------------------------
@@ -378,96 +400,3 @@ def test_several_metrics_at_once(tmp_path, on_pending):
     check_searcher(ran, base, ("accuracy", "size"))
     seen = [t.values for t in base._ot_study.trials]
     assert seen == [[t.last_result["accuracy"], t.last_result["size"]] for t in ran.trials]
-
-
-# What wraps searchers ----------------------------------------------------------------------------
-
-
-class Live(tune.Callback):
-    """How many trials lived at once, at most."""
-
-    def __init__(self) -> None:
-        self.most = 0
-
-    def on_step_end(self, iteration, trials, **info):
-        self.most = max(self.most, sum(not trial.is_finished() for trial in trials))
-
-
-def groups(ran: Ran) -> dict[float, list[Trial]]:
-    found: dict[float, list[Trial]] = {}
-    for trial in ran.trials:
-        found.setdefault(trial.config["lr"], []).append(trial)
-    return found
-
-
-@every_mode
-@pytest.mark.parametrize("limited", ["not", "outside", "inside"])
-def test_repeated_trials(tmp_path, on_pending, limited):
-    # A limiter inside of a Repeater must have the metric when it is made, with stock Tune, too.
-    live, base = Live(), hearing(OptunaSearch(metric="accuracy", mode="max", seed=3))
-    if limited == "not":
-        alg = Repeater(base, repeat=2)
-    elif limited == "outside":
-        alg = ConcurrencyLimiter(Repeater(base, repeat=2), 2)
-    else:
-        alg = Repeater(ConcurrencyLimiter(base, 2), repeat=2)
-    ran = search(
-        tmp_path,
-        base,
-        alg,
-        on_pending=on_pending,
-        validation_s=lags(9, 8.0),
-        more_callbacks=(live,),
-        slots=8,
-    )
-    check_contract(ran)
-    repeated = groups(ran)
-    assert [len(trials) for trials in repeated.values()] == [2] * (TRIALS // 2)
-    assert live.most <= {"not": TRIALS, "outside": 2, "inside": 4}[limited]
-    assert [t.what for t in base.told if t.what != "suggest"] == ["complete"] * (TRIALS // 2)
-    for seen in base._ot_study.trials:
-        scores = [t.last_result["accuracy"] for t in repeated[seen.params["lr"]]]
-        assert seen.value == pytest.approx(sum(scores) / 2)
-
-
-@every_mode
-@every_searcher
-def test_a_limit_holds(tmp_path, make, on_pending):
-    live, base = Live(), hearing(make())
-    ran = search(
-        tmp_path,
-        base,
-        ConcurrencyLimiter(base, 2),
-        on_pending=on_pending,
-        validation_s=lambda attempt: 30.0,
-        more_callbacks=(live,),
-        slots=8,
-    )
-    check_contract(ran)
-    check_searcher(ran, base)
-    assert live.most == 2
-
-
-@every_mode
-@every_searcher
-def test_a_batch_is_suggested_when_the_one_before_is_scored(tmp_path, make, on_pending):
-    live, base = Live(), hearing(make())
-    if base.set_max_concurrency(2):
-        pytest.skip("has a limit of its own, and no batches")
-    ran = search(
-        tmp_path,
-        base,
-        ConcurrencyLimiter(base, 2, batch=True),
-        on_pending=on_pending,
-        validation_s=lags(10, 8.0),
-        more_callbacks=(live,),
-        slots=8,
-    )
-    check_contract(ran)
-    assert live.most == 2
-    out, before = 0, "suggest"
-    for what in [t.what for t in base.told if t.what != "result"]:
-        assert not (what == "suggest" and before == "complete" and out), "not in mid-batch"
-        out, before = out + (1 if what == "suggest" else -1), what
-        assert out <= 2
-    assert out == 0

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,14 @@ import pytest
 from click.testing import CliRunner
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
-from ray.tune.search import BasicVariantGenerator
+from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tests.invariants import check_journal
-from tests.kills import run_killed
+from tests.kills import killed_at_each
 from tests.schedulers import CASES, seed_all
 from tests.seeds import SCHEDULES, seeds
-from tests.sweeps import Endless, Ran, index_of, quality, sweep
+from tests.sweeps import Endless, Ran, index_of, sweep
 from tunekit.cli import commands
 from tunekit.core.events import Asked, Reported
 from tunekit.journal.journal import events_in
@@ -89,7 +87,7 @@ def run(folder: Path, which: Any = None, **options: Any) -> Ran:
         "stop": {"training_iteration": 6},
         "more_callbacks": (Asks(folder / "sweep", which),),
     }
-    return sweep(folder, options.pop("scheduler", FIFOScheduler()), **{**known, **options})
+    return sweep(folder, options.pop("scheduler", None), **{**known, **options})
 
 
 def asked(home: Path) -> list[str]:
@@ -163,66 +161,33 @@ def test_files_that_ask_for_nothing_change_nothing(tmp_path):
     assert [one.name for one in (home / "stop").iterdir()] == ["of-somebody-else.txt"]
 
 
-class AsksOnce(tune.Callback):
-    """Asks to stop the second trial as its third score arrives; it outlives the driver."""
+def once(home: Path, which: Callable[[dict[int, Trial]], list[Trial]]) -> Any:
+    """The same trials, but only once, whatever becomes of the driver."""
+    mark = home.parent / "asked"
 
-    def __init__(self, home: Path):
-        self.home, self.left = home, True
+    def asked_for(trials: dict[int, Trial]) -> list[Trial]:
+        found = [] if mark.exists() else which(trials)
+        mark.touch() if found else None
+        return found
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        for trial in trials:
-            self.ask(trial, (trial.last_result or {}).get("validated_iteration", 0))
-
-    def ask(self, trial: Trial, scored: int) -> None:
-        if self.left and index_of(trial) == 1 and scored >= 3:
-            self.left = False
-            put(self.home, trial.trial_id)
-
-
-def by_name(attempt: Any) -> dict[str, float]:
-    number = int(attempt.request.trial_id.rsplit("_", 1)[-1], 16)
-    return {"accuracy": quality(number, attempt.request.iteration)}
+    return asked_for
 
 
 @pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
 def test_killed_at_any_write_a_trial_is_stopped_once(tmp_path, on_pending):
-    def run_it(folder: Path, lives: Iterator[int], torn: bool) -> tuple[Ran, int]:
-        asks = AsksOnce(folder / "sweep")
+    def made(folder: Path, **options: Any) -> Ran:
+        base = ASHAScheduler(max_t=5, grace_period=4, reduction_factor=2)
+        more = {"max_concurrent": 1, "slots": 1, "listening": False, "run": False, **options}
+        which = once(folder / "sweep", second_at(3))
+        return run(folder, which, scheduler=base, on_pending=on_pending, **more)
 
-        def made(folder: Path, **options: Any) -> Ran:
-            generator = BasicVariantGenerator(max_concurrent=1)
-            generator._uuid_prefix = "00000_"
-            return run(
-                folder,
-                scheduler=ASHAScheduler(max_t=5, grace_period=4, reduction_factor=2),
-                on_pending=on_pending,
-                search_alg=generator,
-                validate=by_name,
-                slots=1,
-                more_callbacks=(asks,),
-                listening=False,
-                run=False,
-                **options,
-            )
-
-        return run_killed(folder, made, lives, torn=torn)
-
-    undisturbed, _ = run_it(tmp_path / "undisturbed", iter([]), False)
-    expected = check_journal(events_in(undisturbed.home))
+    *killed, (undisturbed, expected) = killed_at_each(tmp_path, made, 9 if SCHEDULES == 1 else 1)
     assert asked(undisturbed.home) == [undisturbed.trials[1].trial_id]
-    for at in itertools.count(step=9 if SCHEDULES == 1 else 1):
-        ran, kills = run_it(tmp_path / str(at), iter([at]), bool(at % 2))
-        lives = check_journal(events_in(ran.home))
-        lives.running = expected.running = 0
-        assert asked(ran.home) == asked(undisturbed.home), at
-        assert lives == expected, at
-        assert ran.lengths() == undisturbed.lengths(), at
-        if not kills:
-            break
-    assert at >= 40
+    assert len(killed) > 4
+    for ran, lives in killed:
+        assert asked(ran.home) == asked(undisturbed.home), ran.home
+        assert lives == expected, ran.home
+        assert ran.lengths() == undisturbed.lengths(), ran.home
 
 
 def test_whoever_asks_reads_the_answer_in_the_journal(tmp_path, monkeypatch):

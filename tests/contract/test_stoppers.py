@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.stopper import (
     CombinedStopper,
     ExperimentPlateauStopper,
@@ -22,19 +21,14 @@ from ray.tune.stopper import (
 import tunekit
 from tests.invariants import check_journal
 from tests.journals import read
-from tests.kills import run_killed
+from tests.kills import killed_at_each
 from tests.sweeps import Endless, Ran, sweep
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import events_in
 
 pytestmark = pytest.mark.sampled(2)
 
-BASES: dict[str, Callable[[], TrialScheduler]] = {
-    "fifo": FIFOScheduler,
-    "asha": lambda: ASHAScheduler(max_t=1000, grace_period=500),
-}
 every_way = pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
-every_base = pytest.mark.parametrize("base", BASES)
 exactly = pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
 
 #: When a trial ends that nothing stops.
@@ -67,7 +61,7 @@ def rises_to(most: int) -> Callable[[Attempt], dict[str, Any]]:
 
 
 def stopped(folder: Path, stop: Any, **options: Any) -> Ran:
-    given = {"base": FIFOScheduler(), "trials": 2, "trainable": Net, "on_pending": "wait"}
+    given = {"trials": 2, "trainable": Net, "on_pending": "wait"}
     given |= {"validate": rises_to(4), "listening": False, "stop": stop}
     return sweep(folder, **{**given, **options})
 
@@ -89,13 +83,16 @@ def plateau(metric: str = "accuracy") -> TrialPlateauStopper:
 
 
 @every_way
-@every_base
-@pytest.mark.parametrize("trainable", [Net, Quiet])
+@pytest.mark.parametrize(
+    ("base", "trainable"),
+    [(FIFOScheduler, Net), (lambda: ASHAScheduler(max_t=1000, grace_period=500), Quiet)],
+    ids=["fifo", "asha"],
+)
 def test_a_plateau_of_validated_scores_stops_a_trial(tmp_path, on_pending, base, trainable):
     ran = stopped(
         tmp_path,
         plateau(),
-        base=BASES[base](),
+        base=base(),
         on_pending=on_pending,
         trainable=trainable,
         validation_s=lambda attempt: 1.5,
@@ -103,17 +100,6 @@ def test_a_plateau_of_validated_scores_stops_a_trial(tmp_path, on_pending, base,
     assert stops(ran) == {6}, "0.4 at 4, 5 and 6"
     assert lengths(ran) == {6} or (on_pending == "continue" and max(lengths(ran)) < END)
     check_journal(events_in(ran.home))
-
-
-@pytest.mark.parametrize(
-    ("stop", "at"),
-    [
-        (lambda trial_id, result: result["eval"]["accuracy"] >= 0.3, 3),
-        (lambda trial_id, result: result.get("eval", {}).get("accuracy", 0) >= 0.3, 3),
-    ],
-)
-def test_a_metric_that_is_nested(tmp_path, stop, at):
-    assert stops(stopped(tmp_path, stop, trainable=Quiet)) == {at}
 
 
 def bound(trial_id: str, result: dict[str, Any], least: float) -> bool:
@@ -131,11 +117,12 @@ def unpacks(trial_id: str, result: dict[str, Any]) -> bool:
     return {**result}["accuracy"] >= 0.3
 
 
-@every_way
 @pytest.mark.parametrize(
     "function",
     [
         lambda trial_id, result: result["accuracy"] >= 0.3,
+        lambda trial_id, result: result["eval"]["accuracy"] >= 0.3,
+        lambda trial_id, result: result.get("eval", {}).get("accuracy", 0) >= 0.3,
         lambda trial_id, result: result.get("accuracy", 0.0) >= 0.3,
         lambda trial_id, result: "accuracy" in result and result["accuracy"] >= 0.3,
         functools.partial(bound, least=0.3),
@@ -144,9 +131,8 @@ def unpacks(trial_id: str, result: dict[str, Any]) -> bool:
     ],
 )
 @pytest.mark.parametrize("trainable", [Net, Quiet])
-def test_a_function_of_a_validated_metric(tmp_path, on_pending, function, trainable):
-    ran = stopped(tmp_path, function, on_pending=on_pending, trainable=trainable)
-    assert stops(ran) == {3}
+def test_a_function_of_a_validated_metric(tmp_path, function, trainable):
+    assert stops(stopped(tmp_path, function, trainable=trainable)) == {3}
 
 
 class Either(tune.Stopper):
@@ -225,14 +211,6 @@ class Patience(tune.Stopper):
         return False
 
 
-@exactly
-def test_a_stopper_that_counts_sees_each_validated_result_once(tmp_path, on_pending):
-    stopper = Patience(2)
-    ran = stopped(tmp_path, stopper, on_pending=on_pending)
-    assert stops(ran) == {6} and lengths(ran) == {6}
-    assert list(stopper.asked.values()) == [[1, 2, 3, 4, 5, 6]] * 2
-
-
 class Smoke(tune.Stopper):
     """As in Ray's documentation: by a score, for all trials, or by the number of iterations."""
 
@@ -285,19 +263,15 @@ def test_killed_and_restored_it_stops_where_it_would_have(tmp_path, on_pending, 
     def made(folder: Path, **options: Any) -> Ran:
         return stopped(folder, make(), on_pending=on_pending, run=False, trials=1, **options)
 
-    kills = 1
-    for at in itertools.count(step=7):
-        ran, kills = run_killed(tmp_path / str(at), made, iter([at]), torn=bool(at % 2))
-        assert stops(ran) == {6} and lengths(ran) == {6}, at
-        check_journal(events_in(ran.home))
-        if not kills:
-            break
-    assert at > 50
+    runs = [ran for ran, _ in killed_at_each(tmp_path, made, 9)]
+    assert len(runs) > 5
+    for ran in runs:
+        assert stops(ran) == {6} and lengths(ran) == {6}, ran.home
 
 
 @exactly
 def test_a_function_that_counts_sees_each_validated_result_once(tmp_path, on_pending):
-    """It stops a trial after three results without a better one."""
+    """As a stopper does. It stops a trial after three results without a better one."""
     patience = Patience(3)
 
     def stop(trial_id: str, result: dict[str, Any]) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from ray import train, tune
-from ray.tune.schedulers import FIFOScheduler
 
 from tests.journals import read
 from tests.kills import Killed, killed_after, run_killed
@@ -40,7 +39,6 @@ def test_arguments_come_with_each_report_and_are_missed_when_they_are_due(tmp_pa
     task = train.ValidationTaskConfig(fn_kwargs={"train_run_name": "a"})
     ran = sweep(
         tmp_path,
-        FIFOScheduler(),
         trainable=Telling,
         trials=1,
         settings={"fn": documented, "task_config": task, "max_retries": 3},
@@ -60,9 +58,7 @@ def test_a_restored_sweep_passes_the_arguments_that_it_is_given(tmp_path):
     def make(name: str, **more: Any) -> Ran:
         task = train.ValidationTaskConfig(fn_kwargs={"train_run_name": name}, timeout_s=len(name))
         settings = {"fn": documented, "task_config": task}
-        return sweep(
-            tmp_path, FIFOScheduler(), trainable=Telling, trials=1, settings=settings, **more
-        )
+        return sweep(tmp_path, trainable=Telling, trials=1, settings=settings, **more)
 
     with pytest.raises(Killed), killed_after(20):
         make("wrong", listening=False, validation_s=lambda attempt: 100.0)
@@ -97,13 +93,7 @@ class Configured(Versioned):
         Path(checkpoint_dir, "config.json").write_text(json.dumps(known))
 
 
-def configured(
-    folder: Path,
-    seed: int,
-    asked: list[tuple[Any, Any]],
-    layers: tuple[type, ...],
-    **options: Any,
-) -> Ran:
+def configured(folder: Path, seed: int, asked: list[tuple[Any, Any]], **options: Any) -> Ran:
     """A population, and beside each other what was trained with and what validation is told."""
 
     def validate(attempt: Attempt) -> dict[str, float]:
@@ -116,7 +106,7 @@ def configured(
     seed_all(seed)
     return sweep(
         folder,
-        pbt(hyperparam_mutations={"lr": tune.uniform(0.0, 1.0), "layer": list(layers)}),
+        pbt(hyperparam_mutations={"lr": tune.uniform(0.0, 1.0), "layer": [Relu, Tanh, Swish]}),
         trainable=Configured,
         validate=validate,
         validation_s=lambda attempt: 6 * random.Random(attempt.id).random(),
@@ -128,27 +118,17 @@ def configured(
     )
 
 
-@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
-def test_validation_is_told_what_the_checkpoint_was_trained_with(tmp_path, on_pending):
-    asked: list[tuple[Any, Any]] = []
-    ran = configured(tmp_path, 0, asked, (Relu, Tanh, Swish), on_pending=on_pending)
-    assert len(ran.validation.engine.ancestry) >= 2, "exploits have changed hyperparameters"
-    assert len(asked) >= 40
-    assert [told for told, _ in asked] == [lies for _, lies in asked]
-
-
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("on_pending", "seed"), [("continue", 3), ("wait", 2), ("wait-paused", 2)])
-def test_so_it_is_after_kills(tmp_path, on_pending, seed):
+def test_validation_is_told_what_the_checkpoint_was_trained_with(tmp_path, on_pending, seed):
+    """Also after kills."""
     asked: list[tuple[Any, Any]] = []
     moments = random.Random(seed)
 
     def make(folder: Path, **options: Any) -> Ran:
-        layers = (Relu, Tanh, Swish)
         more = {"on_pending": on_pending, "listening": False, "run": False, **options}
-        return configured(folder, seed, asked, layers, **more)
+        return configured(folder, seed, asked, **more)
 
-    lives = (moments.randrange(70, 210) for _ in range(6))
-    ran, kills = run_killed(tmp_path, make, lives)
-    assert kills >= 3 and len(ran.validation.engine.ancestry) >= 2
+    ran, kills = run_killed(tmp_path, make, (moments.randrange(70, 210) for _ in range(3)))
+    assert kills and len(asked) >= 40
+    assert len(ran.validation.engine.ancestry) >= 2, "exploits have changed hyperparameters"
     assert [told for told, _ in asked] == [lies for _, lies in asked]

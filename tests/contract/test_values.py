@@ -13,14 +13,14 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
+from ray.tune.schedulers import AsyncHyperBandScheduler
 
 import tunekit
 from tests.hostile import EXCEPTIONS, KEYS, ODD, VALUES, made
 from tests.journals import read
 from tests.kills import run_killed
 from tests.seeds import SCHEDULES
-from tests.sweeps import LENGTH, Counting, Ran, sweep
+from tests.sweeps import LENGTH, Counting, Ran, rows_of, sweep
 from tunekit.board.charts import draw
 from tunekit.board.page import contents, render
 from tunekit.validating.process import plain
@@ -63,7 +63,7 @@ def odd_sweep(
     def validate(attempt):
         return {"accuracy": score(attempt), **(validated(attempt) if of_first(attempt) else {})}
 
-    base = AsyncHyperBandScheduler(max_t=100, grace_period=1) if asha else FIFOScheduler()
+    base = AsyncHyperBandScheduler(max_t=100, grace_period=1) if asha else None
     return sweep(
         folder,
         base,
@@ -90,8 +90,7 @@ def can_be_read(ran: Ran, *, page: bool = False) -> tunekit.Sweep:
     if page:
         render(loaded).encode()
     for trial in ran.trials:
-        path = Path(trial.local_path, "result.json")
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = rows_of(trial)
         assert len({row["training_iteration"] for row in rows}) == len(rows)
         Path(trial.local_path, "progress.csv").read_text()
     healthy = ran.trials[-1]
@@ -121,30 +120,6 @@ def test_every_odd_value_in_one_report(tmp_path, on_pending):
     loaded = can_be_read(ran, page=True)
     assert [trial.status for trial in ran.trials] == ["TERMINATED", "TERMINATED"]
     assert len(loaded.reports) == 2 * ROUNDS and set(ran.validated()[0]) == {1, 2, 3}
-
-
-def test_every_odd_value_from_a_validation(tmp_path):
-    def validated(attempt):
-        own = {f"odd_{number}": make() for number, make in enumerate(ODD)}
-        return {**own, 1: "int", None: "none", (1, 2): "tuple"}
-
-    ran = odd_sweep(tmp_path, validated=validated)
-    can_be_read(ran, page=True)
-    assert set(ran.validated()[0]) == {1, 2, 3}
-    assert ran.trials[0].last_result["(1, 2)"] == "tuple"
-
-
-def test_an_odd_value_to_judge_by_is_a_failed_validation_or_a_number(tmp_path):
-    """Each iteration of the first trial is judged by another one."""
-
-    def validated(attempt):
-        return {"accuracy": ODD[attempt.request.iteration - 1]()}
-
-    ran = odd_sweep(tmp_path, validated=validated, rounds=len(ODD), asha=False)
-    table = can_be_read(ran).validations
-    own = table[table.trial_id == ran.trials[0].trial_id]
-    assert len(own) == len(ODD) and set(own.status) == {"validated", "failed"}
-    assert own[own.status == "failed"].reason.str.contains("'accuracy'").all()
 
 
 ROW = st.dictionaries(
@@ -201,7 +176,6 @@ def test_iterations_that_a_trial_numbers_in_its_own_way_are_counted(tmp_path, on
 
     ran = sweep(
         tmp_path,
-        FIFOScheduler(),
         on_pending=on_pending,
         trainable=Floats,
         trials=2,

@@ -218,7 +218,7 @@ def test_for_one_trial_that_waits_for_a_place_one_is_given_up(tmp_path, monkeypa
 
 def test_a_trial_that_gets_a_kept_process_has_a_folder(tmp_path):
     """Tune also hands one to a trial that it has not scheduled, and then fails for want of one."""
-    ran = sweep(tmp_path, FIFOScheduler(), trials=2, reuse_actors=True, run=False)
+    ran = sweep(tmp_path, trials=2, reuse_actors=True, run=False)
     controller = ran.sweep.controller
     while not controller._pending_trials:
         controller._maybe_update_trial_queue()

@@ -30,12 +30,12 @@ def aged(home: Path, hours: float) -> Path:
 def results(tmp_path_factory) -> Path:
     """Four sweeps: one has ended, one was killed, one runs, and one is damaged."""
     home = tmp_path_factory.mktemp("home") / "ray_results"
-    aged(sweep(home / "old", FIFOScheduler(), trials=2).home, 30)
+    aged(sweep(home / "old", trials=2).home, 30)
     aged(killed_sweep(home / "project/killed", 60, FIFOScheduler(), trials=2), 20)
     running = aged(killed_sweep(home / "project/running", 60, FIFOScheduler(), trials=2), 10)
     (running / LOCK).unlink()
     DriverLock(LocalFileSystem(), str(running)).claim()
-    damaged = aged(sweep(home / "damaged", FIFOScheduler(), trials=1).home, 40)
+    damaged = aged(sweep(home / "damaged", trials=1).home, 40)
     [journal] = (damaged / "journal").glob("*.jsonl")
     lines = journal.read_text().splitlines()
     journal.write_text("\n".join([lines[0], "no JSON", *lines[1:]]) + "\n")

@@ -1,8 +1,10 @@
-"""What Tune's controller heeds besides trials; Tune itself does not run."""
+"""What Tune's controller heeds besides trials."""
 
 from __future__ import annotations
 
+import shutil
 from collections import defaultdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,137 +20,80 @@ from ray.exceptions import (
     RaySystemError,
 )
 from ray.tune.execution.tune_controller import TuneController
-from ray.tune.search import BasicVariantGenerator
 
-from tunekit._ray.controller import Controller
+from tests.restores import contents
+from tests.sweeps import sweep
 from tunekit._ray.failures import fail_alone
 from tunekit._ray.processes import start_in_order
 
-
-class Tune:
-    """As much of Tune's controller as its part that heeds validations looks at."""
-
-    def __init__(self):
-        self.over, self.blocked, self.added, self.evicted = False, [], 0, 0
-        self._insufficient_resources_manager = SimpleNamespace(_no_running_trials_since=12.0)
-        self._staged_trials, self._trial_to_actor, self._actor_to_trial = set(), {}, {}
-        self._pending_trials_list, self._trials = [], []
-        self.cancelled, self.may_wait = [], None
-        self._actor_manager = SimpleNamespace(
-            is_actor_started=lambda actor: actor == "started",
-            remove_actor=self.cancelled.append,
-            num_pending_actors=1,
-        )
-        self._actor_cache = SimpleNamespace(
-            decrease_max=lambda resources: None,
-            num_cached_objects=0,
-            has_cached_object=lambda resources: False,
-        )
-        self.search_alg, self._max_pending_trials = BasicVariantGenerator(), 8
-        self.resumed = False
-        self._pending_trials, self.asked = set(), []
-        self._resources_to_pending_trials = defaultdict(set)
-        self._resetting_trials, self.reused = set(), []
-
-    def is_finished(self):
-        return self.over
-
-    def _update_trial_queue(self, blocking=False, timeout=600):
-        self.blocked.append(blocking)
-        return False
-
-    def _maybe_update_trial_queue(self):
-        self.asked.append(len(self._pending_trials))
-
-    def _maybe_add_actors(self):
-        self.added += 1
-        self.may_wait = self._max_pending_trials
-
-    def _maybe_reuse_cached_actor(self, trial):
-        self.reused.append(trial)
-        return True
-
-    def _cleanup_cached_actors(self, force_all=False):
-        self.evicted += force_all
+CPU = "the resources of any of them"
 
 
-class Heeding(Controller):
-    """The rules for processes, over that much of Tune's controller."""
+class Made:
+    """A trial, as far as processes are concerned."""
 
-    def __init__(self, room):
-        vars(self).update(vars(Tune()))
-        self.begin(room)
+    status, placement_group_factory = "PENDING", CPU
 
-    search_alg = resumed = None
-
-
-for _name in ("is_finished", "_update_trial_queue"):
-    setattr(Heeding, _name, getattr(Tune, _name))
+    def init_local_path(self) -> None: ...
 
 
 @pytest.fixture
-def heeding(monkeypatch):
-    """A controller, and what may be said to it."""
-    for name in ("_maybe_update_trial_queue", "_maybe_add_actors", "_maybe_reuse_cached_actor"):
-        monkeypatch.setattr(TuneController, name, getattr(Tune, name))
-    monkeypatch.setattr(TuneController, "_cleanup_cached_actors", Tune._cleanup_cached_actors)
-    says = SimpleNamespace(waits=False, may=None)
+def heeding(tmp_path):
+    """The controller of four trials, of which one runs, and what validations say to it."""
+    ran = sweep(tmp_path, trials=4, slots=1, run=False)
+    while not (ran.trials and ran.sweep.controller._running_trials):
+        ran.sweep.step()
+    says = SimpleNamespace(waits=False, may=None, lacking=lambda: False)
     says.pending, says.places = lambda: says.waits, lambda: says.may
-    says.lacking = lambda: False
-    return Heeding(says), says
+    ran.sweep.controller._room = says
+    return ran.sweep.controller, says
 
 
-def test_tune_does_not_warn_that_no_trial_runs_while_validations_are_pending(heeding):
+@pytest.fixture
+def asked(monkeypatch) -> list[int]:
+    """How many trials may have asked for an actor, each time that Tune looks for more."""
+    found: list[int] = []
+    look = lambda tune: found.append(tune._max_pending_trials)  # noqa: E731
+    monkeypatch.setattr(TuneController, "_maybe_add_actors", look)
+    return found
+
+
+def test_tune_does_not_warn_that_no_trial_runs_while_validations_are_pending(heeding, asked):
     tune, says = heeding
-    tune._maybe_add_actors()
-    assert tune._insufficient_resources_manager._no_running_trials_since == 12.0
-    says.waits = True
-    tune._maybe_add_actors()
-    assert tune._insufficient_resources_manager._no_running_trials_since == -1
-    assert tune.added == 2
+    tune._insufficient_resources_manager._no_running_trials_since = 12.0
+    for says.waits, since in ((False, 12.0), (True, -1)):
+        tune._maybe_add_actors()
+        assert tune._insufficient_resources_manager._no_running_trials_since == since
+    assert len(asked) == 2
 
 
-def test_what_is_kept_for_trials_that_are_to_start_is_given_back(heeding):
+def test_what_is_kept_for_trials_that_are_to_start_is_given_back(heeding, asked):
     tune, says = heeding
-    trials = [
-        SimpleNamespace(number=n, status="PENDING", placement_group_factory=None) for n in range(4)
-    ]
-    trials = [Hashable(trial) for trial in trials]
-    tune._trials = list(trials)
-    tune._staged_trials = set(trials[:3])
-    tune._trial_to_actor = {trials[0]: "started", trials[1]: "b", trials[2]: "c"}
-    tune._actor_to_trial = {actor: trial for trial, actor in tune._trial_to_actor.items()}
-    tune._pending_trials_list = [trials[3]]
+    first, *others = tune.get_trials()
+    cache = tune._actor_cache
+    cache.increase_max(CPU)
+    cache.cache_object(CPU, actor := next(iter(tune._trial_to_actor.values())))
+    assert tune._actor_manager.num_pending_actors == 3 and cache.num_cached_objects
     says.waits, says.may = True, 0
     tune._maybe_add_actors()
-    assert not tune.added
-    assert sorted(tune.cancelled) == ["b", "c"]
-    assert tune._staged_trials == {trials[0]}, "it has its resources"
-    assert tune._actor_to_trial == {"started": trials[0]}
-    assert tune._pending_trials_list == trials[1:], "in the order in which they were made"
-    assert tune.evicted == 1
+    assert asked == [] and tune._actor_manager.num_pending_actors == 0
+    assert tune._trial_to_actor == {first: actor}, "it has its resources"
+    assert tune._pending_trials_list[:3] == others, "in the order in which they were made"
+    assert not cache.num_cached_objects
 
 
-@pytest.mark.parametrize(("places", "may_wait"), [(None, 8), (2, 1), (4, 2), (40, 8)])
-def test_no_more_trials_have_a_process_than_may(heeding, places, may_wait):
-    """Three have one, or have requested one; one of these waits for it."""
+@pytest.mark.parametrize(("places", "may"), [(None, 1000), (2, 3), (4, 3), (5, 4), (40, 39)])
+def test_no_more_trials_have_a_process_than_may(heeding, asked, places, may):
+    """One has one, and three have requested one."""
     tune, says = heeding
-    tune._trial_to_actor = {"a": "started", "b": "started", "c": "c"}
     says.may = places
     tune._maybe_add_actors()
-    assert (tune.may_wait, tune._max_pending_trials) == (may_wait, 8)
-    # Another one goes on in a process that is kept.
-    tune._trial_to_actor.pop("a")
-    tune._actor_cache.num_cached_objects = 1
-    tune._maybe_add_actors()
-    assert (tune.may_wait, tune._max_pending_trials) == (may_wait, 8)
-
-
-class Hashable:
-    """A trial that can be in a set."""
-
-    def __init__(self, what):
-        self.__dict__.update(vars(what))
+    if places:  # another one goes on in a process that is kept
+        tune._actor_cache.increase_max(CPU)
+        tune._actor_cache.cache_object(CPU, "an actor")
+        says.may += 1
+        tune._maybe_add_actors()
+    assert set(asked) == {may} and tune._max_pending_trials == 1000
 
 
 # What ends a step -------------------------------------------------------------------------------
@@ -199,17 +144,16 @@ def test_a_stream_is_waited_for_again_and_what_is_gone_is_not(waiting):
 @pytest.fixture
 def failing():
     """What a controller is told when a task of a trial's actor ends with an error of Ray's."""
-    tune = Tune()
     resources = SimpleNamespace(free_resources=lambda acquired_resource: None)
-    tune._actor_manager = RayActorManager(resource_manager=resources)
-    fail_alone(tune._actor_manager)
+    manager = RayActorManager(resource_manager=resources)
+    fail_alone(manager)
 
     def told(error):
         heard = []
         actor = TrackedActor(1, on_error=lambda actor, error: heard.append(("actor", error)))
-        tune._actor_manager._live_actors_to_ray_actors_resources[actor] = None, None
+        manager._live_actors_to_ray_actors_resources[actor] = None, None
         task = TrackedActorTask(actor, on_error=lambda actor, error: heard.append(("task", error)))
-        tune._actor_manager._actor_task_failed(task, error)
+        manager._actor_task_failed(task, error)
         return heard
 
     return told
@@ -237,60 +181,57 @@ def test_errors_that_tune_knows_stay_as_they_are_and_those_of_ray_itself_end_the
 
 
 def test_trials_that_wait_are_taken_in_the_order_in_which_they_were_made():
-    tune = Tune()
-    trials = [SimpleNamespace(name=n, placement_group_factory="cpu") for n in range(8)]
-    hashable = [type("Made", (), vars(trial))() for trial in trials]
-    tune._trials = hashable
-    tune._resources_to_pending_trials["cpu"] = set(hashable[2:])
+    trials = [Made() for _ in range(8)]
+    tune = SimpleNamespace(_trials=trials, _trial_to_actor={})
+    tune._resources_to_pending_trials = defaultdict(set, {CPU: set(trials[2:])})
     start_in_order(tune)
-    waiting = tune._resources_to_pending_trials["cpu"]
-    assert waiting.pop() is hashable[2]
-    waiting.add(hashable[1])
-    waiting.discard(hashable[4])
-    assert [waiting.pop().name for _ in range(len(waiting))] == [3, 5, 6, 7, 1]
+    waiting = tune._resources_to_pending_trials[CPU]
+    assert waiting.pop() is trials[2]
+    waiting.add(trials[1])
+    waiting.discard(trials[4])
+    assert [trials.index(waiting.pop()) for _ in range(len(waiting))] == [3, 5, 6, 7, 1]
     assert not tune._resources_to_pending_trials["gpu"]
 
 
-def test_a_trial_whose_own_actor_starts_is_not_given_another(heeding):
+@pytest.fixture
+def reusing(heeding, monkeypatch):
+    """A controller in which Tune would give a kept actor to any trial, and one that starts."""
+    tune, starts = heeding[0], Made()
+    monkeypatch.setattr(TuneController, "_maybe_reuse_cached_actor", lambda tune, trial: True)
+    monkeypatch.setattr(tune._actor_manager, "is_actor_started", "started".__eq__)
+    tune._trial_to_actor = {starts: "started"}
+    return tune, starts
+
+
+def test_a_trial_whose_own_actor_starts_is_not_given_another(reusing):
     """Its own would be ended, the next trial's be started, and so on: none would ever be there."""
-    tune, _ = heeding
-    starts, waits, new = (SimpleNamespace(placement_group_factory="cpu") for _ in range(3))
-    starts, waits, new = (
-        type("Made", (), {**vars(one), "init_local_path": lambda self: None})()
-        for one in (starts, waits, new)
-    )
-    tune._trial_to_actor = {starts: "started", waits: "requested"}
+    tune, starts = reusing
+    waits, new = Made(), Made()
+    tune._trial_to_actor[waits] = "requested"
     for trial in (waits, new):
-        tune._resources_to_pending_trials["cpu"].add(trial)
+        tune._resources_to_pending_trials[CPU].add(trial)
     assert not tune._maybe_reuse_cached_actor(starts)
     assert tune._maybe_reuse_cached_actor(waits) and tune._maybe_reuse_cached_actor(new)
-    assert tune.reused == [waits, new]
     tune._resetting_trials = {starts}  # it goes on in another one already
     assert tune._maybe_reuse_cached_actor(starts)
 
 
-def test_the_only_trial_that_waits_does_not_wait_for_its_own_actor(heeding):
-    tune, _ = heeding
-    trial = type(
-        "Made", (), {"placement_group_factory": "cpu", "init_local_path": lambda self: None}
-    )()
-    tune._trial_to_actor = {trial: "started"}
-    tune._resources_to_pending_trials["cpu"].add(trial)
-    assert tune._maybe_reuse_cached_actor(trial), "nobody else can use what has become free"
+def test_the_only_trial_that_waits_does_not_wait_for_its_own_actor(reusing):
+    tune, starts = reusing
+    tune._resources_to_pending_trials[CPU].add(starts)
+    assert tune._maybe_reuse_cached_actor(starts), "nobody else can use what has become free"
 
 
-def test_what_tune_has_fetched_of_other_sessions_is_not_copied_back(heeding, tmp_path):
+def test_what_tune_has_fetched_of_other_sessions_is_not_copied_back(heeding):
     """Tune would write it over what is in the experiment's folder, in place, again and again."""
-    own, other = "2026-11-24_10-00-00", "2026-11-23_09-00-00"
+    tune, _ = heeding
+    staged, own, other = Path(tune._storage.experiment_driver_staging_path), "1-10-00", "2-09-00"
     kept = [f"experiment_state-{own}.json", f"callback-states-{own}.pkl", "trial_1/params.pkl"]
     fetched = ["tuner.pkl", f"experiment_state-{other}.json", f"callback-states-{other}.pkl"]
+    shutil.rmtree(staged)
     for name in (*kept, *fetched):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    tune, _ = heeding
-    tune._storage = SimpleNamespace(experiment_driver_staging_path=str(tmp_path))
-    tune._session_str, tune._stopper, tune._fail_fast = own, None, False
-    tune._cached_trial_decisions, tune._queued_trial_decisions = {}, {}
+        (staged / name).parent.mkdir(exist_ok=True, parents=True)
+        (staged / name).touch()
+    tune._session_str = own
     tune.begin_session()
-    left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")]
-    assert sorted(left) == sorted(kept)
+    assert sorted(contents(staged)) == sorted(kept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from ray import tune
 
 import tunekit
+from tests.restores import tuner
 from tunekit._ray.interruption import ended_by_sigterm, without_advice
 from tunekit._ray.tuner import settings_of
 from tunekit.core.events import Home
@@ -81,17 +83,7 @@ def test_of_what_tune_says_only_its_own_way_to_go_on_is_kept_back(caplog):
 # What is said -----------------------------------------------------------------------------------
 
 
-def train(config: dict[str, Any]) -> None:
-    """Never run here."""
-
-
-def make(folder: Path, trainable: Any = train, **options: Any) -> tunekit.Tuner:
-    return tunekit.Tuner(
-        trainable,
-        run_config=tune.RunConfig(name="my sweep", storage_path=str(folder)),
-        validation_config=tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5}),
-        **options,
-    )
+make = partial(tuner, name="my sweep")
 
 
 @pytest.fixture
@@ -143,12 +135,12 @@ def test_a_sweep_that_has_ended_or_says_why_not_is_not_to_be_gone_on_with(
 
 
 def test_fit_is_called_once(tmp_path, fit):
-    tuner = make(tmp_path)
-    fit(tuner, ended=True)
+    once = make(tmp_path)
+    fit(once, ended=True)
     with pytest.raises(
         tunekit.errors.ConfigError, match=r"a Tuner runs its sweep once\."
     ) as caught:
-        fit(tuner, ended=True)
+        fit(once, ended=True)
     assert "tuner.get_results()" in str(caught.value) and "tunekit resume" in str(caught.value)
 
 

@@ -6,11 +6,9 @@ import ast
 import importlib
 import inspect
 import textwrap
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 import tunekit
 
@@ -53,6 +51,7 @@ def floor_of(room: str) -> int:
     return next(n for n, floor in enumerate(FLOORS) if room in floor)
 
 
+@cache
 def imports(path: Path) -> list[tuple[str, str]]:
     """Return ``(module, name)`` for everything that a module imports, also for types only."""
     found = []
@@ -69,18 +68,13 @@ def is_there(name: str) -> bool:
     return (ROOT / name).is_dir() or (ROOT / f"{name}.py").is_file()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_go_downwards(path):
-    room = room_of(path)
-    for module, name in imports(path):
-        if module.split(".")[0] != "tunekit":
-            continue
-        parts = module.split(".")
+def test_imports_go_downwards():
+    for room, (module, name) in ((room_of(path), one) for path in MODULES for one in imports(path)):
+        head, *parts = module.split(".")
         inner = name if name and is_there(name) else "__init__"
-        target = parts[1] if len(parts) > 1 else inner
-        if target == room:
-            continue
-        assert floor_of(target) < floor_of(room), f"{room} imports {target}, which is not below it"
+        target = parts[0] if parts else inner
+        if head == "tunekit" and target != room:
+            assert floor_of(target) < floor_of(room), f"{room} imports {target}, not below it"
 
 
 def test_no_sweep_knows_of_following():
@@ -123,17 +117,15 @@ def test_no_module_imports_itself_by_way_of_others():
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_core_is_pure(path):
-    if room_of(path) in PURE:
+def test_the_core_is_pure():
+    for path in (path for path in MODULES if room_of(path) in PURE):
         used = {module.split(".")[0] for module, _ in imports(path)}
-        assert not used & OUTSIDE_FOR_PURE
+        assert not used & OUTSIDE_FOR_PURE, path
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_private_names_of_ray_are_imported_in_one_package(path):
+def test_private_names_of_ray_are_imported_in_one_package():
     """What is read from an object there, ruff finds (SLF001)."""
-    if room_of(path) != "_ray":
+    for path in (path for path in MODULES if room_of(path) != "_ray"):
         for module, name in imports(path):
             private = any(map(is_private, [*module.split("."), name]))
             assert not (module.startswith("ray") and private), f"{module}.{name} belongs into _ray"
@@ -165,15 +157,12 @@ def rays_private_names_in(kind: type) -> set[str]:
     return own_private_names(kind) & set().union(*map(own_private_names, theirs))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_classes_made_from_rays_leave_what_is_private_there_alone(path):
-    if room_of(path) in ("_ray", "__main__") or path.stem == "__main__":
-        return
-    parts = path.relative_to(ROOT.parent).with_suffix("").parts
-    module: Any = importlib.import_module(".".join(parts).removesuffix(".__init__"))
-    for kind in vars(module).values():
-        if inspect.isclass(kind) and kind.__module__ == module.__name__:
-            assert not rays_private_names_in(kind), f"{kind.__name__} uses what is private in Ray"
+def test_classes_made_from_rays_leave_what_is_private_there_alone():
+    outside = (path for path in MODULES if room_of(path) != "_ray" and path.stem != "__main__")
+    for module in (importlib.import_module(dotted(path)) for path in outside):
+        for kind in vars(module).values():
+            if inspect.isclass(kind) and kind.__module__ == module.__name__:
+                assert not rays_private_names_in(kind), f"{kind} uses what is private in Ray"
 
 
 def test_public_names_are_sorted_and_documented():

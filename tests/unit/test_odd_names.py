@@ -9,13 +9,11 @@ import zipfile
 from typing import Any
 
 import pytest
-from ray import tune
 
 import tunekit
 from tests.invariants import check_journal
 from tests.kills import run_killed
-from tests.restores import begin, prepare_restore
-from tests.schedulers import CASES
+from tests.restores import begin, prepare_restore, train, tuner
 from tests.sweeps import sweep
 from tunekit._ray.controller import _files_in
 from tunekit.core.events import SnapshotTaken
@@ -24,24 +22,12 @@ from tunekit.journal.snapshots import _archive
 from tunekit.journal.storage import LocalFolder
 
 
-def train(config):
-    tune.report({"loss": 1.0})
-
-
-def tuner(folder, name):
-    return tunekit.Tuner(
-        train,
-        run_config=tune.RunConfig(name=name, storage_path=str(folder)),
-        validation_config=tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 1.0}),
-    )
-
-
 @pytest.mark.parametrize("name", ["c[2]*", "c[2]", "what?", "*"])
 def test_a_name_that_ray_would_not_find_again_is_refused(tmp_path, name):
     with pytest.raises(tunekit.errors.ConfigError, match=r"treats that as a pattern.*Choose a"):
-        tuner(tmp_path, name)
+        tuner(tmp_path, name=name)
     assert list(tmp_path.iterdir()) == []
-    tuner(tmp_path, "plain")
+    tuner(tmp_path, name="plain")
     (tmp_path / "plain").rename(tmp_path / name)
     with pytest.raises(tunekit.errors.ConfigError, match="existing folder can be renamed"):
         tunekit.Tuner.restore(str(tmp_path / name), train)
@@ -52,7 +38,7 @@ ODD = ["a b", "100%", "%2e%2e", "#1", "lr=0.1&x;y", "größe \N{SNOWMAN}", "~", 
 
 @pytest.mark.parametrize("name", ODD)
 def test_a_name_that_is_odd_is_fine(tmp_path, name):
-    tuner(tmp_path, name)
+    tuner(tmp_path, name=name)
     begin(tmp_path / name)
     assert tunekit.Tuner.can_restore(str(tmp_path / name))
     tunekit.Tuner.restore(str(tmp_path / name), train)
@@ -62,7 +48,7 @@ def test_sweeps_in_odd_places_are_killed_and_restored(tmp_path):
     folder = tmp_path / " ".join(ODD)
 
     def made(folder, **options):
-        return sweep(folder, CASES["fifo"].make(folder), trials=2, run=False, **options)
+        return sweep(folder, trials=2, run=False, **options)
 
     ran, kills = run_killed(folder, made, iter([40, 50]))
     assert kills == 2

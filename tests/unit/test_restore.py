@@ -12,11 +12,10 @@ from typing import Any
 
 import pyarrow.fs
 import pytest
-from ray import tune
 
 import tunekit
 from tests.journals import rewrite
-from tests.restores import SEARCH, SNAPSHOT, STATE, begin
+from tests.restores import SEARCH, SNAPSHOT, STATE, begin, contents, train, tuner, validate
 from tests.stores import Store
 from tunekit._ray.tuner import settings_of
 from tunekit.core.events import Reported, SnapshotTaken, TrialAdded
@@ -25,31 +24,10 @@ from tunekit.journal.snapshots import SETTINGS, SavedState, _archive
 from tunekit.journal.storage import LocalFolder, RemoteFolder
 
 
-def train(config: dict[str, Any]) -> None:
-    """Never run here."""
-
-
-def validate(checkpoint: tune.Checkpoint) -> dict[str, float]:
-    return {"accuracy": 0.5}
-
-
 def experiment(folder: Path, trainable: Any = train, **options: Any) -> Path:
     """The folder of a sweep that was made, and has not begun."""
-    given = {
-        "param_space": {"lr": 0.1},
-        "run_config": tune.RunConfig(name="sweep", storage_path=str(folder)),
-        "validation_config": tunekit.ValidationConfig(fn=validate),
-    }
-    tunekit.Tuner(trainable, **{**given, **options})
+    tuner(folder, trainable, param_space={"lr": 0.1}, **options)
     return folder / "sweep"
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 import tunekit
 from tests.doubles import FakeClock
 from tests.journals import read
+from tests.restores import Saved
 from tests.stores import Store
 from tunekit.core.events import Chosen
 from tunekit.journal import journal
@@ -415,13 +416,6 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path, name):
 
 
 # What is deleted, and when -----------------------------------------------------------------------
-
-
-class Saved:
-    """A sweep that Tune has saved."""
-
-    def saved_files(self):
-        return {"experiment_state-1.json": b"{}"}
 
 
 @pytest.mark.parametrize("line", [b"", b'"event": "snapshot"'])

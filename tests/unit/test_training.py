@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from ray import tune
-from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
 from tests.sweeps import sweep
@@ -18,7 +17,7 @@ def test_a_validation_reads_the_dict_that_a_class_returned(tmp_path):
         state = tunekit.state_of(attempt.request.checkpoint)
         return {"accuracy": state["steps"] / 10}
 
-    ran = sweep(tmp_path, FIFOScheduler(), trials=1, validate=validate)
+    ran = sweep(tmp_path, trials=1, validate=validate)
     assert ran.scores() == {0: {(0, i): i / 10 for i in range(1, 10)}}
 
 

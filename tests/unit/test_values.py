@@ -53,12 +53,27 @@ def handled(value, depth=0) -> None:
 
 
 @pytest.mark.parametrize("make", ODD)
-def test_what_is_admitted_can_be_handled(make):
-    value = make()
-    own = admitted(value, portable)
-    handled(own)
-    again = admitted(own, portable)
-    assert again is own, "and is admitted as it is"
+def test_whatever_it_is_it_can_be_handled_written_sent_and_shown(make):
+    handled(own := admitted(make(), portable))
+    assert admitted(own, portable) is own, "and is admitted as it is"
+    for value in (make(), {"it": make()}, [make()], {make: make()}):
+        for write in (legible, exact):
+            document = json.dumps(write(value))
+            json.loads(document, object_hook=read_shown)
+            json.loads(document, object_hook=read_opened)
+        json.loads(as_json(value))
+    sent = pickle.loads(pickle.dumps(plain({"accuracy": 0.5, "it": make()})))
+    handled(own := delivered(sent))
+    assert rejected(own, {"accuracy"}) is None
+    judged = delivered(pickle.loads(pickle.dumps(plain({"accuracy": make()}))))
+    assert rejected(judged, {"accuracy"}) is None or "accuracy" in rejected(judged, {"accuracy"})
+    handled(delivered(plain(make())))
+    for show in (text, named):
+        shown = show(make())
+        assert type(shown) is str
+        shown.encode()
+    assert len(text(make())) <= 200
+    assert number(make()) is None or isinstance(number(make()), float)
 
 
 @MANY
@@ -88,16 +103,6 @@ def test_two_keys_of_one_name_lose_neither():
     own = admitted({1: "int", "1": "str", (1, 2): "tuple", None: "none"})
     assert own == {"1 (int)": "int", "1": "str", "(1, 2)": "tuple", "None": "none"}
     assert admitted({"1": "str", 1: "int"}) == {"1": "str", "1 (int)": "int"}
-
-
-@pytest.mark.parametrize("make", ODD)
-def test_what_is_written_is_json_and_can_be_read(make):
-    for value in (make(), {"it": make()}, [make()], {make: make()}):
-        for write in (legible, exact):
-            document = json.dumps(write(value))
-            json.loads(document, object_hook=read_shown)
-            json.loads(document, object_hook=read_opened)
-        json.loads(as_json(value))
 
 
 PLAIN = st.recursive(
@@ -179,32 +184,11 @@ def test_an_object_that_cannot_be_opened_here_leaves_its_text():
     assert admitted(parcel, opened) == {"it": parcel["it"].shown}
 
 
-@pytest.mark.parametrize("make", ODD)
-def test_what_a_validation_returns_can_be_sent_and_taken(make):
-    sent = pickle.loads(pickle.dumps(plain({"accuracy": 0.5, "it": make()})))
-    own = delivered(sent)
-    handled(own)
-    assert rejected(own, {"accuracy"}) is None
-    judged = delivered(pickle.loads(pickle.dumps(plain({"accuracy": make()}))))
-    assert rejected(judged, {"accuracy"}) is None or "accuracy" in rejected(judged, {"accuracy"})
-    handled(delivered(plain(make())))
-
-
 def test_tensors_need_no_torch():
     scalar, table, one = tensors()
     sent = plain({"scalar": scalar, "one": one, "table": table})
     assert (sent["scalar"], sent["one"]) == (0.5, 1.0) and type(sent["table"]) is Parcel
     assert delivered(sent)["table"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
-
-
-@pytest.mark.parametrize("make", ODD)
-def test_a_value_in_words(make):
-    for show in (text, named):
-        shown = show(make())
-        assert type(shown) is str
-        shown.encode()
-    assert len(text(make())) <= 200
-    assert number(make()) is None or isinstance(number(make()), float)
 
 
 @pytest.mark.parametrize("make", EXCEPTIONS)

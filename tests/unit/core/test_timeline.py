@@ -84,12 +84,6 @@ def test_of_equally_good_checkpoints_the_first_is_the_best(mode, scores, at):
     assert best is not None and best.iteration == at
 
 
-def test_a_validation_that_was_not_a_number_is_no_score():
-    chronicle = told(added(), *validated(1, 1, float("nan")), *validated(2, 2, 0.5))
-    assert chronicle.score("a", "accuracy", None).iteration == 2
-    assert chronicle.score("a", "accuracy", "min").iteration == 2
-
-
 def test_after_a_kill_only_reports_with_checkpoints_wait():
     lines = [added(), reported(1, 1.0), saved(1, 1.0), reported(2, 2.0), reported(3, 3.0)]
     for sessions, waiting in ([{"n": 0}], 3), ([{"n": 0}, {"n": 6}], 1):
@@ -101,18 +95,6 @@ def test_each_checkpoint_of_a_followed_folder_is_a_result():
     timeline = told(*lines, sessions=[{"n": 0, "followed": "/run"}])
     assert (timeline.trials["a"].iteration, timeline.trials["a"].waiting) == (2, 0)
     assert [row.get("accuracy") for row in timeline.rows("a")] == [0.5, None]
-
-
-def test_trainings_values_of_a_validated_name_are_kept_elsewhere():
-    lines = [added(), *validated(1, 1.0, 0.2), *validated(2, 2.0, 0.3)]
-    for line in lines:
-        if line["event"] == "reported":
-            line["report"] |= {"accuracy": 0.99, "eval": {"loss": 2.0}}
-    unscored = [reported(3, 3.0), processed(3, 3.0)]
-    unscored[0]["report"]["accuracy"] = 0.98
-    rows = list(told(*lines, *unscored).rows("a"))
-    assert [row.get("accuracy") for row in rows] == [0.2, 0.3, None]
-    assert [row["reported"] for row in rows] == [{"accuracy": n} for n in (0.99, 0.99, 0.98)]
 
 
 def spans(chronicle: Timeline, kind: str) -> list[tuple[float, float]]:
@@ -192,14 +174,6 @@ def test_what_ran_when_the_driver_was_killed_waits_again():
     again = told(*lines, sessions=sessions)
     assert again.validations[0]["status"] == "running"
     assert spans(again, "requested") == [(1.0, 61.0)]
-
-
-@pytest.mark.parametrize("finished", [False, True], ids=["early", "at its end"])
-def test_a_trial_that_finished_was_not_stopped(finished):
-    end = event("completed", 4.0, removed=False)
-    trial = told(added(), *validated(1, 1.0, 0.5, "STOP", finished=finished), end).trials["a"]
-    assert (trial.stopped, trial.status) == (not finished, "terminated")
-    assert trial.shown_status == ("terminated" if finished else "stopped")
 
 
 @pytest.mark.parametrize("last", [event("errored", 4.0), reported(2, 4.0)])
