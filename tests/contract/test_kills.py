@@ -15,9 +15,10 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 import tunekit
 from tests import schedulers
 from tests.invariants import JournalSummary, check_journal
-from tests.kills import killed_at_each, run_killed
+from tests.kills import Killed, killed_at_each, run_killed
 from tests.seeds import SCHEDULES
 from tests.sweeps import Endless, Ran, sweep
+from tunekit.core.events import Event, Exploited
 from tunekit.journal.journal import events_in
 from tunekit.schedulers import MOASHA, PromotionASHA
 
@@ -133,6 +134,28 @@ def test_killed_where_only_what_decides_is_validated(tmp_path, on_pending, name)
         assert places_of(lives) == places_of(expected), ran.home
         assert ran.lengths() == undisturbed.lengths()
         assert ran.validation.validator.pool.idle
+
+
+@pytest.mark.parametrize("exploit", [0, 1])
+def test_killed_before_an_exploit_is_recorded(tmp_path, monkeypatch, exploit):
+    """The scheduler has it in its state again, so it happens, with a generation of its own."""
+
+    def made(folder: Path, **options: Any) -> Ran:
+        return pbt(folder, "wait", saved_every_s=float("inf"), **options)
+
+    run_killed(tmp_path / "undisturbed", made, iter([]))
+    expected = happened(tmp_path / "undisturbed")
+    emit, exploits = tunekit.ValidationCallback.emit, itertools.count()
+
+    def dies(validation: tunekit.ValidationCallback, event: Event) -> None:
+        if isinstance(event, Exploited) and next(exploits) == exploit:
+            raise Killed
+        emit(validation, event)
+
+    monkeypatch.setattr(tunekit.ValidationCallback, "emit", dies)
+    _, kills = run_killed(tmp_path, made, iter([1_000_000]))
+    assert kills == 1 and len(expected.exploits) > exploit
+    assert same(happened(tmp_path), expected, "pbt")
 
 
 def places_of(lives: JournalSummary) -> set[str]:

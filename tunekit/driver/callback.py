@@ -428,7 +428,8 @@ class ValidationCallback(tune.Callback):
     def emit(self, event: Event) -> None:
         """Record an event, and then apply it."""
         if self._restore.replays:
-            return  # the journal has it
+            self._restore.repeated(event)
+            return
         event = event if event.time else structs.replace(event, time=self.clock.time())
         self.ledger.append(event)
         self.engine.apply(event)

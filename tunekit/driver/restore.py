@@ -87,6 +87,8 @@ class Restore:
         self._added: set[str] = set()
         # The rows of each trial that Tune has processed.
         self._rows: dict[str, list[dict[str, Any]]] = {}
+        # The exploits that the scheduler has repeated at the line that is replayed, by trial.
+        self._repeated: dict[str, Exploited] = {}
         # The hyperparameters of overwritten trials, by trial and generation.
         self._configs: Mapping[tuple[str, int], Mapping[str, Any]] = {}
 
@@ -130,15 +132,26 @@ class Restore:
                 trial = trials.get(getattr(event, "trial_id", ""))
                 if isinstance(event, Exploited) and trial is not None:
                     event = _with_objects(event, trial)
+                if isinstance(event, Processed):
+                    self._repeated.clear()
                 if trial is not None and event.n > self._since:
                     self._bring_forward(event, trial)
+                if isinstance(event, Exploited):
+                    self._repeated.pop(event.trial_id, None)
                 self._take(event, trial)
         self.replays = False
+        for exploit in self._repeated.values():
+            driver.emit(exploit)  # the driver was killed before that
         if self.past and self.past[-1].n > self.as_of:
             count = sum(event.n > self.as_of for event in self.past)
             logger.info("Replayed the %d events since the sweep was last saved.", count)
         past, self.past, self.saved = self.past, [], None
         self._place(given, past)
+
+    def repeated(self, event: Event) -> None:
+        """Take note of an event of a replay, which the journal has unless it breaks off there."""
+        if isinstance(event, Exploited):
+            self._repeated[event.trial_id] = event
 
     def _take(self, event: Event, trial: Trial | None) -> None:
         """Apply a line to the state that follows from the journal."""
