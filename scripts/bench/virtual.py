@@ -483,7 +483,7 @@ class VirtualExecutor(Executor):
         if not lives_on or self._most is None:
             self._room.validations -= 1
 
-    def cancel(self, attempt: Attempt) -> None:
+    def cancel(self, attempt: Attempt, *, too_long: bool = True) -> None:
         if attempt in self._waiting:
             self._waiting.remove(attempt)
         elif attempt.id in self._hosted:
