@@ -143,8 +143,8 @@ def test_killed_before_an_exploit_is_recorded(tmp_path, monkeypatch, exploit):
     def made(folder: Path, **options: Any) -> Ran:
         return pbt(folder, "wait", saved_every_s=float("inf"), **options)
 
-    run_killed(tmp_path / "undisturbed", made, iter([]))
-    expected = happened(tmp_path / "undisturbed")
+    undisturbed, _ = run_killed(tmp_path / "undisturbed", made, iter([]))
+    expected = check_journal(events_in(undisturbed.home))
     emit, exploits = tunekit.ValidationCallback.emit, itertools.count()
 
     def dies(validation: tunekit.ValidationCallback, event: Event) -> None:
@@ -153,9 +153,9 @@ def test_killed_before_an_exploit_is_recorded(tmp_path, monkeypatch, exploit):
         emit(validation, event)
 
     monkeypatch.setattr(tunekit.ValidationCallback, "emit", dies)
-    _, kills = run_killed(tmp_path, made, iter([1_000_000]))
+    ran, kills = run_killed(tmp_path, made, iter([1_000_000]))
     assert kills == 1 and len(expected.exploits) > exploit
-    assert same(happened(tmp_path), expected, "pbt")
+    assert same(check_journal(events_in(ran.home)), expected, "pbt")
 
 
 def places_of(lives: JournalSummary) -> set[str]:
