@@ -142,8 +142,10 @@ def used(install: Command, tunekit: Path, scratch: Path, environ: dict[str, str]
     home, elsewhere = scratch / "home", scratch / "elsewhere"
     home.mkdir()
     elsewhere.mkdir()
-    # Sweeps are saved below the home folder; Ray's own files go elsewhere.
+    # Sweeps are saved below the home folder; Ray's own files go elsewhere. Its processes, which
+    # compile what they import, may start slowly.
     apart = environ | {"HOME": str(home), "RAY_TMPDIR": str(scratch)}
+    apart["RAY_raylet_start_wait_time_s"] = "240"
     where = {"cwd": elsewhere, "environ": apart}
     code, printed = example((ROOT / "README.md").read_text())
     (elsewhere / "example.py").write_text(code)
