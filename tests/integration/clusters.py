@@ -50,18 +50,17 @@ class Once(tune.Callback):
 
 
 class Nodes:
-    """A head with the drivers, a node for validations, and two that may be taken away."""
+    """A head with the drivers, and two nodes that may be taken away."""
 
     def __init__(self) -> None:
         self.cluster = Cluster(
-            initialize_head=True, head_node_args={"num_cpus": 4, "resources": {"head": 9}}
+            initialize_head=True, head_node_args={"num_cpus": 2, "resources": {"head": 9}}
         )
-        self.validating = self.add(1, "validation", 1)
-        self.spot = [self.add(4, "spot", 4) for _ in range(2)]
+        self.spot = [self.add(validation=1), self.add()]
         ray.init(self.cluster.address, log_to_driver=False, logging_level=logging.ERROR)
 
-    def add(self, cpus: int, resource: str, amount: int) -> Any:
-        return self.cluster.add_node(num_cpus=cpus, resources={resource: amount})
+    def add(self, **resources: int) -> Any:
+        return self.cluster.add_node(num_cpus=2, resources={"spot": 2, **resources})
 
     def lose(self, node: Any) -> None:
         self.cluster.remove_node(node, allow_graceful=False)
@@ -71,27 +70,25 @@ def node(nodes: Nodes, folder: Path) -> dict[str, Any]:
     """The node for validations is lost in the middle of the sweep, and replaced."""
 
     def lose() -> None:
-        nodes.lose(nodes.validating)
-        nodes.validating = nodes.add(1, "validation", 1)
+        nodes.lose(nodes.spot.pop(0))
+        nodes.spot.append(nodes.add(validation=1))
 
     results = fit(
-        trainer(folder, length=8, sleep_s=0.2),
+        trainer(folder, length=8, sleep_s=0.2, resources={"head": 1.0}),
         folder,
-        tune_config=tune.TuneConfig(num_samples=3),
-        callbacks=[Once(6, lose)],
+        callbacks=[Once(3, lose)],
         validation_config=tunekit.ValidationConfig(
             fn=_validate_where,
             ray_remote_kwargs={"num_cpus": 1, "resources": {"validation": 1}},
             max_retries=3,
         ),
     )
-    tables = [result.metrics_dataframe for result in results]
+    table = results[0].metrics_dataframe
     return {
         "errors": [str(error) for error in results.errors],
-        "iterations": [table["training_iteration"].tolist() for table in tables],
-        "validated": [int(table["accuracy"].notna().sum()) for table in tables],
-        "nodes": sorted({int(v) for table in tables for v in table["node"]}),
-        "summary": tunekit.load(results.experiment_path).summary()["validations"],
+        "iterations": table["training_iteration"].tolist(),
+        "validated": int(table["accuracy"].notna().sum()),
+        "nodes": int(table["node"].nunique()),
     }
 
 
@@ -121,7 +118,7 @@ def spot(nodes: Nodes, home: Path, kind: str, notice: bool) -> dict[str, Any]:
         }
         node = next(node for node in nodes.spot if node.node_id in used)
         nodes.spot.remove(node)
-        nodes.spot.append(nodes.add(4, "spot", 4))
+        nodes.spot.append(nodes.add())
         if not notice:
             nodes.lose(node)
             gate.touch()
@@ -200,11 +197,7 @@ def _free() -> float:
 def endless(folder: Path) -> None:
     """What :func:`driver` kills."""
     ray.init(log_to_driver=False, logging_level=logging.ERROR)
-    fit(
-        trainer(folder, length=900, sleep_s=0.1),
-        folder,
-        tune_config=tune.TuneConfig(num_samples=2),
-    )
+    fit(trainer(folder, length=900, sleep_s=0.1), folder)
 
 
 def main() -> None:

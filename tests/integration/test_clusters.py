@@ -45,14 +45,14 @@ def run():
 def test_validation_survives_the_loss_of_its_node(run, tmp_path):
     told = run("node", tmp_path)
     assert not told["errors"]
-    assert told["iterations"] == [list(range(1, 9))] * 3
-    assert told["validated"] == [8, 8, 8]
-    assert len(told["nodes"]) == 2, "the first node's place was taken by another"
+    assert told["iterations"] == list(range(1, 9))
+    assert told["validated"] == 8
+    assert told["nodes"] == 2, "the first node's place was taken by another"
 
 
 def test_a_cluster_gets_everything_back_from_a_driver_that_is_killed(run, tmp_path):
     told = run("driver", tmp_path)
-    assert told["busy"] >= 4
+    assert told["busy"] >= 2
     assert told["still_busy"] == 0 and told["groups"] == 0
 
 
