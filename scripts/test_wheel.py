@@ -103,11 +103,16 @@ def example(readme: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def built(python: Path, scratch: Path, environ: dict[str, str]) -> Path:
-    """Build the sdist and a wheel from it, check that both are complete, and return the wheel."""
+def built(scratch: Path, environ: dict[str, str]) -> Path:
+    """Build the sdist and a wheel from it, check that both are complete, and return the wheel.
+
+    The environment that builds them is ``scratch/build``.
+    """
     files = files_of(ROOT)
     tree = scratch / "tree"
     copied(files, ROOT, tree)
+    subprocess.run([sys.executable, "-m", "venv", scratch / "build"], check=True)
+    python = scratch / "build/bin/python"
     where = {"cwd": scratch, "environ": environ}
     run(python, "-m", "pip", "install", "--no-compile", "build", "setuptools", "wheel", **where)
     build = (python, "-m", "build", "--no-isolation", tree, "--outdir")
@@ -180,13 +185,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tk-", ignore_cleanup_errors=True) as folder:
         scratch = Path(folder).resolve()
         environ = {name: value for name, value in os.environ.items() if name not in unwanted}
-        subprocess.run([sys.executable, "-m", "venv", scratch / "build"], check=True)
-        builder, plain = scratch / "build/bin/python", scratch / "plain"
-        wheel = built(builder, scratch, environ)
+        wheel, plain = built(scratch, environ), scratch / "plain"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", plain], check=True)
         python = plain / "bin/python"
         # Python compiles what is imported; pip would compile all of it.
-        install = (builder, "-m", "pip", "--python", python, "install", "--no-compile")
+        pip = (scratch / "build/bin/python", "-m", "pip")
+        install = (*pip, "--python", python, "install", "--no-compile")
         run(*install, wheel, cwd=scratch, environ=environ)
         taken = megabytes(plain)
         ray = run(
