@@ -23,7 +23,10 @@ for _library in ("OMP", "OPENBLAS", "MKL"):
 
 # How long an example takes depends on what else the machine does.
 settings.register_profile(
-    "any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "any-machine",
+    max_examples=40 * SCHEDULES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("any-machine")
 

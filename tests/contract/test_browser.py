@@ -162,7 +162,7 @@ SPACE = {
     ),
     "label_smoothing": tune.quniform(0.0, 0.2, 0.05),
 }
-SWEEPS = {"asha": lambda folder: asha(folder, trials=24, param_space=SPACE), "pbt": pbt}
+SWEEPS = {"asha": lambda folder: asha(folder, trials=16, param_space=SPACE), "pbt": pbt}
 
 
 @pytest.fixture(scope="module", params=SWEEPS)

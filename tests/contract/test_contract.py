@@ -112,6 +112,7 @@ def test_late_and_out_of_order(tmp_path, name, on_pending):
             assert ran.heard.of(index) == list(range(1, LENGTH))
 
 
+@pytest.mark.sampled(2)  # tests/contract/test_stress.py has it for each
 @every_case
 def test_failing_validations(tmp_path, name, on_pending):
     def validate(attempt: Attempt):
@@ -197,6 +198,7 @@ class FailsOnce(Counting):
         return again
 
 
+@pytest.mark.sampled(2)  # tests/contract/test_stress.py has it for each
 @every_case
 def test_a_trial_that_restarts_repeats_no_delivery(tmp_path, name, on_pending):
     ran = run(
@@ -245,6 +247,7 @@ def test_trials_that_restart_stay_in_their_brackets(tmp_path, name, on_pending):
     assert lengths(FailsOnce, tmp_path / "restarts") == quiet
 
 
+@pytest.mark.sampled(2)  # tests/contract/test_stress.py has it for each
 @every_case
 def test_checkpoints_here_and_there(tmp_path, name, on_pending):
     """A trial waits only where a score is on its way, and judges by what is validated."""

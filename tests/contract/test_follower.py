@@ -33,7 +33,7 @@ def grown(source: Path, target: Path, seed: int) -> Iterator[None]:
     (target / "journal").mkdir(parents=True)
     for file in sorted((source / "journal").glob("*.jsonl")):
         data = file.read_bytes()
-        cuts = sorted([data.index(b"\n") + 1, *(draw.randrange(len(data)) for _ in range(6))])
+        cuts = sorted([data.index(b"\n") + 1, *(draw.randrange(len(data)) for _ in range(4))])
         for begin, end in itertools.pairwise([0, *cuts, len(data)]):
             with open(target / "journal" / file.name, "ab") as copy:
                 copy.write(data[begin:end])

@@ -100,7 +100,8 @@ def test_parameters_have_the_distributions_that_were_written_down(ended):
 
 
 def test_distributions_follow_from_the_values_where_none_was_written_down(tmp_path):
-    ran = asha(tmp_path, trials=60)  # so many tell one scale from the other
+    so_many = {"trials": 60, "stop": {"training_iteration": 1}}  # to tell one scale from the other
+    ran = asha(tmp_path, **so_many)
     study = tunekit.load(ran.home).to_optuna()
     rates = [trial.config["lr"] for trial in ran.trials]
     widths = [trial.config["net"]["width"] for trial in ran.trials]

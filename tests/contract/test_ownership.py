@@ -245,7 +245,7 @@ def test_a_restored_sweep_judges_by_the_same(tmp_path, on_pending):
             **options,
         )
 
-    for ran, _ in killed_at_each(tmp_path, make, 17, start=14):
+    for ran, _ in killed_at_each(tmp_path, make, 25, start=14):
         table = tunekit.load(ran.home).decisions
         assert set(np.round(table.score, 3)) == {0.011, 0.021, 0.041, 0.051}
         assert set(table.iteration) == {1, 2, 4, 5} and len(table) == 4

@@ -291,7 +291,7 @@ def test_one_checkpoint_kept_is_enough_to_go_on_from(tmp_path, often):
 @pytest.mark.parametrize("name", ["hyperband", "asha", "pbt", "median"])
 @pytest.mark.parametrize("failures", [0, 1], ids=["for-good", "retried"])
 def test_trials_that_failed_go_on_with_any_scheduler(tmp_path, name, failures):
-    for at in range(60, 260, 60 if SCHEDULES == 1 else 25):
+    for at in range(60, 260, 120 if SCHEDULES == 1 else 25):
         folder = tmp_path / str(at)
         folder.mkdir()
 

@@ -130,7 +130,7 @@ ROW = st.dictionaries(
 )
 
 
-@settings(max_examples=12 * SCHEDULES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6 * SCHEDULES, suppress_health_check=list(HealthCheck))
 @given(
     row=ROW,
     validated=ROW,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -450,10 +451,11 @@ def test_a_path_near_a_sweep_is_told_with_the_sweep(command, ended):
         assert result.exit_code == 2 and str(ended[0]) in result.stderr
 
 
-def test_the_package_can_be_run_and_has_a_version():
-    command = [sys.executable, "-m", "tunekit", "--version"]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, f"tunekit, version {tunekit.__version__}\n")
+def test_the_package_can_be_run_and_has_a_version(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["tunekit", "--version"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_module("tunekit", run_name="__main__")
+    assert capsys.readouterr().out == f"tunekit, version {tunekit.__version__}\n"
 
 
 def test_the_summary_counts_the_trained_iterations(tmp_path):

@@ -27,7 +27,7 @@ from tunekit.pickles import portable
 from tunekit.validating.process import Parcel, opened, outcome_of, plain
 from tunekit.validating.process import received as delivered
 
-MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(suppress_health_check=list(HealthCheck))
 
 
 def handled(value, depth=0) -> None:
