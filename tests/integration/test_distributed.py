@@ -140,8 +140,6 @@ def test_a_group_that_was_taken_over_gives_the_same_numbers_as_a_fresh_one(ray_c
                 saved = train.Checkpoint.from_directory(directory) if step == 0 else None
                 train.report({**numbers, "worker_pid": os.getpid()}, checkpoint=saved)
 
-    from ray.train.torch import TorchTrainer
-
     results = fit(
         TorchTrainer(draws, scaling_config=train.ScalingConfig(num_workers=2)),
         tmp_path,
@@ -183,16 +181,21 @@ def test_a_worker_that_dies_costs_what_came_after_its_last_checkpoint(ray_cluste
 
 
 class Slow(tune.Callback):
-    """Keeps the sweep from deciding about the first report, and notes when it does."""
+    """Decides about the first report long after both ranks made the second, and notes when."""
+
+    def __init__(self, ran):
+        self.ran = ran
 
     def on_trial_result(self, iteration, trials, trial, result, **info):
         if result["training_iteration"] == 1:
-            time.sleep(1.5)
+            while len(self.ran.read_text().splitlines()) < 4:
+                time.sleep(0.05)
+            time.sleep(1)
             self.decided_at = time.time()
 
 
 def test_workers_run_no_further_ahead_than_one_report(ray_cluster, tmp_path):
-    slow = Slow()
+    slow = Slow(tmp_path / "ran")
     source = trainer(tmp_path, length=6)
     results = fit(source, tmp_path, callbacks=[slow], validation_config=None)
     reported = results[0].metrics_dataframe["at"]
@@ -237,17 +240,6 @@ def test_a_paused_loop_that_begins_anew_fails_with_what_to_write(ray_cluster, tm
     assert (report["report"]["training_iteration"], report["report"]["step"]) == (1, 1)
 
 
-def test_tune_restarts_a_trial_whose_workers_are_given_up(ray_cluster, tmp_path):
-    results = fit(
-        trainer(tmp_path, length=4, kill_at=3),
-        tmp_path,
-        max_failures=1,
-    )
-    [result] = results
-    assert not results.errors
-    assert result.metrics_dataframe["training_iteration"].tolist() == [1, 2, 3, 4]
-
-
 class KillsTrial(tune.Callback):
     """Kills the process of each trial at an iteration, the first time."""
 
@@ -270,11 +262,11 @@ def dies_once(checkpoint, *, marks):
     return validate(checkpoint)
 
 
-def test_a_trial_and_a_validation_that_are_killed_change_nothing(ray_cluster, tmp_path):
+def test_a_worker_a_trial_and_a_validation_that_are_killed_change_nothing(ray_cluster, tmp_path):
     results = fit(
-        trainer(tmp_path, length=7, sleep_s=0.1),
+        trainer(tmp_path, length=7, sleep_s=0.1, kill_at=2),
         tmp_path,
-        max_failures=1,
+        max_failures=2,
         callbacks=[KillsTrial(5)],
         validation_config=tunekit.ValidationConfig(
             fn=dies_once,
@@ -291,7 +283,7 @@ def test_a_trial_and_a_validation_that_are_killed_change_nothing(ray_cluster, tm
     ended = [event["id"] for event in events(results, "ended")]
     assert len(ended) == len(set(ended))
     assert len({id_.rsplit(":", 1)[0] for id_ in ended}) == 7
-    assert len(ended) <= 8
+    assert len(ended) <= 9
 
 
 class Interrupts(tune.Callback):
@@ -344,8 +336,6 @@ def test_a_trainer_s_own_validation_config_validates_what_reports_ask_for(ray_cl
                 checkpoint_upload_mode=train.CheckpointUploadMode.ASYNC,
                 delete_local_checkpoint_after_upload=True,
             )
-
-    from ray.train.torch import TorchTrainer
 
     results = fit(
         TorchTrainer(
