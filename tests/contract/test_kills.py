@@ -158,6 +158,20 @@ def test_killed_before_an_exploit_is_recorded(tmp_path, monkeypatch, exploit):
     assert same(check_journal(events_in(ran.home)), expected, "pbt")
 
 
+def test_killed_where_few_checkpoints_are_kept(tmp_path):
+    """Trials that had ended by then know no deleted one, and keep no more than others."""
+    few = {"checkpoint_config": tune.CheckpointConfig(num_to_keep=1)}
+
+    def made(folder: Path, **options: Any) -> Ran:
+        return asha(folder, "wait", saved_every_s=0.0, **few, **options)
+
+    for ran, _ in killed_at_each(tmp_path, made, 93, start=69):
+        for trial in ran.trials:
+            results = trial.run_metadata.checkpoint_manager._checkpoint_results
+            assert len(results) == 1, ran.home
+            assert all(Path(result.checkpoint.path).exists() for result in results), ran.home
+
+
 def places_of(lives: JournalSummary) -> set[str]:
     return {place for place, _ in lives.decisions}
 

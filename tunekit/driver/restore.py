@@ -250,6 +250,8 @@ class Restore:
         retried = _to_retry(past)
         for trial_id, trial in trials.items():
             status = given[trial_id]
+            driver.engine.leases.touch(trial_id)
+            missing = forget_missing(trial)
             if status in (Trial.TERMINATED, Trial.ERROR):
                 controller.set_status(trial, status)
                 continue
@@ -259,7 +261,7 @@ class Restore:
                 if trial_id not in driver.engine.ended:
                     driver.emit(TrialEnded(trial_id=trial_id, removed=True))
                 continue
-            for path in forget_missing(trial):
+            for path in missing:
                 logger.warning(
                     "Trial %s continues without %s, which no longer exists.", trial_id, path
                 )
