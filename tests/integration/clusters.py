@@ -60,7 +60,7 @@ class Nodes:
         ray.init(self.cluster.address, log_to_driver=False, logging_level=logging.ERROR)
 
     def add(self, **resources: int) -> Any:
-        return self.cluster.add_node(num_cpus=2, resources={"spot": 2, **resources})
+        return self.cluster.add_node(num_cpus=4, resources={"spot": 4, **resources})
 
     def lose(self, node: Any) -> None:
         self.cluster.remove_node(node, allow_graceful=False)

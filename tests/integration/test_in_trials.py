@@ -243,6 +243,7 @@ AT_PUSH = (
     ("all workers", "segfault"),
 )
 AT_NIGHT = (
+    ("function", "hangs"),
     *((kind, how) for kind in ("function", "class") for how in ("exits", "segfault")),
     *(("trainer", how) for how in ("segfault", "exits", "hangs")),
     *(("all workers", how) for how in ("exits", "hangs", "raises")),
