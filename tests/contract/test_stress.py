@@ -360,6 +360,12 @@ def test_populations_in_which_only_validations_are_late(tmp_path, seed, settings
     run(tmp_path, seed, draw(seed, **{**calm, "burn_in": 0, "loggers": False, **settings}))
 
 
+@pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
+def test_a_population_waits_for_none_that_has_ended_after_a_restore(tmp_path):
+    """Its scheduler is reminded of results that it got before its state was saved."""
+    run(tmp_path, 30, draw(30, kind="pbt-sync", on_pending="wait", kills=2))
+
+
 def test_a_checkpoint_that_is_gone_already_ends_no_sweep(tmp_path):
     """As after a crash: the restored state knows one that was deleted since it was saved."""
     ran = sweep(

@@ -219,7 +219,8 @@ class ValidationCallback(tune.Callback):
             config, engine, validator, self._failures, controller, user_scheduler, emit
         )
         controller.connect(self.door, waiting, config.constraints)
-        self._scheduler = scheduler
+        #: The sweep's scheduler, around the user's.
+        self.scheduler = scheduler
         self._stop_requests = StopRequests(self.ledger, engine, self.trials, self.clock, emit)
         self.listeners = controller.callbacks
         for listener in self.listeners:
@@ -519,9 +520,9 @@ class ValidationCallback(tune.Callback):
         known = {
             **about(self.clock.time(), self.config),
             "judged": sorted(goals),
-            "mode": self._scheduler.mode,
-            "objectives": self._scheduler.objectives,
-            "scheduler": type_and_settings(self._scheduler.scheduler),
+            "mode": self.scheduler.mode,
+            "objectives": self.scheduler.objectives,
+            "scheduler": type_and_settings(self.scheduler.scheduler),
             "search_alg": type_and_settings(innermost_searcher(self.controller.search_alg)),
             "trainable": self.trainable,
             **({} if self.searched is None else {"space": self.searched}),

@@ -161,6 +161,8 @@ class Restore:
             if one is not None:
                 row = driver.door.restored(trial, self._entry(trial, one), event)
                 self._rows.setdefault(trial.trial_id, []).append(row)
+                if event.judged and event.n <= self._since:
+                    driver.scheduler.recall(trial, row)
         driver.engine.apply(event)
         self._open.apply(event)
 

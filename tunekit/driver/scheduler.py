@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -19,6 +20,7 @@ from tunekit._ray.searchers import innermost_searcher
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import standing_for
 from tunekit.core.events import Chosen, TrialFailed, TrialRetried
+from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
 from tunekit.driver.callback import ValidationCallback
 from tunekit.errors import WiringError
@@ -185,6 +187,10 @@ class ValidatedScheduler(TrialScheduler):
         result.update((name, told[name]) for name in told.keys() - result.keys())
         sweep.door.decided(decision)
         return decision
+
+    def recall(self, trial: Trial, result: Mapping[str, Any]) -> None:
+        """Take note of a result that your scheduler got before it was saved and restored."""
+        self._heard[trial.trial_id] = self._standing_for(flatten(result))
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """Notify your scheduler of a trial's end, with its newest score if it has one."""
