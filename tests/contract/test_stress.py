@@ -360,10 +360,18 @@ def test_populations_in_which_only_validations_are_late(tmp_path, seed, settings
     run(tmp_path, seed, draw(seed, **{**calm, "burn_in": 0, "loggers": False, **settings}))
 
 
+@pytest.mark.parametrize(
+    ("seed", "settings"),
+    [
+        # Its scheduler is reminded of results that it got before its state was saved.
+        (30, {"kind": "pbt-sync", "on_pending": "wait"}),
+        # It chooses a donor that can be cloned where it had chosen one that could not.
+        (6, {"kind": "pbt", "on_pending": "continue"}),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
-def test_a_population_waits_for_none_that_has_ended_after_a_restore(tmp_path):
-    """Its scheduler is reminded of results that it got before its state was saved."""
-    run(tmp_path, 30, draw(30, kind="pbt-sync", on_pending="wait", kills=2))
+def test_a_restored_population_neither_waits_for_ever_nor_forgets(tmp_path, seed, settings):
+    run(tmp_path, seed, draw(seed, kills=2, **settings))
 
 
 def test_a_checkpoint_that_is_gone_already_ends_no_sweep(tmp_path):

@@ -87,8 +87,10 @@ class Restore:
         self._added: set[str] = set()
         # The rows of each trial that Tune has processed.
         self._rows: dict[str, list[dict[str, Any]]] = {}
-        # The exploits that the scheduler has repeated at the line that is replayed, by trial.
+        # The exploits that the scheduler makes at the line that is replayed, by trial; and each
+        # trial's hyperparameters and checkpoint before that line.
         self._repeated: dict[str, Exploited] = {}
+        self._before: dict[str, tuple[Any, Any]] = {}
         # The hyperparameters of overwritten trials, by trial and generation.
         self._configs: Mapping[tuple[str, int], Mapping[str, Any]] = {}
 
@@ -132,8 +134,8 @@ class Restore:
                 trial = trials.get(getattr(event, "trial_id", ""))
                 if isinstance(event, Exploited) and trial is not None:
                     event = _with_objects(event, trial)
-                if isinstance(event, Processed):
-                    self._repeated.clear()
+                if not isinstance(event, Exploited):
+                    self._undo()
                 if trial is not None and event.n > self._since:
                     self._bring_forward(event, trial)
                 if isinstance(event, Exploited):
@@ -152,6 +154,17 @@ class Restore:
         """Take note of an event of a replay, which the journal has unless it breaks off there."""
         if isinstance(event, Exploited):
             self._repeated[event.trial_id] = event
+
+    def _undo(self) -> None:
+        """Undo exploits of a replay that did not happen: PBT chooses donors at random."""
+        for trial_id in self._repeated:
+            trial = self._driver.trials[trial_id]
+            config, start = self._before[trial_id]
+            trial.set_config(config)
+            if start is not None:
+                start_from(trial, start)
+            self._driver.controller.changed(trial)
+        self._repeated.clear()
 
     def _take(self, event: Event, trial: Trial | None) -> None:
         """Apply a line to the state that follows from the journal."""
@@ -186,9 +199,17 @@ class Restore:
             case Processed():
                 one = self._open.at(event)
                 if one is not None:
+                    if traits_of(scheduler).clones:
+                        self._before = {
+                            name: (known.config, known.latest_checkpoint_result)
+                            for name, known in driver.trials.items()
+                        }
                     entry = self._entry(trial, one)
                     new = event.n > self.as_of
                     controller.replay(trial, entry, event.decision, hears=hears, new=new)
+                    if self._repeated and entry.checkpoint is not None:
+                        config, _ = self._before[trial.trial_id]
+                        self._before[trial.trial_id] = config, entry.checkpoint
             case Chosen():
                 scheduler.choose_trial_to_run(controller.wrapped())
                 controller.set_status(trial, Trial.PENDING)
