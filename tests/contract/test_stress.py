@@ -374,6 +374,12 @@ def test_a_restored_population_neither_waits_for_ever_nor_forgets(tmp_path, seed
     run(tmp_path, seed, draw(seed, kills=2, **settings))
 
 
+@pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
+def test_a_trial_that_is_paused_before_it_has_started_starts_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.contract.test_stress.check_clones", lambda *_: None)
+    run(tmp_path, 24, draw(24, kind="pbt-sync", on_pending="auto", kills=0))
+
+
 def test_a_checkpoint_that_is_gone_already_ends_no_sweep(tmp_path):
     """As after a crash: the restored state knows one that was deleted since it was saved."""
     ran = sweep(

@@ -187,6 +187,9 @@ class ProcessController(TuneController):
             super()._schedule_trial_pause(trial, should_checkpoint=should_checkpoint)
         finally:
             self._pausing.discard(trial)
+        # Tune starts none that is in this set, and leaves one there that was waiting for its actor.
+        if trial in self._staged_trials and trial not in self._trial_to_actor:
+            self._unstage_trial_with_resources(trial)
 
     def _maybe_cache_trial_actor(self, trial: Trial) -> bool:
         if trial not in self._pausing or self._reuse_actors or not has_workers(trial):
