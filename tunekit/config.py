@@ -77,8 +77,8 @@ class ValidationConfig(train.ValidationConfig):
             for each score, which costs as much as inline validation. ``"elsewhere"``: always
             another process, so that training continues where it need not wait. ``"auto"``: the
             trial's own if the trial waits for the score anyway and no resources are free, or if the
-            validation takes less than a tenth of the time of starting a process; otherwise, or if
-            something in this config requires it, elsewhere.
+            validation takes less than a tenth of the time that trials take to start; otherwise, or
+            if something in this config requires it, elsewhere.
         max_in_flight: The most validations in flight at once across the whole sweep. None: as many
             as free resources allow, and at least one.
         max_retries: How many more attempts a validation gets after it raised, timed out or lost its
