@@ -375,9 +375,13 @@ def test_a_restored_population_neither_waits_for_ever_nor_forgets(tmp_path, seed
 
 
 @pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
-def test_a_trial_that_is_paused_before_it_has_started_starts_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("tests.contract.test_stress.check_clones", lambda *_: None)
+def test_a_trial_that_is_paused_before_it_has_started_starts_again(tmp_path):
     run(tmp_path, 24, draw(24, kind="pbt-sync", on_pending="auto", kills=0))
+
+
+def test_a_checkpoint_whose_validation_failed_is_not_cloned(tmp_path):
+    """Synchronous PBT looks at running trials, too, if all have trained past a perturbation."""
+    run(tmp_path, 31, draw(31, kind="pbt-sync", on_pending="wait", kills=3))
 
 
 def test_a_checkpoint_that_is_gone_already_ends_no_sweep(tmp_path):

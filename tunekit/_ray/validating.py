@@ -65,6 +65,9 @@ class Door(Protocol):
     def judged(self, trial: Trial, entry: Entry, result: Mapping[str, Any]) -> bool:
         """Return whether the scheduler and the searcher get a result."""
 
+    def ranks(self, result: Mapping[str, Any]) -> bool:
+        """Return whether a result has all that the scheduler and the searcher use."""
+
     def processing(self) -> None:
         """Take note that Tune is about to process a result."""
 
@@ -374,10 +377,14 @@ class ValidatingController(Controller):
     def _schedule_trial_save(self, trial: Trial, result: Any = None) -> Any:
         entry = self._processed.get(trial)
         saved = None if entry is None else entry.checkpoint
-        # What the scheduler has ranked, if it looks at a trial while it processes another one's.
-        saved = saved or trial.latest_checkpoint_result
         if saved is None:
-            return super()._schedule_trial_save(trial, result)
+            saved = trial.latest_checkpoint_result
+            if saved is None:
+                return super()._schedule_trial_save(trial, result)
+            # A scheduler that looks at a trial while it processes another one's result must not
+            # clone what it has not ranked.
+            if not self._door.ranks(saved.metrics):
+                saved = None
         # A pause needs no other checkpoint, and a clone gets the weights that were scored.
         if decision := self._cached_trial_decisions.pop(trial.trial_id, None):
             self._queue_decision(trial, decision)
@@ -545,10 +552,10 @@ def _keep_local(logger: LoggerCallback) -> None:
 
 
 class _Saved(_FutureTrainingResult):
-    """The checkpoint of the result that is being processed, where Tune expects one to come."""
+    """A checkpoint that is there where Tune expects one to come, or None."""
 
-    def __init__(self, saved: _TrainingResult):
+    def __init__(self, saved: _TrainingResult | None):
         self._saved = saved
 
-    def resolve(self, block: bool = True) -> _TrainingResult:
+    def resolve(self, block: bool = True) -> _TrainingResult | None:
         return self._saved

@@ -324,11 +324,15 @@ class Door:
         """See :class:`~tunekit._ray.validating.Door`."""
         if entry.metrics is None:
             return False
-        entry.judged = not self.engine.lacks(flatten(result))
+        entry.judged = self.ranks(result)
         if not entry.judged:
             new = not entry.replayed  # else it has ended the sweep already
             self.failures.passed_over(trial.trial_id, entry.iteration, result, ends=new)
         return entry.judged
+
+    def ranks(self, result: Mapping[str, Any]) -> bool:
+        """See :class:`~tunekit._ray.validating.Door`."""
+        return not self.engine.lacks(flatten(result))
 
     def processing(self) -> None:
         """See :class:`~tunekit._ray.validating.Door`."""
