@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -69,17 +68,6 @@ def _keep_colons(app, what, name, obj, options, lines):
         lines[:0] = ["..", ""]
 
 
-def _list_pages(app, docname, source):
-    """List the pages of the decisions below their README in the sidebar, in the README's order.
-
-    A toctree in the README itself would be shown as text in a repository.
-    """
-    if docname == "decisions/README":
-        pages = dict.fromkeys(re.findall(r"\]\(([\w-]+)\.md\)", source[0]))
-        source[0] += "\n".join(["", "```{toctree}", ":hidden:", "", *pages, "```", ""])
-
-
 def setup(app):
-    """Connect the functions above; Sphinx calls this."""
+    """Connect the function above; Sphinx calls this."""
     app.connect("autodoc-process-docstring", _keep_colons, priority=400)  # before napoleon's 500
-    app.connect("source-read", _list_pages)

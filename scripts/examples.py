@@ -77,7 +77,7 @@ EXAMPLES = [
     Example("pytorch"),
     Example("trainable_class", shown=False),
     Example("transformers", shown=False),
-    Example("lightning"),
+    Example("lightning", shown=False),
     Example("xgboost", shown=False),
     Example("lightgbm", shown=False),
     Example("rllib", shown=False),

@@ -11,6 +11,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import tunekit
+from scripts import layers
 
 ROOT = Path(tunekit.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -75,6 +76,11 @@ def test_imports_go_downwards():
         target = parts[0] if parts else inner
         if head == "tunekit" and target != room:
             assert floor_of(target) < floor_of(room), f"{room} imports {target}, not below it"
+
+
+def test_the_map_shows_these_imports():
+    page = layers.PAGE.read_text()
+    assert layers.rewritten(page) == page, "The map is old. Run: python scripts/layers.py"
 
 
 def test_no_sweep_knows_of_following():

@@ -90,11 +90,20 @@ class ValidationCallback(tune.Callback):
 
     Example:
         >>> from ray import tune
+        >>> from ray.tune.schedulers import ASHAScheduler
         >>> import tunekit
-        >>> validation = tunekit.ValidationCallback(
-        ...     tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
+        >>> def train(config): ...
+        >>> config = tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
+        >>> validation = tunekit.ValidationCallback(config)
+        >>> tuner = tune.Tuner(
+        ...     tunekit.checkpointable(train),  # for functions that call checkpoint_with
+        ...     tune_config=tune.TuneConfig(
+        ...         metric="accuracy",
+        ...         mode="max",
+        ...         scheduler=tunekit.ValidatedScheduler(ASHAScheduler(max_t=27)),
+        ...     ),
+        ...     run_config=tune.RunConfig(callbacks=[tunekit.EveryIterations(5), validation]),
         ... )
-        >>> run_config = tune.RunConfig(callbacks=[tunekit.EveryIterations(5), validation])
     """
 
     def __init__(
