@@ -2,17 +2,18 @@
 
     python -m scripts.bench.peers                    # in virtual time: some 5 minutes
     python -m scripts.bench.peers --orders 30
+    python -m scripts.bench.peers --start-s 4 --only inline extra   # some systems, slow processes
 
 Each sweep has 54 configurations under ASHA (max_t=27, reduction_factor=3) or the most similar
 scheduler. An iteration takes 0.4 s, and a validation a multiple of that. The curves are synthetic:
 noisy and crossing, with another table for each order. Each system's own decision code runs in
 virtual time: Tune's controller and tunekit on ``virtual.py``, Optuna's pruners and Syne Tune's
 scheduler (if it can be imported) by ask and tell. All have six slots, which training and
-validation share.
+validation share, and start processes in no time, or in ``--start-s`` seconds.
 
-Times are ratios of the mean time of the sweeps to that of stock Ray with validation at ASHA's rungs
-on six slots. *found* is the share of sweeps whose best score is within 0.01 of the best of all
-curves.
+Times are ratios of the mean time of the sweeps to that of the first system: stock Ray with
+validation at ASHA's rungs on six slots. *found* is the share of sweeps whose best score is within
+0.01 of the best of all curves.
 """
 
 from __future__ import annotations
@@ -68,6 +69,10 @@ class Ran:
     after_stop: int = 0
 
 
+#: ``run(curves, ratio, start_s)``: a validation's length, in iterations; a start's, in seconds.
+System = Callable[[pd.DataFrame, float, float], Ran]
+
+
 # tunekit, and stock Ray ------------------------------------------------------------------------
 
 
@@ -86,8 +91,8 @@ def simulated(
     reuse: bool = False,
     scheduler: type[TrialScheduler] = ASHAScheduler,
     **how,
-) -> Callable[[pd.DataFrame, float], Ran]:
-    def run(curves: pd.DataFrame, ratio: float) -> Ran:
+) -> System:
+    def run(curves: pd.DataFrame, ratio: float, start_s: float) -> Ran:
         ran = VirtualSweep(
             curves,
             scheduler(
@@ -98,6 +103,7 @@ def simulated(
             validate_s=TRAIN_S * (ratio * slower if late is None else late),
             slots=slots,
             validation_slots=validators,
+            start_s=start_s,
             **how,
         ).run()
         return Ran(ran.now, ran.regret, ran.iterations, ran.iterations_after_stop)
@@ -108,13 +114,13 @@ def simulated(
 # Peers -----------------------------------------------------------------------------------------
 
 
-def by_turns(curves: pd.DataFrame, ratio: float, rungs: tuple[int, ...], trials: Iterator) -> Ran:
-    """Run trials in virtual time, one in each slot; at rungs, each may stop.
+def by_turns(curves: pd.DataFrame, ratio: float, start_s: float, trials: Iterator) -> Ran:
+    """Run trials in virtual time, one in each slot; at rungs, where it is validated, each may stop.
 
     Args:
         curves: The curves.
         ratio: The length of a validation, in iterations.
-        rungs: The iterations at which trials are validated.
+        start_s: The seconds that a trial takes to start.
         trials: Yields for each trial ``reported(iteration, score) -> bool``: whether it stops.
     """
     scores = {trial: list(rows.accuracy) for trial, rows in curves.groupby("trial", sort=False)}
@@ -127,11 +133,11 @@ def by_turns(curves: pd.DataFrame, ratio: float, rungs: tuple[int, ...], trials:
         nonlocal count
         trial = next(order, None)
         if trial is not None:
-            heapq.heappush(events, (at + step(1), count, next(trials), trial, 1))
+            heapq.heappush(events, (at + start_s + step(1), count, next(trials), trial, 1))
             count += 1
 
     def step(iteration: int) -> float:
-        return TRAIN_S * (1 + (ratio if iteration in rungs else 0))
+        return TRAIN_S * (1 + (ratio if iteration in RUNGS else 0))
 
     for _ in range(SLOTS):
         begin(0.0)
@@ -140,7 +146,7 @@ def by_turns(curves: pd.DataFrame, ratio: float, rungs: tuple[int, ...], trials:
         trained += 1
         score = scores[trial][iteration - 1]
         stops = False
-        if iteration in rungs:
+        if iteration in RUNGS:
             found = max(found, score)
             stops = reported(iteration, score)
         if stops or iteration == MAX_T:
@@ -151,8 +157,8 @@ def by_turns(curves: pd.DataFrame, ratio: float, rungs: tuple[int, ...], trials:
     return Ran(now, best - found, trained)
 
 
-def of_optuna(pruner: Callable[[], optuna.pruners.BasePruner]) -> Callable:
-    def run(curves: pd.DataFrame, ratio: float) -> Ran:
+def of_optuna(pruner: Callable[[], optuna.pruners.BasePruner]) -> System:
+    def run(curves: pd.DataFrame, ratio: float, start_s: float) -> Ran:
         study = optuna.create_study(direction="maximize", pruner=pruner())
 
         def trials() -> Iterator[Callable[[int, float], bool]]:
@@ -170,12 +176,12 @@ def of_optuna(pruner: Callable[[], optuna.pruners.BasePruner]) -> Callable:
 
                 yield reported
 
-        return by_turns(curves, ratio, RUNGS, trials())
+        return by_turns(curves, ratio, start_s, trials())
 
     return run
 
 
-def of_syne_tune(curves: pd.DataFrame, ratio: float) -> Ran:
+def of_syne_tune(curves: pd.DataFrame, ratio: float, start_s: float) -> Ran:
     from syne_tune.backend.trial_status import Trial
     from syne_tune.config_space import uniform
     from syne_tune.optimizer.baselines import ASHA
@@ -208,7 +214,7 @@ def of_syne_tune(curves: pd.DataFrame, ratio: float) -> Ran:
 
             yield reported
 
-    return by_turns(curves, ratio, RUNGS, trials())
+    return by_turns(curves, ratio, start_s, trials())
 
 
 def has_syne_tune() -> bool:
@@ -219,14 +225,14 @@ def has_syne_tune() -> bool:
     return True
 
 
-def systems() -> dict[str, Callable[[pd.DataFrame, float], Ran]]:
+def systems() -> dict[str, System]:
     """Return the systems by name; the first is the reference."""
     auto, every = validating("auto", "auto"), validating(1, "auto")
     decisions = validating("decisions", "auto")
     two = {"validators": 2, "reuse": True}
     slow = {"validators": SLOTS, "slower": 2.0, "reuse": True}
     free = {"validators": CONFIGURATIONS, "reuse": True}
-    found: dict[str, Callable[[pd.DataFrame, float], Ran]] = {
+    found: dict[str, System] = {
         "Ray inline, at rungs": simulated(inline="decisions"),
         "Ray inline, every iteration": simulated(inline="every"),
         "Optuna successive halving, at rungs": of_optuna(
@@ -240,15 +246,15 @@ def systems() -> dict[str, Callable[[pd.DataFrame, float], Ran]]:
         found["Syne Tune ASHA, at rungs"] = of_syne_tune
     return {
         **found,
-        "tunekit, default": simulated(**auto, reuse=True),
-        "  a class that cannot be reset": simulated(**auto),
+        "tunekit, default": simulated(**auto),
+        "  reuse_actors=True": simulated(**auto, reuse=True),
         "tunekit, when=1": simulated(**every, reuse=True),
         "tunekit, when='decisions'": simulated(**decisions, reuse=True),
         "  on_pending='continue'": simulated(**validating("decisions", "continue")),
         "  on_pending='wait'": simulated(**validating("decisions", "wait"), reuse=True),
         "Ray inline, at rungs, eight slots": simulated(inline="decisions", slots=8),
-        "tunekit, default, 2 extra": simulated(**auto, **two),
-        "  a class that cannot be reset, 2 extra": simulated(**auto, validators=2),
+        "tunekit, default, 2 extra": simulated(**auto, validators=2),
+        "  reuse_actors=True, 2 extra": simulated(**auto, **two),
         "tunekit, 'decisions', 2 extra": simulated(**decisions, **two),
         "  on_pending='continue', 2 extra": simulated(
             **validating("decisions", "continue"), validators=2
@@ -262,14 +268,15 @@ def systems() -> dict[str, Callable[[pd.DataFrame, float], Ran]]:
     }
 
 
-def virtual(ratios: list[float], orders: int) -> None:
+def virtual(ratios: list[float], orders: int, start_s: float, only: list[str]) -> None:
     tables = [table(seed) for seed in range(orders)]
+    chosen = {name: run for name, run in systems().items() if any(word in name for word in only)}
     for ratio in ratios:
-        print(f"\nA validation takes {ratio:g} iterations ({orders} orders)")
+        print(f"\nA validation takes {ratio:g} iterations, a start {start_s:g} s ({orders} orders)")
         print(f"{'':38}{'time':>6}{'after STOP':>12}{'regret':>8}{'found':>7}")
         reference = None
-        for name, run in systems().items():
-            ran = [run(curves, ratio) for curves in tables]
+        for name, run in chosen.items():
+            ran = [run(curves, ratio, start_s) for curves in tables]
             seconds = statistics.mean(one.seconds for one in ran)
             reference = reference or seconds
             late = sum(one.after_stop for one in ran) / sum(one.iterations for one in ran)
@@ -282,10 +289,10 @@ def virtual(ratios: list[float], orders: int) -> None:
 
 
 def main() -> None:
-    options = arguments(__doc__, orders=8, ratio=[0.2, 0.5, 1.0, 2.0])
+    options = arguments(__doc__, orders=8, ratio=[0.2, 0.5, 1.0, 2.0], start_s=0.0, only=[""])
     quiet()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    virtual(options.ratio, options.orders)
+    virtual(options.ratio, options.orders, options.start_s, options.only)
 
 
 if __name__ == "__main__":
