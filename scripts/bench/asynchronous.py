@@ -1,11 +1,13 @@
 """Measure what asynchronous validation costs training, with work that sleeps.
 
     python -m scripts.bench.asynchronous
+    python -m scripts.bench.asynchronous --kinds function trainer --variants none async
     python -m scripts.bench.asynchronous --asha function class resettable --train-s 2
 
 Every variant runs the same trials, whose iterations only sleep and save a checkpoint each. The
 variants alternate. Times are measured from the first report to the last (training) or to the end of
 the sweep (total), so starting processes does not count. A validation sleeps, too, on separate CPUs.
+Trials are a ``function``, a ``class``, or a ``trainer`` with one worker.
 
 With ``--asha``, trials are stopped early by their scores, with inline validation at the rungs of
 ASHA or with tunekit's defaults. A trial takes a CPU and a GPU, and a validation a CPU; there are
@@ -17,12 +19,15 @@ so all train equally long.
 
 from __future__ import annotations
 
+import itertools
+import math
 import pickle
 import tempfile
 import time
 from pathlib import Path
 
 from ray import train, tune
+from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
@@ -49,38 +54,64 @@ class Sleeper(tune.Trainable):
         pass
 
 
+def sleeping(config, report=tune.report):
+    """Do the same as a function."""
+    for iteration in range(config["iterations"]):
+        time.sleep(config["train_s"] + config["inline_s"])
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "checkpoint.pkl").write_bytes(b"")
+            kept = tune.Checkpoint.from_directory(folder)
+            report({"loss": 1.0 / (iteration + 1)}, checkpoint=kept)
+
+
+def in_worker(config):
+    """Do the same in a worker of a trainer."""
+    sleeping(config, train.report)
+
+
+class Arrivals(Span, tunekit.policies.CheckpointPolicy):
+    """The times of reports when they arrive, not of results, which come with their scores."""
+
+
 def validate(checkpoint, *, seconds: float) -> dict[str, float]:
     time.sleep(seconds)
     return {"accuracy": 0.5}
 
 
-def run(options, validation_s: float, variant: str) -> tuple[float, float]:
+def run(options, kind: str, validation_s: float, variant: str) -> tuple[float, float]:
     """Return the seconds of training, and of the whole sweep."""
-    span = Span()
+    span = Arrivals()
     inline_s = validation_s if variant == "inline" else 0.0
+    space = {
+        "train_s": options.train_s,
+        "inline_s": inline_s,
+        "iterations": options.iterations,
+    }
+    trainable, tuner = {"class": Sleeper, "function": sleeping}.get(kind), tune.Tuner
+    if kind == "trainer":
+        workers = train.ScalingConfig(num_workers=1)
+        trainable = TorchTrainer(in_worker, scaling_config=workers)
+        space, tuner = {"train_loop_config": space}, tunekit.Tuner
     settings = {
-        "param_space": {
-            "train_s": options.train_s,
-            "inline_s": inline_s,
-            "iterations": options.iterations,
-        },
+        "param_space": space,
         "tune_config": tune.TuneConfig(
             num_samples=options.trials, max_concurrent_trials=options.trials
         ),
         "run_config": tune.RunConfig(
             storage_path=tempfile.mkdtemp(),
-            checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=int(kind == "class")),
             callbacks=[span],
             verbose=0,
         ),
     }
     if variant == "async":
+        tuner = tunekit.Tuner
         settings["validation_config"] = tunekit.ValidationConfig(
             fn=validate,
             task_config=train.ValidationTaskConfig(fn_kwargs={"seconds": validation_s}),
             max_in_flight=SLOTS,
         )
-    (tunekit if variant == "async" else tune).Tuner(Sleeper, **settings).fit()
+    tuner(trainable, **settings).fit()
     # The first report comes after one iteration, which counts as training, too.
     first_s = options.train_s + inline_s
     return span.seconds + first_s, time.perf_counter() - span.first + first_s
@@ -208,35 +239,39 @@ def asha(options) -> None:
 
 
 def main() -> None:
-    options = arguments(__doc__, trials=4, iterations=20, train_s=0.5, repeats=3, asha=[""])
+    options = arguments(
+        __doc__,
+        trials=4,
+        iterations=20,
+        train_s=0.5,
+        validation_s=[0.4, 1.0],
+        repeats=3,
+        kinds=["function", "class", "trainer"],
+        variants=["none", "async", "inline"],
+        asha=[""],
+    )
     if any(options.asha):
         asha(options)
         return
     start_ray(options.trials + SLOTS)
-    run(options, 0.01, "async")  # start the workers
     rows = []
-    for validation_s in (0.4, 1.0):
+    for kind, validation_s in itertools.product(options.kinds, options.validation_s):
+        run(options, kind, 0.01, "async")  # start the workers
         found = in_turn(
-            ("none", "async", "inline"),
-            lambda variant, s=validation_s: run(options, s, variant),
+            options.variants,
+            lambda variant, k=kind, s=validation_s: run(options, k, s, variant),
             options.repeats,
         )
         training = {variant: median(one for one, _ in ran) for variant, ran in found.items()}
         total = {variant: median(one for _, one in ran) for variant, ran in found.items()}
-        work = options.trials * options.iterations * validation_s / SLOTS
-        rows.append(
-            (
-                validation_s,
-                training["none"] / training["async"],
-                total["inline"] / total["async"],
-                max(training["none"], work) / total["async"],
-            )
-        )
+        speed = training["none"] / training["async"]
+        inline = total["inline"] / total["async"] if "inline" in total else math.nan
+        rows.append((kind, validation_s, speed, inline))
     print(
         f"{options.trials} trials of {options.iterations} iterations of {options.train_s} s, "
         f"{SLOTS} slots for validations; ratios of medians. The goal for training is 0.98."
     )
-    table(("validation s", "training", "inline / async sweep", "bound / async sweep"), rows)
+    table(("trainable", "validation s", "training", "inline / async sweep"), rows)
 
 
 if __name__ == "__main__":
