@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 import tunekit
 from tests import schedulers
 from tests.invariants import JournalSummary, check_journal
-from tests.kills import Killed, killed_at_each, run_killed
+from tests.kills import Killed, killed_after, killed_at_each, run_killed
+from tests.restores import restoring
 from tests.seeds import SCHEDULES
-from tests.sweeps import Endless, Ran, sweep
-from tunekit.core.events import Event, Exploited
+from tests.sweeps import Endless, Ran, index_of, sweep
+from tunekit.core.events import Event, Exploited, Processed
 from tunekit.journal.journal import events_in
 from tunekit.schedulers import MOASHA, PromotionASHA
 
@@ -58,13 +61,11 @@ def pbt(folder: Path, on_pending: str, **options: Any) -> Ran:
         folder,
         scheduler,
         on_pending=on_pending,
-        trainable=Endless,
         trials=1,  # of each point of the grid
-        stop={"training_iteration": 5},
         param_space={"lr": 0.1, "line": tune.grid_search([0.4, 0.3, 0.2, 0.1])},
         listening=False,
         run=False,
-        **options,
+        **{"trainable": Endless, "stop": {"training_iteration": 5}, **options},
     )
 
 
@@ -156,6 +157,77 @@ def test_killed_before_an_exploit_is_recorded(tmp_path, monkeypatch, exploit):
     ran, kills = run_killed(tmp_path, made, iter([1_000_000]))
     assert kills == 1 and len(expected.exploits) > exploit
     assert same(check_journal(events_in(ran.home)), expected, "pbt")
+
+
+class FailsBetween(Endless):
+    """The last of four fails between two perturbations."""
+
+    def step(self) -> dict[str, Any]:
+        if self.trial_id.endswith("3") and self.steps == 2:
+            raise RuntimeError("fails on purpose")
+        return super().step()
+
+
+def test_killed_after_a_population_has_waited_for_one_that_is_gone(tmp_path):
+    """The others have come to the next perturbation when it fails, and are reminded of that."""
+
+    def made(folder: Path, **options: Any) -> Ran:
+        return pbt(
+            folder,
+            "wait",
+            trainable=FailsBetween,
+            training_s=lambda trial, method: 9.0 if trial.trial_id.endswith("3") else 1.0,
+            stop={"training_iteration": 8},
+            **options,
+        )
+
+    *killed, (_, expected) = killed_at_each(tmp_path, made, 3 * STRIDE, start=131)
+    assert killed and len(expected.exploits) == 3
+    for ran, lives in killed:
+        assert same(lives, expected, "pbt"), ran.home
+
+
+def perturbed_at(events: Iterable[Event]) -> dict[str, int]:
+    """When each trial was perturbed last, or its donor."""
+    times: Counter[str] = Counter()
+    for event in events:
+        if isinstance(event, Processed) and event.judged:
+            if event.iteration - times[event.trial_id] >= 2:
+                times[event.trial_id] = event.iteration
+        elif isinstance(event, Exploited):
+            times[event.trial_id] = times[event.donor_id]
+    return dict(times)
+
+
+def test_killed_where_another_donor_might_have_been_chosen(tmp_path):
+    """From the recorded one on, the next interval counts."""
+    for at in (156, 254, 331):
+        schedulers.seed_all(at)
+        base = schedulers.pbt(quantile_fraction=0.5)
+
+        def made(folder: Path, base: Any = base, **options: Any) -> Ran:
+            return sweep(
+                folder,
+                base,
+                trainable=Endless,
+                trials=6,
+                training_s=lambda trial, method: 1.0 + index_of(trial) / 3,
+                stop={"training_iteration": 20},
+                listening=False,
+                run=False,
+                **{**schedulers.space(), **options},
+            )
+
+        with pytest.raises(Killed), killed_after(at):
+            made(tmp_path / str(at)).sweep.run()
+        base = schedulers.pbt(quantile_fraction=0.5)
+        ran = made(tmp_path / str(at), base, **restoring(tmp_path / str(at) / "sweep"))
+        found = {
+            one.trial_id: state.last_perturbation_time for one, state in base._trial_state.items()
+        }
+        expected = perturbed_at(events_in(ran.home))
+        assert {name: time for name, time in found.items() if time} == expected, at
+        ran.validation.ledger.let_go()
 
 
 def test_killed_where_few_checkpoints_are_kept(tmp_path):

@@ -25,6 +25,7 @@ from ray.tune.schedulers import (
 
 from tunekit._ray.compat import its
 from tunekit.core.decision_points import Always, DecisionRule, Interval, Never, Rungs
+from tunekit.core.metrics import flatten
 from tunekit.core.values import number
 
 
@@ -218,6 +219,26 @@ def _pbt(scheduler: Any, trial: Trial) -> DecisionRule:
     return Interval(
         its(scheduler, "_perturbation_interval"), its(scheduler, "_burn_in_period"), last
     )
+
+
+def set_pbt_times(scheduler: TrialScheduler, trial: Trial, donor: Trial | None) -> None:
+    """Let PBT count a trial's next interval as after an exploit, or as if it had none.
+
+    Args:
+        scheduler: The scheduler; others than PBT do not count.
+        trial: The trial.
+        donor: The trial that it has exploited; None for none.
+    """
+    decides = innermost(scheduler)
+    states = its(decides, "_trial_state") if isinstance(decides, PopulationBasedTraining) else {}
+    own = states.get(trial)
+    if own is not None and donor in states:
+        own.last_perturbation_time = its(states[donor], "last_perturbation_time")
+        own.last_train_time = its(states[donor], "last_train_time")
+    elif own is not None and donor is None and own.last_result:
+        own.last_train_time = flatten(own.last_result)[its(decides, "_time_attr")]
+        if not its(decides, "_synch"):
+            own.last_perturbation_time = own.last_train_time
 
 
 def _replay(scheduler: Any, trial: Trial) -> DecisionRule:

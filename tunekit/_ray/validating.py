@@ -207,12 +207,6 @@ class ValidatingController(Controller):
             self._door.returned(trial, queue)
         self.advance(trial)
 
-    def _process_trial_failure(self, trial: Trial, exception: Any) -> None:
-        super()._process_trial_failure(trial, exception)
-        if trial.is_finished():
-            # Tune counts it among the live ones, and synchronous PBT would wait for it.
-            self._live_trials.discard(trial)
-
     # A restore ---------------------------------------------------------------------------------
 
     def replay(self, trial: Trial, entry: Entry, decision: str, *, hears: bool, new: bool) -> None:
@@ -350,6 +344,12 @@ class ValidatingController(Controller):
 
     def _set_trial_status(self, trial: Trial, status: str) -> None:
         super()._set_trial_status(trial, status)
+        # Synchronous PBT waits for those that live. Tune counts failed ones among them, and not
+        # those that are continued after they had ended.
+        if trial.is_finished():
+            self._live_trials.discard(trial)
+        else:
+            self._live_trials.add(trial)
         self._mark_trial_to_checkpoint(trial)  # also one that another trial's result has changed
 
     # Tune acts on what it has processed --------------------------------------------------------

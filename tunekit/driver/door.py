@@ -89,8 +89,9 @@ class Door:
     _named: bool = field(default=False, init=False)
     # The reports whose validations have not ended, by the names of these.
     _scoring: dict[str, tuple[Trial, Entry]] = field(default_factory=dict, init=False)
-    # Each trial's hyperparameters, and what it would resume from, before a result is processed.
-    _before: dict[Trial, tuple[Mapping[str, Any], Any]] = field(default_factory=dict, init=False)
+    #: Each trial's hyperparameters, and what it would resume from, before the newest result was
+    #: processed; empty unless the scheduler clones.
+    before: dict[Trial, tuple[Mapping[str, Any], Any]] = field(default_factory=dict, init=False)
     # The newest score of each trial that Tune has processed, and its iteration.
     _newest: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict, init=False)
 
@@ -338,7 +339,7 @@ class Door:
         """See :class:`~tunekit._ray.validating.Door`."""
         self._stops = False
         if self._traits.clones:
-            self._before = {
+            self.before = {
                 one: (one.config, one.latest_checkpoint_result)
                 for one in self.controller.get_trials()
             }
@@ -374,8 +375,7 @@ class Door:
 
     def exploited(self) -> None:
         """Record the exploits since :meth:`processing`."""
-        before, self._before = self._before, {}
-        for trial, (config, start) in before.items():
+        for trial, (config, start) in self.before.items():
             now = trial.latest_checkpoint_result
             if now is not None and (trial.config is not config or now is not start):
                 self.emit(self._exploit(trial, config, now))

@@ -28,7 +28,7 @@ from tunekit._ray.checkpoints import (
     skip_existing,
     start_from,
 )
-from tunekit._ray.scheduler_kinds import traits_of
+from tunekit._ray.scheduler_kinds import set_pbt_times, traits_of
 from tunekit._ray.storage import exists
 from tunekit.core.events import (
     Chosen,
@@ -87,10 +87,8 @@ class Restore:
         self._added: set[str] = set()
         # The rows of each trial that Tune has processed.
         self._rows: dict[str, list[dict[str, Any]]] = {}
-        # The exploits that the scheduler makes at the line that is replayed, by trial; and each
-        # trial's hyperparameters and checkpoint before that line.
+        # The exploits that the scheduler makes at the line that is replayed, by trial.
         self._repeated: dict[str, Exploited] = {}
-        self._before: dict[str, tuple[Any, Any]] = {}
         # The hyperparameters of overwritten trials, by trial and generation.
         self._configs: Mapping[tuple[str, int], Mapping[str, Any]] = {}
 
@@ -159,10 +157,10 @@ class Restore:
         """Undo exploits of a replay that did not happen: PBT chooses donors at random."""
         for trial_id in self._repeated:
             trial = self._driver.trials[trial_id]
-            config, start = self._before[trial_id]
+            config, start = self._driver.door.before[trial]
             trial.set_config(config)
-            if start is not None:
-                start_from(trial, start)
+            start_from(trial, start)
+            set_pbt_times(self._driver.user_scheduler, trial, None)
             self._driver.controller.changed(trial)
         self._repeated.clear()
 
@@ -199,19 +197,11 @@ class Restore:
             case Processed():
                 one = self._open.at(event)
                 if one is not None:
-                    if traits_of(scheduler).clones:
-                        self._before = {
-                            name: (known.config, known.latest_checkpoint_result)
-                            for name, known in driver.trials.items()
-                        }
-                    entry = self._entry(trial, one)
-                    new = event.n > self.as_of
+                    entry, new = self._entry(trial, one), event.n > self.as_of
                     controller.replay(trial, entry, event.decision, hears=hears, new=new)
-                    if self._repeated and entry.checkpoint is not None:
-                        config, _ = self._before[trial.trial_id]
-                        self._before[trial.trial_id] = config, entry.checkpoint
             case Chosen():
-                scheduler.choose_trial_to_run(controller.wrapped())
+                driver.scheduler.choose_again(controller.wrapped())
+                self._undo()
                 controller.set_status(trial, Trial.PENDING)
             case Exploited():
                 self._exploit_again(event, trial)
@@ -230,6 +220,8 @@ class Restore:
         latest = trial.latest_checkpoint_result
         if latest is None or latest.checkpoint.path != event.checkpoint:
             start_from(trial, saved_at(event.checkpoint, filesystem, self._row_of(event)))
+        if (donor := self._driver.trials.get(event.donor_id)) is not None:
+            set_pbt_times(self._driver.user_scheduler, trial, donor)
         self._driver.controller.changed(trial)
 
     def _row_of(self, event: Exploited) -> dict[str, Any]:

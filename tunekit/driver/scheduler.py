@@ -213,29 +213,39 @@ class ValidatedScheduler(TrialScheduler):
         ready = next((one for one in controller.first if one.status == Trial.PENDING), None)
         trial = ready or self.scheduler.choose_trial_to_run(tune_controller)
         if trial is None:
-            self._remind(sweep, tune_controller)
+            self._remind(tune_controller)
         if trial is not None and trial.status == Trial.PAUSED:
             sweep.emit(Chosen(trial_id=trial.trial_id))
         return trial
 
-    def _remind(self, sweep: ValidationCallback, tune_controller: Any) -> None:
+    def choose_again(self, tune_controller: Any) -> None:
+        """Let your scheduler choose a trial that it had chosen before the sweep was interrupted."""
+        while self.scheduler.choose_trial_to_run(tune_controller) is None:
+            if not self._remind(tune_controller):
+                break
+
+    def _remind(self, tune_controller: Any) -> bool:
         """Pass earlier results again to a scheduler that waits for trials that have ended.
 
         Synchronous PBT and HyperBand go on when the last result of a round arrives, and would wait
         forever for a trial that has ended or failed without one. The repeated results only make
         them count the trials. They are passed only when nothing else can happen, and not again
         until something has.
+
+        Returns:
+            Whether they were passed.
         """
+        sweep = self._join(tune_controller)
         trials = tune_controller.get_trials()
         left = [trial for trial in trials if not trial.is_finished()]
         waits = traits_of(self.scheduler).waits_for_all
         if not waits or any(one.status != Trial.PAUSED for one in left):
-            return
+            return False
         known = {one.trial_id: id(self._heard.get(one.trial_id)) for one in left}
         if known != self._reminded:
             self._reminded, self._reminders = known, 0
         if self._reminders == _REMINDERS:
-            return
+            return False
         self._reminders += 1
         sweep.door.processing()
         for trial in left:
@@ -248,6 +258,7 @@ class ValidatedScheduler(TrialScheduler):
             elif trial.status == Trial.PAUSED and decision == TrialScheduler.CONTINUE:
                 sweep.controller.set_status(trial, Trial.PENDING)
         sweep.door.exploited()
+        return True
 
 
 def wrong_together(
