@@ -280,6 +280,7 @@ def test_a_function_that_never_had_a_score_does_not_keep_its_name(home):
     assert statuses["failed"] == 3 and set(statuses) == {"failed", "waiting"}
     sweep = tunekit.load(home).validate(other, 2, name="new")
     assert sweep.best("new/f1", "max").score == 0.5
+    assert list(sweep.later_validations["status"]) == ["validated"] * 2, "the other one's are gone"
 
 
 def test_ctrl_c_keeps_what_has_ended_and_the_same_call_goes_on(home, monkeypatch):

@@ -22,8 +22,9 @@ from tests.kills import Killed, bury, killed_after, run_killed
 from tests.restores import prepare_restore, restoring
 from tests.schedulers import CASES
 from tests.seeds import SCHEDULES
-from tests.sweeps import Counting, Endless, Ran, sweep
+from tests.sweeps import Counting, Endless, Ran, rows_of, sweep
 from tunekit.core.events import TrialAdded
+from tunekit.driver import restore
 from tunekit.journal.journal import events_in
 
 pytestmark = pytest.mark.sampled(2)
@@ -238,6 +239,43 @@ def test_the_clock_on_the_wall_may_jump(tmp_path, monkeypatch):
     ran = restored(tmp_path)
     assert complete(ran)
     check_journal(events_in(tmp_path / "sweep"))
+
+
+def test_rows_are_written_again_as_they_were(tmp_path):
+    """Also those of checkpoints that have been deleted since."""
+    options = {
+        "loggers": True,
+        "checkpoint_config": tune.CheckpointConfig(num_to_keep=1),
+        "validate": lambda attempt: {"accuracy": 0.5, "by": {"kind": "a"}},
+    }
+
+    def files(ran: Ran) -> dict[str, list[str]]:
+        """The rows of each trial, as text: NaN is not equal to itself."""
+        return {
+            trial.trial_id: [str(sorted(row.items())) for row in rows_of(trial)]
+            for trial in ran.trials
+        }
+
+    ran = fifo(tmp_path, **options)
+    with pytest.raises(Killed), killed_after(100):
+        ran.sweep.run()
+    before, after = files(ran), files(restored(tmp_path, **options))
+    for trial_id, rows in before.items():
+        assert rows and after[trial_id][: len(rows)] == rows
+
+
+def test_checkpoints_are_looked_for_once_for_each_trial(tmp_path, monkeypatch):
+    """Each request to an object store takes a while, and there may be thousands of checkpoints."""
+    kill(tmp_path, 110)
+    asked: list[str] = []
+    for name in ("exists", "paths_in"):
+        known = getattr(restore, name)
+        monkeypatch.setattr(
+            restore, name, lambda store, path, known=known: asked.append(path) or known(store, path)
+        )
+    ran = fifo(tmp_path, **restoring(tmp_path / "sweep"))
+    assert sorted(asked) == sorted(trial.storage.trial_fs_path for trial in ran.trials)
+    ran.validation.ledger.let_go()
 
 
 # Checkpoints that are kept ----------------------------------------------------------------------

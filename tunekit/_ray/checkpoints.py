@@ -10,7 +10,7 @@ import contextlib
 import copy
 import logging
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import pyarrow.fs
@@ -20,7 +20,7 @@ from ray.train._internal.storage import _delete_fs_path
 from ray.tune import Checkpoint
 from ray.tune.experiment import Trial
 
-from tunekit._ray.storage import changed_at, exists, paths_in
+from tunekit._ray.storage import changed_at, paths_in
 from tunekit.core.events import CheckpointSaved, Event, Exploited, TrialAdded, ValidationRequested
 from tunekit.core.metrics import flatten
 from tunekit.core.retention import left_over, rank, surplus
@@ -104,16 +104,15 @@ def _remove_in(trial: Trial, known: set[str], since: float) -> None:
         )
 
 
-def forget_missing(trial: Trial) -> list[str]:
+def forget_missing(trial: Trial, is_there: Callable[[str], bool]) -> list[str]:
     """Forget the checkpoints of a trial that storage lacks; return their paths.
 
     The trial continues from the newest one that is left.
     """
     manager = trial.run_metadata.checkpoint_manager
     latest, known = manager._latest_checkpoint_result, manager._checkpoint_results
-    checkpoints = [one.checkpoint for one in [*known, *([] if latest is None else [latest])]]
-    filesystems = {one.path: one.filesystem for one in checkpoints}
-    missing = sorted(path for path, where in filesystems.items() if not exists(where, path))
+    paths = {one.checkpoint.path for one in [*known, *([] if latest is None else [latest])]}
+    missing = sorted(path for path in paths if not is_there(path))
     manager._checkpoint_results = left = [r for r in known if r.checkpoint.path not in missing]
     if latest is not None and latest.checkpoint.path in missing:
         newest = max(left, key=lambda result: result.checkpoint.path, default=None)

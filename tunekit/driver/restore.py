@@ -29,7 +29,7 @@ from tunekit._ray.checkpoints import (
     start_from,
 )
 from tunekit._ray.scheduler_kinds import set_pbt_times, traits_of
-from tunekit._ray.storage import exists
+from tunekit._ray.storage import exists, paths_in
 from tunekit.core.events import (
     Chosen,
     Event,
@@ -89,6 +89,8 @@ class Restore:
         self._rows: dict[str, list[dict[str, Any]]] = {}
         # The exploits that the scheduler makes at the line that is replayed, by trial.
         self._repeated: dict[str, Exploited] = {}
+        # The paths in the folders of checkpoints, each listed once: a request to S3 takes a while.
+        self._listed: dict[str, set[str]] = {}
         # The hyperparameters of overwritten trials, by trial and generation.
         self._configs: Mapping[tuple[str, int], Mapping[str, Any]] = {}
 
@@ -170,7 +172,7 @@ class Restore:
         if isinstance(event, Processed) and trial is not None:
             one = self._open.at(event)
             if one is not None:
-                row = driver.door.restored(trial, self._entry(trial, one), event)
+                row = driver.door.restored(trial, self._entry(trial, one, then=True), event)
                 self._rows.setdefault(trial.trial_id, []).append(row)
                 if event.judged and event.n <= self._since:
                     driver.scheduler.recall(trial, row)
@@ -232,14 +234,19 @@ class Restore:
                 return row
         return {"training_iteration": event.iteration, "trial_id": event.donor_id}
 
-    def _entry(self, trial: Trial, one: OpenReport) -> Entry:
-        """Return a report of the journal as an entry of a queue."""
+    def _entry(self, trial: Trial, one: OpenReport, *, then: bool = False) -> Entry:
+        """Return a report of the journal as an entry of a queue.
+
+        Args:
+            trial: The trial.
+            one: The report.
+            then: Whether as it was, with a checkpoint that has been deleted since.
+        """
         report = {**one.report.report, "config": self._config_of(trial, one.report)}
         checkpoint = None
-        if one.saved is not None:
+        if one.saved is not None and (then or self._is_there(one.saved.checkpoint)):
             filesystem = trial.storage.storage_filesystem
-            if exists(filesystem, one.saved.checkpoint):
-                checkpoint = saved_at(one.saved.checkpoint, filesystem, report)
+            checkpoint = saved_at(one.saved.checkpoint, filesystem, report)
         return Entry(
             report,
             iteration=one.report.place[1],
@@ -250,6 +257,15 @@ class Restore:
             metrics=one.metrics,
             replayed=one.ended is not None,
         )
+
+    def _is_there(self, path: str) -> bool:
+        """Return whether there is a checkpoint."""
+        path = path.rstrip("/")
+        folder = path.rpartition("/")[0]
+        if folder not in self._listed:
+            filesystem = self._driver.controller.storage.storage_filesystem
+            self._listed[folder] = set(paths_in(filesystem, folder))
+        return path in self._listed[folder]
 
     def _config_of(self, trial: Trial, event: Reported) -> Mapping[str, Any]:
         """Return the hyperparameters of a report, which the journal has only once."""
@@ -266,7 +282,7 @@ class Restore:
         for trial_id, trial in trials.items():
             status = given[trial_id]
             driver.engine.leases.touch(trial_id)
-            missing = forget_missing(trial)
+            missing = forget_missing(trial, self._is_there)
             if status in (Trial.TERMINATED, Trial.ERROR):
                 controller.set_status(trial, status)
                 continue
