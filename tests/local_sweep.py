@@ -33,7 +33,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher, SearchGenerator
 
 from tunekit._ray.processes import start_in_order
-from tunekit.clock import Clock
+from tunekit.core.timing import Clock
 
 
 class LocalSweep:

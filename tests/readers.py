@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from click.testing import CliRunner, Result
 import tunekit
 from tests.doubles import FakeExecutor
 from tunekit.cli import commands
-from tunekit.clock import SystemClock
 from tunekit.core.events import (
     CheckpointSaved,
     Processed,
@@ -93,7 +93,7 @@ def validate_here(
         def validate(attempt: Any) -> Any:
             return config.fn(attempt.request.checkpoint, **attempt.request.kwargs)
 
-        made.append(make(SystemClock(), validate))
+        made.append(make(time, validate))
         return made[-1]
 
     patch.setattr(loop, "executor_of", executor_of)

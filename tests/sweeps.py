@@ -20,7 +20,7 @@ from tests.journals import read, scores_of
 from tests.local_sweep import LocalSweep
 from tunekit.core.room import Shares
 from tunekit.core.validation import Attempt
-from tunekit.core.values import number
+from tunekit.core.values import finite_number
 
 LENGTH = 9
 
@@ -208,7 +208,7 @@ class Ran:
             index_of(t): {
                 place: m["accuracy"]
                 for place, m in found[t.trial_id].items()
-                if number(m["accuracy"]) is not None
+                if finite_number(m["accuracy"]) is not None
             }
             for t in self.trials
         }

@@ -11,7 +11,7 @@ import ray
 from ray import cloudpickle, train
 
 from tunekit.core.constraints import Constraint
-from tunekit.core.problems import Problems, shown
+from tunekit.core.problems import Problems, format_argument
 from tunekit.core.queue import ON_PENDING
 from tunekit.core.signatures import (
     ValidationFunction,
@@ -260,27 +260,30 @@ def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems
         problems.attempt(
             lambda: inspect.signature(fn).bind(),
             lambda error: (
-                f"fn={shown(fn)} is built without arguments, but requires some: {error}. Give "
-                "them defaults, or pass functools.partial(fn, ...)."
+                f"fn={format_argument(fn)} is built without arguments, but requires some: {error}. "
+                "Give them defaults, or pass functools.partial(fn, ...)."
             ),
         )
         if call_of(fn) is None:
             problems.add(
-                f"fn={shown(fn)} is a class without __call__. Define __call__(self, checkpoint)."
+                f"fn={format_argument(fn)} is a class without __call__. Define __call__(self, "
+                "checkpoint)."
             )
             return
     kind = kind_of(fn)
     if kind is not None:
         problems.add(
-            f"fn={shown(fn)} is {kind}, so a call returns before anything is validated. Pass "
-            "a plain function that returns a dict; inside it, use asyncio.run(...) to run a "
+            f"fn={format_argument(fn)} is {kind}, so a call returns before anything is validated. "
+            "Pass a plain function that returns a dict; inside it, use asyncio.run(...) to run a "
             "coroutine."
         )
         return
     signature = signature_of(fn)
     wrong = never_takes(signature, kwargs)
     if wrong is not None:
-        given = ", ".join(["checkpoint", *(f"{key}={shown(kwargs[key])}" for key in kwargs)])
+        given = ", ".join(
+            ["checkpoint", *(f"{key}={format_argument(kwargs[key])}" for key in kwargs)]
+        )
         problems.add(
             f"fn{signature} cannot be called as fn({given}): {wrong}. The checkpoint comes first, "
             "then task_config.fn_kwargs by name, and keyword arguments from a report."
@@ -293,7 +296,7 @@ def _check_picklable(name: str, value: Any, problems: Problems) -> None:
             cloudpickle.CloudPickler(file, 5, lambda buffer: None).dump(value)
     except Exception as error:  # its parts may raise anything
         problems.add(
-            f"{name}={shown(value)} cannot be sent to the processes that validate "
+            f"{name}={format_argument(value)} cannot be sent to the processes that validate "
             f"({type(error).__name__}: {error}). ray.util.inspect_serializability shows which "
             "part; create it inside the function, or with evaluators=n in __init__ of a class."
         )
@@ -305,7 +308,7 @@ def _check_options(options: dict[str, Any], problems: Problems, *, actor: bool) 
         problems.integer("ray_remote_kwargs['max_calls']", options.pop("max_calls", 0), least=0)
     for name, why in _NOT_TAKEN.items():
         if name in options:
-            given = f"{name}={shown(options.pop(name))}"
+            given = f"{name}={format_argument(options.pop(name))}"
             problems.add(f"ray_remote_kwargs has {given}, but {why}. Leave {name} out.")
     if options:
         kind = "actors" if actor else "tasks"

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tunekit.core.words import printable
+from tunekit.core.formatting import printable
 
 _log = logging.getLogger("tunekit")
 
@@ -42,11 +42,11 @@ def _is_handled() -> bool:
 
 
 @contextmanager
-def shown() -> Iterator[None]:
+def showing_messages() -> Iterator[None]:
     """Show messages from INFO on, on stderr, as long as no application handles them.
 
     Example:
-        >>> with shown():
+        >>> with showing_messages():
         ...     logging.getLogger("tunekit").info("a sweep runs")
     """
     if _is_handled() or any(isinstance(handler, _FallbackHandler) for handler in _log.handlers):

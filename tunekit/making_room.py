@@ -9,9 +9,9 @@ import ray
 
 from tunekit._ray.cluster import cannot_grow, say_what_is_too_much
 from tunekit._ray.tuner import Settings, is_distributed, stand, trial_bundles
+from tunekit.core.formatting import format_resources
 from tunekit.core.problems import Problems
 from tunekit.core.room import total
-from tunekit.core.words import amounts
 from tunekit.driver.callback import ValidationCallback
 
 logger = logging.getLogger(__name__)
@@ -54,8 +54,9 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
     if validation.config.where == "trial" and not themselves:
         problems.add(
             f"where='trial' needs a trial with the resources that a validation takes in one "
-            f"process, but a trial has {amounts(per_trial)} and a validation takes "
-            f"{amounts(per_validation)}. Ask for less with ray_remote_kwargs, or leave where out."
+            f"process, but a trial has {format_resources(per_trial)} and a validation takes "
+            f"{format_resources(per_validation)}. Ask for less with ray_remote_kwargs, or leave "
+            "where out."
         )
         problems.raise_any()
     shares = validation.shares
@@ -72,8 +73,8 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
             "Set TuneConfig(max_concurrent_trials=...) to change that%s.",
             shares.leaving_room,
             "trials train" if shares.leaving_room != 1 else "trial trains",
-            amounts(per_trial),
-            amounts(per_validation),
+            format_resources(per_trial),
+            format_resources(per_validation),
             "" if cannot_grow() else ", if the cluster will grow",
         )
     elif shares.squeezed:
@@ -81,7 +82,7 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
             "A trial (%s) and a validation (%s) do not fit alongside each other on this cluster "
             "(%s), so a trial that waits for a score pauses. Ask for less with ray_remote_kwargs "
             "or tune.with_resources.",
-            amounts(per_trial),
-            amounts(per_validation),
-            amounts({name: cluster.get(name, 0.0) for name in per_validation}),
+            format_resources(per_trial),
+            format_resources(per_validation),
+            format_resources({name: cluster.get(name, 0.0) for name in per_validation}),
         )

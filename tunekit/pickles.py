@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 import ray
 
-from tunekit.core.values import is_array, safely, text
+from tunekit.core.values import format_value, is_array, safely
 
 # The result of unpickling that raised; a value may be anything else.
 _FAILED = object()
@@ -98,4 +98,4 @@ def portable(value: Any) -> Any:
         >>> portable({1}), portable(x for x in "abc")
         ({1}, '<generator object <genexpr> at 0x...>')
     """
-    return value if is_array(value) or travels(value) else text(value)
+    return value if is_array(value) or travels(value) else format_value(value)

@@ -23,7 +23,7 @@ from tunekit._ray.scheduler_kinds import (
 from tunekit.core.decision_points import DecisionRule
 from tunekit.core.halving import Halving, RungAction, milestones
 from tunekit.core.pareto import Point
-from tunekit.core.problems import Problems, shown
+from tunekit.core.problems import Problems, format_argument
 from tunekit.errors import ConfigError
 
 __all__ = ["MOASHA", "PromotionASHA", "SchedulerBase", "Traits"]
@@ -339,7 +339,8 @@ class MOASHA(_SuccessiveHalving):
         else:
             if len(metrics) < 2:
                 problems.add(
-                    f"metrics={shown(dict(metrics))} names fewer than two. ASHAScheduler takes one."
+                    f"metrics={format_argument(dict(metrics))} names fewer than two. ASHAScheduler "
+                    "takes one."
                 )
             for name, mode in metrics.items():
                 problems.instance("A key of metrics,", name, str, "Pass names of metrics.")
@@ -378,5 +379,7 @@ def _above(problems: Problems, name: str, value: Any, least: float) -> bool:
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if number and least < float(value) < float("inf"):
         return True
-    problems.add(f"{name}={shown(value)} must be a number above {least}. Pass {least + 1} or more.")
+    problems.add(
+        f"{name}={format_argument(value)} must be a number above {least}. Pass {least + 1} or more."
+    )
     return False

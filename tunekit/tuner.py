@@ -62,7 +62,7 @@ from tunekit.journal.lock import DriverLock
 from tunekit.journal.session import import_path
 from tunekit.journal.snapshots import SavedState, cannot_write, saved_state
 from tunekit.journal.storage import Folder, folder_at
-from tunekit.log import shown
+from tunekit.log import showing_messages
 from tunekit.making_room import leave_room
 from tunekit.pickles import is_whole
 from tunekit.policies import CheckpointPolicy, FunctionCheckpoints, by_default
@@ -247,7 +247,7 @@ class Tuner(tune.Tuner):
         )
 
     @classmethod
-    @shown()
+    @showing_messages()
     def restore(
         cls,
         path: str,
@@ -397,7 +397,7 @@ class Tuner(tune.Tuner):
         """Return the sweep's validations, with their counts and times; None without any."""
         return _validation_of(settings_of(self))
 
-    @shown()
+    @showing_messages()
     def fit(self) -> tune.ResultGrid:
         """Run the sweep until its last trial and its last validation have ended.
 

@@ -27,8 +27,8 @@ import tunekit
 from tests.doubles import FakeClock
 from tests.local_sweep import LocalSweep
 from tunekit._ray.scheduler_kinds import exhausts, rule_for
-from tunekit.clock import Clock
 from tunekit.core.room import fits
+from tunekit.core.timing import Clock
 from tunekit.core.validation import Attempt
 from tunekit.validating.executor import AttemptEvent, Began, Executor, Returned
 from tunekit.validating.ray_executor import executor_of

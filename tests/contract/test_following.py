@@ -105,7 +105,7 @@ def world(tmp_path, monkeypatch) -> World:
     validate_here(monkeypatch, made)
     monkeypatch.setattr(loop, "_WAIT_S", 0.2)  # of the world's time
     for module in (loop, record, follow):
-        monkeypatch.setattr(module, "SystemClock", lambda: world)
+        monkeypatch.setattr(module, "time", world)
     return world
 
 

@@ -31,7 +31,7 @@ from tests.seeds import seeds
 from tests.sweeps import Ran, rows_of, sweep
 from tunekit.core.events import Exploited, Reported
 from tunekit.core.validation import Attempt
-from tunekit.core.values import number
+from tunekit.core.values import finite_number
 from tunekit.journal.journal import events_in
 from tunekit.policies import AtDecisions, EveryIterations
 
@@ -317,7 +317,7 @@ def check_rows(ran: Ran, scored: dict[float, dict[str, Any]]) -> None:
         scores = {place: metrics["accuracy"] for place, metrics in history[trial.trial_id].items()}
         for place, row in newest.items():
             score = scores.get(place)
-            assert number(row.get("accuracy")) == score, (str(trial), place)
+            assert finite_number(row.get("accuracy")) == score, (str(trial), place)
             assert score is None or row["version"] == scored[score]["version"], (str(trial), place)
 
 

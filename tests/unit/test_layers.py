@@ -19,7 +19,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 # From the bottom up; a module imports from floors below its own only, or from its own floor
 # where that is one package.
 FLOORS = [
-    {"clock", "process_state", "version"},
+    {"process_state", "version"},
     {"errors"},
     {"core"},
     {"pickles"},
@@ -93,7 +93,7 @@ def test_no_sweep_knows_of_following():
 # What the board may read besides itself.
 BOARD_READS = {
     *("core", "reading", "journal", "_ray.storage"),
-    *("clock", "errors", "version"),
+    *("errors", "version"),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from ray import tune
 
 import tunekit
-from tunekit.log import shown
+from tunekit.log import showing_messages
 
 
 def program(code: str, tmp_path) -> subprocess.CompletedProcess[str]:
@@ -39,8 +39,8 @@ assert logging.getLogger("tunekit").level == logging.NOTSET
 log.warning("before")
 logging.basicConfig(format="APP %(message)s", force=True)
 log.warning("after")
-from tunekit.log import shown
-with shown():
+from tunekit.log import showing_messages
+with showing_messages():
     log.warning("while it runs")
 """,
         tmp_path,
@@ -51,11 +51,11 @@ with shown():
 def test_where_nobody_listens_a_tuner_shows_messages_while_it_runs(tmp_path):
     done = program(
         """
-from tunekit.log import shown
+from tunekit.log import showing_messages
 log.info("unheard")
-with shown():
+with showing_messages():
     log.info("first")
-    with shown():
+    with showing_messages():
         log.info("second")
     log.info("third")
     logging.basicConfig(format="APP %(message)s", level=logging.INFO)
@@ -91,14 +91,14 @@ def alone(monkeypatch):
 
 def test_a_null_handler_does_not_listen(alone, monkeypatch, capsys):
     monkeypatch.setattr(alone(), "handlers", [logging.NullHandler()])
-    with shown():
+    with showing_messages():
         logging.getLogger("tunekit.x").warning("heard")
     assert "tunekit WARNING: heard" in capsys.readouterr().err
 
 
 def test_no_value_in_a_message_moves_the_cursor_or_looks_like_a_message(alone, capsys):
     alone()
-    with shown():
+    with showing_messages():
         log = logging.getLogger("tunekit.x")
         log.warning("The validation of %s failed.\ntrace", "a\x1b[2J\r\u202e\n2026 tunekit INFO: b")
     first, *others = capsys.readouterr().err.splitlines()

@@ -19,7 +19,7 @@ from tests.journals import read
 from tunekit.core.events import CheckpointSaved, Reported, TrialAdded, ValidationEnded
 from tunekit.core.reports import own_names, received
 from tunekit.core.validation import Request, rejected
-from tunekit.core.values import Raised, admitted, as_json, named, number, text
+from tunekit.core.values import Raised, admitted, as_json, finite_number, format_value, named
 from tunekit.journal.encoding import exact, legible, read_opened, read_shown
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
@@ -68,12 +68,12 @@ def test_whatever_it_is_it_can_be_handled_written_sent_and_shown(make):
     judged = delivered(pickle.loads(pickle.dumps(plain({"accuracy": make()}))))
     assert rejected(judged, {"accuracy"}) is None or "accuracy" in rejected(judged, {"accuracy"})
     handled(delivered(plain(make())))
-    for show in (text, named):
+    for show in (format_value, named):
         shown = show(make())
         assert type(shown) is str
         shown.encode()
-    assert len(text(make())) <= 200
-    assert number(make()) is None or isinstance(number(make()), float)
+    assert len(format_value(make())) <= 200
+    assert finite_number(make()) is None or isinstance(finite_number(make()), float)
 
 
 @MANY

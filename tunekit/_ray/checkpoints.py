@@ -24,7 +24,7 @@ from tunekit._ray.storage import changed_at, paths_in
 from tunekit.core.events import CheckpointSaved, Event, Exploited, TrialAdded, ValidationRequested
 from tunekit.core.metrics import flatten
 from tunekit.core.retention import left_over, rank, surplus
-from tunekit.core.values import number
+from tunekit.core.values import finite_number
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ class LeasingCheckpointManager(_CheckpointManager):
         if config.checkpoint_score_attribute is None:
             return rank(None)
         known = flatten(result.metrics).get(config.checkpoint_score_attribute)
-        value = None if isinstance(known, bool) else number(known)
+        value = None if isinstance(known, bool) else finite_number(known)
         return rank(value if value is None or config.checkpoint_score_order == "max" else -value)
 
     def prune(self) -> None:

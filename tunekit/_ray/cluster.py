@@ -13,9 +13,9 @@ from ray._private.worker import global_worker
 from ray.core.generated.gcs_pb2 import ActorTableData
 from ray.tune.experiment import Trial
 
+from tunekit.core.formatting import format_resources
 from tunekit.core.problems import Problems
 from tunekit.core.room import fits, queued
-from tunekit.core.words import amounts
 
 logger = logging.getLogger(__name__)
 
@@ -49,17 +49,18 @@ def say_what_is_too_much(
     has = {name: cluster.get(name, 0.0) for name in lacking}
     if lacking and cannot_grow():
         problems.add(
-            f"each {what} needs {amounts(need)} but this machine has {amounts(has)}: no {what} can "
-            f"start. {advice} Ray's count can be changed by ray.init(num_cpus=, num_gpus=, "
-            "resources=); to use a cluster, call ray.init(address=...)."
+            f"each {what} needs {format_resources(need)} but this machine has "
+            f"{format_resources(has)}: no {what} can start. {advice} Ray's count can be changed by "
+            "ray.init(num_cpus=, num_gpus=, resources=); to use a cluster, call "
+            "ray.init(address=...)."
         )
     elif lacking:
         logger.warning(
             "Each %s needs %s but the cluster has %s. No %s can start until it grows; the sweep "
             "would hang. %s",
             what,
-            amounts(need),
-            amounts(has),
+            format_resources(need),
+            format_resources(has),
             what,
             advice,
         )

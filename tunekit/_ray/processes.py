@@ -22,7 +22,7 @@ from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater
 from tunekit._ray.failures import fail_alone, is_final
 from tunekit._ray.tuner import has_workers
 from tunekit.core.queue import Circumstances, Next, Queue
-from tunekit.core.start_times import USUAL_S
+from tunekit.core.timing import USUAL_S
 
 logger = logging.getLogger(__name__)
 

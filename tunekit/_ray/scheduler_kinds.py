@@ -26,7 +26,7 @@ from ray.tune.schedulers import (
 from tunekit._ray.compat import its
 from tunekit.core.decision_points import Always, DecisionRule, Interval, Never, Rungs
 from tunekit.core.metrics import flatten
-from tunekit.core.values import number
+from tunekit.core.values import finite_number
 
 
 @dataclass(frozen=True)
@@ -364,7 +364,7 @@ def exhausts(scheduler: TrialScheduler, result: Mapping[str, Any]) -> bool:
         (False, True)
     """
     decides = innermost(scheduler)
-    reached, name = number(result.get(time_attr_of(decides))), kind_of(decides).max_t
+    reached, name = finite_number(result.get(time_attr_of(decides))), kind_of(decides).max_t
     return name is not None and reached is not None and reached >= its(decides, name)
 
 

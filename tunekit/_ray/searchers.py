@@ -20,7 +20,7 @@ from ray.tune.search.sample import (
 from tunekit._ray.compat import its
 from tunekit.core.constraints import Constraint, standing_for, violation
 from tunekit.core.parameters import CHOICE, FLOAT, INT, Parameter
-from tunekit.core.values import number
+from tunekit.core.values import finite_number
 
 #: The attribute of an Optuna trial with the violation of each constraint; 0 if it is satisfied.
 CONSTRAINTS = "constraints"
@@ -62,7 +62,9 @@ class ScoredSearch:
     ) -> None:
         """Pass on the end of a trial, with its newest score if it has one."""
         if self._hears:
-            scores = [number((result or {}).get(name)) for name in objectives_of(self.search_alg)]
+            scores = [
+                finite_number((result or {}).get(name)) for name in objectives_of(self.search_alg)
+            ]
             told = self._told(trial_id, result) if result and None not in scores else None
             self.search_alg.on_trial_complete(trial_id, result=told, error=error)
 

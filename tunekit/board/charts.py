@@ -13,7 +13,7 @@ from tunekit.core.metric_names import FILLED_IN
 from tunekit.core.metrics import flatten
 from tunekit.core.ranking import Ranked
 from tunekit.core.timeline import Span
-from tunekit.core.values import number
+from tunekit.core.values import finite_number
 from tunekit.reading.sweep import Sweep
 
 # Okabe and Ito's palette, which is readable with any colour vision.
@@ -200,7 +200,7 @@ def _training_metrics(sweep: Sweep) -> list[str]:
     for trial_id in sweep.timeline.trials:
         row = next(iter(sweep.timeline.rows(trial_id)), {})
         for name, value in flatten(row).items():
-            is_number = number(value) is not None and not isinstance(value, bool)
+            is_number = finite_number(value) is not None and not isinstance(value, bool)
             if is_number and name not in FILLED_IN and name not in validated:
                 found[name] = None
     return list(found)
@@ -212,7 +212,7 @@ def curves(sweep: Sweep, trial_id: str, names: Sequence[str]) -> dict[str, list[
     for row in map(flatten, sweep.timeline.rows(trial_id)):
         place = {"generation": row["generation"], "iteration": row["training_iteration"]}
         for name, points in found.items():
-            value = number(row.get(name))
+            value = finite_number(row.get(name))
             if value is not None:
                 points.append({"trial": trial_id, **place, "value": value})
     return found

@@ -6,6 +6,7 @@ import hashlib
 import posixpath
 import secrets
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -16,8 +17,8 @@ import pyarrow.fs
 from tunekit._ray.storage import absolute, joined, storage_at
 from tunekit.board.charts import draw
 from tunekit.board.page import contents, in_script, panels, sections_of
-from tunekit.clock import Clock, Pace, SystemClock
 from tunekit.core.problems import Problems
+from tunekit.core.timing import Clock, Pace
 from tunekit.errors import TunekitError
 from tunekit.journal.experiments import no_sweep, sweeps_below
 from tunekit.reading.sweep import Follower, outline
@@ -151,7 +152,7 @@ class LiveSweep:
         options: Mapping[str, Any],
         clock: Clock | None = None,
     ):
-        self.entry, self._clock = entry, clock or SystemClock()
+        self.entry, self._clock = entry, clock or time
         #: Why the page cannot be updated at the moment; empty if it can.
         self.trouble = ""
         #: The parts as HTML, by name, in order, and the charts as JSON, by name.
@@ -204,10 +205,10 @@ class LiveSweep:
         """Read new events, and update one half of the page; return whether one was due."""
         began = self._clock.monotonic()
         try:
-            if self._reads.due(began):
+            if self._reads.is_ready(began):
                 if self._follower.poll():
                     self._stale = set(self._updates)
-                self._reads.took(began, self._clock.monotonic())
+                self._reads.ran(began, self._clock.monotonic())
                 self.trouble = ""
         except (OSError, TunekitError) as error:
             self.trouble = f"{type(error).__name__}: {error}"
@@ -215,11 +216,11 @@ class LiveSweep:
                 self.parts = {"summary": _trouble(self.entry.name, self.trouble)}
             return False
         for name, (update, pace) in self._updates.items():
-            if name in self._stale and pace.due(began):
+            if name in self._stale and pace.is_ready(began):
                 self._stale.discard(name)
                 update()
                 self._versions[name] = secrets.token_hex(8)
-                pace.took(began, self._clock.monotonic())
+                pace.ran(began, self._clock.monotonic())
                 return True
         return False
 

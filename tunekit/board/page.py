@@ -23,11 +23,11 @@ from tunekit.board.charts import (
     draw,
 )
 from tunekit.core.failures import kind_of
+from tunekit.core.formatting import format_duration, format_score
 from tunekit.core.metrics import plain
 from tunekit.core.problems import Problems
 from tunekit.core.ranking import Ranked
 from tunekit.core.values import writable
-from tunekit.core.words import duration, number
 from tunekit.errors import extra
 from tunekit.journal.storage import replace_file
 from tunekit.reading.findings import causes_of, failures_of, later_scores
@@ -329,7 +329,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters.update(
         number=_number,
-        score=lambda value: number(value, _NONE),
+        score=lambda value: format_score(value, _NONE),
         seconds=_seconds,
         moment=_moment,
         json=in_script,
@@ -387,7 +387,7 @@ def _seconds(value: float | None) -> str:
     """
     if value is None:
         return _NONE
-    return f"{value:.1f} s" if value < 60 else duration(value)
+    return f"{value:.1f} s" if value < 60 else format_duration(value)
 
 
 def _moment(value: float | None) -> str:

@@ -9,24 +9,24 @@ from typing import Any
 import click
 
 from tunekit.cli.layout import WIDTH, cut, grid, terminal_width
-from tunekit.core.metrics import flatten
-from tunekit.core.values import number as as_number
-from tunekit.core.words import (
-    number,
-    place_in_words,
+from tunekit.core.formatting import (
+    format_iteration,
+    format_score,
+    format_setting,
     printable,
-    setting,
 )
+from tunekit.core.metrics import flatten
+from tunekit.core.values import finite_number
 from tunekit.reading.findings import BestCheckpoint
 from tunekit.reading.sweep import Sweep
 
 
 def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
     """Return the best checkpoint as text, with the line of Python that loads the checkpoint."""
-    at = place_in_words(found.generation, found.iteration)
+    at = format_iteration(found.generation, found.iteration)
     others = {n: v for n, v in flatten(found.metrics).items() if n != found.metric}
     lines = [
-        click.style(printable(f"{found.metric} {number(found.score)}"), bold=True)
+        click.style(printable(f"{found.metric} {format_score(found.score)}"), bold=True)
         + printable(f" ({sweep.mode}): trial {found.trial_id} at {at}")
     ]
     if found.violation:
@@ -34,7 +34,7 @@ def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
         lines.append(printable(f"No validated checkpoint satisfies {limits}; this one is closest."))
     for heading, values in (("also", others), ("hyperparameters", flatten(found.config))):
         if values:
-            shown = {printable(name): printable(setting(v)) for name, v in values.items()}
+            shown = {printable(name): printable(format_setting(v)) for name, v in values.items()}
             width = max(map(len, shown))
             lines += ["", click.style(heading, bold=True)]
             lines += [f"  {name:<{width}}  {value}" for name, value in shown.items()]
@@ -74,9 +74,9 @@ def front_as_text(summary: Mapping[str, Any], path: str) -> str:
         )
     rows = [
         [
-            *(number(one["objectives"][name]) for name in goals),
+            *(format_score(one["objectives"][name]) for name in goals),
             one["trial_id"],
-            place_in_words(one["generation"], one["iteration"]),
+            format_iteration(one["generation"], one["iteration"]),
         ]
         for one in front
     ]
@@ -115,13 +115,13 @@ def scores_as_text(known: Mapping[str, Any], path: str) -> str:
     cells = [("trial", "iteration", known["metric"] or "score", *names)]
     for row in rows:
         at = f"{row['generation']}:" * bool(row["generation"]) + str(row["iteration"])
-        new = (number(as_number(row["metrics"].get(name)), "-") for name in names)
-        cells.append((row["trial_id"], at, number(row["score"], "-"), *new))
+        new = (format_score(finite_number(row["metrics"].get(name)), "-") for name in names)
+        cells.append((row["trial_id"], at, format_score(row["score"], "-"), *new))
     lines = [head, "", *grid(cells, WIDTH, optional=len(names))]
     for row in rows:
         if row["status"] != "validated":
             why = f"{row['status'].replace('_', ' ')}: {row['reason'] or 'it has not ended'}"
-            where = f"{row['trial_id']} at {place_in_words(row['generation'], row['iteration'])}"
+            where = f"{row['trial_id']} at {format_iteration(row['generation'], row['iteration'])}"
             lines.append(cut(f"{where}: {why}", WIDTH))
     if names:
         way = f"tunekit best {shlex.quote(path)}"

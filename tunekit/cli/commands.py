@@ -21,13 +21,13 @@ from tunekit.cli.layout import terminal_width
 from tunekit.cli.list import RESULTS, listing, listing_as_text, newest_or_given
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import lasting, trainable_at
+from tunekit.core.formatting import format_score, printable
 from tunekit.core.metrics import flatten, plain
-from tunekit.core.values import number as as_number
-from tunekit.core.words import number, printable
+from tunekit.core.values import finite_number
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.following.follow import follow
 from tunekit.journal.stop_requests import ask_to_stop
-from tunekit.log import shown
+from tunekit.log import showing_messages
 from tunekit.reading.findings import best_in_short, later_scores
 from tunekit.reading.sweep import Sweep, load
 from tunekit.tuner import Tuner
@@ -54,7 +54,7 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with shown():
+            with showing_messages():
                 return super().invoke(ctx)
         except ConfigError as error:
             raise _Failed(str(error), 2) from error
@@ -293,7 +293,8 @@ def _follow(path: str, fn: Any, as_json: bool, **options: Any) -> None:
             text = json.dumps(plain(known), allow_nan=False, default=str)
         else:
             values = (
-                f"{one} {number(as_number(value), '-')}" for one, value in known["metrics"].items()
+                f"{one} {format_score(finite_number(value), '-')}"
+                for one, value in known["metrics"].items()
             )
             why = known["reason"] or ", ".join(values)
             text = f"{known['run']}@{known['step']} {known['status']}: {why}"

@@ -11,7 +11,7 @@ import click
 
 from tunekit._ray.storage import absolute, storage_at
 from tunekit.cli.layout import grid, terminal_width
-from tunekit.core.words import duration, number, printable
+from tunekit.core.formatting import format_duration, format_score, printable
 from tunekit.errors import ConfigError
 from tunekit.journal.experiments import sweeps_below
 from tunekit.reading.sweep import outline
@@ -92,9 +92,9 @@ def listing_as_text(known: Mapping[str, Any]) -> str:
             trials = str(sum(one["trials"].values()))
         if one.get("began") is not None:
             began = f"{datetime.fromtimestamp(one['began'], timezone.utc):%Y-%m-%d %H:%M}"
-            took = duration(one["last"] - one["began"])
+            took = format_duration(one["last"] - one["began"])
         if one.get("best") is not None:
-            best = f"{one['metric']} {number(one['best']['score'])}"
+            best = f"{one['metric']} {format_score(one['best']['score'])}"
         rows.append((one["name"], one["state"], began, took, trials, best))
     lines = grid(rows, terminal_width(), left=(0, 1, 2, 5))
     lines[0] = click.style(lines[0], bold=True)

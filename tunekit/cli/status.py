@@ -10,18 +10,18 @@ from typing import Any
 import click
 
 from tunekit.cli.layout import WIDTH, cut, grid
-from tunekit.core.failures import place_of
+from tunekit.core.failures import format_checkpoint
+from tunekit.core.formatting import (
+    differing_names,
+    format_duration,
+    format_iteration,
+    format_score,
+    format_setting,
+    printable,
+)
 from tunekit.core.metrics import flatten
 from tunekit.core.ranking import Ranked
 from tunekit.core.validation import PENDING
-from tunekit.core.words import (
-    differing,
-    duration,
-    number,
-    place_in_words,
-    printable,
-    setting,
-)
 from tunekit.reading.findings import causes_of, failures_of
 from tunekit.reading.sweep import Sweep
 
@@ -84,7 +84,8 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
                 "count": len(cause),
                 "reason": cause[0]["reason"] or cause[0]["status"],
                 "places": [
-                    place_of(row["trial_id"], row["iteration"], row["generation"]) for row in cause
+                    format_checkpoint(row["trial_id"], row["iteration"], row["generation"])
+                    for row in cause
                 ],
             }
             for cause in causes_of(failures)
@@ -133,7 +134,7 @@ def _head(status: Mapping[str, Any]) -> str:
     line = f"{click.style(name, bold=True)}  {click.style(state, fg=_STATES[state], bold=True)}"
     if heard is not None:
         when = datetime.fromtimestamp(status["last"], timezone.utc)
-        line += f"  last heard of {duration(heard)} ago ({when:%Y-%m-%d %H:%M:%S} UTC)"
+        line += f"  last heard of {format_duration(heard)} ago ({when:%Y-%m-%d %H:%M:%S} UTC)"
     way = "tunekit validate DIR --fn ... --follow" if status["followed"] else "tunekit resume PATH"
     hints = {
         "open": f"Its driver is running or was killed; if it was killed: {way}",
@@ -153,8 +154,8 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
     lines = []
     if status["best"] is not None:
         best = status["best"]
-        at = place_in_words(best["generation"], best["iteration"])
-        score = f"{status['metric']} {number(best['score'])} ({status['mode']})"
+        at = format_iteration(best["generation"], best["iteration"])
+        score = f"{status['metric']} {format_score(best['score'])} ({status['mode']})"
         lines.append(("best", f"{score}: trial {best['trial_id']} at {at}"))
         if best["violation"]:
             limits = ", ".join(status["constraints"])
@@ -189,11 +190,11 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
         lines.append(("reports", f"{count} {verb}, of {of} trial{'s' * (of != 1)}"))
     if waiting:
         longest = max(waiting, key=lambda row: (row["status"] == "running", row["for_s"]))
-        at = place_in_words(longest["generation"], longest["iteration"])
+        at = format_iteration(longest["generation"], longest["iteration"])
         kinds = [row["status"] for row in waiting]
         counts = {kind: kinds.count(kind) for kind in reversed(PENDING) if kind in kinds}
         first = f"; the longest {longest['status']}: trial {longest['trial_id']} at {at}"
-        lines.append(("waits for", f"{_kinds(counts)}{first}, {duration(longest['for_s'])}"))
+        lines.append(("waits for", f"{_kinds(counts)}{first}, {format_duration(longest['for_s'])}"))
     indent = " " * _LABEL
     return "\n".join(
         textwrap.fill(f"{label:<{_LABEL}}{text}", width, subsequent_indent=indent)
@@ -213,11 +214,11 @@ def _times(status: Mapping[str, Any]) -> str:
     sessions = status["sessions"]
     over = f" in {sessions} sessions" if sessions > 1 else ""
     if status["began"] is not None:
-        over = f"{duration(status['last'] - status['began'])}{over}: "
+        over = f"{format_duration(status['last'] - status['began'])}{over}: "
     return (
-        f"{over}trials trained {duration(status['trained_s'])}"
-        f" and waited {duration(status['trials_waited_s'])};"
-        f" validations ran {duration(status['validations_ran_s'])}"
+        f"{over}trials trained {format_duration(status['trained_s'])}"
+        f" and waited {format_duration(status['trials_waited_s'])};"
+        f" validations ran {format_duration(status['validations_ran_s'])}"
     )
 
 
@@ -237,7 +238,7 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
         rank, config = row["rank"], flatten(row["config"])
         cells = ["" if rank is None else str(rank), row["trial_id"]]
         cells += [_shown_status(status, row), _place_short(row, "", generations)]
-        cells += [number(row["best"]), _place_short(row, "best_", generations)]
+        cells += [format_score(row["best"]), _place_short(row, "best_", generations)]
         if waits:
             cells.append(str(row["waiting"] or ""))
         if awaited:
@@ -245,7 +246,7 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
             cells.append(f"{_place_short(of, '', generations)} {of['status']}" if of else "")
         if violates:
             cells.append(f"{row['violation']:.0%}" if row["violation"] else "")
-        rows.append(cells + [setting(config[n]) if n in config else "" for n in varied])
+        rows.append(cells + [format_setting(config[n]) if n in config else "" for n in varied])
     heading, *lines = grid(rows, width, left=(1, 2), optional=len(varied))
     lines.insert(0, click.style(heading, bold=True))
     if len(every) > top:
@@ -299,4 +300,4 @@ def _place_short(row: Mapping[str, Any], prefix: str, generations: bool) -> str:
 def _varied(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the hyperparameters that differ between trials; all, if there is one trial."""
     configs = [flatten(row["config"]) for row in rows]
-    return list(configs[0]) if len(configs) == 1 else differing(configs)
+    return list(configs[0]) if len(configs) == 1 else differing_names(configs)

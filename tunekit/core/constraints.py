@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tunekit.core.values import number
+from tunekit.core.values import finite_number
 from tunekit.errors import ConfigError
 
 _TERM = re.compile(r"\s*(?P<metric>.+?)\s*(?P<sign><=|>=)\s*(?P<bound>\S+)\s*")
@@ -100,7 +100,7 @@ def violation(metrics: Mapping[str, Any], constraints: Iterable[Constraint]) -> 
     """
     total = 0.0
     for one in constraints:
-        value = number(metrics.get(one.metric))
+        value = finite_number(metrics.get(one.metric))
         total += math.inf if value is None else one.violation(value)
     return total
 
@@ -151,7 +151,7 @@ def standing_for(
     by = violation(result, constraints)
     told = dict(result)
     for name, mode in objectives.items() if by else ():
-        value = number(result.get(name))
+        value = finite_number(result.get(name))
         if value is not None:
             told[name] = penalized(value, mode, by)
     return told

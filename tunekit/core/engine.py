@@ -26,7 +26,7 @@ from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten
 from tunekit.core.retention import Leases, for_clone, for_scheduler
 from tunekit.core.validation import Request
-from tunekit.core.values import number
+from tunekit.core.values import finite_number
 
 
 @dataclass
@@ -128,7 +128,9 @@ class Engine:
         self.ran_s += event.ran_s
         if event.validated:
             metrics = flatten(event.metrics)
-            self._scored.update(name for name in metrics if number(metrics[name]) is not None)
+            self._scored.update(
+                name for name in metrics if finite_number(metrics[name]) is not None
+            )
             is_named = bool(self.history.names)
             self.history.validated(event.key, event.metrics)
             if self.history.names and not is_named:
@@ -164,7 +166,7 @@ class Engine:
 
     def lacks(self, result: Mapping[str, Any]) -> list[str]:
         """Return the metrics that the sweep uses and a flat result lacks as finite numbers."""
-        return sorted(name for name in self.required if number(result.get(name)) is None)
+        return sorted(name for name in self.required if finite_number(result.get(name)) is None)
 
     def judge_by(self, names: Iterable[str]) -> None:
         """Add metrics that the sweep uses."""

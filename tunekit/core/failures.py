@@ -40,11 +40,11 @@ def kind_of(reason: str) -> str:
     return text[:200]
 
 
-def place_of(trial_id: str, iteration: int, generation: int = 0) -> str:
+def format_checkpoint(trial_id: str, iteration: int, generation: int = 0) -> str:
     """Return the name of a checkpoint in messages.
 
     Example:
-        >>> place_of("a3395_00002", 25), place_of("a3395_00002", 25, 1)
+        >>> format_checkpoint("a3395_00002", 25), format_checkpoint("a3395_00002", 25, 1)
         ('a3395_00002@25', 'a3395_00002@25 (generation 1)')
     """
     return f"{trial_id}@{iteration}" + (f" (generation {generation})" if generation else "")

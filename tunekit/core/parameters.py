@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tunekit.core.values import text
+from tunekit.core.values import format_value
 
 FLOAT, INT, CHOICE = "float", "int", "choice"
 
@@ -72,7 +72,7 @@ def choice(value: Any) -> Any:
         return value if math.isfinite(value) else str(value)
     if value is None or isinstance(value, (bool, int, str)):
         return value
-    return text(_listed(value))
+    return format_value(_listed(value))
 
 
 def _listed(value: Any) -> Any:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tunekit.core.events import ValidationEnded
-from tunekit.core.start_times import USUAL_S
+from tunekit.core.timing import Durations
 from tunekit.core.validation import Attempt, Request, Status, rejected
-
-# A longer start has waited for resources, not for its process.
-_LONGEST_START_S = 10.0
-# The share of a process start for which a trial may wait although resources are free.
-_SHORT = 0.1
 
 
 @dataclass(eq=False)
@@ -62,50 +56,6 @@ class _Trial:
     def turn(self) -> tuple[bool, int, int]:
         """Return the sort key of trials with waiting requests: the least is next."""
         return (not self.decides, len(self.in_flight), self.served)
-
-
-class Durations:
-    """Measure the newest durations in a sweep, in seconds.
-
-    They are ``starts`` of processes and ``runs`` of validations.
-
-    In the process of a trial, nothing has to start, but the trial does not train meanwhile. If
-    validations take less than a tenth of a process start, they run there, at each checkpoint.
-    Longer ones run while their trials train, if resources are free; otherwise, trials wait only for
-    the scores that decide.
-
-    Example:
-        >>> known = Durations()
-        >>> known.are_short()  # nothing is known yet
-        True
-        >>> known.starts.append(1.5)
-        >>> known.runs.append(0.9)
-        >>> known.are_short(), known.are_short(trial_s=9.5)
-        (False, True)
-        >>> known.runs.append(1.9)
-        >>> known.are_short(trial_s=600.0)  # it waited for resources
-        False
-    """
-
-    def __init__(self) -> None:
-        self.starts: deque[float] = deque(maxlen=9)
-        self.runs: deque[float] = deque(maxlen=9)
-
-    @property
-    def typical_s(self) -> float | None:
-        """Return the median duration of a validation, in seconds; None until one has ended."""
-        return statistics.median(self.runs) if self.runs else None
-
-    def are_short(self, trial_s: float | None = None) -> bool:
-        """Return whether validations are so short that their trials wait for them.
-
-        Args:
-            trial_s: The duration of a trial's start, in seconds, if known. Usually, a validation's
-                process has to import the same.
-        """
-        # The longest: others may have found a process that had already run.
-        start_s = max(max(self.starts, default=USUAL_S), trial_s or 0.0)
-        return (self.typical_s or 0.0) < _SHORT * min(start_s, _LONGEST_START_S)
 
 
 class Pool:

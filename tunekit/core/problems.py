@@ -6,18 +6,18 @@ import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tunekit.core.values import text
+from tunekit.core.values import format_value
 from tunekit.errors import ConfigError
 
 
-def shown(value: object) -> str:
+def format_argument(value: object) -> str:
     """Return a value as it is shown in errors: in one line, and shortened.
 
     Example:
-        >>> shown(3), shown(["a", None])
+        >>> format_argument(3), format_argument(["a", None])
         ('3', "['a', None]")
     """
-    return " ".join(text(value).split())
+    return " ".join(format_value(value).split())
 
 
 class Problems:
@@ -52,7 +52,7 @@ class Problems:
         """Require ``value`` to be one of ``allowed``."""
         if value not in allowed:
             options = ", ".join(repr(option) for option in allowed)
-            self.add(f"{name}={shown(value)} is not one of {options}. Use one of these.")
+            self.add(f"{name}={format_argument(value)} is not one of {options}. Use one of these.")
 
     def integer(self, name: str, value: Any, *, least: int, optional: bool = False) -> None:
         """Require ``value`` to be a whole number of at least ``least`` (or None if optional)."""
@@ -61,8 +61,8 @@ class Problems:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             none = " or None" if optional else ""
             self.add(
-                f"{name}={shown(value)} must be a whole number of at least {least}{none}. "
-                f"Pass {least} or more."
+                f"{name}={format_argument(value)} must be a whole number of at least "
+                f"{least}{none}. Pass {least} or more."
             )
 
     def seconds(self, name: str, value: Any) -> None:
@@ -70,21 +70,22 @@ class Problems:
         number = isinstance(value, numbers.Real) and not isinstance(value, bool)
         if not number or not 0 < float(value) < float("inf"):
             self.add(
-                f"{name}={shown(value)} must be a positive number of seconds. Pass 60 for a minute."
+                f"{name}={format_argument(value)} must be a positive number of seconds. Pass 60 "
+                "for a minute."
             )
 
     def function(self, name: str, value: Any, fix: str) -> bool:
         """Require ``value`` to be callable; return whether it is. ``fix`` says what to pass."""
         if callable(value):
             return True
-        self.add(f"{name}={shown(value)} is not callable. {fix}")
+        self.add(f"{name}={format_argument(value)} is not callable. {fix}")
         return False
 
     def instance(self, name: str, value: Any, kind: type | tuple[type, ...], fix: str) -> bool:
         """Require ``value`` to be a ``kind``; return whether it is. ``fix`` says what to pass."""
         if isinstance(value, kind):
             return True
-        self.add(f"{name}={shown(value)} is of type {type(value).__name__}. {fix}")
+        self.add(f"{name}={format_argument(value)} is of type {type(value).__name__}. {fix}")
         return False
 
     def optional(self, name: str, value: Any, kind: type | tuple[type, ...], fix: str) -> Any:

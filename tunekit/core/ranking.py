@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from tunekit.core.formatting import short_names
 from tunekit.core.metrics import flatten
 from tunekit.core.pareto import Point, front
 from tunekit.core.timeline import ScoredCheckpoint, Timeline, TrialSummary
-from tunekit.core.words import short_names
 
 
 @dataclass(frozen=True)

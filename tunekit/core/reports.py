@@ -7,14 +7,14 @@ from typing import Any
 
 from tunekit.core.history import GENERATION, ITERATION, RUNS, VALIDATED_ITERATION
 from tunekit.core.metrics import REPORTED, distinct, hide, leaves, set_aside
-from tunekit.core.values import admitted, number
+from tunekit.core.values import admitted, finite_number
 
 # The names that tunekit adds to a row.
 _OURS = (GENERATION, RUNS, VALIDATED_ITERATION)
 
 
 def _is_number(value: Any) -> bool:
-    return number(value) is not None
+    return finite_number(value) is not None
 
 
 def _is_flag(value: Any) -> bool:

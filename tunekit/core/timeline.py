@@ -33,7 +33,7 @@ from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten, hide, leaves, merge, without
 from tunekit.core.open_reports import OpenReport, OpenReports
 from tunekit.core.validation import PENDING, PendingStatus, Status, ValidationKey
-from tunekit.core.values import number as _number
+from tunekit.core.values import finite_number
 
 #: The row of a validation about which nothing is known.
 VALIDATION: Mapping[str, Any] = {
@@ -83,7 +83,7 @@ class ScoredCheckpoint:
 
     def value(self, metric: str) -> float | None:
         """Return its validated value of a metric, by flat name; None if it has no such number."""
-        return _number(flatten(self.metrics).get(metric))
+        return finite_number(flatten(self.metrics).get(metric))
 
     def standing(self, metric: str, mode: str) -> tuple[float, float]:
         """Return the sort key for ranking, the least first; without the metric, it comes last.
@@ -455,7 +455,7 @@ class Timeline:
         self._reached[trial.trial_id, generation] = iteration
         # Tune counts what a function waited for as part of its next iteration.
         spans = self._spans.setdefault(trial.trial_id, [])
-        took = _number(event.report.get(TOOK)) or 0.0
+        took = finite_number(event.report.get(TOOK)) or 0.0
         begin = min(now, max(now - took, spans[-1].end if spans else -math.inf))
         spans.append(Span(trial.trial_id, "training", begin, now, generation, iteration))
         self.iterations += 1
@@ -479,7 +479,7 @@ class Timeline:
                 "generation": generation,
                 "iteration": iteration,
                 "decision": event.decision,
-                "score": _number(values.get(self._metric or "")),
+                "score": finite_number(values.get(self._metric or "")),
                 "reached": self._reached.get((trial_id, generation), iteration),
             }
         )

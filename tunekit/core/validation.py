@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from tunekit.core.metrics import leaves
-from tunekit.core.values import number, text
+from tunekit.core.values import finite_number, format_value
 
 
 class Selection:
@@ -170,7 +170,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a request; ``number`` counts from 1."""
+    """One attempt at a request; ``finite_number`` counts from 1."""
 
     request: Request
     number: int
@@ -226,6 +226,7 @@ def rejected(returned: object, judged: Collection[str]) -> str | None:
     if taken:
         return f"returned {taken[0]!r}, a name reserved by Tune or tunekit"
     for name, value in leaves(returned):
-        if name in judged and type(value) is not float and number(value) is None:
-            return f"returned {text(value)} (a {type(value).__name__}) for {name!r}, not a number"
+        if name in judged and type(value) is not float and finite_number(value) is None:
+            kind = type(value).__name__
+            return f"returned {format_value(value)} (a {kind}) for {name!r}, not a number"
     return None

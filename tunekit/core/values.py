@@ -64,16 +64,16 @@ _FAILED = object()
 # Texts and numbers ------------------------------------------------------------------------------
 
 
-def text(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return any value as text, of at most :data:`LONGEST` characters.
 
     Example:
-        >>> text({1, 2}), text("a\\ud800b"), text(10**5000)
+        >>> format_value({1, 2}), format_value("a\\ud800b"), format_value(10**5000)
         ('{1, 2}', "'a\\\\ud800b'", '<an int of 16610 bits>')
         >>> class Odd:
         ...     def __repr__(self):
         ...         raise ValueError
-        >>> text(Odd())
+        >>> format_value(Odd())
         '<an Odd that cannot be shown>'
     """
     shown = safely(_represented, value)
@@ -125,13 +125,13 @@ def named(key: Any) -> str:
     return _unshowable(key) if own is None else own
 
 
-def number(value: Any) -> float | None:
+def finite_number(value: Any) -> float | None:
     """Return a value as a finite number; None for NaN, infinity and anything else.
 
     Example:
-        >>> number(3), number(True), number("3"), number(10**400)
+        >>> finite_number(3), finite_number(True), finite_number("3"), finite_number(10**400)
         (3.0, 1.0, None, None)
-        >>> number(float("nan")), number(float("-inf"))
+        >>> finite_number(float("nan")), finite_number(float("-inf"))
         (None, None)
     """
     if type(value) is float:
@@ -143,7 +143,7 @@ def number(value: Any) -> float | None:
 # Metrics and hyperparameters --------------------------------------------------------------------
 
 
-def admitted(value: Any, keep: Callable[[Any], Any] = text) -> Any:
+def admitted(value: Any, keep: Callable[[Any], Any] = format_value) -> Any:
     """Return a value in a form that every part of a sweep can handle.
 
     - Keys are strings.
@@ -176,13 +176,15 @@ def _admit(value: Any, keep: Callable[[Any], Any], above: list[int]) -> Any:
     if kind is int:
         if -(2**63) <= value < 2**64:
             return value
-        return safely(float, value, otherwise=text(value))  # plots and averages need a float
+        return safely(
+            float, value, otherwise=format_value(value)
+        )  # plots and averages need a float
     if kind is str:
         own = writable(value)
         return value if own == value else own
     if kind is dict or kind is list or kind is tuple:
         if id(value) in above or len(above) >= _DEEPEST:
-            return text(value)
+            return format_value(value)
         above.append(id(value))
         try:
             if kind is dict:
@@ -194,7 +196,7 @@ def _admit(value: Any, keep: Callable[[Any], Any], above: list[int]) -> Any:
             return value
         return tuple(parts) if kind is tuple else parts
     own = safely(_admit_other, value, keep, above, otherwise=_FAILED)
-    return text(value) if own is _FAILED else own
+    return format_value(value) if own is _FAILED else own
 
 
 def _admit_dict(
@@ -242,7 +244,7 @@ def _admit_other(value: Any, keep: Callable[[Any], Any], above: list[int]) -> An
             return _admit(found, keep, above)
     if isinstance(value, numbers.Number):
         real = isinstance(value, numbers.Real) or not isinstance(value, numbers.Complex)
-        return float(value) if real else text(value)  # type: ignore[arg-type]
+        return float(value) if real else format_value(value)  # type: ignore[arg-type]
     str.__str__(repr(value))
     str.__str__(str(value))
     return keep(value)
@@ -330,7 +332,7 @@ def as_json(value: Any, **options: Any) -> str:
 
 
 def _legible(value: Any) -> Any:
-    return admitted(value, lambda part: part.tolist() if is_array(part) else text(part))
+    return admitted(value, lambda part: part.tolist() if is_array(part) else format_value(part))
 
 
 # Exceptions -------------------------------------------------------------------------------------

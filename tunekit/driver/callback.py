@@ -7,6 +7,7 @@ then applied by the engine, which returns the commands that ``perform`` carries 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,6 @@ from tunekit._ray.progress import show
 from tunekit._ray.searchers import innermost_searcher
 from tunekit._ray.tuner import type_and_settings
 from tunekit._ray.validating import ValidatingController
-from tunekit.clock import Clock, SystemClock
 from tunekit.config import ValidationConfig, check_config
 from tunekit.core.advice import how_to_resume, slow_starts
 from tunekit.core.engine import Engine
@@ -33,9 +33,10 @@ from tunekit.core.events import (
     TrialEnded,
     TrialErrored,
 )
+from tunekit.core.formatting import format_counts, format_starved, format_waiting_trials
 from tunekit.core.problems import Problems
-from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.room import Shares, shares, total
+from tunekit.core.timing import Clock
 from tunekit.core.validation import Status
 from tunekit.driver.door import Door
 from tunekit.driver.failures import FailureReports
@@ -119,7 +120,7 @@ class ValidationCallback(tune.Callback):
         self.config = config
         self._given = (executor, clock)
         #: The sweep's clock.
-        self.clock = clock or SystemClock()
+        self.clock = clock or time
         #: The trials so far.
         self.trials: dict[str, Trial] = {}
         #: The sweep's callbacks, some of which have tunekit's hooks, too.
@@ -484,9 +485,9 @@ class ValidationCallback(tune.Callback):
         left = len(left_over)
         waiting = sum(self.waiting.waits(t.trial_id) for t in left_over)
         lines = [
-            counted(self.summary()),
-            waiting_trials(waiting, left),
-            starved(self.validator.pool.starved_s(self.clock.monotonic())),
+            format_counts(self.summary()),
+            format_waiting_trials(waiting, left),
+            format_starved(self.validator.pool.starved_s(self.clock.monotonic())),
         ]
         return [line for line in lines if line is not None]
 

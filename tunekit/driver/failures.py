@@ -13,12 +13,12 @@ from tunekit.config import ValidationConfig
 from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved, unknown_metric
 from tunekit.core.engine import Engine
 from tunekit.core.events import CutShort, Event, ValidationEnded
-from tunekit.core.failures import HOPELESS, Failures, place_of
+from tunekit.core.failures import HOPELESS, Failures, format_checkpoint
 from tunekit.core.metric_names import chosen, listed
 from tunekit.core.metrics import flatten
 from tunekit.core.signatures import name_of
 from tunekit.core.validation import Status
-from tunekit.core.values import text
+from tunekit.core.values import format_value
 from tunekit.errors import MetricNotFoundError, TunekitError, ValidationFailedError
 from tunekit.policies import CheckpointPolicy
 
@@ -59,7 +59,7 @@ class FailureReports:
     def failed(self, event: ValidationEnded) -> None:
         """Report a validation without a score; end the sweep if it cannot go on without one."""
         key, reason = event.key, event.reason or "failed"
-        place = place_of(key.trial_id, key.iteration, key.generation)
+        place = format_checkpoint(key.trial_id, key.iteration, key.generation)
         if event.status == Status.SKIPPED.value:
             logger.info("The validation of %s was skipped: %s", place, event.reason)
             return
@@ -113,7 +113,9 @@ class FailureReports:
             trial_id,
             iteration,
             ", ".join(
-                f"{name!r} is {text(result[name])}" if name in result else f"{name!r} is missing"
+                f"{name!r} is {format_value(result[name])}"
+                if name in result
+                else f"{name!r} is missing"
                 for name in lacks
             ),
         )

@@ -15,7 +15,6 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from tunekit._ray.functions import is_checkpointable_function
 from tunekit._ray.scheduler_kinds import rule_for, traits_of
 from tunekit._ray.validating import ValidatingController
-from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.advice import no_room
 from tunekit.core.engine import Engine
@@ -30,7 +29,7 @@ from tunekit.core.queue import (
     what_next,
 )
 from tunekit.core.room import Shares, total
-from tunekit.core.start_times import StartTimes
+from tunekit.core.timing import Clock, StartTimes
 from tunekit.validating.executor import Executor
 from tunekit.validating.validator import Around, Launch, Validator
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import posixpath
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,6 @@ from typing import Any
 import pyarrow.fs
 
 from tunekit._ray.storage import checkpoint_at, exists, storage_at
-from tunekit.clock import Pace, SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.events import (
     CheckpointSaved,
@@ -32,13 +32,14 @@ from tunekit.core.events import (
 from tunekit.core.history import ITERATION
 from tunekit.core.problems import Problems
 from tunekit.core.signatures import ValidationFunction
+from tunekit.core.timing import Pace
 from tunekit.core.validation import Request, Status
-from tunekit.core.values import number
+from tunekit.core.values import finite_number
 from tunekit.following.folder import DOUBT_S, KEPT, Entry, WatchedFolder, wrong_pattern
 from tunekit.following.loop import Source, validate_all
 from tunekit.following.record import Recorder
 from tunekit.journal.confined import local_path
-from tunekit.log import shown
+from tunekit.log import showing_messages
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ _LOCAL_S, _LISTED_S, _SHARE = 0.25, 5.0, 0.1
 _COMPLETED = "timestamp"
 
 
-@shown()
+@showing_messages()
 def follow(
     folder: str | Path,
     fn: ValidationConfig | ValidationFunction,
@@ -146,7 +147,6 @@ class _Watched(Source):
         self._folder, self._state = folder, Followed()
         self._until, self._keep, self._notify = until, keep, notify
         self._last = until if isinstance(until, int) else math.inf
-        self._clock = SystemClock()
         local = local_path(folder.filesystem, folder.path) is not None
         self._pace = Pace(_SHARE, _LOCAL_S if local else _LISTED_S)
         self._over = self._complained = False
@@ -192,8 +192,8 @@ class _Watched(Source):
 
     def _look(self) -> None:
         """List the folder, and record what is new in it."""
-        began = self._clock.monotonic()
-        if not self._pace.due(began):
+        began = time.monotonic()
+        if not self._pace.is_ready(began):
             return
         try:
             # Before the folder is listed: what it has then was saved before the end.
@@ -210,7 +210,7 @@ class _Watched(Source):
             if not self._complained:
                 self._complained = True
                 logger.warning("%s cannot be read now: %s", self._folder.path, error)
-        self._pace.took(began, self._clock.monotonic())
+        self._pace.ran(began, time.monotonic())
 
     def _check(self, entries: Sequence[Entry]) -> dict[str, str]:
         """Record new checkpoints that are complete; return what the others wait for, by path."""
@@ -220,7 +220,7 @@ class _Watched(Source):
             if entry.step > self._last or entry.written <= checked - DOUBT_S:
                 continue
             try:
-                found = self._folder.check(entry, self._clock.monotonic())
+                found = self._folder.check(entry, time.monotonic())
             except OSError as error:
                 found = f"it cannot be read: {error}"
             if isinstance(found, str):
@@ -231,7 +231,7 @@ class _Watched(Source):
 
     def _see(self, entry: Entry, mark: float, report: Mapping[str, Any]) -> None:
         """Record a complete checkpoint, unless it is already known."""
-        run, now = entry.run, self._clock.time()
+        run, now = entry.run, time.time()
         events = self._state.saw(run, entry.step, entry.path, report, mark)
         if events is not None:
             kept = self._kept(request_of(events[1]))
@@ -337,7 +337,7 @@ class Followed:
 
     def _reported(self, run: str, report: Mapping[str, Any]) -> None:
         self.ended.discard(run)
-        self._mark = number(report.get(_COMPLETED)) or 0.0
+        self._mark = finite_number(report.get(_COMPLETED)) or 0.0
         if report[ITERATION] >= self.last.get(run, 0):  # steps may be seen out of order
             self.last[run] = report[ITERATION]
             (self.done.add if report.get("done") else self.done.discard)(run)

@@ -8,7 +8,7 @@ import pyarrow.fs
 
 from tunekit._ray.storage import checkpoint_at, exists
 from tunekit.config import ValidationConfig
-from tunekit.core.failures import place_of
+from tunekit.core.failures import format_checkpoint
 from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
 from tunekit.core.ranking import ranking_of
@@ -76,7 +76,7 @@ def validate_kept(
         for one in timeline.ranked(trial_id, metric, mode):
             inside = is_inside(filesystem, path, one.checkpoint)
             if not (inside and exists(filesystem, one.checkpoint)):
-                gone.append(place_of(trial_id, one.iteration, one.generation))
+                gone.append(format_checkpoint(trial_id, one.iteration, one.generation))
                 continue
             link = link_out_of(filesystem, path, one.checkpoint)
             if link is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -14,13 +15,13 @@ from msgspec import structs
 from tunekit._ray.cluster import say_what_is_too_much
 from tunekit._ray.interruption import ended_by_sigterm
 from tunekit._ray.storage import exists
-from tunekit.clock import SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, ValidationEnded, ValidationRequested
-from tunekit.core.failures import HOPELESS, Failures, gone, place_of
+from tunekit.core.failures import HOPELESS, Failures, format_checkpoint, gone
+from tunekit.core.formatting import format_counts
 from tunekit.core.problems import Problems
-from tunekit.core.progress import News, counted
 from tunekit.core.signatures import name_of
+from tunekit.core.timing import Pace
 from tunekit.core.validation import Request, Status
 from tunekit.errors import ValidationFailedError
 from tunekit.following.record import FAILED, Recorder, is_score
@@ -32,7 +33,7 @@ from tunekit.validating.watch import watched
 logger = logging.getLogger(__name__)
 
 # How long to wait for an event, and how often to log the progress.
-_WAIT_S, _NEWS_S = 0.2, 30.0
+_WAIT_S, _PROGRESS_S = 0.2, 30.0
 _HOW_TO_CONTINUE = "    the same call again: finished validations are not repeated"
 
 
@@ -127,26 +128,28 @@ class _Loop:
         recorder: Recorder,
         before: Sequence[Event],
     ):
-        self._clock = SystemClock()
-        self.validator = Validator(config, executor, self._clock, emit=self._record)
+        self.validator = Validator(config, executor, time, emit=self._record)
         self._source, self._recorder, self._config = source, recorder, config
         source.emit, source.has_room = self._record, self._has_room
         # The requests whose validations have not ended, by name.
         self._asked: dict[str, Request] = {}
         scored = any(map(is_score, before))
         self._failures = Failures(gives_up=config.on_failure != "ignore" and not scored)
-        self._news = News(_NEWS_S, _NEWS_S)
+        self._progress = Pace(1.0, _PROGRESS_S)
 
     def run(self) -> None:
         """Validate until the source is over; raise if the function is considered broken."""
-        validator = self.validator
+        validator, began = self.validator, time.monotonic()
+        self._progress.ran(began, began)
         try:
             while self._ask() or not (validator.pool.idle and self._source.over()):
                 self._poll()
                 while self._ask():
                     self._poll()
-                if not validator.pool.idle and self._news.due(self._clock.monotonic()):
-                    logger.info("%s.", counted(validator.counts()))
+                now = time.monotonic()
+                if not validator.pool.idle and self._progress.is_ready(now):
+                    self._progress.ran(now, now)
+                    logger.info("%s.", format_counts(validator.counts()))
                 _wait(validator.executor.awaited())
         finally:
             for more in self._failures.rest():
@@ -177,7 +180,7 @@ class _Loop:
         return bool(new)
 
     def _record(self, event: Event) -> None:
-        event = structs.replace(event, time=event.time or self._clock.time())
+        event = structs.replace(event, time=event.time or time.time())
         self._recorder.append(event)
         self._source.recorded(event)
 
@@ -196,7 +199,7 @@ class _Loop:
     def _failed(self, event: ValidationEnded) -> None:
         """Log or count a failure; raise if all have failed alike."""
         key, reason = event.key, event.reason or "failed"
-        place = place_of(key.trial_id, key.iteration, key.generation)
+        place = format_checkpoint(key.trial_id, key.iteration, key.generation)
         trace = f"\n{event.error}" if event.error else ""
         verdict = self._failures.failed(place, reason)
         if verdict.hopeless:
@@ -225,4 +228,4 @@ def _wait(awaited: Collection[Any]) -> None:
     if awaited:
         ray.wait(list(awaited), num_returns=1, timeout=_WAIT_S)
     else:
-        SystemClock().sleep(_WAIT_S)
+        time.sleep(_WAIT_S)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pyarrow.fs
 
-from tunekit.clock import SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, Home, SessionClosed, ValidationEnded
 from tunekit.core.metric_names import FILLED_IN, listed
@@ -205,8 +205,7 @@ class Recorder:
     @contextmanager
     def session(self, config: ValidationConfig) -> Iterator[None]:
         """Write a session; its last line records how it ended."""
-        clock = SystemClock()
-        head = {**about(clock.time(), config), **self._about}
+        head = {**about(time.time(), config), **self._about}
         self._journal = journal = Journal(
             self._folder, series=self._series, begins=self._begins, about=head
         )
@@ -215,7 +214,7 @@ class Recorder:
             yield
             finished = True
         finally:
-            journal.append(SessionClosed(time=clock.time(), finished=finished))
+            journal.append(SessionClosed(time=time.time(), finished=finished))
             if not journal.close():
                 logger.error("The end of the session could not be written; run it again.")
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tunekit.core.values import PICKLED, admitted, text
+from tunekit.core.values import PICKLED, admitted, format_value
 from tunekit.pickles import from_text, to_text
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def legible(value: Any) -> Any:
         >>> legible({"lr": 0.1, "sizes": (64, 32), "seen": (n for n in "ab")})
         {'lr': 0.1, 'sizes': (64, 32), 'seen': {'__shown__': '<generator object ...>'}}
     """
-    return admitted(value, lambda part: _marked(to_text(part), text(part)))
+    return admitted(value, lambda part: _marked(to_text(part), format_value(part)))
 
 
 def exact(value: Any, largest: int | None = None, depth: int = 0) -> Any:
@@ -58,7 +58,7 @@ def exact(value: Any, largest: int | None = None, depth: int = 0) -> Any:
     if _has_names(value) and depth < _DEEPEST:
         return {key: exact(part, largest, depth + 1) for key, part in value.items()}
     packed = to_text(value, largest)
-    return _marked(packed, text(value) if packed is None else admitted(value))
+    return _marked(packed, format_value(value) if packed is None else admitted(value))
 
 
 def _marked(packed: str | None, shown: Any) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def read_opened(value: dict[str, Any]) -> Any:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # unpickling can raise anything: a module may be gone
-            logger.warning("%s cannot be unpickled: %s", shown, text(error))
+            logger.warning("%s cannot be unpickled: %s", shown, format_value(error))
     return Opaque(shown)
 
 
@@ -123,7 +123,7 @@ def resolve_opaque(recorded: Any, known: Sequence[Any]) -> Any:
     if type(recorded) is not Opaque:
         return recorded
     real = [other for other in known if type(other) is not Opaque]
-    return next((other for other in real if text(other) == recorded), [*real, recorded][0])
+    return next((other for other in real if format_value(other) == recorded), [*real, recorded][0])
 
 
 def _has(known: Any, name: str) -> bool:

@@ -42,7 +42,7 @@ from tunekit.core.events import (
     TrialAdded,
     event_of,
 )
-from tunekit.core.values import NESTED, PICKLED, admitted, is_too_deep, text
+from tunekit.core.values import NESTED, PICKLED, admitted, format_value, is_too_deep
 from tunekit.errors import JournalError
 from tunekit.journal.encoding import MARK, exact, legible, read_opened, read_shown
 from tunekit.journal.storage import Folder, folder_at
@@ -565,8 +565,8 @@ def _head(line: bytes, file: str) -> dict[str, Any]:
     version = head.get("version")
     if head.get("journal") != "tunekit" or type(version) is not int:
         raise JournalError(
-            f"{file} is not a tunekit journal: its first line is {text(head)}. Pass the folder of "
-            "an experiment that tunekit has run, or restore the original file."
+            f"{file} is not a tunekit journal: its first line is {format_value(head)}. Pass the "
+            "folder of an experiment that tunekit has run, or restore the original file."
         )
     if version != VERSION:
         raise JournalError(

@@ -9,8 +9,8 @@ from typing import Any
 from ray.tune.experiment import Trial
 
 from tunekit._ray.controller import Controller
-from tunekit.clock import Clock
 from tunekit.core.events import Event, Home, TrialAdded
+from tunekit.core.timing import Clock
 from tunekit.errors import AlreadyRunningError
 from tunekit.journal.journal import Journal, record_of
 from tunekit.journal.lock import DriverLock
@@ -30,8 +30,8 @@ class Ledger:
         on_lost: Called, from any thread, if another driver takes the sweep over.
 
     Example:
-        >>> from tunekit.clock import SystemClock
-        >>> ledger = Ledger(SystemClock(), on_lost=print)
+        >>> import time
+        >>> ledger = Ledger(time, on_lost=print)
         >>> ledger.folder is None, ledger.last
         (True, 0)
     """

@@ -16,6 +16,7 @@ import platform
 import posixpath
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Annotated
@@ -23,7 +24,7 @@ from typing import Annotated
 import msgspec
 import pyarrow.fs
 
-from tunekit.clock import Clock, SystemClock
+from tunekit.core.timing import Clock
 from tunekit.errors import AlreadyRunningError
 from tunekit.journal.confined import inside, local_path, read_plain
 from tunekit.journal.storage import replace_file
@@ -115,7 +116,7 @@ class DriverLock:
         self._filesystem, self._home = filesystem, home
         self._path = posixpath.join(home, LOCK)
         self._local = local_path(filesystem, home)
-        self._clock = clock or SystemClock()
+        self._clock = clock or time
         self._mutex = threading.Lock()
         self._mine: Driver | None = None
         self._ended = threading.Event()
@@ -141,7 +142,7 @@ class DriverLock:
         if rival is not None and rival.is_alive(self._clock.time()):
             logger.warning("Taking the sweep in %s over from %s.", self._home, rival)
             self._clock.sleep(BEAT_S + 1.0)  # until it has noticed, and stopped
-        if self._on_lost is not None and isinstance(self._clock, SystemClock):
+        if self._on_lost is not None and self._clock is time:
             threading.Thread(target=self._beat_on, daemon=True, name="tunekit-lock").start()
 
     def require_free(self) -> bytes | None:

@@ -12,7 +12,7 @@ import ray
 
 from tunekit.config import ValidationConfig
 from tunekit.core.signatures import name_of
-from tunekit.core.values import number
+from tunekit.core.values import finite_number
 from tunekit.version import VERSION
 
 _PACKAGES = ("torch", "optuna", "numpy")
@@ -93,6 +93,6 @@ def _amounts_of(options: Mapping[str, Any]) -> dict[str, float]:
         name: amount
         for name, amount in amounts.items()
         if not isinstance(amount, bool)
-        and number(amount) is not None
+        and finite_number(amount) is not None
         and not name.startswith("max_")
     }

@@ -27,7 +27,6 @@ from ray.tune.experiment import Trial
 
 from tunekit._ray.controller import SEARCH_FILES, STATE_FILES, Controller
 from tunekit._ray.storage import TUNER_FILE
-from tunekit.clock import Clock
 from tunekit.core.events import (
     Event,
     SnapshotTaken,
@@ -38,6 +37,7 @@ from tunekit.core.events import (
     cut_short,
     has_begun,
 )
+from tunekit.core.timing import Clock
 from tunekit.errors import RestoreError
 from tunekit.journal.confined import linked_file
 from tunekit.journal.journal import STATE as FOLDER

@@ -16,9 +16,9 @@ from urllib.parse import quote, unquote
 
 import pyarrow.fs
 
-from tunekit.clock import Clock, Pace
 from tunekit.core.engine import Engine
 from tunekit.core.events import Asked, Event
+from tunekit.core.timing import Clock, Pace
 from tunekit.journal.journal import JournalReader
 from tunekit.journal.lock import driver_of
 from tunekit.journal.storage import folder_at
@@ -108,7 +108,7 @@ class StopRequests:
     def look(self) -> None:
         """Record the requests since the last call, at most once a second."""
         began, folder = self.clock.monotonic(), self.ledger.folder
-        if folder is None or not self._pace.due(began):
+        if folder is None or not self._pace.is_ready(began):
             return
         try:
             names = (name for name in folder.names(_FOLDER) if name.startswith(_PREFIX))
@@ -121,4 +121,4 @@ class StopRequests:
             if str(error) != self._complained:
                 self._complained = str(error)
                 logger.warning("Requests to stop trials cannot be read: %s", error)
-        self._pace.took(began, self.clock.monotonic())
+        self._pace.ran(began, self.clock.monotonic())

@@ -13,7 +13,7 @@ from ray import tune
 from tunekit.core.failures import kind_of
 from tunekit.core.metrics import flatten
 from tunekit.core.timeline import Timeline
-from tunekit.core.values import number
+from tunekit.core.values import finite_number
 from tunekit.journal.lock import Driver
 
 _FAILED = ("failed", "timed_out")
@@ -226,7 +226,9 @@ def later_scores(
         "name": name,
         "function": later[0]["function"] if later else None,
         "metric": metric,
-        "names": list(dict.fromkeys(name for name, value in values if number(value) is not None)),
+        "names": list(
+            dict.fromkeys(name for name, value in values if finite_number(value) is not None)
+        ),
         "scored": scored,
         "unscored": len(rows) - scored,
         "rows": rows,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import posixpath
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,6 @@ import pandas as pd
 import pyarrow.fs
 
 from tunekit._ray.storage import absolute, checkpoint_at, exists, reached
-from tunekit.clock import Clock, Pace, SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import Constraint
 from tunekit.core.events import Event, Home
@@ -28,6 +28,7 @@ from tunekit.core.ranking import (
 )
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.timeline import ScoredCheckpoint, Timeline
+from tunekit.core.timing import Clock, Pace
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError, extra
 from tunekit.following.kept import validate_kept
 from tunekit.following.record import began_of, later_records_in, rows_of
@@ -36,7 +37,7 @@ from tunekit.journal.experiments import no_sweep
 from tunekit.journal.journal import SERIES, JournalReader, Record
 from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.storage import folder_at
-from tunekit.log import shown
+from tunekit.log import showing_messages
 from tunekit.reading import tables
 from tunekit.reading.findings import (
     BestCheckpoint,
@@ -377,7 +378,7 @@ class Sweep:
             violation=winning.violation,
         )
 
-    @shown()
+    @showing_messages()
     def validate(
         self,
         validation: ValidationConfig | ValidationFunction,
@@ -633,7 +634,7 @@ class Follower:
         self._filesystem, self._path = filesystem, path
         self._folder = folder_at(filesystem, path)
         self._reader = JournalReader(self._folder)
-        self._clock = clock or SystemClock()
+        self._clock = clock or time
         self._options = {"path": path, "filesystem": filesystem, "source": source, **goal}
         self._later: list[Record] = []
         self._pace = Pace(_SHARE)
@@ -665,10 +666,10 @@ class Follower:
     def _read_later(self) -> list[Record]:
         """Return the scores of later validations; the same objects if nothing has changed."""
         began = self._clock.monotonic()
-        if not self._pace.due(began):
+        if not self._pace.is_ready(began):
             return self._later
         later = later_records_in(self._folder)
-        self._pace.took(began, self._clock.monotonic())
+        self._pace.ran(began, self._clock.monotonic())
         return self._later if later == self._later else later
 
 

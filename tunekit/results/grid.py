@@ -13,7 +13,7 @@ from tunekit._ray.tuner import goal_of
 from tunekit.core.constraints import Constraint, violation
 from tunekit.core.history import GENERATION
 from tunekit.core.metrics import flatten
-from tunekit.core.values import number
+from tunekit.core.values import finite_number
 from tunekit.errors import ConfigError
 
 
@@ -82,7 +82,7 @@ class ValidatedResults(tune.ResultGrid):
         ranked = []
         for place, result in enumerate(self):
             metrics = flatten(result.metrics or {})
-            value = number(metrics.get(str(name)))
+            value = finite_number(metrics.get(str(name)))
             if value is not None:
                 broken = violation(metrics, self._constraints)
                 ranked.append((broken, -value if better == "max" else value, place))

@@ -9,7 +9,7 @@ import pandas as pd
 from tunekit.core.events import Exploited
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten
-from tunekit.core.problems import shown
+from tunekit.core.problems import format_argument
 from tunekit.errors import ConfigError
 
 
@@ -98,8 +98,8 @@ class Lineage:
         newest = self._ancestry.generation(trial_id)
         if generation is not None and generation not in range(newest + 1):
             problem = (
-                f"generation={shown(generation)} of trial {trial_id!r} does not exist. Pass "
-                f"{newest}, its newest, or less."
+                f"generation={format_argument(generation)} of trial {trial_id!r} does not exist. "
+                f"Pass {newest}, its newest, or less."
             )
             raise ConfigError("Lineage", [problem])
         return self._ancestry.line(trial_id, generation)

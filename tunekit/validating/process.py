@@ -18,10 +18,10 @@ from tunekit.core.values import (
     admitted,
     bounded,
     described,
+    format_value,
     is_array,
     safely,
     singled,
-    text,
 )
 from tunekit.pickles import pack, portable
 from tunekit.process_state import end_without_gpu, release_gpu_memory, undisturbed
@@ -191,7 +191,7 @@ def _parcelled(value: Any) -> Any:
     if type(value).__module__ == "numpy" and is_array(value):
         return value
     data = pack(value)
-    return text(value) if data is None else Parcel(text(value), data)
+    return format_value(value) if data is None else Parcel(format_value(value), data)
 
 
 def opened(value: Any) -> Any:

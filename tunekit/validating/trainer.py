@@ -14,7 +14,7 @@ from ray import train
 
 from tunekit._ray.compat import check_trainers
 from tunekit._ray.failures import LoopError
-from tunekit.core.problems import Problems, shown
+from tunekit.core.problems import Problems, format_argument
 from tunekit.core.signatures import ValidationFunction, kind_of
 from tunekit.core.values import Raised, admitted
 from tunekit.errors import extra
@@ -71,8 +71,8 @@ class TrainerValidation:
         fix = "Pass `def loop(config) -> dict`."
         if problems.function("loop", loop, fix) and (kind := kind_of(loop)) is not None:
             problems.add(
-                f"loop={shown(loop)} is {kind}, so a call returns before anything is validated. "
-                f"{fix}"
+                f"loop={format_argument(loop)} is {kind}, so a call returns before anything is "
+                f"validated. {fix}"
             )
         problems.instance(
             "scaling_config",

@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 
 from ray.tune.experiment import Trial
 
-from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.events import AttemptBegan, AttemptStarted, Event, ValidationEnded
-from tunekit.core.failures import Failures, place_of
+from tunekit.core.failures import Failures, format_checkpoint
 from tunekit.core.metrics import leaves
 from tunekit.core.pool import Pool
 from tunekit.core.signatures import name_of, signature_of, still_lacks
+from tunekit.core.timing import Clock
 from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import LeftOut
 from tunekit.validating.executor import Began, Executor, Lost, Returned
@@ -182,7 +182,7 @@ class Validator:
             )
 
     def _warn_of_retry(self, request: Request, reason: str) -> None:
-        place = place_of(request.trial_id, request.iteration, request.generation)
+        place = format_checkpoint(request.trial_id, request.iteration, request.generation)
         verdict = self._retried.failed(place, reason)
         if verdict.first:
             logger.warning("The validation of %s %s; retrying.", place, reason)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tunekit
 from tunekit.core.constraints import Constraint, penalized, violation
-from tunekit.core.values import number
+from tunekit.core.values import finite_number
 from tunekit.errors import ConfigError
 
 LIMITS = [Constraint("latency_ms <= 20"), Constraint("eval/recall >= 0.5")]
@@ -35,7 +35,7 @@ def test_who_knows_nothing_of_constraints_ranks_by_them(one, other, mode):
     mine, theirs = (penalized(s["accuracy"], mode, violation(s, LIMITS)) for s in (one, other))
     better = mine > theirs if mode == "max" else mine < theirs
     worse = mine < theirs if mode == "max" else mine > theirs
-    assert number(mine) == mine
+    assert finite_number(mine) == mine
     # Differences of violations may be lost to rounding, never turned round.
     assert not (better and deb(other, one, mode)) and not (worse and deb(one, other, mode))
     if (violation(one, LIMITS) == 0) != (violation(other, LIMITS) == 0):

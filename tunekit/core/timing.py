@@ -1,12 +1,59 @@
-"""Measured start times of trials."""
+"""Times: the clock, the pace of repeated work, and how long trials and validations take."""
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
+from typing import Protocol
 
 #: The seconds for a process to start, until one was measured: those to import PyTorch.
 USUAL_S = 2.0
+# A longer start has waited for resources, not for its process.
+_LONGEST_START_S = 10.0
+# The share of a process start for which a trial may wait although resources are free.
+_SHORT = 0.1
+
+
+class Clock(Protocol):
+    """Read the time and wait, in seconds; the ``time`` module is one, and tests have another."""
+
+    def monotonic(self) -> float:
+        """Return a time that never decreases, for durations and time limits."""
+
+    def time(self) -> float:
+        """Return seconds since the epoch, for records."""
+
+    def sleep(self, seconds: float, /) -> None:
+        """Wait."""
+
+
+class Pace:
+    """Space work by its duration.
+
+    Args:
+        share: The share of the time that the work may take, above 0 and at most 1.
+        least_s: The least pause between two runs of the work, in seconds.
+
+    Example:
+        >>> pace = Pace(share=0.25)
+        >>> pace.is_ready(now=0.0)
+        True
+        >>> pace.ran(began=0.0, ended=1.0)
+        >>> pace.is_ready(now=3.5), pace.is_ready(now=4.0)
+        (False, True)
+    """
+
+    def __init__(self, share: float, least_s: float = 0.0):
+        self._share, self._least_s = share, least_s
+        self._next: float | None = None
+
+    def is_ready(self, now: float) -> bool:
+        """Return whether the work may run again."""
+        return self._next is None or now >= self._next
+
+    def ran(self, began: float, ended: float) -> None:
+        """Record that the work ran between two readings of a clock."""
+        self._next = ended + max(self._least_s, (ended - began) * (1 / self._share - 1))
 
 
 class StartTimes:
@@ -95,3 +142,47 @@ class StartTimes:
         self._begun.pop(trial_id, None)
         self._training.pop(trial_id, None)
         self._present.discard(trial_id)
+
+
+class Durations:
+    """Measure the newest durations in a sweep, in seconds.
+
+    They are ``starts`` of processes and ``runs`` of validations.
+
+    In the process of a trial, nothing has to start, but the trial does not train meanwhile. If
+    validations take less than a tenth of a process start, they run there, at each checkpoint.
+    Longer ones run while their trials train, if resources are free; otherwise, trials wait only for
+    the scores that decide.
+
+    Example:
+        >>> known = Durations()
+        >>> known.are_short()  # nothing is known yet
+        True
+        >>> known.starts.append(1.5)
+        >>> known.runs.append(0.9)
+        >>> known.are_short(), known.are_short(trial_s=9.5)
+        (False, True)
+        >>> known.runs.append(1.9)
+        >>> known.are_short(trial_s=600.0)  # it waited for resources
+        False
+    """
+
+    def __init__(self) -> None:
+        self.starts: deque[float] = deque(maxlen=9)
+        self.runs: deque[float] = deque(maxlen=9)
+
+    @property
+    def typical_s(self) -> float | None:
+        """Return the median duration of a validation, in seconds; None until one has ended."""
+        return statistics.median(self.runs) if self.runs else None
+
+    def are_short(self, trial_s: float | None = None) -> bool:
+        """Return whether validations are so short that their trials wait for them.
+
+        Args:
+            trial_s: The duration of a trial's start, in seconds, if known. Usually, a validation's
+                process has to import the same.
+        """
+        # The longest: others may have found a process that had already run.
+        start_s = max(max(self.starts, default=USUAL_S), trial_s or 0.0)
+        return (self.typical_s or 0.0) < _SHORT * min(start_s, _LONGEST_START_S)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tunekit.core.start_times import StartTimes
+from tunekit.core.timing import StartTimes
 
 
 def test_what_a_trial_left_undone_is_not_measured():
