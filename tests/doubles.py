@@ -112,8 +112,8 @@ class FakeExecutor(Executor):
         """See :class:`~tunekit.validating.executor.Executor`."""
         events: list[AttemptEvent] = []
         now = self._clock.monotonic()
-        due = [heapq.heappop(self._due) for _ in range(sum(at <= now for at, *_ in self._due))]
-        for _, _, what, attempt in due:
+        while self._due and self._due[0][0] <= now:
+            _, _, what, attempt = heapq.heappop(self._due)
             if attempt.id not in self._live:
                 continue
             if what == "begin":
@@ -136,9 +136,9 @@ class FakeExecutor(Executor):
         if self._live.pop(attempt.id, None) is not None:
             self.cancelled.append(attempt)
 
-    def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
+    def capacity(self, promised: Iterable[tuple[Mapping[str, float], int]]) -> int:
         """See :class:`~tunekit.validating.executor.Executor`."""
-        return self._slots - len(self._live) - sum(1 for _ in promised)
+        return self._slots - len(self._live) - sum(number for _, number in promised)
 
     def queued(self) -> int:
         """See :class:`tunekit.validating.executor.Executor`."""

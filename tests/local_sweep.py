@@ -287,9 +287,7 @@ class _LocalActors:
         self._waiting: list[TrackedActor] = []
         self._pending: dict[TrackedActor, tuple[type, dict[str, Any]]] = {}
         self._actor_task_events = None  # no object of Ray's is waited for
-        # All have the same resources.
-        self._resource_request_to_pending_actors: Mapping[Any, list[TrackedActor]]
-        self._resource_request_to_pending_actors = defaultdict(lambda: self._waiting)
+        self._resource_request_to_pending_actors: Any = defaultdict(list)
         self._live_actors_to_ray_actors_resources: dict[TrackedActor, tuple[_Handle, None]] = {}
         self._ready: set[TrackedActor] = set()
         self._tasks: dict[TrackedActor, list[_Task]] = {}
@@ -333,6 +331,8 @@ class _LocalActors:
             self._ids.getrandbits(64), on_start=on_start, on_stop=on_stop, on_error=on_error
         )
         self._waiting.append(actor)
+        # All have the same resources.
+        self._resource_request_to_pending_actors[resource_request] = self._waiting
         self._pending[actor] = cls, kwargs
         return actor
 

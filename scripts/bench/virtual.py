@@ -368,7 +368,7 @@ class Room:
         """Return how many more trials fit."""
         return max(0, fits(self._free, (), self.trial))
 
-    def for_validations(self, promised: Iterable[Mapping[str, float]] = ()) -> int:
+    def for_validations(self, promised: Iterable[tuple[Mapping[str, float], int]] = ()) -> int:
         """Return how many more validations fit beside what is promised, as far as that fits."""
         return max(0, fits(self._free, promised, {"CPU": 1.0}))
 
@@ -508,7 +508,7 @@ class VirtualExecutor(Executor):
             idle.pop(0)
             self._room.validations -= 1
 
-    def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
+    def capacity(self, promised: Iterable[tuple[Mapping[str, float], int]]) -> int:
         self._room.trials = self._trials()
         room = self._room.for_validations(promised) - len(self._waiting)
         if self._most is None:

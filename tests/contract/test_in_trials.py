@@ -36,7 +36,7 @@ class InTrials(FakeExecutor):
     def capacity(self, promised: Any) -> int:
         if any(trial.status == "RUNNING" for trial in self.trials()):
             return 0
-        return self.places - len(self._live) - sum(1 for _ in promised)
+        return self.places - len(self._live) - sum(number for _, number in promised)
 
     def start(self, attempt: Attempt, *, host: Any = None) -> None:
         self._starts = lambda _: 2.0 if host is None else 0.0

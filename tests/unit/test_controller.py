@@ -197,6 +197,7 @@ def test_trials_that_wait_are_taken_in_the_order_in_which_they_were_made():
 def reusing(heeding, monkeypatch):
     """A controller in which Tune would give a kept actor to any trial, and one that starts."""
     tune, starts = heeding[0], Made()
+    tune._actor_cache = SimpleNamespace(num_cached_objects=1)
     monkeypatch.setattr(TuneController, "_maybe_reuse_cached_actor", lambda tune, trial: True)
     monkeypatch.setattr(tune._actor_manager, "is_actor_started", "started".__eq__)
     tune._trial_to_actor = {starts: "started"}

@@ -418,7 +418,7 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path, name):
 # What is deleted, and when -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("line", [b"", b'"event": "snapshot"'])
+@pytest.mark.parametrize("line", [b"", b'"event":"snapshot"'])
 def test_an_archive_stays_until_the_line_that_names_its_successor_is_written(
     tmp_path, monkeypatch, line
 ):

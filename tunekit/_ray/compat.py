@@ -89,6 +89,7 @@ NEEDED = {
 #: The private attributes of a controller, and of what it has, that exist only while it runs.
 NEEDED_WHILE_RUNNING = (
     "_actor_cache _actor_manager._actor_task_events "
+    "_actor_manager._live_actors_to_ray_actors_resources "
     "_actor_manager._resource_request_to_pending_actors _actor_to_trial _cached_trial_decisions "
     "_callbacks._callbacks _fail_fast _has_errored "
     "_insufficient_resources_manager._no_running_trials_since _iteration _live_trials "

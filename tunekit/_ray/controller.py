@@ -60,8 +60,6 @@ class Controller(ProcessController):
     def begin(self, room: Room) -> None:
         """Begin, before the controller has processed a result."""
         super().begin(room)
-        # Resources of waiting trials, by the identity of their placement group factory.
-        self._needs: dict[int, tuple[Any, dict[str, float]]] = {}
         # The references that end Tune's wait in addition to its trials, and whether one has.
         self._awaited: set[Any] = set()
         self._woken = False
@@ -107,20 +105,16 @@ class Controller(ProcessController):
         """Return how many trials the search algorithm has still to create; 0 if unknown."""
         return max(0, self.search_alg.total_samples - len(self.get_trials()))
 
-    def promised(self) -> Iterator[Mapping[str, float]]:
-        """Yield the resources of each trial whose actor was requested and has not started.
+    def promised(self) -> Iterator[tuple[Mapping[str, float], int]]:
+        """Yield the resources of trials whose actors were requested and have not started.
 
-        There may be many trials, and Ray adds up resources slowly, so sums are lazy and cached.
+        Each comes with the number of such trials.
         """
-        known, self._needs = self._needs, {}
-        for trial in self._staged_trials:
-            if trial.status != Trial.PENDING:
-                continue  # a stopped trial, which Tune leaves in the set
-            factory = trial.placement_group_factory
-            key = id(factory)
-            if key not in self._needs:
-                self._needs[key] = known.get(key) or (factory, dict(factory.required_resources))
-            yield self._needs[key][1]
+        for request, actors in self._actor_manager._resource_request_to_pending_actors.items():
+            if actors:
+                yield request.required_resources, len(actors)
+        for trial in self.starting():
+            yield trial.placement_group_factory.required_resources, 1
 
     def has_actor(self, trial: Trial) -> bool:
         """Return whether a trial has an actor, or one is starting; it may have lent its place."""
@@ -128,13 +122,11 @@ class Controller(ProcessController):
 
     def starting(self) -> Iterator[Trial]:
         """Yield each trial that has its resources and whose process is starting."""
-        count = self._occupied - sum(map(self.has_actor, self._running_trials))
-        starting = (
-            trial
-            for trial in self._staged_trials
-            if trial.status == Trial.PENDING and has_starting_actor(self, trial)
-        )
-        yield from itertools.islice(starting, max(0, count))  # hundreds may wait for resources
+        count = self._occupied - len(self._running_trials & self._trial_to_actor.keys())
+        newest_first = reversed(self._actor_manager._live_actors_to_ray_actors_resources)
+        trials = (self._actor_to_trial.get(actor) for actor in newest_first)
+        starting = (one for one in trials if one is not None and one.status == Trial.PENDING)
+        yield from itertools.islice(starting, max(0, count))
 
     def can_resume(self, trial: Trial) -> bool:
         """Return whether a trial is known to resume from its checkpoint in another process.

@@ -120,6 +120,10 @@ class ProcessController(TuneController):
                 return bool(super()._maybe_reuse_cached_actor(trial))
             finally:
                 cache.decrease_max(resources)
+        if trial not in self._staged_trials:
+            trial.init_local_path()  # Tune does so only when it schedules an actor
+        if not self._actor_cache.num_cached_objects:
+            return trial in self._resetting_trials
         # A trial whose own actor is starting leaves the cached one to another trial. Else
         # its own would end at once and another start for the next trial: none would ever
         # get ready where trials are shorter than the start of an actor.
@@ -127,8 +131,6 @@ class ProcessController(TuneController):
         starts = trial not in self._resetting_trials and has_starting_actor(self, trial)
         if starts and others.first_without_actor is not None:
             return False
-        if trial not in self._staged_trials:
-            trial.init_local_path()  # Tune does so only when it schedules an actor
         reuses = bool(super()._maybe_reuse_cached_actor(trial))
         if reuses:
             self._sharing.add(trial)
@@ -214,8 +216,12 @@ class ProcessController(TuneController):
         self._sharing.discard(trial)
         # Tune keeps an actor only if another one is requested, which a limit may not have allowed.
         resources = trial.placement_group_factory
-        waits = bool(self._resources_to_pending_trials[resources])
-        keeps = self._reuse_actors and waits and not ends and trial not in self._staged_trials
+        keeps = (
+            self._reuse_actors
+            and not ends
+            and trial not in self._staged_trials
+            and len(self._resources_to_pending_trials[resources]) > 0
+        )
         if keeps:
             self._staged_trials.add(trial)
             self._actor_cache.increase_max(resources)
@@ -226,8 +232,10 @@ class ProcessController(TuneController):
             self._actor_cache.decrease_max(resources)
 
     def _cleanup_cached_actors(self, force_all: bool = False) -> None:
-        # Waiting trials with the same resources continue in cached actors in the next step.
         waiting, cached = self._resources_to_pending_trials, self._actor_cache
+        if not (self._kept or cached.num_cached_objects):
+            return
+        # Waiting trials with the same resources continue in cached actors in the next step.
         used = [one for one in waiting if cached.has_cached_object(one)]
         if (used or self._kept) and not self._pending_trials:
             force_all = force_all or self._room.lacking()

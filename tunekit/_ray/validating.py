@@ -122,9 +122,9 @@ class ValidatingController(Controller):
         self._processed: dict[Trial, Entry] = {}
         # The recorded decision on the result that is processed again.
         self._recorded: dict[str, str] = {}
-        #: The trials that stand still in their processes, in order: what they do next is decided in
-        #: each step.
-        self.standing: dict[Trial, None] = {}
+        #: The trials that stand still in their processes, in order, each with the circumstances in
+        #: which that was decided; None: it is to be decided again at the end of the step.
+        self.standing: dict[Trial, Circumstances | None] = {}
         # The trials that do nothing until the scheduler acts on them.
         self._idle: set[Trial] = set()
         #: Whether the sweep is being interrupted: what waits stays pending.
@@ -260,7 +260,7 @@ class ValidatingController(Controller):
             self._process(trial, entry)
         if self._queues.get(trial):
             if trial in self._trial_to_actor and trial not in self._training:
-                self.standing[trial] = None  # what it does next is decided at the end of the step
+                self.standing[trial] = None
             return
         self._queues.pop(trial, None)
         self._go_on(trial, self._room.circumstances())
@@ -271,13 +271,13 @@ class ValidatingController(Controller):
             self.advance(trial)
 
     def go_on(self) -> None:
-        """Let each trial that stands do what is next, given what else could use its place."""
-        now: Circumstances | None = None
-        for trial in list(self.standing):
-            now = now or self._room.circumstances()
-            self._go_on(trial, now)
-            if trial not in self.standing:
-                now = None
+        """Let each trial that stands do what is next, if anything has changed for it."""
+        now = self._room.circumstances() if self.standing else None
+        for trial, then in list(self.standing.items()):
+            if now is not None and now != then:
+                self._go_on(trial, now)
+                if trial not in self.standing:
+                    now = self._room.circumstances()
 
     def _process(self, trial: Trial, entry: Entry) -> None:
         self._processed[trial] = entry
@@ -324,23 +324,24 @@ class ValidatingController(Controller):
 
     def _go_on(self, trial: Trial, now: Circumstances) -> None:
         """Let a trial do what is next."""
-        self.standing.pop(trial, None)
-        if trial.status != Trial.RUNNING or trial in self._training or trial.is_saving:
-            return
-        if trial in self._idle:
+        stays = trial.status != Trial.RUNNING or trial in self._training or trial in self._idle
+        if stays or trial.is_saving:
+            self.standing.pop(trial, None)
             return
         queue = self._queues.get(trial) or Queue()
         what = self._room.next(trial, queue, now)
+        if what is Next.STAND and trial in self._trial_to_actor:
+            self.standing[trial] = now
+            return
+        self.standing.pop(trial, None)
         if trial not in self._trial_to_actor:  # it has lent its place
             if not queue:
                 self.first[trial] = None
                 self._set_trial_status(trial, Trial.PENDING)
         elif what is Next.TRAIN:
             super()._schedule_trial_train(trial)
-        elif what is Next.LEND:
-            self.lend(trial)
         else:
-            self.standing[trial] = None
+            self.lend(trial)
 
     def _set_trial_status(self, trial: Trial, status: str) -> None:
         super()._set_trial_status(trial, status)
@@ -468,8 +469,9 @@ class ValidatingController(Controller):
         return self._queues.get(trial) or Queue()
 
     def _stop_experiment_if_needed(self) -> None:
-        with having(self, _ends=True):
-            super()._stop_experiment_if_needed()
+        self._ends = True
+        super()._stop_experiment_if_needed()
+        self._ends = False
 
     def _cleanup_trials(self) -> None:
         self.closing = True  # Tune ends all actors; a restored sweep continues
@@ -524,8 +526,10 @@ class SplitCallbacks(CallbackList):
             self._begun.add(trial)
             for callback in self._callbacks[self._first + 1 :]:
                 callback.on_trial_start(trial=trial, **info)
-        lacks = sorted(self.door.names - flatten(result).keys())
-        result.update(dict.fromkeys(lacks, math.nan))
+        lacks = sorted(self.door.names - result.keys())
+        if lacks:
+            lacks = sorted(set(lacks) - flatten(result).keys())
+            result.update(dict.fromkeys(lacks, math.nan))
         for callback in self._callbacks[self._first :]:
             callback.on_trial_result(trial=trial, result=result, **info)
         for name in lacks:

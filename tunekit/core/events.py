@@ -1,7 +1,7 @@
 """The events of a sweep: one type for each kind of line in its journal.
 
-A line is a JSON object with the fields of its event: ``n`` is the line's number, ``event`` the name
-of the type, ``time`` is in seconds since the epoch.
+A line is a JSON object with the fields of its event, except those that have their default: ``n`` is
+the line's number, ``event`` the name of the type, ``time`` is in seconds since the epoch.
 
 ============== ===================================================================================
 ``added``      a trial was added
@@ -53,7 +53,7 @@ _Seconds = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 _Kind = TypeVar("_Kind", bound="OfCheckpoint")
 
 
-class Happened(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
+class Happened(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True):
     """The fields of all events.
 
     Attributes:

@@ -99,6 +99,8 @@ class Pool:
         self._retries = max_retries
         #: The durations of validations.
         self.durations = Durations()
+        #: How many attempts were followed by another one.
+        self.retried = 0
         self._trials: dict[str, _Trial] = {}
         self._queue: dict[str, _Trial] = {}  # trials with something waiting
         self._in_flight: dict[str, _Validation] = {}
@@ -385,6 +387,7 @@ class Pool:
     ) -> ValidationEnded | None:
         if one.tries <= self._retries:
             one.began, one.queued = None, False
+            self.retried += 1
             self._enqueue(self._trials[one.request.trial_id], one, first=True)
             return None
         if one.tries > 1:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 #: The values of ``ValidationConfig(on_pending=...)``.
 ON_PENDING = ("auto", "wait", "continue")
@@ -156,9 +156,10 @@ class Process(Enum):
     LEAVES = "leaves"  #: it must go: its node ends, or a validation needs its place
 
 
-@dataclass(frozen=True)
-class Circumstances:
+class Circumstances(NamedTuple):
     """What is the same for all trials of a sweep at one time.
+
+    While it stays the same, a trial that stands need not be asked again unless its queue changes.
 
     Attributes:
         on_pending: As for :class:`tunekit.ValidationConfig`.
@@ -166,6 +167,7 @@ class Circumstances:
         synchronous: Whether the scheduler compares all trials at the same time.
         others: Whether another trial waits for a place.
         squeezed: Whether validations can only run once a trial has released its resources.
+        rest: What else a trial may base its decision on; opaque here.
     """
 
     on_pending: str = "auto"
@@ -173,6 +175,7 @@ class Circumstances:
     synchronous: bool = False
     others: bool = False
     squeezed: bool = False
+    rest: Any = None
 
 
 def what_next(

@@ -14,7 +14,7 @@ _TOLD_APART_BY = {"CPU", "GPU", "memory"}
 
 def fits(
     free: Mapping[str, float],
-    promised: Iterable[Mapping[str, float]],
+    promised: Iterable[tuple[Mapping[str, float], int]],
     need: Mapping[str, float],
 ) -> int:
     """Return how many times a need fits into free resources that are not promised to others.
@@ -24,20 +24,21 @@ def fits(
 
     Args:
         free: The free resources, by name.
-        promised: The needs of those that already wait, in the order in which they are served.
+        promised: The needs of those that already wait, each with the number of those, in the order
+            in which they are served.
         need: The resources of one; at least one amount is above 0.
 
     Example:
-        >>> fits({"CPU": 4, "GPU": 1}, [{"CPU": 1}], {"CPU": 1.5, "GPU": 0})
+        >>> fits({"CPU": 4, "GPU": 1}, [({"CPU": 1}, 1)], {"CPU": 1.5, "GPU": 0})
         2
-        >>> fits({"CPU": 3}, [{"CPU": 2}, {"CPU": 2}], {"CPU": 1})
+        >>> fits({"CPU": 3}, [({"CPU": 2}, 2)], {"CPU": 1})
         1
     """
     rest = dict(free)
-    for other in promised:
-        if all(rest.get(name, 0.0) >= amount for name, amount in other.items()):
-            for name, amount in other.items():
-                rest[name] = rest.get(name, 0.0) - amount
+    for other, number in promised:
+        times = max(0, min(number, _times(rest, other) or 0))
+        for name, amount in other.items():
+            rest[name] = rest.get(name, 0.0) - times * amount
     return _times(rest, need) or 0
 
 

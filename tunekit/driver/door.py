@@ -85,8 +85,10 @@ class Door:
     _selection: Selection = field(init=False)
     # Whether the scheduler stops the trial whose result is processed.
     _stops: bool = field(default=False, init=False)
-    # Whether reports no longer wait for the names of validation's metrics.
+    # Whether reports no longer wait for the names of validation's metrics, and whether a validation
+    # has ended meanwhile, which may be why.
     _named: bool = field(default=False, init=False)
+    _has_news: bool = field(default=True, init=False)
     # The reports whose validations have not ended, by the names of these.
     _scoring: dict[str, tuple[Trial, Entry]] = field(default_factory=dict, init=False)
     #: Each trial's hyperparameters, and what it would resume from, before the newest result was
@@ -277,6 +279,7 @@ class Door:
     def ended(self, event: ValidationEnded) -> None:
         """Record the end of a validation, and let the results pass that waited for it."""
         self.emit(event)
+        self._has_news = True
         if not event.validated:
             self.failures.failed(event)
         trial, entry = self._scoring.pop(event.id, (None, None))
@@ -289,8 +292,8 @@ class Door:
 
     def let_pass(self) -> None:
         """Let the reports pass that have waited for the names of validation's metrics."""
-        if not self._named:
-            self._named = self.engine.knows_names
+        if self._has_news and not self._named:
+            self._has_news, self._named = False, self.engine.knows_names
             self.controller.advance_all()
 
     def dropped(self, trial: Trial, entries: list[Entry]) -> None:

@@ -235,12 +235,12 @@ class ValidatedScheduler(TrialScheduler):
         Returns:
             Whether they were passed.
         """
-        sweep = self._join(tune_controller)
-        trials = tune_controller.get_trials()
-        left = [trial for trial in trials if not trial.is_finished()]
-        waits = traits_of(self.scheduler).waits_for_all
-        if not waits or any(one.status != Trial.PAUSED for one in left):
+        if not traits_of(self.scheduler).waits_for_all:
             return False
+        left = [trial for trial in tune_controller.get_trials() if not trial.is_finished()]
+        if any(one.status != Trial.PAUSED for one in left):
+            return False
+        sweep = self._join(tune_controller)
         known = {one.trial_id: id(self._heard.get(one.trial_id)) for one in left}
         if known != self._reminded:
             self._reminded, self._reminders = known, 0

@@ -28,7 +28,7 @@ from tunekit.core.queue import (
     pays_for_a_start,
     what_next,
 )
-from tunekit.core.room import Shares, total
+from tunekit.core.room import Shares
 from tunekit.core.timing import Clock, StartTimes
 from tunekit.validating.executor import Executor
 from tunekit.validating.validator import Around, Launch, Validator
@@ -94,12 +94,14 @@ class Waiting(Around):
     def circumstances(self) -> Circumstances:
         """See :class:`~tunekit._ray.processes.Room`."""
         each = self.config.on_pending == "wait" or self.validates_each
+        ending = frozenset(self.controller.lost | self.controller.leaving | self._relieved)
         return Circumstances(
             self.config.on_pending,
             each=each and not self.undecided,
             synchronous=self._traits.synchronous,
             others=self.controller.has_new_trials,
             squeezed=self.squeezed,
+            rest=(ending, self.pool.retried, self._lending),
         )
 
     def next(self, trial: Trial, queue: Queue, now: Circumstances) -> Next:
@@ -257,9 +259,19 @@ class Waiting(Around):
         wait_s = self.pool.wait_s(trial.trial_id, self.clock.monotonic())
         return pays_for_a_start(wait_s, self.starts.typical_s)
 
+    @property
+    def _lending(self) -> Any:
+        """Return what :meth:`hands_over` depends on, apart from the trial and the time.
+
+        As time passes, a trial waits for less, so it has ever fewer reasons to hand over.
+        """
+        if self.controller.reuses_actors or not self.shares.apart:
+            return self.controller.reuses_actors
+        return self.pool.durations.typical_s, self.starts.typical_s
+
     def _competes(self, trial: Trial) -> bool:
         """Return whether a trial and a validation need the same kind of resources."""
-        needs = total(*trial.placement_group_factory.bundles)
+        needs = trial.placement_group_factory.required_resources
         return not needs.keys().isdisjoint(self.executor.need)
 
     @property
@@ -290,7 +302,7 @@ class Waiting(Around):
 
     def spare(self) -> None:
         """End evaluators without work if trials need their resources."""
-        if self.contend and self.pool.idle and any(True for _ in self.controller.promised()):
+        if self.pool.idle and self.contend and any(True for _ in self.controller.promised()):
             self.executor.spare(0 if self.validate_themselves else self.shares.validations)
 
     def relieve(self) -> None:

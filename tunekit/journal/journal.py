@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,6 +40,7 @@ from tunekit.core.events import (
     OfValidation,
     Reported,
     TrialAdded,
+    ValidationEnded,
     event_of,
 )
 from tunekit.core.values import NESTED, PICKLED, admitted, format_value, is_too_deep
@@ -120,11 +121,14 @@ class Journal:
                 series,
             )
         head = {"n": self.last, "journal": "tunekit", "version": VERSION, "begins": begins}
-        self._append({**head, "after": found, "follows": seal, **(about or {})})
+        head = {**head, "after": found, "follows": seal, **(about or {})}
+        folder.append(series, sealed(_encoded(head)))
 
     def append(self, event: Event) -> None:
         """Write an event, with the next number."""
-        self._append(*_line_of(event, self.last + 1))
+        line = sealed(f'{{"n": {self.last + 1}, {_line_of(event)[1:]}')
+        self._folder.append(self._series, line)
+        self.last += 1
 
     def sync(self) -> bool:
         """Write all lines to disk; return False if that is not possible now."""
@@ -135,50 +139,6 @@ class Journal:
         written = self._folder.settle(60.0)
         self._folder.close()
         return written
-
-    # How it is written -------------------------------------------------------------------------
-
-    def _append(self, line: Mapping[str, Any], as_written: Mapping[str, Any] | None = None) -> None:
-        encoded = sealed(_encoded(line, as_written))
-        self.last = line["n"]
-        self._folder.append(self._series, encoded)
-
-
-def _line_of(event: Event, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields of an event's line: with original values, and with encoded values."""
-    known = msgspec.structs.asdict(event)
-    del known["n"]
-    kind = type(event).__struct_config__.tag
-    line = {"n": number, "event": kind, "time": known.pop("time"), **known}
-    if line.get("report") is not None:
-        line["report"] = {name: v for name, v in line["report"].items() if name != "config"}
-    if isinstance(event, TrialAdded):  # Tune's own record has the exact values
-        return line, {"config": admitted(line.pop("config"))}
-    if isinstance(event, CheckpointSaved):
-        # A restored sweep passes exactly these to the validation.
-        return line, {"kwargs": exact(dict(line.pop("kwargs")))}
-    if isinstance(event, Exploited):
-        names = ("old_config", "donor_config", "config")
-        return line, {name: exact(dict(line.pop(name)), _LARGEST) for name in names}
-    return line, {}
-
-
-def _encoded(line: Mapping[str, Any], as_written: Mapping[str, Any] | None) -> str:
-    """Return a line as JSON.
-
-    Args:
-        line: Its fields, with the user's values as they are.
-        as_written: More fields, whose values are already encoded.
-    """
-    try:
-        own = _encoder.encode(line)
-    except Exception:  # the user's values can raise anything
-        own = None
-    if own is not None and own.count("{") + own.count("[") > NESTED and is_too_deep(line):
-        own = None  # no reader would accept it
-    if own is None or f'"{PICKLED}"' in own:
-        own = _encoder.encode(legible(line))
-    return f"{own[:-1]}, {_encoder.encode(as_written)[1:]}" if as_written else own
 
 
 def _number(value: Any) -> Any:
@@ -195,6 +155,50 @@ def _number(value: Any) -> Any:
 
 
 _encoder = json.JSONEncoder(default=_number)
+
+
+def _line_of(event: Event) -> str:
+    """Return an event as JSON, without its number."""
+    own = {
+        name: msgspec.Raw(write(value).encode())
+        for name, write in _OF_USERS.get(type(event), {}).items()
+        if not isinstance(value := getattr(event, name), Mapping) or value
+    }
+    return msgspec.json.encode(msgspec.structs.replace(event, n=0, **own)).decode()
+
+
+def _encoded(value: Any) -> str:
+    """Return values of users as JSON, with texts and pickles for what JSON cannot represent."""
+    try:
+        own = _encoder.encode(value)
+    except Exception:  # the values can raise anything
+        own = None
+    if own is not None and own.count("{") + own.count("[") > NESTED - 1 and is_too_deep([value]):
+        own = None  # no reader would accept it
+    return _encoder.encode(legible(value)) if own is None or f'"{PICKLED}"' in own else own
+
+
+def _exactly(config: Mapping[Any, Any]) -> str:
+    return _encoder.encode(exact(dict(config), _LARGEST))
+
+
+# The fields with values of users, each with how it is encoded.
+_OF_USERS: dict[type, dict[str, Callable[[Any], str]]] = {
+    # Tune's own record has the exact values.
+    TrialAdded: {"config": lambda config: _encoder.encode(admitted(config))},
+    Reported: {
+        "report": lambda report: _encoded({n: v for n, v in report.items() if n != "config"})
+    },
+    # A restored sweep passes exactly these to the validation.
+    CheckpointSaved: {"kwargs": lambda kwargs: _encoder.encode(exact(kwargs))},
+    ValidationEnded: {"metrics": _encoded},
+    Exploited: {
+        "score": _encoded,
+        "old_config": _exactly,
+        "donor_config": _exactly,
+        "config": _exactly,
+    },
+}
 
 
 def sealed(line: str) -> bytes:

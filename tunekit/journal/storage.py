@@ -295,19 +295,15 @@ class LocalFolder:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
             descriptor = self._open[series] = os.open(path, flags, 0o644)
             _sync_folder(folder)
-        before = os.fstat(descriptor).st_size
-        try:
-            written = os.write(descriptor, lines)
-            if written < len(lines):
-                raise OSError(f"only {written} of {len(lines)} bytes could be written")
-        except OSError:
-            # Cut off a partial line; if that fails, too, it stays the last one of its file.
+        written = os.write(descriptor, lines)
+        if written < len(lines):
+            # Cut off a partial line; if that fails, it stays the last one of its file.
             try:
-                os.ftruncate(descriptor, before)
+                os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
             except OSError:
                 self._unsynced.discard(series)
                 os.close(self._open.pop(series))
-            raise
+            raise OSError(f"only {written} of {len(lines)} bytes could be written")
 
 
 class RemoteFolder:

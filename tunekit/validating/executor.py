@@ -115,12 +115,12 @@ class Executor:
         """
         raise NotImplementedError
 
-    def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
+    def capacity(self, promised: Iterable[tuple[Mapping[str, float], int]]) -> int:
         """Return how many more attempts the free resources can run now.
 
         Args:
-            promised: The resources of each process that has priority and waits; iterated over at
-                most once.
+            promised: The resources of processes that have priority and wait, each with their
+                number; iterated over at most once.
         """
         raise NotImplementedError
 

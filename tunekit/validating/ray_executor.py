@@ -338,7 +338,7 @@ class RayExecutor(Executor):
             one for one in flights if not (one.begun or one.host or (one.actor and one.actor.up))
         ]
 
-    def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
+    def capacity(self, promised: Iterable[tuple[Mapping[str, float], int]]) -> int:
         """See :class:`Executor`."""
         if self._need:
             room = fits(ray.available_resources(), promised, self._need) - len(self._new())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,9 +101,9 @@ OTHERS = Circumstances(others=True)
         ([pending(1), entry(2, last=True)], WAIT, {"hosts": True}, Next.STAND),
         ([pending(1), entry(2, last=True, saving=True)], CONTINUE, {}, Next.STAND),
         ([pending(1)], EACH, {"lends": True}, Next.STAND),
-        ([pending(1)], replace(EACH, others=True), {"lends": True}, Next.LEND),
-        ([pending(1)], replace(EACH, squeezed=True), {}, Next.LEND),
-        ([pending(1), entry(2)], replace(EACH, squeezed=True), {}, Next.STAND),
+        ([pending(1)], EACH._replace(others=True), {"lends": True}, Next.LEND),
+        ([pending(1)], EACH._replace(squeezed=True), {}, Next.LEND),
+        ([pending(1), entry(2)], EACH._replace(squeezed=True), {}, Next.STAND),
         ([pending(1)], WAIT, {"process": Process.VALIDATES}, Next.STAND),
         ([entry(1, saving=True)], WAIT, {"process": Process.LOST}, Next.LEND),
         ([entry(1, saving=True)], WAIT, {"process": Process.LEAVES}, Next.STAND),
