@@ -79,7 +79,7 @@ class ValidationConfig(train.ValidationConfig):
             trial's own if the trial waits for the score anyway and no resources are free, or if the
             validation takes less than a tenth of the time that trials take to start; otherwise, or
             if something in this config requires it, elsewhere.
-        max_in_flight: The most validations in flight at once across the whole sweep. None: as many
+        max_in_flight: The maximum number of validations in flight in the whole sweep. None: as many
             as free resources allow, and at least one.
         max_retries: How many more attempts a validation gets after it raised, timed out or lost its
             process. An invalid return value is not retried.
@@ -93,8 +93,8 @@ class ValidationConfig(train.ValidationConfig):
             ``"continue"``, for example at the end of a sweep. With a scheduler that compares all
             trials at the same time, it always waits.
         on_failure: ``"record"`` records a failed validation and ranks the trial by its other
-            scores. When three have failed alike (apart from numbers, ids and paths in their
-            reasons) and none has succeeded, the function is considered broken: the sweep ends with
+            scores. When three have failed for the same reason (numbers, ids and paths aside) and
+            none has succeeded, the function is considered broken: the sweep ends with
             :class:`~tunekit.errors.ValidationFailedError` instead of training in vain. Retried
             attempts and missing checkpoints do not count, and a restored sweep counts from zero.
             ``"raise"`` ends the sweep at the first failure. ``"ignore"`` records failures and never

@@ -19,7 +19,7 @@
     ├── AlreadyRunningError (RuntimeError) another driver is running the sweep; names it
     └── ValidationFailedError (RuntimeError)
                                           a validation failed and ``on_failure="raise"``, or the
-                                          first ones all failed alike
+                                          first ones failed for the same reason
 """
 
 from __future__ import annotations
@@ -176,5 +176,5 @@ class ValidationFailedError(TunekitError, RuntimeError):
     """Raised when validations fail, depending on ``ValidationConfig(on_failure=...)``.
 
     ``Tuner.fit()`` raises this after saving the sweep's state: with ``on_failure="raise"`` at the
-    first failure, and with ``"record"`` when the first three validations have failed alike.
+    first failure, and with ``"record"`` when the first three have failed for the same reason.
     """

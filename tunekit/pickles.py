@@ -1,4 +1,4 @@
-"""Pickles of user values, whose classes may do anything when they are pickled."""
+"""Pickle values of users, whose classes may run any code meanwhile."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class _SuccessiveHalving(SchedulerBase):
     # Its properties ----------------------------------------------------------------------------
 
     def rule(self, trial: Trial) -> DecisionRule:
-        """Return which scores of a trial it will use, by its current state."""
+        """Return which scores of a trial it will use, given its current state."""
         return self._books.rule(trial.trial_id)
 
     def debug_string(self) -> str:
@@ -289,8 +289,8 @@ class MOASHA(_SuccessiveHalving):
     trial farthest from both, so that the first few are different compromises. A trial continues if
     it is among the first ``1 / reduction_factor`` of the trials that have reached its rung so far.
 
-    The rule is that of Schmucker et al., 2021 (https://arxiv.org/abs/2106.12639). Distances are in
-    units of the front's extent in each metric, so no metric weighs more because of its unit.
+    The rule is that of Schmucker et al., 2021 (https://arxiv.org/abs/2106.12639). Distances are
+    relative to the front's extent in each metric, so units do not matter.
 
     The result of the sweep is its Pareto front: ``tunekit.load(path).pareto()``. For searchers and
     ``get_best_result()``, ``TuneConfig`` may name one of the metrics.

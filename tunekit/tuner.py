@@ -116,7 +116,7 @@ class Tuner(tune.Tuner):
     A ``TorchTrainer``, or another data-parallel trainer from Ray Train, makes distributed trials.
     Each is a run of the trainer, whose workers call ``ray.train.report`` and
     ``ray.train.get_checkpoint`` as usual. The workers live in the trial's placement group, so a
-    trial starts only where all of it fits. They stay with their trial when PBT overwrites it or it
+    trial starts only when all of them fit. They stay with their trial when PBT overwrites it or it
     resumes. Without a ``run_config`` here, the sweep uses the trainer's own; likewise for
     ``validation_config``. A plain one on the trainer validates the checkpoints whose reports
     request it.
@@ -419,7 +419,7 @@ class Tuner(tune.Tuner):
             tunekit.errors.MetricNotFoundError: If nothing produces the sweep's metric, unless all
                 trials have failed: the results then have their errors.
             tunekit.errors.ValidationFailedError: If a validation fails and ``on_failure="raise"``,
-                or if the first three fail alike and it is ``"record"``.
+                or if the first three fail for the same reason and it is ``"record"``.
             tunekit.errors.AlreadyRunningError: If another driver is running this sweep, or has
                 taken it over.
         """

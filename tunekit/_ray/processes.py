@@ -31,7 +31,7 @@ class Room(Protocol):
     """What trials do while their scores are pending, and what validations leave to them."""
 
     def reported(self, trial_id: str) -> None:
-        """Take note that a trial has ended an iteration."""
+        """Record that a trial has ended an iteration."""
 
     def circumstances(self) -> Circumstances:
         """Return what is the same for all waiting trials until one of them moves on."""
@@ -40,7 +40,7 @@ class Room(Protocol):
         """Return what a trial does next."""
 
     def stops_waiting(self, trial_id: str) -> None:
-        """Take note that a trial has ended or paused, so that it waits for nothing."""
+        """Record that a trial has ended or paused, so that it waits for nothing."""
 
     def pending(self) -> bool:
         """Return whether validations are pending, so that Tune does not warn that no trial runs."""

@@ -120,7 +120,7 @@ class SchedulerBase(TrialScheduler):
         return "rule" in vars(decides)
 
     def rule(self, trial: Trial) -> DecisionRule:
-        """Return the rule of which scores of a trial it will use, by its current state."""
+        """Return which scores of a trial it will use, given its current state."""
         raise NotImplementedError
 
 

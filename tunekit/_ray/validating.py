@@ -51,10 +51,10 @@ class Door(Protocol):
         """Return the entry of a report, which the policies have seen; it may be one to save."""
 
     def returned(self, trial: Trial, queue: Queue) -> Entry | None:
-        """Take note that a trial has ended; return its last entry if that should yet be saved."""
+        """Record that a trial has ended; return its last entry if that should yet be saved."""
 
     def saved(self, trial: Trial, entry: Entry) -> None:
-        """Take note of the checkpoint of an entry, and request its validation if it has one."""
+        """Record the checkpoint of an entry, and request its validation if it has one."""
 
     def dropped(self, trial: Trial, entries: list[Entry]) -> None:
         """Cancel the validations of entries that a decision has made void."""
@@ -69,10 +69,10 @@ class Door(Protocol):
         """Return whether a result has all that the scheduler and the searcher use."""
 
     def processing(self) -> None:
-        """Take note that Tune is about to process a result."""
+        """Record that Tune is about to process a result."""
 
     def processed(self, trial: Trial, entry: Entry, decision: str) -> None:
-        """Take note of a result that Tune has processed, before it carries out the decision."""
+        """Record a result that Tune has processed, before it carries out the decision."""
 
 
 class ValidatingController(Controller):

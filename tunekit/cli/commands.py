@@ -252,7 +252,7 @@ def validate(
     mode: str | None,
     **following: Any,
 ) -> None:
-    """Validate the best checkpoints of a sweep with another function, beside the sweep's own.
+    """Validate the best checkpoints of a sweep with another function.
 
     The sweep may have ended, have been killed, or be running. status, best and report show the new
     metrics as NAME/metric. After Ctrl-C, the same command continues, and validates nothing twice

@@ -9,7 +9,7 @@ the line's number, ``event`` the name of the type, ``time`` is in seconds since 
 ``saved``      a trial saved a checkpoint at its last reported iteration
 ``requested``  that checkpoint will be validated
 ``started``    an attempt was handed to Ray
-``began``      it got its resources, and runs
+``began``      it has its resources and runs
 ``ended``      the validation ended for good
 ``processed``  Tune got the report, with the score if there is one, and decided
 ``chosen``     the scheduler resumes a trial that it had paused
@@ -18,7 +18,7 @@ the line's number, ``event`` the name of the type, ``time`` is in seconds since 
 ``failed``     a trial failed; Tune may restart it
 ``retried``    the trial restarts
 ``errored``    it failed for good
-``asked``      a user stops a trial by hand
+``asked``      a user stopped a trial by hand
 ``cut_short``  the time budget or ``fail_fast`` has ended the session
 ``exploited``  a trial is overwritten with a checkpoint
 ``snapshot``   the state of the whole sweep as of this line is in a file
@@ -233,7 +233,7 @@ class AttemptStarted(OfValidation, frozen=True, kw_only=True, tag="started"):
 
 
 class AttemptBegan(OfValidation, frozen=True, kw_only=True, tag="began"):
-    """An attempt, counted from 1, got its resources, and runs."""
+    """An attempt, counted from 1, has its resources and runs."""
 
     attempt: _Count
 
@@ -292,7 +292,7 @@ class Chosen(OfTrial, frozen=True, kw_only=True, tag="chosen"):
 
 
 class Asked(OfTrial, frozen=True, kw_only=True, tag="asked"):
-    """A user stops a trial by hand."""
+    """A user stopped a trial by hand."""
 
 
 # The sweep -------------------------------------------------------------------------------------

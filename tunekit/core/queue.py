@@ -91,7 +91,7 @@ class Queue(deque[Entry]):
         return lost
 
     def settle(self) -> None:
-        """Take note that none of the reports is the trial's last one."""
+        """Record that none of the reports is the trial's last one."""
         for entry in self:
             entry.may_be_last = False
 

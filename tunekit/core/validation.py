@@ -137,7 +137,7 @@ class Request:
         path: The checkpoint's path, for records and leases.
         report: The report of that iteration, nested as reported; it must not be changed.
         kwargs: Keyword arguments of the validation function.
-        timeout_s: The time limit in seconds, from the start of running; None for no limit.
+        timeout_s: The time limit in seconds, from when it starts to run; None for no limit.
         config: The hyperparameters that the checkpoint was trained with, those of its generation;
             they must not be changed.
         used: Whether the scheduler decides by the score, or whether it is the trial's last.

@@ -1,1 +1,1 @@
-"""Run a sweep's validations: turn Tune's hooks into events, and carry out the commands."""
+"""Decide which reports are validated, and what trials do meanwhile; restore and end sweeps."""

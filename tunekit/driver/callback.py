@@ -1,7 +1,7 @@
 """The callback that runs a sweep's validations, from a report to the scheduler's decision.
 
-Tune calls the hooks of :class:`ValidationCallback`, which emit events. Each event is recorded and
-then applied by the engine, which returns the commands that ``perform`` carries out.
+Tune calls the hooks of :class:`ValidationCallback`, which emit events. Each event is recorded in
+the journal, and then applied to the state of the sweep.
 """
 
 from __future__ import annotations
@@ -380,7 +380,7 @@ class ValidationCallback(tune.Callback):
                 self.controller.changed(trial)
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Take note that Tune has registered a checkpoint of a trial."""
+        """Record that Tune has registered a checkpoint of a trial."""
         self.engine.leases.touch(trial.trial_id)
 
     def _pause(self) -> None:

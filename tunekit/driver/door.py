@@ -256,7 +256,7 @@ class Door:
     # A restore ---------------------------------------------------------------------------------
 
     def restored(self, trial: Trial, entry: Entry, event: Processed) -> dict[str, Any]:
-        """Take note of a result that Tune processed in an earlier session; return its row."""
+        """Record a result that Tune processed in an earlier session; return its row."""
         row = self.result(trial, entry)
         if event.judged:
             self._newest[trial.trial_id] = entry.iteration, entry.metrics or {}
@@ -348,7 +348,7 @@ class Door:
             }
 
     def decided(self, decision: str) -> None:
-        """Take note of the scheduler's decision on the result that is processed."""
+        """Record the scheduler's decision on the result that is processed."""
         self._stops = decision == TrialScheduler.STOP
 
     def processed(self, trial: Trial, entry: Entry, decision: str) -> None:

@@ -151,7 +151,7 @@ class Restore:
         self._place(given, past)
 
     def repeated(self, event: Event) -> None:
-        """Take note of an event of a replay, which the journal has unless it breaks off there."""
+        """Record an event of a replay, which the journal has unless it breaks off there."""
         if isinstance(event, Exploited):
             self._repeated[event.trial_id] = event
 

@@ -43,7 +43,7 @@ class ValidatedScheduler(TrialScheduler):
     A result reaches your scheduler once its checkpoint is validated, merged with the score, after
     all older results of its trial; a report without a validated checkpoint never reaches it. It
     gets Tune's own trials: population based training clones exactly the checkpoint that it has
-    ranked, because Tune has not heard of a newer one.
+    ranked, because Tune does not know a newer one.
 
     The sweep also needs a :class:`~tunekit.ValidationCallback`. ``TuneConfig(metric=...)`` and the
     scheduler's own metric may be one that only validation produces.
@@ -189,7 +189,7 @@ class ValidatedScheduler(TrialScheduler):
         return decision
 
     def recall(self, trial: Trial, result: Mapping[str, Any]) -> None:
-        """Take note of a result that your scheduler got before it was saved and restored."""
+        """Record a result that your scheduler got before it was saved and restored."""
         self._heard[trial.trial_id] = self._standing_for(flatten(result))
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
@@ -205,7 +205,7 @@ class ValidatedScheduler(TrialScheduler):
         self.scheduler.on_trial_remove(tune_controller, trial)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Return the next trial to start; trials that lent their places come first."""
+        """Return the next trial to start; trials that shared their slots come first."""
         sweep = self._join(tune_controller)
         controller = sweep.controller
         if controller.is_full:

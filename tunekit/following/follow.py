@@ -95,8 +95,8 @@ def follow(
         tunekit.errors.ConfigError: If an argument is wrong, if the folder belongs to a sweep, or if
             it has scores of another function.
         tunekit.errors.AlreadyRunningError: If another process follows the folder.
-        tunekit.errors.ValidationFailedError: If the first three evaluations have failed alike
-            (unless ``on_failure="ignore"``).
+        tunekit.errors.ValidationFailedError: If the first three evaluations have failed for the
+            same reason (unless ``on_failure="ignore"``).
 
     Example:
         >>> follow("/no/such/folder", lambda checkpoint: {"accuracy": 0.9}, until=-1)

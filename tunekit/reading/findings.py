@@ -36,8 +36,8 @@ class BestCheckpoint:
         checkpoint: The checkpoint itself; None if it was deleted
             (``CheckpointConfig(num_to_keep=...)``), has not been uploaded, or is not in the
             experiment's folder.
-        violation: Its violation of the sweep's constraints: the sum of the excesses, in units of
-            each bound. 0 if it satisfies them; otherwise no validated checkpoint does.
+        violation: How far it violates the sweep's constraints: the sum of the excesses, each
+            relative to its bound. If it is not 0, no validated checkpoint satisfies them.
 
     Example:
         >>> found = {"metrics": {"accuracy": 0.9}, "config": {"lr": 0.1}, "path": "/sweep/a/c"}

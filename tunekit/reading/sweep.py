@@ -148,7 +148,7 @@ class Sweep:
         Tables are rebuilt on access. The metric to rank by does not change.
 
         Args:
-            events: The new events of the journal.
+            events: The new events.
         """
         for name, made in vars(type(self)).items():
             if isinstance(made, cached_property):
@@ -187,8 +187,8 @@ class Sweep:
     def reports(self) -> pd.DataFrame:
         """Return one row per trial, generation and iteration, in that order.
 
-        A report has a row once Tune has processed it, with its score if its checkpoint was to be
-        validated. What a trial had trained past a decision has none.
+        A report gets a row when Tune processes it, together with its score if there is one.
+        Iterations that a trial had trained past a decision have no row.
 
         Columns:
 
@@ -412,8 +412,8 @@ class Sweep:
         Raises:
             tunekit.errors.ConfigError: If an argument is wrong, if none of the checkpoints is
                 there, or if the sweep or other scores already have metrics of that name.
-            tunekit.errors.ValidationFailedError: If the first three validations have failed alike
-                (unless ``on_failure="ignore"``).
+            tunekit.errors.ValidationFailedError: If the first three validations have failed for
+                the same reason (unless ``on_failure="ignore"``).
             tunekit.errors.JournalError: If a journal is damaged or of another version.
             OSError: If the storage fails.
 

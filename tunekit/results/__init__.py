@@ -1,1 +1,1 @@
-"""Add validated scores to the results that Tune and its loggers show."""
+"""The results of a sweep that has run in this process: its grid, exploits and files."""

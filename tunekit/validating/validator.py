@@ -48,7 +48,7 @@ class Around:
         yield pool.start(executor.capacity(()) if pool.needs_capacity else 0, now), {}
 
     def lost(self, trial_id: str) -> None:
-        """Take note that a validation has ended the process of a trial."""
+        """Record that a validation has ended the process of a trial."""
 
 
 class Validator:
