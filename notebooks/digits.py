@@ -88,6 +88,8 @@ class Training:
                 state = torch.load(Path(folder, STATE), weights_only=True)
             self.model.load_state_dict(state["model"])
             self._optimizer.load_state_dict(state["optimizer"])
+            for group in self._optimizer.param_groups:  # a clone's own, not its donor's
+                group.update(lr=config["lr"], weight_decay=config["weight_decay"])
             self.epochs = state["epoch"]
 
     def epoch(self) -> float:

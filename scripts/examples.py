@@ -15,7 +15,6 @@ import argparse
 import ast
 import difflib
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -33,10 +32,10 @@ LIMIT_S = 300
 
 @dataclass(frozen=True)
 class Example:
-    """Two programs for the same sweep; the page shows their diff if ``shown``."""
+    """Two programs for the same sweep, and their title on the page."""
 
     name: str
-    shown: bool = True
+    title: str
 
     @property
     def programs(self) -> tuple[Path, Path]:
@@ -60,46 +59,38 @@ class Example:
         packages = {name.split(".")[0] for name in names}
         return sorted(package for package in packages if find_spec(package) is None)
 
-    def text(self) -> str:
-        """Return the text about the programs for the page."""
+    def row(self) -> str:
+        """Return the row of the page's table."""
         diff = self.diff()
         added, removed = (
             sum(line[0] == sign for line in diff if line[1:].strip()) for sign in "+-"
         )
         inline, with_tunekit = (f"frameworks/{self.name}/{path.name}" for path in self.programs)
         links = f"[before]({inline}), [after]({with_tunekit})"
-        count = f"{added} lines added, {removed} removed ({links})"
-        return "\n".join([f"{count}:", "", "```diff", *diff, "```"]) if self.shown else f"{count}."
+        return f"| {self.title} | {links} | {added} | {removed} |"
 
 
-# In the order of the page.
+# In the order of the page, which shows the changed lines of the first.
 EXAMPLES = [
-    Example("pytorch"),
-    Example("trainable_class", shown=False),
-    Example("transformers", shown=False),
-    Example("lightning", shown=False),
-    Example("xgboost", shown=False),
-    Example("lightgbm", shown=False),
-    Example("rllib", shown=False),
-    Example("distributed_checkpoints", shown=False),
+    Example("pytorch", "PyTorch"),
+    Example("trainable_class", "a class"),
+    Example("transformers", "Transformers"),
+    Example("lightning", "Lightning"),
+    Example("xgboost", "XGBoost"),
+    Example("lightgbm", "LightGBM"),
+    Example("rllib", "RLlib"),
+    Example("distributed_checkpoints", "sharded checkpoints"),
 ]
 
 
-def written(page: str, name: str, text: str) -> str:
-    """Return a page with the text of an example in its place."""
-    begin, end = f"<!-- begin: {name} -->\n", f"<!-- end: {name} -->"
-    pattern = re.compile(f"(?<={re.escape(begin)}).*?(?={re.escape(end)})", re.S)
-    found, count = pattern.subn(lambda _: f"\n{text}\n\n", page)
-    if count != 1:
-        raise ValueError(f"The page has {count} places for {name}; it needs one: {begin}...{end}")
-    return found
-
-
 def rewritten(page: str) -> str:
-    """Return the page with the current texts of all examples."""
-    for example in EXAMPLES:
-        page = written(page, example.name, example.text())
-    return page
+    """Return the page with the current table and changed lines."""
+    table = ["| | programs | lines added | removed |", "|---|---|---|---|"]
+    table += [example.row() for example in EXAMPLES]
+    text = "\n".join(["", *table, "", "```diff", *EXAMPLES[0].diff(), "```", "", ""])
+    begin, end = "<!-- begin: examples -->\n", "<!-- end: examples -->"
+    before, _, rest = page.partition(begin)
+    return "".join([before, begin, text, end, rest.partition(end)[2]])
 
 
 def ranking(printed: str) -> str:

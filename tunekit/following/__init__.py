@@ -1,4 +1,4 @@
-"""Validate checkpoints that no running sweep decides on, with any function, each once.
+"""Validate checkpoints that no running sweep decides on: of a sweep, or in any folder.
 
 A :class:`~tunekit.following.loop.Source` yields checkpoints: those that a sweep has kept
 (:mod:`tunekit.following.kept`), or those that appear in a folder
