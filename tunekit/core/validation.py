@@ -170,7 +170,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a request; ``finite_number`` counts from 1."""
+    """One attempt at a request; ``number`` counts from 1."""
 
     request: Request
     number: int

@@ -461,7 +461,7 @@ class ValidationCallback(tune.Callback):
     def summary(self) -> dict[str, int]:
         """Return the numbers of validations by status.
 
-        ``starting`` counts validations that were passed to Ray and do not run yet; ``queued`` of
+        ``starting`` counts validations that were passed to Ray and have not begun; ``queued`` of
         these wait for free resources.
 
         Example:

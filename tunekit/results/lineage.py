@@ -17,8 +17,8 @@ class Lineage:
     """The exploits of a sweep, as tables.
 
     An exploit overwrites a trial with a checkpoint, usually another trial's, and begins a new
-    *generation* of the trial. ``tuner.validation.lineage`` has the exploits of a sweep that runs or
-    has run in this process, ``tunekit.load(path).lineage`` those of any sweep in a folder.
+    *generation* of the trial. ``tuner.validation.lineage`` has the exploits of a sweep that is
+    running or has run in this process, ``tunekit.load(path).lineage`` those of any sweep.
 
     Args:
         exploits: The exploits, in order.

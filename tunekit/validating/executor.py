@@ -119,8 +119,8 @@ class Executor:
         """Return how many more attempts the free resources can run now.
 
         Args:
-            promised: The resources of processes that have priority and wait, each with their
-                number; iterated over at most once.
+            promised: The resources of the processes that wait and have priority, with how many
+                processes need them; iterated over at most once.
         """
         raise NotImplementedError
 
