@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tunekit.core.metric_names import chosen, listed, meant
+from tunekit.core.metric_names import closest_name, format_names, user_metrics
 
 #: The key under which ``ray.tune.integration.ray_train.TuneReportCallback`` reports the path of a
 #: checkpoint that a trainer's workers have saved; Tune does not get the checkpoint itself.
@@ -147,14 +147,14 @@ def unknown_metric(
         'accuracy'? Validation returned 'accuracy'; training reported 'loss'. Use one of these as
         the metric, or return the missing one from the validation function.
     """
-    training = chosen(name for name in result if name not in validated)
-    near = [meant(name, [*validated, *training]) for name in missing]
+    training = user_metrics(name for name in result if name not in validated)
+    near = [closest_name(name, [*validated, *training]) for name in missing]
     hint = f" Did you mean {near[0]!r}?" if near[0] is not None else ""
     return (
         f"The sweep ranks by {', '.join(map(repr, missing))}, but neither validation nor training "
-        f"produces it.{hint} Validation returned {listed(validated, missing)}; training "
-        f"reported {listed(training, missing)}. Use one of these as the metric, or return the "
-        "missing one from the validation function."
+        f"produces it.{hint} Validation returned {format_names(validated, missing)}; training "
+        f"reported {format_names(training, missing)}. Use one of these as the metric, or return "
+        "the missing one from the validation function."
     )
 
 

@@ -38,7 +38,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from tunekit.core.history import place_in
+from tunekit.core.metric_names import GENERATION, ITERATION
 from tunekit.core.validation import Request, Status, ValidationKey
 
 #: The largest line number, iteration and so on: the largest count that a float can represent.
@@ -150,7 +150,7 @@ class Reported(OfTrial, frozen=True, kw_only=True, tag="reported"):
     @property
     def place(self) -> tuple[int, int]:
         """Return ``(generation, iteration)``."""
-        return place_in(self.report)
+        return self.report.get(GENERATION, 0), self.report[ITERATION]
 
 
 class CheckpointSaved(OfCheckpoint, frozen=True, kw_only=True, tag="saved"):

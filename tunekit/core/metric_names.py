@@ -1,15 +1,38 @@
-"""Names of metrics in messages: those that a user chose, the most similar first."""
+"""Names of metrics: those that Tune and tunekit fill in, and those that a user chose."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-from tunekit.core.validation import RESERVED
+#: The key, in a report, of the number of times its trial had been overwritten with other weights.
+GENERATION = "generation"
+#: The key, in a report, of the iteration it belongs to (Tune's ``training_iteration``).
+ITERATION = "training_iteration"
+#: The key, in a trial's newest result, of the iteration whose checkpoint the score belongs to.
+VALIDATED_ITERATION = "validated_iteration"
+#: The key, in a row, of the name of its checkpoint's folder, which ``Result.from_path`` reads.
+CHECKPOINT = "checkpoint_dir_name"
+#: The key, in a row, of the number of times the iteration was run.
+RUNS = "iteration_runs"
+#: Where a row keeps a training metric whose name a validation also produces.
+REPORTED = "reported"
 
+#: Names of a row that Tune or tunekit fill in themselves; a validation must not overwrite them.
+RESERVED = frozenset(
+    {
+        *(GENERATION, ITERATION, REPORTED, RUNS, VALIDATED_ITERATION),
+        "config",
+        "done",
+        "should_checkpoint",
+        "time_total_s",
+        "timestamp",
+        "trial_id",
+    }
+)
 #: The names that Tune and tunekit add to every report.
 FILLED_IN = RESERVED | {
-    "checkpoint_dir_name",
+    CHECKPOINT,
     "date",
     "episodes_this_iter",
     "episodes_total",
@@ -29,23 +52,23 @@ FILLED_IN = RESERVED | {
 }
 
 
-def chosen(names: Iterable[str]) -> list[str]:
+def user_metrics(names: Iterable[str]) -> list[str]:
     """Return the names that are not filled in by Tune or tunekit, sorted.
 
     Example:
-        >>> chosen(["pid", "loss", "config/lr", "training_iteration", "config", "eval/acc"])
+        >>> user_metrics(["pid", "loss", "config/lr", "training_iteration", "config", "eval/acc"])
         ['eval/acc', 'loss']
     """
     return sorted(n for n in names if n not in FILLED_IN and not n.startswith("config/"))
 
 
-def meant(wanted: str, names: Iterable[str]) -> str | None:
+def closest_name(wanted: str, names: Iterable[str]) -> str | None:
     """Return the name that was probably meant; None if none is similar.
 
     Example:
-        >>> meant("acuracy", ["loss", "accuracy"]), meant("f1", ["loss", "accuracy"])
+        >>> closest_name("acuracy", ["loss", "accuracy"]), closest_name("f1", ["loss", "accuracy"])
         ('accuracy', None)
-        >>> meant("accuracy", ["loss", "eval/accuracy"])
+        >>> closest_name("accuracy", ["loss", "eval/accuracy"])
         'eval/accuracy'
     """
     known = sorted(names)
@@ -56,11 +79,11 @@ def meant(wanted: str, names: Iterable[str]) -> str | None:
     return next((name for name in known if name.rsplit("/", 1)[-1] == last), None)
 
 
-def listed(names: Iterable[str], wanted: Iterable[str] = ()) -> str:
+def format_names(names: Iterable[str], wanted: Iterable[str] = ()) -> str:
     """Return names as a list for messages, with those similar to ``wanted`` first.
 
     Example:
-        >>> listed(["a", "loss", "accuracy"], ["acuracy"]), listed([])
+        >>> format_names(["a", "loss", "accuracy"], ["acuracy"]), format_names([])
         ("'accuracy', 'a', 'loss'", 'nothing')
     """
     known = sorted(names)

@@ -10,10 +10,8 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from tunekit.core.metric_names import REPORTED
 from tunekit.core.values import named
-
-#: Where a row keeps a training metric whose name a validation also produces.
-REPORTED = "reported"
 
 # The types of most values; checking whether a value is a mapping takes ten times as long.
 _SINGLE = frozenset({bool, float, int, str, type(None)})

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from tunekit.core.history import GENERATION, ITERATION, RUNS, VALIDATED_ITERATION
-from tunekit.core.metrics import REPORTED, distinct, hide, leaves, set_aside
+from tunekit.core.metric_names import (
+    GENERATION,
+    ITERATION,
+    REPORTED,
+    RUNS,
+    VALIDATED_ITERATION,
+)
+from tunekit.core.metrics import distinct, hide, leaves, set_aside
 from tunekit.core.values import admitted, finite_number
 
 # The names that tunekit adds to a row.

@@ -28,8 +28,8 @@ from tunekit.core.events import (
     ValidationRequested,
     Waited,
 )
-from tunekit.core.history import CHECKPOINT, GENERATION, RUNS
 from tunekit.core.lineage import Ancestry
+from tunekit.core.metric_names import CHECKPOINT, GENERATION, RUNS
 from tunekit.core.metrics import flatten, hide, leaves, merge, without
 from tunekit.core.open_reports import OpenReport, OpenReports
 from tunekit.core.validation import PENDING, PendingStatus, Status, ValidationKey

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from tunekit.core.metric_names import RESERVED
 from tunekit.core.metrics import leaves
 from tunekit.core.values import finite_number, format_value
 
@@ -59,24 +60,6 @@ class Selection:
             return False
         self._newest[trial_id] = iteration  # or an older one: the trial has gone back
         return True
-
-
-#: Names of a row that Tune or tunekit fill in themselves; a validation must not overwrite them.
-RESERVED = frozenset(
-    {
-        "config",
-        "done",
-        "generation",
-        "iteration_runs",
-        "reported",
-        "should_checkpoint",
-        "time_total_s",
-        "timestamp",
-        "training_iteration",
-        "trial_id",
-        "validated_iteration",
-    }
-)
 
 
 class Status(str, Enum):

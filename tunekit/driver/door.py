@@ -30,7 +30,7 @@ from tunekit.core.events import (
     ValidationEnded,
     ValidationRequested,
 )
-from tunekit.core.history import CHECKPOINT, GENERATION, RUNS, VALIDATED_ITERATION
+from tunekit.core.metric_names import CHECKPOINT, GENERATION, RUNS, VALIDATED_ITERATION
 from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.open_reports import OpenReport
 from tunekit.core.queue import Entry, Queue

@@ -14,7 +14,7 @@ from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_sa
 from tunekit.core.engine import Engine
 from tunekit.core.events import CutShort, Event, ValidationEnded
 from tunekit.core.failures import HOPELESS, Failures, format_checkpoint
-from tunekit.core.metric_names import chosen, listed
+from tunekit.core.metric_names import format_names, user_metrics
 from tunekit.core.metrics import flatten
 from tunekit.core.signatures import name_of
 from tunekit.core.validation import Status
@@ -208,12 +208,13 @@ class FailureReports:
         ]
         if self._engine.has_saved or not missing or not ended:
             return
-        shown = chosen({name for report in ended for name in flatten(report)})
+        shown = user_metrics({name for report in ended for name in flatten(report)})
         failed = sum(trial.status == Trial.ERROR for trial in trials)
         also = f" {failed} trial{'s' * (failed > 1)} failed before that." if failed else ""
         message = (
-            f"The sweep ranks by {listed(missing)}, which training does not report (it reported "
-            f"{listed(shown, missing)}). {no_trial_has_saved(self._how_to_save)}{also}"
+            f"The sweep ranks by {format_names(missing)}, which training does not report (it "
+            f"reported {format_names(shown, missing)}). "
+            f"{no_trial_has_saved(self._how_to_save)}{also}"
         )
         self.end(MetricNotFoundError(message))
 

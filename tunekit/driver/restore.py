@@ -45,8 +45,8 @@ from tunekit.core.events import (
     ValidationEnded,
 )
 from tunekit.core.failures import gone
-from tunekit.core.history import GENERATION
 from tunekit.core.lineage import Ancestry
+from tunekit.core.metric_names import GENERATION
 from tunekit.core.open_reports import OpenReport, OpenReports
 from tunekit.core.queue import Entry, Queue
 from tunekit.core.validation import Status

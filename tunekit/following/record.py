@@ -19,7 +19,7 @@ import pyarrow.fs
 
 from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, Home, SessionClosed, ValidationEnded
-from tunekit.core.metric_names import FILLED_IN, listed
+from tunekit.core.metric_names import FILLED_IN, format_names
 from tunekit.core.problems import Problems
 from tunekit.core.signatures import name_of
 from tunekit.core.timeline import Timeline
@@ -64,7 +64,9 @@ def name_problem(name: str, taken: Collection[str]) -> str | None:
             "name='robust', for example; the metrics are then 'robust/accuracy' and so on."
         )
     same = [one for one in (*FILLED_IN, *taken) if one.split("/")[0] == name]
-    return f"is taken: the sweep itself has {listed(same)}. Pass another name." if same else None
+    return (
+        f"is taken: the sweep itself has {format_names(same)}. Pass another name." if same else None
+    )
 
 
 def began_of(sessions: Sequence[Mapping[str, Any]]) -> float | None:

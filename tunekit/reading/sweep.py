@@ -18,7 +18,7 @@ from tunekit._ray.storage import absolute, checkpoint_at, exists, reached
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import Constraint
 from tunekit.core.events import Event, Home
-from tunekit.core.metric_names import listed, meant
+from tunekit.core.metric_names import closest_name, format_names
 from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
 from tunekit.core.ranking import (
@@ -305,12 +305,12 @@ class Sweep:
         best = self._first(ranking_of(self.timeline, metric, mode), metric)
         if best is None:
             names = self.timeline.names
-            near = meant(metric, names)
+            near = closest_name(metric, names)
             raise MetricNotFoundError(
                 f"No validation has ended with {metric!r} as a number. "
                 f"{f'Did you mean {near!r}? ' if near else ''}Validated metrics so far: "
-                f"{listed(names, [metric])}. Use one of these, or wait for the first validation "
-                "to end."
+                f"{format_names(names, [metric])}. Use one of these, or wait for the first "
+                "validation to end."
             )
         return best
 
@@ -344,8 +344,8 @@ class Sweep:
         if problems.instance("metrics", objectives, Mapping, "Pass {'accuracy': 'max', ...}."):
             if len(objectives) < 2:
                 problems.add(
-                    f"a Pareto front needs more objectives than {listed(objectives)}. Pass two "
-                    "metrics or more: metrics={'accuracy': 'max', 'latency_ms': 'min'}."
+                    f"a Pareto front needs more objectives than {format_names(objectives)}. Pass "
+                    "two metrics or more: metrics={'accuracy': 'max', 'latency_ms': 'min'}."
                 )
             for name, mode in objectives.items():
                 problems.choice(f"metrics[{name!r}]", mode, ["min", "max"])
@@ -507,11 +507,11 @@ class Sweep:
                 "validated metric."
             )
         if mode is None and metric is not None and names and metric not in names:
-            near = meant(metric, names)
+            near = closest_name(metric, names)
             problems.add(
                 f"metric={metric!r} is not among the validated metrics. "
                 f"{f'Did you mean {near!r}? ' if near else ''}Pass one of "
-                f"{listed(names, [metric])}, and the mode if it is not the sweep's metric."
+                f"{format_names(names, [metric])}, and the mode if it is not the sweep's metric."
             )
         elif mode is None:
             problems.add("mode is missing, and the sweep has none. Pass 'min' or 'max'.")
