@@ -102,10 +102,10 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
             case Processed():
                 known, trial = ended.get(event.id), event.trial_id
                 rule(event.id not in requested or known is not None, "too early", event)
-                if event.judged:
+                if event.ranked:
                     rule(known is not None and known.status == "validated", "no score", event)
                     in_turn = event.place > newest.get(trial, (-1, -1))
-                    rule(in_turn, "judged twice or out of order", event)
+                    rule(in_turn, "ranked twice or out of order", event)
                     newest[trial] = event.place
                     summary.decisions.append((place_of(event.id), event.decision))
             case Exploited():

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow.fs
+from msgspec import structs
 
 from tunekit._ray.storage import storage_at
 from tunekit.core.events import Reported, ValidationEnded
@@ -38,17 +38,17 @@ def rewrite(path: Path, change: Callable[[str], str]) -> None:
 
 def read(
     source: Folder | str | Path,
-    filesystem: pyarrow.fs.FileSystem | None = None,
+    only: str | None = None,
     *,
+    filesystem: pyarrow.fs.FileSystem | None = None,
     unpickle: bool = False,
 ) -> list[dict[str, Any]]:
-    """Return the events of a journal by the names of their fields; ``event`` is the kind."""
+    """Return the events of a journal, or those of one kind, by the names of their fields."""
     if isinstance(source, (str, Path)):
         source = folder_at(*storage_at(str(source), filesystem))
-    return [
-        {"event": type(event).__struct_config__.tag, **msgspec.structs.asdict(event)}
-        for event in record_of(source, unpickle=unpickle).events
-    ]
+    events = record_of(source, unpickle=unpickle).events
+    found = [{"event": event.__struct_config__.tag, **structs.asdict(event)} for event in events]
+    return [event for event in found if only in (None, event["event"])]
 
 
 def scores_of(source: str | Path) -> dict[str, dict[tuple[int, int], Mapping[str, Any]]]:

@@ -29,9 +29,9 @@ from tunekit.journal.storage import LocalFolder
 NOTHING = {"metric": None, "mode": None}
 
 
-def session(home: Path, *, judged: str = "accuracy", **options: Any) -> Journal:
-    """Begin a session of a sweep that is ranked by ``judged``."""
-    about = {"time": 1e9, "judged": [judged], "mode": "max"}
+def session(home: Path, *, metric: str = "accuracy", **options: Any) -> Journal:
+    """Begin a session of a sweep that is ranked by ``metric``."""
+    about = {"time": 1e9, "required": [metric], "mode": "max"}
     return Journal(LocalFolder(home), about=about, **options)
 
 
@@ -70,7 +70,7 @@ def score(
             metrics={} if score is None else metrics,
             **failure,
         ),
-        Processed(time=time + 1, id=at["id"], judged=score is not None, **known),
+        Processed(time=time + 1, id=at["id"], ranked=score is not None, **known),
     ):
         journal.append(event)
 

@@ -190,8 +190,8 @@ class Ran:
         """By trial, and by (generation, iteration), the scores that Tune has processed."""
         told = {
             (e["trial_id"], e["generation"], e["iteration"])
-            for e in (read(self.home) if (self.home / "journal").exists() else ())
-            if e["event"] == "processed" and e["judged"]
+            for e in read(self.home, "processed")
+            if e["ranked"]
         }
         names = {index_of(trial): trial.trial_id for trial in self.trials}
         return {

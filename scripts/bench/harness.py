@@ -123,7 +123,7 @@ def validated(trial_id: str, iteration: int, accuracy: float, time: float) -> li
         AttemptStarted(time=time, id=own, attempt=1),
         AttemptBegan(time=time + 0.1, id=own, attempt=1),
         ValidationEnded(time=time + 0.5, id=own, attempts=1, **outcome),
-        Processed(time=time + 0.6, judged=True, checkpoint=f"./{checkpoint}", **place),
+        Processed(time=time + 0.6, ranked=True, checkpoint=f"./{checkpoint}", **place),
     ]
 
 

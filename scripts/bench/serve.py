@@ -39,7 +39,7 @@ class Writer:
     """Writes the journal of a sweep that was never run."""
 
     def __init__(self, home: Path, trials: int):
-        about = {"time": time.time(), "judged": ["accuracy"], "mode": "max"}
+        about = {"time": time.time(), "required": ["accuracy"], "mode": "max"}
         self._journal = Journal(LocalFolder(home), about=about)
         self._draw = random.Random(0)
         self.reached = {f"a1b2c_{n:05d}": 0 for n in range(trials)}

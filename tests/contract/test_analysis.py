@@ -44,13 +44,18 @@ def pbt(folder: Path, **options: Any) -> Ran:
     return sweep(folder, base, validation_s=lambda a: 1.5, **known, **options)
 
 
+# What a line leaves out has its default.
+DEFAULTS = {"generation": 0, "ranked": False, "decision": "CONTINUE", "finished": False}
+
+
 class Raw:
     """What the files say, read without any code of tunekit's."""
 
     def __init__(self, ran: Ran):
         self.home = ran.home
         [journal] = sorted((self.home / "journal").glob("*.jsonl"))
-        self.lines = [json.loads(line) for line in journal.read_text().splitlines()][1:]
+        lines = map(json.loads, journal.read_text().splitlines()[1:])
+        self.lines = [{**DEFAULTS, **line} for line in lines]
         self.rows = {
             trial.trial_id: rows_of(trial)
             for trial in sorted(ran.trials, key=lambda trial: trial.trial_id)
@@ -66,7 +71,7 @@ class Raw:
         """By trial, and by (generation, iteration), the scores that Tune has processed."""
         found: dict[str, dict[tuple[int, int], float]] = defaultdict(dict)
         processed = {line["id"] for line in self.of("processed")}
-        for line in self.of("ended"):
+        for line in self.of("validation_ended"):
             trial, generation, iteration, _ = line["id"].rsplit(":", 3)
             if line["id"] in processed and line["status"] == "validated":
                 found[trial][int(generation), int(iteration)] = line["metrics"]["accuracy"]
@@ -106,14 +111,16 @@ def at(time: float) -> pd.Timestamp:
 def test_trials(both):
     raw, loaded = both
     table = loaded.trials.set_index("trial_id")
-    assert list(table.index) == [line["trial_id"] for line in raw.of("added")]
-    configs = {line["trial_id"]: line["config"] for line in raw.of("added")}
+    assert list(table.index) == [line["trial_id"] for line in raw.of("trial_added")]
+    configs = {line["trial_id"]: line["config"] for line in raw.of("trial_added")}
     configs |= {line["trial_id"]: line["config"] for line in raw.of("exploited")}
     generations = Counter(line["trial_id"] for line in raw.of("exploited"))
     stops = [line for line in raw.of("processed") if line["decision"] == "STOP"]
     stopped = {line["trial_id"] for line in stops if not line["finished"]}
     validated = Counter(
-        line["id"].split(":")[0] for line in raw.of("ended") if line["status"] == "validated"
+        line["id"].split(":")[0]
+        for line in raw.of("validation_ended")
+        if line["status"] == "validated"
     )
     for trial, scores in raw.scores().items():
         row, rows = table.loc[trial], raw.rows[trial]
@@ -129,28 +136,28 @@ def test_trials(both):
         for name, place in (("best", best), ("last", last)):
             [saved] = [
                 line["checkpoint"]
-                for line in raw.of("requested")
+                for line in raw.of("validation_requested")
                 if line["id"].startswith(f"{trial}:{place[0]}:{place[1]}:")
             ]
             assert row[f"{name}_checkpoint"] == str(raw.home / saved.removeprefix("./"))
             assert Path(row[f"{name}_checkpoint"]).is_dir()
         waited = sum(line["seconds"] for line in raw.of("waited") if line["trial_id"] == trial)
         assert row.waited_s == pytest.approx(waited)
-        [ended] = [line["time"] for line in raw.of("completed") if line["trial_id"] == trial]
+        [ended] = [line["time"] for line in raw.of("trial_ended") if line["trial_id"] == trial]
         assert row.ended == at(ended)
 
 
 def test_validations(both):
     raw, loaded = both
     table = loaded.validations.set_index("id")
-    assert list(table.index) == [line["id"] for line in raw.of("requested")]
-    for line in raw.of("ended"):
+    assert list(table.index) == [line["id"] for line in raw.of("validation_requested")]
+    for line in raw.of("validation_ended"):
         row = table.loc[line["id"]]
-        [requested] = [one for one in raw.of("requested") if one["id"] == line["id"]]
+        [requested] = [one for one in raw.of("validation_requested") if one["id"] == line["id"]]
         if line["status"] == "skipped":  # it was trained past a decision
             assert line["id"] not in {one["id"] for one in raw.of("processed")}
             continue
-        started = [one for one in raw.of("started") if one["id"] == line["id"]][-1]
+        started = [one for one in raw.of("attempt_started") if one["id"] == line["id"]][-1]
         assert (row.requested, row.started, row.ended) == tuple(
             map(at, (requested["time"], started["time"], line["time"]))
         )
@@ -163,15 +170,17 @@ def test_validations(both):
         assert row.lag_s == pytest.approx(line["time"] - raw.reported_at(*place))
         assert row.lag_iterations == raw.reached(line["n"], *place[:2]) - row.iteration
         assert row["metrics/accuracy"] == line["metrics"]["accuracy"]
-    assert loaded.summary()["validations"] == Counter(line["status"] for line in raw.of("ended"))
+    assert loaded.summary()["validations"] == Counter(
+        line["status"] for line in raw.of("validation_ended")
+    )
 
 
 def test_decisions(both):
     raw, loaded = both
-    judged = [line for line in raw.of("processed") if line["judged"]]
-    assert len(loaded.decisions) == len(judged) > 0
+    ranked = [line for line in raw.of("processed") if line["ranked"]]
+    assert len(loaded.decisions) == len(ranked) > 0
     scores = raw.scores()
-    for (_, row), line in zip(loaded.decisions.iterrows(), judged, strict=True):
+    for (_, row), line in zip(loaded.decisions.iterrows(), ranked, strict=True):
         place = (line["trial_id"], line["generation"], line["iteration"])
         assert (row.trial_id, row.generation, row.iteration) == place
         assert (row.decision, row.score) == (line["decision"], scores[place[0]][place[1:]])
@@ -383,7 +392,7 @@ def test_another_metric_needs_a_mode_of_its_own(tmp_path):
         loaded.best("loss", "min")
 
 
-def test_a_sweep_that_is_judged_by_nothing_is_not_ranked(tmp_path):
+def test_a_sweep_that_is_ranked_by_nothing_is_not_ranked(tmp_path):
     ran = sweep(tmp_path, trials=2, metric=None, mode=None)
     page = render(tunekit.load(ran.home))
     assert "Nothing is ranked" in page and "validated" not in drawn(page)

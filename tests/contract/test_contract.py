@@ -45,7 +45,7 @@ def check_contract(ran: Ran) -> None:
     heard, scores = ran.heard, ran.processed()
     told = list(zip(heard.results, heard.generations, strict=True))
     assert set(heard.statuses) <= {Trial.RUNNING}, "as Tune promises its schedulers"
-    removed = {e["trial_id"] for e in journal(ran) if e["event"] == "completed" and e["removed"]}
+    removed = {e["trial_id"] for e in read(ran.home, "trial_ended") if e["removed"]}
     for trial in ran.trials:
         index = index_of(trial)
         places = heard.places(index)
@@ -70,11 +70,6 @@ def check_contract(ran: Ran) -> None:
     assert not ran.sweep.controller._cached_trial_decisions, "no decision is left for a later save"
     assert not ran.sweep.controller._queues, "no report is left"
     check_leases(ran)
-
-
-def journal(ran: Ran) -> list[dict[str, Any]]:
-    path = Path(ran.trials[0].storage.experiment_fs_path)
-    return list(read(path)) if (path / "journal").exists() else []  # nothing was validated
 
 
 def check_leases(ran: Ran) -> None:

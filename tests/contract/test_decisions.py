@@ -7,8 +7,9 @@ from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
 
 import tunekit
 from tests.broken import broken
-from tests.contract.test_contract import check_contract, journal, run
+from tests.contract.test_contract import check_contract, run
 from tests.doubles import FakeExecutor
+from tests.journals import read
 from tests.schedulers import every_case, pbt, seed_all, space
 from tests.sweeps import LENGTH, Endless, index_of, quality, sweep
 from tunekit.schedulers import PromotionASHA
@@ -88,7 +89,7 @@ def test_nobody_reports_twice_past_the_last_decision(tmp_path, name):
     check_contract(ran)
     assert max(ran.lengths().values()) == 9
     # A function that ends there is not kept from it: nobody waits before it has reported again.
-    assert max(e["report"]["training_iteration"] for e in journal(ran) if "report" in e) <= 10
+    assert max(e["report"]["training_iteration"] for e in read(ran.home) if "report" in e) <= 10
 
 
 def test_nobody_trains_on_because_validations_lack_a_node(tmp_path, monkeypatch):

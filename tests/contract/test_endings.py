@@ -267,8 +267,8 @@ def test_nothing_is_recorded_as_failed_that_fails_with_ray(tmp_path, monkeypatch
     with pytest.raises((RaySystemError, TuneError), match="the raylet is gone"):
         run(tmp_path, validate=validate, **options)
     happened = read(tmp_path / "sweep")
-    assert not {"failed", "errored"} & {event["event"] for event in happened}
-    assert {e["status"] for e in happened if e["event"] == "ended"} <= {"validated"}
+    assert not {"trial_failed", "trial_errored"} & {event["event"] for event in happened}
+    assert {e["status"] for e in happened if e["event"] == "validation_ended"} <= {"validated"}
     monkeypatch.undo()
     ran = run(tmp_path, **options, **restoring(tmp_path / "sweep"))
     assert {trial.status for trial in ran.trials} == {"TERMINATED"}
@@ -301,7 +301,7 @@ class Raises(tune.Callback):
 
 
 def closed(ran):
-    [end] = [event for event in read(ran.home) if event["event"] == "closed"]
+    [end] = read(ran.home, "session_closed")
     return end
 
 

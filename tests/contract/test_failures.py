@@ -43,7 +43,7 @@ def run(folder: Path, **settings: Any) -> Ran:
 
 
 def outcomes(folder: Path) -> list[str]:
-    return [event["status"] for event in read(folder / "sweep") if event["event"] == "ended"]
+    return [event["status"] for event in read(folder / "sweep", "validation_ended")]
 
 
 @pytest.mark.parametrize("max_failures", [0, 1])
@@ -78,7 +78,7 @@ def test_a_broken_function_ends_the_sweep_before_it_is_trained_for_nothing(tmp_p
     assert "Fix validate" in message and "validation_config=" in message
     assert "on_failure='ignore'" in message
     assert outcomes(tmp_path)[:3] == ["failed"] * 3
-    reports = [event for event in read(tmp_path / "sweep") if event["event"] == "reported"]
+    reports = read(tmp_path / "sweep", "reported")
     assert len(reports) < 4 * LENGTH / 2, "trials do not train to their ends"
 
 
@@ -152,7 +152,7 @@ def test_a_sweep_that_never_gets_a_score_says_so_at_its_end(tmp_path, caplog):
 def test_it_is_restored_with_a_function_that_was_mended(tmp_path):
     with pytest.raises(tunekit.errors.ValidationFailedError):
         run(tmp_path, validate=broken)
-    lost = {event["id"] for event in read(tmp_path / "sweep") if event["event"] == "ended"}
+    lost = {event["id"] for event in read(tmp_path / "sweep", "validation_ended")}
 
     def mended_with_another_mistake(attempt: Attempt) -> dict[str, float]:
         if attempt.request.iteration == 4:

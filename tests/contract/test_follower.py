@@ -106,7 +106,7 @@ def test_a_restore_that_judges_by_another_metric_is_told_by_that_one(tmp_path, f
     session(tmp_path).append(Reported(time=1e9, trial_id="a", report=report))
     follower.poll()
     assert follower.sweep.metric == "accuracy"
-    session(tmp_path, judged="loss", begins=False)
+    session(tmp_path, metric="loss", begins=False)
     assert follower.poll() and follower.sweep.metric == "loss"
     same(follower.sweep, tunekit.load(tmp_path))
 

@@ -84,7 +84,7 @@ def ran(folder: Path, function: Any, **options: Any) -> Ran:
 
 def rows(ran: Ran) -> list[list[tuple[int, int]]]:
     """Of each trial, (training_iteration, steps) of its reports, as the journal has them."""
-    events = [e for e in read(ran.home) if e["event"] == "reported"]
+    events = read(ran.home, "reported")
     return [
         [
             (e["report"]["training_iteration"], e["report"]["steps"])
@@ -120,7 +120,7 @@ def beside(folder: Path, function: Any, **options: Any) -> Ran:
 
 def turns(ran: Ran) -> list[str]:
     """Which trial has reported, in order, without repetitions."""
-    reports = (e for e in read(ran.home) if e["event"] == "reported")
+    reports = read(ran.home, "reported")
     return [trial_id for trial_id, _ in groupby(e["trial_id"] for e in reports)]
 
 
@@ -132,7 +132,7 @@ def test_only_a_function_that_has_asked_gives_its_place_up_while_it_waits(tmp_pa
         assert row == WHOLE[: len(row)], "none begins anew"
     reported = turns(sweep)
     assert (len(reported) > len(set(reported))) is asks, "others report in between"
-    events = (e for e in read(sweep.home) if e["event"] == "reported")
+    events = read(sweep.home, "reported")
     assert not any({HAS_ASKED, CAN_SAVE} & e["report"].keys() for e in events)
 
 
@@ -228,7 +228,7 @@ def test_a_clone_that_begins_anew_fails(tmp_path, asks, status):
         validate=lambda attempt: {"accuracy": 1.0 - int(attempt.request.trial_id[-1])},
         validation_s=lambda attempt: 0.1,
     )
-    assert [e["iteration"] for e in read(sweep.home) if e["event"] == "exploited"]
+    assert [e["iteration"] for e in read(sweep.home, "exploited")]
     assert status in {trial.status for trial in sweep.trials} <= {status, "TERMINATED"}
     assert all(iteration == steps for row in rows(sweep) for iteration, steps in row)
     check_journal(events_in(sweep.home))
@@ -241,7 +241,7 @@ def test_a_restored_sweep_whose_function_begins_anew(tmp_path):
         raise AssertionError("It was to be killed.")
     shutdown_session()  # of the driver that is no more
     home = tmp_path / "sweep"
-    before = [e["report"]["training_iteration"] for e in read(home) if e["event"] == "reported"]
+    before = [e["report"]["training_iteration"] for e in read(home, "reported")]
     assert 2 <= len(before) < LENGTH
     sweep = ran(tmp_path, counting(), **options, **restoring(home))
     assert [trial.status for trial in sweep.trials] == ["ERROR"]
@@ -306,6 +306,6 @@ def test_what_nothing_else_asks_to_save_is_asked(tmp_path, caplog, trainable, ex
         policy=DefaultPolicy(when),
         settings={"when": when},
     )
-    events = (e for e in read(sweep.home) if e["event"] == "saved")
+    events = read(sweep.home, "checkpoint_saved")
     assert [e["iteration"] for e in events] == expected
     assert "is due" not in caplog.text

@@ -191,7 +191,7 @@ def perturbed_at(events: Iterable[Event]) -> dict[str, int]:
     """When each trial was perturbed last, or its donor."""
     times: Counter[str] = Counter()
     for event in events:
-        if isinstance(event, Processed) and event.judged:
+        if isinstance(event, Processed) and event.ranked:
             if event.iteration - times[event.trial_id] >= 2:
                 times[event.trial_id] = event.iteration
         elif isinstance(event, Exploited):

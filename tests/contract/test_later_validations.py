@@ -235,7 +235,7 @@ def test_what_has_a_score_is_not_validated_again(home, executors):
     assert sum(CALLS.values()) == 3 and len(executors) == 2
     journals = list(home.glob("validations/*/*.jsonl"))
     assert len(journals) == 2
-    assert sum(journal.read_text().count('"requested"') for journal in journals) == 3
+    assert sum(journal.read_text().count('"validation_requested"') for journal in journals) == 3
 
 
 def test_what_has_failed_is_validated_again(home):
@@ -304,7 +304,7 @@ def test_a_session_that_was_killed_at_any_line_goes_on(home, kept):
     lines = journal.read_bytes().splitlines(keepends=True)
     torn = lines[int(kept)][:20] if kept != int(kept) else b""
     journal.write_bytes(b"".join(lines[: int(kept)]) + torn)
-    ended = sum(b'"ended"' in line for line in lines[: int(kept)])
+    ended = sum(b'"validation_ended"' in line for line in lines[: int(kept)])
     CALLS.clear()
     after = tunekit.load(home).validate(robust, 4)
     assert after.reports["robust/accuracy"].notna().sum() == 4

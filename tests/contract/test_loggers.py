@@ -89,7 +89,7 @@ def processed(ran: Ran) -> Rows:
     found: Rows = {trial.trial_id: [] for trial in ran.trials}
     scores = {}
     for event in read(ran.home):
-        if event["event"] == "ended" and event["status"] == "validated":
+        if event["event"] == "validation_ended" and event["status"] == "validated":
             scores[event["id"]] = event["metrics"]["accuracy"]
         elif event["event"] == "processed":
             place = event["generation"], event["iteration"]

@@ -11,7 +11,8 @@ from ray import tune
 from ray.tune.experiment import Trial
 
 import tunekit
-from tests.contract.test_contract import check_contract, journal
+from tests.contract.test_contract import check_contract
+from tests.journals import read
 from tests.schedulers import CASES, PB2_SEARCH, pb2_module, pbt, seed_all, space
 from tests.seeds import seeds
 from tests.sweeps import Endless, Ran, index_of, sweep
@@ -79,7 +80,7 @@ def test_every_clone_is_the_version_that_was_scored(tmp_path, on_pending, option
         )
         check_contract(ran)
         exact += check_exact(ran, versions)
-        events = [e for e in journal(ran) if e["event"] == "exploited"]
+        events = read(ran.home, "exploited")
         donors += [(seed, e["donor_id"], e["donor_generation"], e["iteration"]) for e in events]
         generations += [e["donor_generation"] for e in events]
     assert exact >= 12 * len(runs)

@@ -122,14 +122,14 @@ def test_what_is_restored_can_be_moved_and_restored_again(tmp_path):
 def test_a_checkpoint_that_is_gone_is_an_outcome_with_a_reason(tmp_path):
     kill(tmp_path, 60)
     events = read(tmp_path / "sweep")
-    ended = {event["id"] for event in events if event["event"] == "ended"}
-    [*_, pending] = [e for e in events if e["event"] == "requested" and e["id"] not in ended]
+    ended = {event["id"] for event in events if event["event"] == "validation_ended"}
+    [*_, pending] = [
+        e for e in events if e["event"] == "validation_requested" and e["id"] not in ended
+    ]
     gone = tmp_path / "sweep" / pending["checkpoint"]
     shutil.rmtree(gone)
     ran = restored(tmp_path)
-    [event] = [
-        e for e in read(tmp_path / "sweep") if e["event"] == "ended" and e["id"] == pending["id"]
-    ]
+    [event] = [e for e in read(tmp_path / "sweep", "validation_ended") if e["id"] == pending["id"]]
     assert event["status"] == "failed"
     assert "no longer in the storage" in event["reason"] and str(gone) in event["reason"]
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
@@ -162,7 +162,7 @@ def test_what_becomes_of_a_trial_that_failed(tmp_path, option):
     failing = {"trainable": Failing, "param_space": {"folder": str(tmp_path)}}
     kill(tmp_path, 95, **failing)
     events = read(tmp_path / "sweep")
-    assert [event["trial_id"][-1] for event in events if event["event"] == "errored"] == ["0"]
+    assert [event["trial_id"][-1] for event in events if event["event"] == "trial_errored"] == ["0"]
     ran = restored(tmp_path, resume=ResumeConfig(errored=option), **failing)
     statuses = Counter(trial.status for trial in ran.trials)
     if option == SKIP:

@@ -171,12 +171,12 @@ def search(folder, base: Searcher, alg: Any = None, *, run: bool = True, **optio
 
 def check_searcher(ran: Ran, base: Searcher, names: tuple[str, ...] = ("accuracy",)) -> None:
     """The rules that hold whatever happened."""
-    judged = defaultdict(set)
+    ranked = defaultdict(set)
     for event in read(ran.home):
-        if event["event"] == "processed" and event["judged"]:
-            judged[event["trial_id"]].add(event["iteration"])
+        if event["event"] == "processed" and event["ranked"]:
+            ranked[event["trial_id"]].add(event["iteration"])
     for trial in ran.trials:
-        scores, told_of = scores_of(ran.home)[trial.trial_id].items(), judged[trial.trial_id]
+        scores, told_of = scores_of(ran.home)[trial.trial_id].items(), ranked[trial.trial_id]
         history = {i: m for (_, i), m in scores if i in told_of}
         first, *told = [t for t in base.told if t.trial_id == trial.trial_id]
         assert first.what == "suggest"

@@ -20,7 +20,7 @@ from tests.schedulers import CASES, seed_all
 from tests.seeds import SCHEDULES, seeds
 from tests.sweeps import Endless, Ran, index_of, sweep
 from tunekit.cli import commands
-from tunekit.core.events import Asked, Reported
+from tunekit.core.events import Reported, StopRequested
 from tunekit.journal.journal import events_in
 from tunekit.journal.stop_requests import ask_to_stop, name_of
 
@@ -91,12 +91,12 @@ def run(folder: Path, which: Any = None, **options: Any) -> Ran:
 
 
 def asked(home: Path) -> list[str]:
-    return [event.trial_id for event in events_in(home) if isinstance(event, Asked)]
+    return [event.trial_id for event in events_in(home) if isinstance(event, StopRequested)]
 
 
 def trains_no_more(events: list[Any]) -> None:
     """Check that no trial has reported after it was stopped."""
-    for event in (one for one in events if isinstance(one, Asked)):
+    for event in (one for one in events if isinstance(one, StopRequested)):
         after = events[events.index(event) + 1 :]
         assert not any(isinstance(e, Reported) and e.trial_id == event.trial_id for e in after)
 

@@ -74,8 +74,8 @@ def lengths(ran: Ran) -> set[int]:
 def stops(ran: Ran) -> set[int]:
     """At which iterations a validated result stopped a trial."""
     events = read(ran.home)
-    judged = [event for event in events if event["event"] == "processed" and event["judged"]]
-    return {event["iteration"] for event in judged if event["decision"] == "STOP"}
+    ranked = [event for event in events if event["event"] == "processed" and event["ranked"]]
+    return {event["iteration"] for event in ranked if event["decision"] == "STOP"}
 
 
 def plateau(metric: str = "accuracy") -> TrialPlateauStopper:

@@ -46,7 +46,7 @@ def test_arguments_come_with_each_report_and_are_missed_when_they_are_due(tmp_pa
     assert [attempt.request.kwargs for attempt in ran.executor.started] == [
         {"train_run_name": "a", "epoch": epoch} for epoch in (1, 3, 4, 5, 6, 7, 8, 9)
     ]
-    [failed] = [e for e in read(ran.home) if e["event"] == "ended" and e["status"] == "failed"]
+    [failed] = [e for e in read(ran.home, "validation_ended") if e["status"] == "failed"]
     assert failed["attempts"] == 0, "it is not tried, and not tried again"
     assert "documented has no value for 'epoch'" in failed["reason"]
     assert "tunekit.report(metrics, validation=ValidationTaskConfig(" in failed["reason"]

@@ -96,4 +96,4 @@ def fit(
 
 def events(results: tune.ResultGrid, kind: str) -> list[dict[str, Any]]:
     """Return the events of a sweep of one kind."""
-    return [event for event in read(results.experiment_path) if event["event"] == kind]
+    return read(results.experiment_path, kind)

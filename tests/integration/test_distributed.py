@@ -176,7 +176,7 @@ def test_a_worker_that_dies_costs_what_came_after_its_last_checkpoint(ray_cluste
         table = result.metrics_dataframe
         assert table["training_iteration"].tolist() == [1, 2, 3, 4]
         assert (table["version"] % 1000).tolist() == [1, 2, 3, 4]
-    requested = [event["iteration"] for event in events(results, "requested")]
+    requested = [event["iteration"] for event in events(results, "validation_requested")]
     assert requested == [1, 2, 3, 4] * 2, "nothing is validated twice"
 
 
@@ -280,7 +280,7 @@ def test_a_worker_a_trial_and_a_validation_that_are_killed_change_nothing(ray_cl
     assert (table["version"] % 1000).tolist() == list(range(1, 8))
     assert table["accuracy"].tolist() == [score_of(v, 5.0) for v in table["version"]]
     # What the killed trial had saved and Tune had not taken yet is trained, and scored, again.
-    ended = [event["id"] for event in events(results, "ended")]
+    ended = [event["id"] for event in events(results, "validation_ended")]
     assert len(ended) == len(set(ended))
     assert len({id_.rsplit(":", 1)[0] for id_ in ended}) == 7
     assert len(ended) <= 9

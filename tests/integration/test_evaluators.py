@@ -101,13 +101,20 @@ def test_an_evaluator_is_built_once_and_replaced_when_it_dies_or_hangs(ray_clust
     assert table["pid"].nunique() == 3
     counts = table.groupby("pid")["count"].apply(sorted)
     assert all(of_one == [*range(1, len(of_one) + 1)] for of_one in counts), "built once"
-    assert [event["attempts"] for event in events(results, "ended")] == [1, 1, 2, 1, 2, 1]
+    assert [event["attempts"] for event in events(results, "validation_ended")] == [
+        1,
+        1,
+        2,
+        1,
+        2,
+        1,
+    ]
 
 
 def test_one_that_cannot_be_built_says_why(ray_cluster, tmp_path):
     results = run(tmp_path, 2, fn=partial(Evaluator, fails=True), evaluators=1)
     assert not results.errors
-    reasons = {event["reason"] for event in events(results, "ended")}
+    reasons = {event["reason"] for event in events(results, "validation_ended")}
     [reason] = reasons
     assert reason.startswith(
         "could not build its evaluator, which raised RuntimeError: no data here"
@@ -130,7 +137,7 @@ def test_one_that_takes_too_long_to_build_is_given_up(ray_cluster, tmp_path):
         max_retries=0,
         task_config=train.ValidationTaskConfig(timeout_s=0.5),
     )
-    assert [event["status"] for event in events(results, "ended")] == ["timed_out"]
+    assert [event["status"] for event in events(results, "validation_ended")] == ["timed_out"]
 
 
 class Mapped:
@@ -249,7 +256,7 @@ def test_the_reason_is_the_users_own_exception(ray_cluster, tmp_path, kind):
     workers = tunekit.distributed.TrainerValidation(refuse, train.ScalingConfig(num_workers=1))
     how = {"fn": Refuses, "evaluators": 1} if kind == "evaluator" else {"fn": workers}
     results = run(tmp_path, length=2, max_retries=0, **how)
-    first, second = sorted(events(results, "ended"), key=lambda event: event["id"])
+    first, second = sorted(events(results, "validation_ended"), key=lambda event: event["id"])
     assert first["status"] == "failed"
     assert first["reason"] == "raised TwoArguments: no such class as 1"
     assert "in refuse" in first["error"] and "Traceback" in first["error"]

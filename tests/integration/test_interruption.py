@@ -16,7 +16,7 @@ from tests.integration.runs import counting, fit, validate
 from tests.invariants import check_journal
 from tests.journals import read
 from tunekit.cli.commands import tunekit as command
-from tunekit.core.events import event_of
+from tunekit.core.events import parse_event
 
 pytestmark = pytest.mark.ray
 
@@ -71,6 +71,6 @@ def test_an_interrupted_sweep_goes_on_with_the_command_that_it_prints(
     resumed = CliRunner().invoke(command, ["resume", str(home)])
     assert resumed.exit_code == 0, resumed.output
     events = read(home)
-    assert [e["finished"] for e in events if e["event"] == "closed"] == [False, True]
+    assert [e["finished"] for e in events if e["event"] == "session_closed"] == [False, True]
     # each of five checkpoints of two trials, those that were pending included, once
-    assert len(check_journal(map(event_of, events)).scores) == 10
+    assert len(check_journal(map(parse_event, events)).scores) == 10

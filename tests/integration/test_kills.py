@@ -22,7 +22,7 @@ from tests.integration.s3 import S3Server
 from tests.invariants import check_journal
 from tests.journals import read
 from tunekit.cli.commands import tunekit as command
-from tunekit.core.events import event_of
+from tunekit.core.events import parse_event
 from tunekit.journal.journal import events_in
 
 pytestmark = pytest.mark.ray
@@ -44,9 +44,7 @@ def test_a_sweep_and_a_stop_by_hand_outlive_a_kill(ray_cluster, s3, tmp_path, st
 
     def count(kind: str) -> Counter[str]:
         is_there = tunekit.Tuner.can_restore(f"{path}/sweep", filesystem)
-        return Counter(
-            e["trial_id"] for e in (read(home) if is_there else ()) if e["event"] == kind
-        )
+        return Counter(e["trial_id"] for e in (read(home, kind) if is_there else ()))
 
     driver = subprocess.Popen(
         [sys.executable, "-m", "tests.integration.driver", storage, str(tmp_path / "gate")],
@@ -71,8 +69,8 @@ def test_a_sweep_and_a_stop_by_hand_outlive_a_kill(ray_cluster, s3, tmp_path, st
     assert len(results) == 3 and not results.errors
     events = read(home)
     assert events[: len(before)] == before
-    lives = check_journal(map(event_of, events))
-    assert [event["trial_id"] for event in events if event["event"] == "asked"] == [second]
+    lives = check_journal(map(parse_event, events))
+    assert [event["trial_id"] for event in events if event["event"] == "stop_requested"] == [second]
     in_results = {
         f"{result.metrics['trial_id']}:0:{row.training_iteration}": row.accuracy
         for result in results

@@ -12,7 +12,7 @@ from tunekit.journal.storage import RemoteFolder
 def test_a_sweep_in_an_object_store_is_found_and_followed(s3, tmp_path):
     s3.make_bucket("served")
     folder = RemoteFolder(s3.filesystem(), "served/digits")
-    journal = Journal(folder, about={"time": 1e9, "judged": ["accuracy"], "mode": "max"})
+    journal = Journal(folder, about={"time": 1e9, "required": ["accuracy"], "mode": "max"})
     trial(journal, "a", 0.5, lr=0.1)
     assert folder.settle(60)
     catalogue = Catalogue([s3.uri("served")])

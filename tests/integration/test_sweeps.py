@@ -18,18 +18,13 @@ from ray.tune.schedulers import ASHAScheduler
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import tunekit
-from tests.integration.runs import counting, fit, validate
-from tests.journals import read
+from tests.integration.runs import counting, events, fit, validate
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
 EACH = tunekit.EveryIterations(1)
 SCALES = tune.grid_search([0.5, 1.0, 2.0])
 BY_ACCURACY = {"metric": "accuracy", "mode": "max"}
-
-
-def journal(results: tune.ResultGrid) -> list[dict]:
-    return read(results.experiment_path)
 
 
 @pytest.mark.parametrize("on_pending", ["auto", "wait", "continue"])
@@ -66,7 +61,7 @@ def test_asha_ranks_by_validated_accuracy(tmp_path, on_pending, monkeypatch, cap
         assert rows["accuracy"].dropna().to_dict() == validated
         assert scalars(result.path, "ray/tune/accuracy") == validated
         assert len(scalars(result.path, "ray/tune/loss")) == len(frame)
-    scores = [e for e in journal(results) if e["event"] == "ended" and e["status"] == "validated"]
+    scores = [e for e in events(results, "validation_ended") if e["status"] == "validated"]
     end = capsys.readouterr().out.rsplit("Trial status:" if new_output else "== Status ==", 1)[1]
     assert re.search(rf"\nValidations: {len(scores)} validated[,\n]", end)
     header = next(line for line in end.splitlines() if "Trial name" in line)
@@ -167,7 +162,7 @@ def test_a_misbehaving_validation_fails_no_trial_and_is_recorded(tmp_path):
     frame = results[0].metrics_dataframe.set_index("training_iteration")
     assert frame["accuracy"].dropna().to_dict() == {1: 0.1, 8: 0.8}
     assert frame["lock"][8].startswith("<unlocked _thread.lock object")
-    ended = {int(e["id"].split(":")[2]): e for e in journal(results) if e["event"] == "ended"}
+    ended = {int(e["id"].split(":")[2]): e for e in events(results, "validation_ended")}
     for step, (_, status, reason) in BAD.items():
         assert ended[step]["status"] == status
         assert ended[step]["reason"].startswith(reason)
@@ -191,8 +186,8 @@ def test_validations_run_beside_training_and_leave_nothing_behind(tmp_path, ray_
     while ray_cluster.available_resources().get("CPU") != 6.0 and time.monotonic() < deadline:
         time.sleep(0.1)
     assert ray_cluster.available_resources()["CPU"] == 6.0
-    first_score = min(e["time"] for e in journal(results) if e["event"] == "ended")
-    last_checkpoint = max(e["time"] for e in journal(results) if e["event"] == "requested")
+    first_score = min(e["time"] for e in events(results, "validation_ended"))
+    last_checkpoint = max(e["time"] for e in events(results, "validation_requested"))
     assert first_score < last_checkpoint, "training did not wait"
 
 

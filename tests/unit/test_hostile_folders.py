@@ -202,7 +202,7 @@ ODD = "x\x1b[2J\r\nFORGED\u202e\x9b1mx"
 
 
 def test_nothing_in_a_sweep_moves_the_cursor_or_begins_a_line(hostile, tmp_path):
-    record = session(hostile, judged=ODD)
+    record = session(hostile, metric=ODD)
     record.append(TrialAdded(time=1e9, trial_id=ODD, config={ODD: ODD}, folder="a"))
     record.append(TrialAdded(time=1e9, trial_id="b", config={ODD: "other"}, folder="b"))
     score(record, ODD, 1, None, reason=ODD)
@@ -290,7 +290,7 @@ def test_a_filesystem_below_a_local_folder_is_confined_as_well(hostile, outside)
     linked(hostile, "journal/000001.jsonl", outside)
     below = pyarrow.fs.SubTreeFileSystem(str(hostile.parent), LOCAL)
     with pytest.raises(UnsafeFileError):
-        read("sweep", below)
+        read("sweep", filesystem=below)
     (hostile / "journal/000001.jsonl").unlink()
     os.mkfifo(hostile / "journal/000001.jsonl")
     with pytest.raises(UnsafeFileError):

@@ -52,17 +52,20 @@ def test_a_line_is_in_the_file_before_the_call_returns(tmp_path):
 def test_a_torn_last_line_is_left_out_and_the_next_session_goes_on(tmp_path):
     journal_in(tmp_path).append(ValidationRequested.of(REQUEST, time=1.0, checkpoint=WHERE))
     with (tmp_path / "journal/000001.jsonl").open("a") as file:
-        file.write('{"n": 2, "event": "ended", "ti')
-    assert [event["event"] for event in read(tmp_path)] == ["requested"]
+        file.write('{"n": 2, "event": "validation_ended", "ti')
+    assert [event["event"] for event in read(tmp_path)] == ["validation_requested"]
     journal_in(tmp_path, begins=False).append(AttemptStarted(time=2.0, id=REQUEST.id, attempt=1))
-    assert [(e["n"], e["event"]) for e in read(tmp_path)] == [(2, "requested"), (4, "started")]
+    assert [(e["n"], e["event"]) for e in read(tmp_path)] == [
+        (2, "validation_requested"),
+        (4, "attempt_started"),
+    ]
 
 
 def test_a_new_sweep_in_the_same_folder_begins_anew(tmp_path):
     journal_in(tmp_path).append(ValidationRequested.of(REQUEST, time=1.0, checkpoint=WHERE))
     second = journal_in(tmp_path)
     second.append(AttemptStarted(time=2.0, id=REQUEST.id, attempt=1))
-    assert [event["event"] for event in read(tmp_path)] == ["started"]
+    assert [event["event"] for event in read(tmp_path)] == ["attempt_started"]
     assert second.last == 4
 
 
@@ -73,7 +76,10 @@ def test_a_session_may_have_several_files(tmp_path):
     folder.close()  # as when it cannot go on with one
     journal.append(AttemptStarted(time=2.0, id=REQUEST.id, attempt=1))
     assert folder.names("journal") == ["000001.jsonl", "000002.jsonl"]
-    assert [(e["n"], e["event"]) for e in read(tmp_path)] == [(2, "requested"), (3, "started")]
+    assert [(e["n"], e["event"]) for e in read(tmp_path)] == [
+        (2, "validation_requested"),
+        (3, "attempt_started"),
+    ]
 
 
 def test_numbers_go_on_after_lines_that_were_lost(tmp_path):
@@ -122,7 +128,7 @@ GOOD = line(**OWN)
     [
         ("not json\n", "000001.jsonl, line 1, is not as it was written"),
         (GOOD.replace("true", "false"), "000001.jsonl, line 1, is not as it was written"),
-        (line(n=1, event="ended"), "is not a tunekit journal"),
+        (line(n=1, event="validation_ended"), "is not a tunekit journal"),
         (line(**{**OWN, "journal": "other"}), "is not a tunekit journal"),
         (
             line(**{**OWN, "version": VERSION + 1}),
@@ -132,7 +138,10 @@ GOOD = line(**OWN)
             line(n=1, journal="tunekit", version=VERSION),
             "line 1, is not as it was written: KeyError",
         ),
-        (GOOD + '{"n": 2, "event": "end\n' + line(n=2, event="ended"), "line 2, is not as"),
+        (
+            GOOD + '{"n": 2, "event": "end\n' + line(n=2, event="validation_ended"),
+            "line 2, is not as",
+        ),
         (GOOD + '{"n": 2, "event": \x00}\n', "line 2, is not as it was written"),
     ],
 )
@@ -204,7 +213,7 @@ def test_what_is_not_written_down_is_what_has_the_same_text_or_what_there_is(tmp
         ({"n": 2, "event": "waited", "trial_id": "a", "seconds": math.nan}, "seconds"),
         ({"n": 2, "event": "waited", "trial_id": "a", "seconds": 1, "time": 1e16}, "time"),
         ({"n": 2, "event": "reported", "trial_id": "a", "report": {}}, "training_iteration"),
-        ({"n": 2, "event": "started", "id": "a:b:c:d", "attempt": 1}, "invalid literal"),
+        ({"n": 2, "event": "attempt_started", "id": "a:b:c:d", "attempt": 1}, "invalid literal"),
     ],
 )
 def test_an_event_that_is_not_known_is_an_error_and_not_left_out(tmp_path, known, says):
@@ -218,7 +227,7 @@ def test_an_event_that_is_not_known_is_an_error_and_not_left_out(tmp_path, known
 def test_an_unknown_field_is_ignored_and_a_missing_one_has_its_default(tmp_path):
     path = tmp_path / "journal/000001.jsonl"
     path.parent.mkdir()
-    path.write_text(GOOD + line(n=2, event="completed", time=2.0, trial_id="a", novel=[1]))
+    path.write_text(GOOD + line(n=2, event="trial_ended", time=2.0, trial_id="a", novel=[1]))
     assert events_in(tmp_path) == [TrialEnded(n=2, time=2.0, trial_id="a", removed=False)]
 
 

@@ -21,7 +21,7 @@ from tests.doubles import FakeClock
 from tests.journals import read
 from tests.restores import Saved
 from tests.stores import Store
-from tunekit.core.events import Chosen
+from tunekit.core.events import TrialResumed
 from tunekit.journal import journal
 from tunekit.journal.journal import VERSION, sealed
 from tunekit.journal.ledger import Ledger
@@ -183,7 +183,7 @@ def head(after=0, seal=""):
 
 
 def event(number):
-    return sealed(json.dumps({"n": number, "event": "failed", "time": 1.0, "trial_id": "a"}))
+    return sealed(json.dumps({"n": number, "event": "trial_failed", "time": 1.0, "trial_id": "a"}))
 
 
 def life(store, left, lines=5):
@@ -292,9 +292,9 @@ def test_a_sweep_in_such_a_storage_is_warned_of_at_its_start_and_written(caplog)
     assert caplog.text.count("'tmp/sweep' will not survive a kill of its driver") == 1
     assert "local or shared file system" in caplog.text and "object store" in caplog.text
     ledger.begin(anew=True, after=0, about={})
-    ledger.append(Chosen(trial_id="a"))
+    ledger.append(TrialResumed(trial_id="a"))
     ledger.close()
-    assert [one["trial_id"] for one in read("tmp/sweep", store.filesystem)] == ["a"]
+    assert [one["trial_id"] for one in read("tmp/sweep", filesystem=store.filesystem)] == ["a"]
 
 
 # What a lost machine may cost --------------------------------------------------------------------
@@ -418,7 +418,7 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path, name):
 # What is deleted, and when -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("line", [b"", b'"event":"snapshot"'])
+@pytest.mark.parametrize("line", [b"", b'"event":"snapshot_taken"'])
 def test_an_archive_stays_until_the_line_that_names_its_successor_is_written(
     tmp_path, monkeypatch, line
 ):
@@ -435,9 +435,9 @@ def test_an_archive_stays_until_the_line_that_names_its_successor_is_written(
         return wrote(descriptor, data)
 
     monkeypatch.setattr(os, "write", full)
-    record.append(Chosen(trial_id="a"))
+    record.append(TrialResumed(trial_id="a"))
     keeper.snapshot(Saved())
-    named = [one["file"] for one in read(tmp_path) if one["event"] == "snapshot"]
+    named = [one["file"] for one in read(tmp_path, "snapshot_taken")]
     assert named == [f"state/{first}"] and first in folder.names("state")
     monkeypatch.setattr(os, "write", wrote)
     keeper.snapshot(Saved())

@@ -18,7 +18,7 @@ from tests.hostile import EXCEPTIONS, ODD, VALUES, OpensBadly, made, tensors
 from tests.journals import read
 from tunekit.core.events import CheckpointSaved, Reported, TrialAdded, ValidationEnded
 from tunekit.core.reports import own_names, received
-from tunekit.core.validation import Request, rejected
+from tunekit.core.validation import Request, score_problem
 from tunekit.core.values import Raised, admitted, as_json, finite_number, format_value, named
 from tunekit.journal.encoding import exact, legible, read_opened, read_shown
 from tunekit.journal.journal import Journal
@@ -64,9 +64,11 @@ def test_whatever_it_is_it_can_be_handled_written_sent_and_shown(make):
         json.loads(as_json(value))
     sent = pickle.loads(pickle.dumps(plain({"accuracy": 0.5, "it": make()})))
     handled(own := delivered(sent))
-    assert rejected(own, {"accuracy"}) is None
+    assert score_problem(own, {"accuracy"}) is None
     judged = delivered(pickle.loads(pickle.dumps(plain({"accuracy": make()}))))
-    assert rejected(judged, {"accuracy"}) is None or "accuracy" in rejected(judged, {"accuracy"})
+    assert score_problem(judged, {"accuracy"}) is None or "accuracy" in score_problem(
+        judged, {"accuracy"}
+    )
     handled(delivered(plain(make())))
     for show in (format_value, named):
         shown = show(make())
@@ -140,7 +142,12 @@ def test_a_journal_takes_anything_and_can_be_read(tmp_path_factory, tree):
     journal.close()
     for unpickle in (False, True):
         events = read(folder, unpickle=unpickle)
-        assert [event["event"] for event in events] == ["added", "reported", "saved", "ended"]
+        assert [event["event"] for event in events] == [
+            "trial_added",
+            "reported",
+            "checkpoint_saved",
+            "validation_ended",
+        ]
         added, reported, saved, ended = events
         for found in (added["config"], reported["report"], saved["kwargs"], ended["metrics"]):
             assert isinstance(found, dict) and "it" in found
@@ -251,4 +258,6 @@ def test_a_training_metric_may_have_a_name_of_ours(name, value):
 
 @pytest.mark.parametrize("name", ["reported/acc", "config/lr", "done", "generation"])
 def test_a_validation_may_not_return_what_tune_fills_in(name):
-    assert rejected({name: 1.0}, {}) == (f"returned {name!r}, a name reserved by Tune or tunekit")
+    assert score_problem({name: 1.0}, {}) == (
+        f"returned {name!r}, a name reserved by Tune or tunekit"
+    )

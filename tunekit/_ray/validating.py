@@ -62,10 +62,10 @@ class Door(Protocol):
     def result(self, trial: Trial, entry: Entry) -> dict[str, Any]:
         """Return the result that Tune gets: the report, merged with the score."""
 
-    def judged(self, trial: Trial, entry: Entry, result: Mapping[str, Any]) -> bool:
+    def rank(self, trial: Trial, entry: Entry, result: Mapping[str, Any]) -> bool:
         """Return whether the scheduler and the searcher get a result."""
 
-    def ranks(self, result: Mapping[str, Any]) -> bool:
+    def is_rankable(self, result: Mapping[str, Any]) -> bool:
         """Return whether a result has all that the scheduler and the searcher use."""
 
     def processing(self) -> None:
@@ -296,7 +296,7 @@ class ValidatingController(Controller):
                     iteration=self._iteration, trials=self._trials, trial=trial
                 )
             self._door.processing()
-            with self._passing(entry, scored=self._door.judged(trial, entry, result)):
+            with self._passing(entry, scored=self._door.rank(trial, entry, result)):
                 super()._on_training_result(trial, result)
         finally:
             self._processed.pop(trial, None)
@@ -384,7 +384,7 @@ class ValidatingController(Controller):
                 return super()._schedule_trial_save(trial, result)
             # A scheduler that looks at a trial while it processes another one's result must not
             # clone what it has not ranked.
-            if not self._door.ranks(saved.metrics):
+            if not self._door.is_rankable(saved.metrics):
                 saved = None
         # A pause needs no other checkpoint, and a clone gets the weights that were scored.
         if decision := self._cached_trial_decisions.pop(trial.trial_id, None):
@@ -399,13 +399,13 @@ class ValidatingController(Controller):
         self.advance(trial)
 
     @property
-    def judges(self) -> bool:
+    def passes_to_scheduler(self) -> bool:
         """Return whether the scheduler gets the result that is processed, the innermost one."""
         entry = next(reversed(self._processed.values()), None)
-        return entry is None or entry.judged
+        return entry is None or entry.ranked
 
     def _validate_result_metrics(self, result: Any) -> None:
-        if self.judges:  # others may lack the sweep's metric
+        if self.passes_to_scheduler:  # others may lack the sweep's metric
             super()._validate_result_metrics(result)
 
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> Any:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunekit.core.events import (
-    Asked,
     CheckpointSaved,
     Event,
     Exploited,
     Processed,
     Reported,
+    StopRequested,
     TrialEnded,
     TrialErrored,
     TrialRetried,
@@ -140,7 +140,7 @@ class Engine:
             case ValidationEnded():
                 self._end(event)
             case Processed():
-                self.has_decided |= event.judged
+                self.has_decided |= event.ranked
                 if event.checkpoint:  # from now on the trial restarts from its own
                     self.leases.release(for_clone(event.trial_id, event.generation))
                 if event.offered:
@@ -151,7 +151,7 @@ class Engine:
                 self.ancestry.add(event)
                 self.leases.take(for_clone(trial_id, generation), path, event.donor_id)
                 self.leases.release(for_clone(trial_id, generation - 1))
-            case Asked():
+            case StopRequested():
                 self.stopping.add(event.trial_id)
             case TrialEnded() | TrialErrored():
                 self.stopping.discard(event.trial_id)
@@ -213,6 +213,6 @@ class Engine:
         """Return the metrics that the sweep uses and a flat result lacks as finite numbers."""
         return sorted(name for name in self.required if finite_number(result.get(name)) is None)
 
-    def judge_by(self, names: Iterable[str]) -> None:
+    def require(self, names: Iterable[str]) -> None:
         """Add metrics that the sweep uses."""
         self.required = self.required.union(names)

@@ -1,29 +1,8 @@
 """The events of a sweep: one type for each kind of line in its journal.
 
 A line is a JSON object with the fields of its event, except those that have their default: ``n`` is
-the line's number, ``event`` the name of the type, ``time`` is in seconds since the epoch.
-
-============== ===================================================================================
-``added``      a trial was added
-``reported``   a trial reported an iteration
-``saved``      a trial saved a checkpoint at its last reported iteration
-``requested``  that checkpoint will be validated
-``started``    an attempt was handed to Ray
-``began``      it has its resources and runs
-``ended``      the validation ended for good
-``processed``  Tune got the report, with the score if there is one, and decided
-``chosen``     the scheduler resumes a trial that it had paused
-``completed``  a trial ended
-``waited``     a trial waited for a score
-``failed``     a trial failed; Tune may restart it
-``retried``    the trial restarts
-``errored``    it failed for good
-``asked``      a user stopped a trial by hand
-``cut_short``  the time budget or ``fail_fast`` has ended the session
-``exploited``  a trial is overwritten with a checkpoint
-``snapshot``   the state of the whole sweep as of this line is in a file
-``closed``     the session ended
-============== ===================================================================================
+the line's number, ``event`` the name of the type in snake case (``trial_added``), ``time`` is in
+seconds since the epoch.
 
 A new field has a default, and readers ignore unknown fields. A new event, or one whose meaning
 changes, needs a new version of the format, ``tunekit.journal.journal.VERSION``.
@@ -33,6 +12,7 @@ A checkpoint is named by its path below the experiment's folder, which may be mo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -50,10 +30,21 @@ _Time = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 # Seconds that passed: negative if a clock was put back.
 _Seconds = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 
-_Kind = TypeVar("_Kind", bound="OfCheckpoint")
+_Kind = TypeVar("_Kind", bound="CheckpointEvent")
 
 
-class Happened(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True):
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+class JournalEvent(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="event",
+    tag=_snake_case,
+):
     """The fields of all events.
 
     Attributes:
@@ -65,13 +56,13 @@ class Happened(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omi
     time: _Time = 0.0
 
 
-class OfTrial(Happened, frozen=True, kw_only=True):
+class TrialEvent(JournalEvent, frozen=True, kw_only=True):
     """An event of a trial."""
 
     trial_id: str
 
 
-class OfCheckpoint(OfTrial, frozen=True, kw_only=True):
+class CheckpointEvent(TrialEvent, frozen=True, kw_only=True):
     """An event of a trial's checkpoint.
 
     Attributes:
@@ -101,7 +92,7 @@ class OfCheckpoint(OfTrial, frozen=True, kw_only=True):
         return cls(**{**known, "checkpoint": request.path, **more})
 
 
-class OfValidation(Happened, frozen=True, kw_only=True):
+class ValidationEvent(JournalEvent, frozen=True, kw_only=True):
     """An event of a validation, named by a :class:`~tunekit.core.validation.ValidationKey`."""
 
     id: str
@@ -120,7 +111,7 @@ class OfValidation(Happened, frozen=True, kw_only=True):
 # The life of a trial ---------------------------------------------------------------------------
 
 
-class TrialAdded(OfTrial, frozen=True, kw_only=True, tag="added"):
+class TrialAdded(TrialEvent, frozen=True, kw_only=True):
     """A trial was added to the sweep.
 
     Attributes:
@@ -136,7 +127,7 @@ class TrialAdded(OfTrial, frozen=True, kw_only=True, tag="added"):
     tune: Sequence[str] = ()
 
 
-class Reported(OfTrial, frozen=True, kw_only=True, tag="reported"):
+class Reported(TrialEvent, frozen=True, kw_only=True):
     """A trial reported an iteration.
 
     Attributes:
@@ -153,7 +144,7 @@ class Reported(OfTrial, frozen=True, kw_only=True, tag="reported"):
         return self.report.get(GENERATION, 0), self.report[ITERATION]
 
 
-class CheckpointSaved(OfCheckpoint, frozen=True, kw_only=True, tag="saved"):
+class CheckpointSaved(CheckpointEvent, frozen=True, kw_only=True):
     """A trial saved a checkpoint at a reported iteration.
 
     Attributes:
@@ -167,31 +158,31 @@ class CheckpointSaved(OfCheckpoint, frozen=True, kw_only=True, tag="saved"):
     timeout_s: _Seconds | None = None
 
 
-class TrialEnded(OfTrial, frozen=True, kw_only=True, tag="completed"):
+class TrialEnded(TrialEvent, frozen=True, kw_only=True):
     """A trial ended; ``removed``: not by a result of its own."""
 
     removed: bool = False
 
 
-class Waited(OfTrial, frozen=True, kw_only=True, tag="waited"):
+class Waited(TrialEvent, frozen=True, kw_only=True):
     """A trial has waited for a score for the last ``seconds``."""
 
     seconds: _Seconds
 
 
-class TrialFailed(OfTrial, frozen=True, kw_only=True, tag="failed"):
+class TrialFailed(TrialEvent, frozen=True, kw_only=True):
     """A trial failed; Tune may restart it."""
 
 
-class TrialRetried(OfTrial, frozen=True, kw_only=True, tag="retried"):
+class TrialRetried(TrialEvent, frozen=True, kw_only=True):
     """A trial restarts after a failure."""
 
 
-class TrialErrored(OfTrial, frozen=True, kw_only=True, tag="errored"):
+class TrialErrored(TrialEvent, frozen=True, kw_only=True):
     """A trial failed for good."""
 
 
-class Exploited(OfTrial, frozen=True, kw_only=True, tag="exploited"):
+class Exploited(TrialEvent, frozen=True, kw_only=True):
     """A trial is overwritten with a checkpoint, its own or another trial's.
 
     Attributes:
@@ -222,23 +213,23 @@ class Exploited(OfTrial, frozen=True, kw_only=True, tag="exploited"):
 # The life of a validation ----------------------------------------------------------------------
 
 
-class ValidationRequested(OfCheckpoint, frozen=True, kw_only=True, tag="requested"):
+class ValidationRequested(CheckpointEvent, frozen=True, kw_only=True):
     """A checkpoint will be validated."""
 
 
-class AttemptStarted(OfValidation, frozen=True, kw_only=True, tag="started"):
+class AttemptStarted(ValidationEvent, frozen=True, kw_only=True):
     """An attempt, counted from 1, was handed to Ray."""
 
     attempt: _Count
 
 
-class AttemptBegan(OfValidation, frozen=True, kw_only=True, tag="began"):
+class AttemptBegan(ValidationEvent, frozen=True, kw_only=True):
     """An attempt, counted from 1, has its resources and runs."""
 
     attempt: _Count
 
 
-class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
+class ValidationEnded(ValidationEvent, frozen=True, kw_only=True):
     """A validation ended for good.
 
     Attributes:
@@ -269,36 +260,36 @@ class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
 # What the scheduler decides --------------------------------------------------------------------
 
 
-class Processed(OfCheckpoint, frozen=True, kw_only=True, tag="processed"):
+class Processed(CheckpointEvent, frozen=True, kw_only=True):
     """Tune has processed a report of a trial, with its score if it has one.
 
     Tune has its checkpoint now, if there is one.
 
     Attributes:
         offered: Whether the scheduler may clone the checkpoint later.
-        judged: Whether the scheduler and the searcher got it.
+        ranked: Whether the scheduler and the searcher got it.
         decision: What the trial does then.
         finished: Whether a trial that was stopped had finished, rather than being stopped early.
     """
 
     offered: bool = False
-    judged: bool = False
+    ranked: bool = False
     decision: str = "CONTINUE"
     finished: bool = False
 
 
-class Chosen(OfTrial, frozen=True, kw_only=True, tag="chosen"):
+class TrialResumed(TrialEvent, frozen=True, kw_only=True):
     """The scheduler resumes a paused trial."""
 
 
-class Asked(OfTrial, frozen=True, kw_only=True, tag="asked"):
+class StopRequested(TrialEvent, frozen=True, kw_only=True):
     """A user stopped a trial by hand."""
 
 
 # The sweep -------------------------------------------------------------------------------------
 
 
-class CutShort(Happened, frozen=True, kw_only=True, tag="cut_short"):
+class SessionCutShort(JournalEvent, frozen=True, kw_only=True):
     """The time budget is used up, or a trial has failed and ``FailureConfig(fail_fast=True)``.
 
     ``trial_ids`` were stopped, and have not ended.
@@ -307,13 +298,13 @@ class CutShort(Happened, frozen=True, kw_only=True, tag="cut_short"):
     trial_ids: Sequence[str]
 
 
-class SnapshotTaken(Happened, frozen=True, kw_only=True, tag="snapshot"):
+class SnapshotTaken(JournalEvent, frozen=True, kw_only=True):
     """The sweep's state as of this line is in a ``file`` of the experiment's folder."""
 
     file: str
 
 
-class SessionClosed(Happened, frozen=True, kw_only=True, tag="closed"):
+class SessionClosed(JournalEvent, frozen=True, kw_only=True):
     """The session ended; ``finished`` says whether the sweep ended, too."""
 
     finished: bool
@@ -334,9 +325,9 @@ Event = (
     | AttemptBegan
     | ValidationEnded
     | Processed
-    | Chosen
-    | Asked
-    | CutShort
+    | TrialResumed
+    | StopRequested
+    | SessionCutShort
     | SnapshotTaken
     | SessionClosed
 )
@@ -389,16 +380,16 @@ def _relocated(event: Event, where: Callable[[str], str]) -> Event:
     return event
 
 
-def event_of(line: Any) -> Event:
+def parse_event(line: Any) -> Event:
     """Return the event in a line of a journal, as decoded from JSON.
 
     Raises:
         msgspec.ValidationError: If there is no such event, or a field is missing or wrong.
 
     Example:
-        >>> event_of({"n": 7, "event": "waited", "time": 9, "trial_id": "a", "seconds": 1.5})
+        >>> parse_event({"n": 7, "event": "waited", "time": 9, "trial_id": "a", "seconds": 1.5})
         Waited(n=7, time=9.0, trial_id='a', seconds=1.5)
-        >>> event_of({"n": 8, "event": "vanished"})
+        >>> parse_event({"n": 8, "event": "vanished"})
         Traceback (most recent call last):
         msgspec.ValidationError: Invalid value 'vanished' - at `$.event`
     """
@@ -409,21 +400,21 @@ def event_of(line: Any) -> Event:
 # What a journal says of its sweep ----------------------------------------------------------------
 
 
-def cut_short(events: Iterable[Event]) -> set[str]:
+def trials_cut_short(events: Iterable[Event]) -> set[str]:
     """Return the trials that a time budget or ``fail_fast`` has stopped; a restore continues them.
 
     Args:
         events: The events of the sweep's journal, in order.
 
     Example:
-        >>> cut = CutShort(trial_ids=["a", "b"])
-        >>> sorted(cut_short([cut, TrialEnded(trial_id="a")]))
+        >>> cut = SessionCutShort(trial_ids=["a", "b"])
+        >>> sorted(trials_cut_short([cut, TrialEnded(trial_id="a")]))
         ['b']
     """
     cut: set[str] = set()
     for event in events:
         match event:
-            case CutShort():
+            case SessionCutShort():
                 cut.update(event.trial_ids)
             case TrialEnded() | TrialErrored():
                 cut.discard(event.trial_id)
@@ -443,5 +434,5 @@ def has_begun(events: Iterable[Event]) -> bool:
         >>> has_begun([added, Reported(trial_id="a", report={})])
         True
     """
-    nothing = (Asked, TrialAdded, SnapshotTaken, SessionClosed)
+    nothing = (StopRequested, TrialAdded, SnapshotTaken, SessionClosed)
     return any(not isinstance(event, nothing) for event in events)

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunekit.core.events import (
+    CheckpointEvent,
     CheckpointSaved,
-    Chosen,
     Event,
     Exploited,
-    OfCheckpoint,
     Processed,
     Reported,
     TrialErrored,
     TrialFailed,
+    TrialResumed,
     TrialRetried,
     ValidationEnded,
     ValidationKey,
@@ -76,7 +76,7 @@ class OpenReports:
         """Return the reports of a trial that were not processed, in order."""
         return self._trials.get(trial_id, [])
 
-    def at(self, where: OfCheckpoint | ValidationKey) -> OpenReport | None:
+    def at(self, where: CheckpointEvent | ValidationKey) -> OpenReport | None:
         """Return the report of a checkpoint; None if it was processed, or the journal lacks it."""
         own = self.of(where.trial_id)
         return next((one for one in own if one.report.place == where.place), None)
@@ -106,7 +106,7 @@ class OpenReports:
             case Processed():
                 own = [one for one in self.of(event.trial_id) if one.report.place > event.place]
                 self._trials[event.trial_id] = own
-            case Exploited() | TrialFailed() | TrialErrored() | TrialRetried() | Chosen():
+            case Exploited() | TrialFailed() | TrialErrored() | TrialRetried() | TrialResumed():
                 # Not at the end of a trial: its scheduler may end it while it decides.
                 self._trials.pop(event.trial_id, None)
 

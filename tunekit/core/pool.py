@@ -9,7 +9,7 @@ from typing import Any
 
 from tunekit.core.events import ValidationEnded
 from tunekit.core.timing import Durations
-from tunekit.core.validation import Attempt, Request, Status, rejected
+from tunekit.core.validation import Attempt, Request, Status, score_problem
 
 
 @dataclass(eq=False)
@@ -88,8 +88,8 @@ class Pool:
         >>> attempt.id
         'a:0:1:1#1'
         >>> pool.began(attempt.id, now=2.0)
-        >>> judged = {"accuracy"}
-        >>> outcome = pool.returned(attempt.id, {"accuracy": 0.9}, judged, now=5.0)
+        >>> required = {"accuracy"}
+        >>> outcome = pool.returned(attempt.id, {"accuracy": 0.9}, required, now=5.0)
         >>> outcome.status, outcome.waited_s, outcome.ran_s
         ('validated', 2.0, 3.0)
     """
@@ -307,13 +307,13 @@ class Pool:
             self._starved_since = now
 
     def returned(
-        self, attempt_id: str, value: object, judged: Collection[str], now: float
+        self, attempt_id: str, value: object, required: Collection[str], now: float
     ) -> ValidationEnded | None:
         """End an attempt whose function returned ``value``; return None if it is not needed."""
         one = self._land(attempt_id, now)
         if one is None:
             return None
-        reason = rejected(value, judged)
+        reason = score_problem(value, required)
         if reason is not None:
             return one.ended(Status.FAILED, now, reason=reason)
         metrics = dict(value) if isinstance(value, Mapping) else {}

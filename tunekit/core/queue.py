@@ -34,7 +34,7 @@ class Entry:
             next report decides.
         saving: Whether the checkpoint is still to come.
         scoring: Whether the end of the validation is still to come.
-        judged: Whether the scheduler and the searcher get it: it has all metrics that they use.
+        ranked: Whether the scheduler and the searcher get it: it has all metrics that they use.
         offered: Whether the scheduler has got its checkpoint, and may clone it later.
         replayed: Whether it was scored in an earlier session.
     """
@@ -51,7 +51,7 @@ class Entry:
     may_be_last: bool = False
     saving: bool = False
     scoring: bool = False
-    judged: bool = False
+    ranked: bool = False
     offered: bool = False
     replayed: bool = False
 

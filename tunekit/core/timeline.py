@@ -9,19 +9,19 @@ from typing import Any
 
 from tunekit.core.constraints import Constraint, violation
 from tunekit.core.events import (
-    Asked,
     AttemptBegan,
     AttemptStarted,
     CheckpointSaved,
     Event,
     Exploited,
-    OfTrial,
     Processed,
     Reported,
     SessionClosed,
+    StopRequested,
     TrialAdded,
     TrialEnded,
     TrialErrored,
+    TrialEvent,
     TrialFailed,
     TrialRetried,
     ValidationEnded,
@@ -431,14 +431,14 @@ class Timeline:
                 summary = self._trial(event)
                 summary.status, summary.ended, summary.stopped = "pending", None, False
                 self._stopping.discard(event.trial_id)
-            case Asked():
+            case StopRequested():
                 self._trial(event).by_hand = True
             case SessionClosed():
                 self.end = "finished" if event.finished else "interrupted"
-        if isinstance(event, OfTrial):
+        if isinstance(event, TrialEvent):
             self._count_waiting(event.trial_id)
 
-    def _trial(self, event: OfTrial) -> TrialSummary:
+    def _trial(self, event: TrialEvent) -> TrialSummary:
         trial = self.trials.get(event.trial_id)
         if trial is None:
             trial = self.trials[event.trial_id] = TrialSummary(event.trial_id, added=event.time)
@@ -469,7 +469,7 @@ class Timeline:
             self._scored.pop(trial_id, None)
         if event.decision == "STOP" and not event.finished and trial.ended is None:
             self._stopping.add(trial_id)
-        if one is None or not event.judged:
+        if one is None or not event.ranked:
             return
         values = flatten(merge(one.report.report, self._metrics(one)))
         self.decisions.append(

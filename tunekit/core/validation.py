@@ -180,7 +180,7 @@ class PendingStatus(str, Enum):
 PENDING = tuple(status.value for status in PendingStatus)
 
 
-def rejected(returned: object, judged: Collection[str]) -> str | None:
+def score_problem(returned: object, required: Collection[str]) -> str | None:
     """Return why a validation function's return value is a mistake; None if it is not one.
 
     It has to be a dict with string keys, none of them :data:`RESERVED`. Metrics that a scheduler or
@@ -190,15 +190,15 @@ def rejected(returned: object, judged: Collection[str]) -> str | None:
 
     Args:
         returned: The return value.
-        judged: Flat names of the metrics that the sweep uses.
+        required: Flat names of the metrics that the sweep uses.
 
     Example:
-        >>> judged = {"accuracy"}
-        >>> rejected({"accuracy": 0.9, "note": "fine"}, judged)
-        >>> rejected({"accuracy": float("nan")}, judged)
-        >>> rejected(0.9, judged)
+        >>> required = {"accuracy"}
+        >>> score_problem({"accuracy": 0.9, "note": "fine"}, required)
+        >>> score_problem({"accuracy": float("nan")}, required)
+        >>> score_problem(0.9, required)
         'returned a float, not a dict of metrics'
-        >>> rejected({"accuracy": "high"}, judged)
+        >>> score_problem({"accuracy": "high"}, required)
         "returned 'high' (a str) for 'accuracy', not a number"
     """
     if not isinstance(returned, Mapping):
@@ -209,7 +209,7 @@ def rejected(returned: object, judged: Collection[str]) -> str | None:
     if taken:
         return f"returned {taken[0]!r}, a name reserved by Tune or tunekit"
     for name, value in leaves(returned):
-        if name in judged and type(value) is not float and finite_number(value) is None:
+        if name in required and type(value) is not float and finite_number(value) is None:
             kind = type(value).__name__
             return f"returned {format_value(value)} (a {kind}) for {name!r}, not a number"
     return None

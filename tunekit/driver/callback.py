@@ -240,7 +240,7 @@ class ValidationCallback(tune.Callback):
             if isinstance(listener, AtDecisions):
                 listener.attach(self.door.saves)
         goals = {*controller.required_metrics(), *scheduler.objectives}
-        engine.judge_by([*goals, *(one.metric for one in config.constraints)])
+        engine.require([*goals, *(one.metric for one in config.constraints)])
         controller.look_at_reports_first(self.door.receive)
         self._open_experiment(goals)
         show(self, controller, self.reporter)
@@ -529,7 +529,7 @@ class ValidationCallback(tune.Callback):
         restored = self._restore.load(self.ledger)
         known = {
             **about(self.clock.time(), self.config),
-            "judged": sorted(goals),
+            "required": sorted(goals),
             "mode": self.scheduler.mode,
             "objectives": self.scheduler.objectives,
             "scheduler": type_and_settings(self.scheduler.scheduler),

@@ -258,7 +258,7 @@ class Door:
     def restored(self, trial: Trial, entry: Entry, event: Processed) -> dict[str, Any]:
         """Record a result that Tune processed in an earlier session; return its row."""
         row = self.result(trial, entry)
-        if event.judged:
+        if event.ranked:
             self._newest[trial.trial_id] = entry.iteration, entry.metrics or {}
         return row
 
@@ -324,17 +324,17 @@ class Door:
         row.setdefault(CHECKPOINT, None)  # a column for loggers
         return row if entry.metrics is None else merge(row, entry.metrics)
 
-    def judged(self, trial: Trial, entry: Entry, result: Mapping[str, Any]) -> bool:
+    def rank(self, trial: Trial, entry: Entry, result: Mapping[str, Any]) -> bool:
         """See :class:`~tunekit._ray.validating.Door`."""
         if entry.metrics is None:
             return False
-        entry.judged = self.ranks(result)
-        if not entry.judged:
+        entry.ranked = self.is_rankable(result)
+        if not entry.ranked:
             new = not entry.replayed  # else it has ended the sweep already
             self.failures.passed_over(trial.trial_id, entry.iteration, result, ends=new)
-        return entry.judged
+        return entry.ranked
 
-    def ranks(self, result: Mapping[str, Any]) -> bool:
+    def is_rankable(self, result: Mapping[str, Any]) -> bool:
         """See :class:`~tunekit._ray.validating.Door`."""
         return not self.engine.lacks(flatten(result))
 
@@ -353,7 +353,7 @@ class Door:
 
     def processed(self, trial: Trial, entry: Entry, decision: str) -> None:
         """See :class:`~tunekit._ray.validating.Door`."""
-        key, result, judged = self._key(trial, entry), trial.last_result, entry.judged
+        key, result, ranked = self._key(trial, entry), trial.last_result, entry.ranked
         finished = decision == TrialScheduler.STOP and (
             entry.last or not self._stops or exhausts(self.scheduler, flatten(result))
         )
@@ -363,16 +363,16 @@ class Door:
                 **_named(key),
                 checkpoint=path,
                 offered=entry.offered and bool(path),
-                judged=judged,
+                ranked=ranked,
                 decision=decision,
                 finished=finished,
             )
         )
-        if judged:
+        if ranked:
             self._newest[trial.trial_id] = entry.iteration, entry.metrics or {}
         if newest := self._newest.get(trial.trial_id):
             iteration, metrics = newest
-            shown = result if judged else merge(result, metrics)
+            shown = result if ranked else merge(result, metrics)
             trial.run_metadata.last_result = {**shown, VALIDATED_ITERATION: iteration}
         self.exploited()
 

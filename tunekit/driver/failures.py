@@ -12,7 +12,7 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 from tunekit.config import ValidationConfig
 from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved, unknown_metric
 from tunekit.core.engine import Engine
-from tunekit.core.events import CutShort, Event, ValidationEnded
+from tunekit.core.events import Event, SessionCutShort, ValidationEnded
 from tunekit.core.failures import HOPELESS, Failures, format_checkpoint
 from tunekit.core.metric_names import format_names, user_metrics
 from tunekit.core.metrics import flatten
@@ -159,7 +159,7 @@ class FailureReports:
         if self._cut is None:
             stopped = [trial.trial_id for trial in trials if trial.status == Trial.TERMINATED]
             self._cut = {t for t in stopped if t not in self._engine.ended}
-            self._emit(CutShort(trial_ids=sorted(self._cut)))
+            self._emit(SessionCutShort(trial_ids=sorted(self._cut)))
 
     def note_end(self, ended: bool) -> None:
         """Record whether everything is done, before Tune ends all trials and makes it look so."""
@@ -220,7 +220,7 @@ class FailureReports:
 
 
 def _nobody_saves(
-    trial: Trial, report: Mapping[str, Any], judged: Collection[str], *, policies: bool
+    trial: Trial, report: Mapping[str, Any], required: Collection[str], *, policies: bool
 ) -> str | None:
     """Return a warning if it seems that nothing will be validated; None otherwise.
 
@@ -229,10 +229,10 @@ def _nobody_saves(
     Args:
         trial: A trial that has reported.
         report: Its report, after the checkpoint policies have processed it.
-        judged: The metrics that the sweep uses.
+        required: The metrics that the sweep uses.
         policies: Whether there is a checkpoint policy.
     """
-    missing = sorted(set(judged) - flatten(report).keys())
+    missing = sorted(set(required) - flatten(report).keys())
     asked = policies or trial.checkpoint_freq or trial.checkpoint_at_end
     if not missing or asked or report.get(SHOULD_CHECKPOINT):
         return None

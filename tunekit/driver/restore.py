@@ -31,7 +31,6 @@ from tunekit._ray.checkpoints import (
 from tunekit._ray.scheduler_kinds import set_pbt_times, traits_of
 from tunekit._ray.storage import exists, paths_in
 from tunekit.core.events import (
-    Chosen,
     Event,
     Exploited,
     Home,
@@ -41,6 +40,7 @@ from tunekit.core.events import (
     TrialEnded,
     TrialErrored,
     TrialFailed,
+    TrialResumed,
     TrialRetried,
     ValidationEnded,
 )
@@ -174,7 +174,7 @@ class Restore:
             if one is not None:
                 row = driver.door.restored(trial, self._entry(trial, one, then=True), event)
                 self._rows.setdefault(trial.trial_id, []).append(row)
-                if event.judged and event.n <= self._since:
+                if event.ranked and event.n <= self._since:
                     driver.scheduler.recall(trial, row)
         driver.engine.apply(event)
         self._open.apply(event)
@@ -201,7 +201,7 @@ class Restore:
                 if one is not None:
                     entry, new = self._entry(trial, one), event.n > self.as_of
                     controller.replay(trial, entry, event.decision, hears=hears, new=new)
-            case Chosen():
+            case TrialResumed():
                 driver.scheduler.choose_again(controller.wrapped())
                 self._undo()
                 controller.set_status(trial, Trial.PENDING)

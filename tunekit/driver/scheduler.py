@@ -19,7 +19,7 @@ from tunekit._ray.scheduler_kinds import innermost, mode_of, objectives_of, trai
 from tunekit._ray.searchers import innermost_searcher
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import standing_for
-from tunekit.core.events import Chosen, TrialFailed, TrialRetried
+from tunekit.core.events import TrialFailed, TrialResumed, TrialRetried
 from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
 from tunekit.driver.callback import ValidationCallback
@@ -179,7 +179,7 @@ class ValidatedScheduler(TrialScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Return the decision of your scheduler on a validated result."""
         sweep = self._join(tune_controller)
-        if not sweep.controller.judges:
+        if not sweep.controller.passes_to_scheduler:
             return TrialScheduler.CONTINUE
         self._heard[trial.trial_id] = told = self._standing_for(result)
         decision = str(self.scheduler.on_trial_result(tune_controller, trial, told))
@@ -215,7 +215,7 @@ class ValidatedScheduler(TrialScheduler):
         if trial is None:
             self._remind(tune_controller)
         if trial is not None and trial.status == Trial.PAUSED:
-            sweep.emit(Chosen(trial_id=trial.trial_id))
+            sweep.emit(TrialResumed(trial_id=trial.trial_id))
         return trial
 
     def choose_again(self, tune_controller: Any) -> None:

@@ -120,7 +120,7 @@ def follow(
     source = _Watched(watched, until=until, keep=keep, notify=notify)
     about: dict[str, Any] = {"followed": path}
     if metric is not None:
-        about |= {"judged": [metric], "mode": mode, "objectives": {metric: mode}}
+        about |= {"required": [metric], "mode": mode, "objectives": {metric: mode}}
     otherwise = "Pass another folder for the journal: journal='...' (--journal)."
     recorder = Recorder(own, home, config, about, call="tunekit.follow", otherwise=otherwise)
     validate_all(source, recorder, config)

@@ -37,11 +37,11 @@ from tunekit.core.events import (
     CheckpointSaved,
     Event,
     Exploited,
-    OfValidation,
     Reported,
     TrialAdded,
     ValidationEnded,
-    event_of,
+    ValidationEvent,
+    parse_event,
 )
 from tunekit.core.values import NESTED, PICKLED, admitted, format_value, is_too_deep
 from tunekit.errors import JournalError
@@ -58,7 +58,7 @@ SERIES = "journal"
 STATE = "state"
 
 #: The version of the format, in each file's first line.
-VERSION = 2
+VERSION = 3
 
 # A line without this mark is read several times as fast.
 _MARK = MARK.encode()
@@ -537,7 +537,7 @@ def _event(line: bytes, file: str, index: int, *, unpickle: bool) -> Event:
             event = _decoder.decode(line)
     try:
         if event is None:
-            event = event_of(_parsed(line, file, index, unpickle=unpickle))
+            event = parse_event(_parsed(line, file, index, unpickle=unpickle))
         deep = len(line) > 2 * NESTED and line.count(b"{") + line.count(b"[") > NESTED
         # Check the line as written, because a pickled object may contain itself.
         if deep and is_too_deep(_parsed(line, file, index, unpickle=False)):
@@ -557,7 +557,7 @@ def _named(event: Event) -> object:
     match event:
         case Reported():
             return event.place
-        case OfValidation():
+        case ValidationEvent():
             return event.key
     return None
 

@@ -34,8 +34,8 @@ from tunekit.core.events import (
     TrialEnded,
     TrialErrored,
     TrialRetried,
-    cut_short,
     has_begun,
+    trials_cut_short,
 )
 from tunekit.core.timing import Clock
 from tunekit.errors import RestoreError
@@ -373,7 +373,7 @@ def _updated(state: bytes, events: Sequence[Event], as_of: int) -> bytes:
     """
     saved = json.loads(state)
     records = {json.loads(own)["trial_id"]: [own, more] for own, more in saved["trial_data"]}
-    statuses = dict.fromkeys(cut_short(events), Trial.PENDING)
+    statuses = dict.fromkeys(trials_cut_short(events), Trial.PENDING)
     for event in events:
         if event.n <= as_of:
             continue

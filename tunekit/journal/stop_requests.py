@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 import pyarrow.fs
 
 from tunekit.core.engine import Engine
-from tunekit.core.events import Asked, Event
+from tunekit.core.events import Event, StopRequested
 from tunekit.core.timing import Clock, Pace
 from tunekit.journal.journal import JournalReader
 from tunekit.journal.lock import driver_of
@@ -79,7 +79,7 @@ def ask_to_stop(
         raise OSError(f"{name_of(trial_id)} could not be written in {_PATIENCE_S:g} s")
     for _ in range(round(_PATIENCE_S / _LOOK_AGAIN_S)):
         events = reader.read().events
-        if any(isinstance(one, Asked) and one.trial_id == trial_id for one in events):
+        if any(isinstance(one, StopRequested) and one.trial_id == trial_id for one in events):
             return True
         sleep(_LOOK_AGAIN_S)
     return False
@@ -114,7 +114,7 @@ class StopRequests:
             names = (name for name in folder.names(_FOLDER) if name.startswith(_PREFIX))
             for trial_id in (unquote(name.removeprefix(_PREFIX)) for name in names):
                 if trial_id in self.trials and self.engine.can_stop(trial_id):
-                    self.emit(Asked(trial_id=trial_id))
+                    self.emit(StopRequested(trial_id=trial_id))
                     logger.info("Trial %s is stopped, as requested by hand.", trial_id)
                 folder.remove(name_of(trial_id))
         except Exception as error:  # storages raise whatever their libraries raise

@@ -118,7 +118,7 @@ class Sweep:
         self.sessions = list(sessions)
         self._home = Home(path or None)
         newest = self.newest_session
-        decided_by = newest.get("judged") or []
+        decided_by = newest.get("required") or []
         own = decided_by[0] if len(decided_by) == 1 else None
         #: The metrics that the sweep is ranked by, with their modes, if known.
         self.objectives: dict[str, str] = newest.get("objectives") or {}

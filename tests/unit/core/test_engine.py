@@ -6,12 +6,12 @@ from typing import Any
 
 from tunekit.core.engine import Engine, History
 from tunekit.core.events import (
-    Asked,
     CheckpointSaved,
     Event,
     Exploited,
     Processed,
     Reported,
+    StopRequested,
     TrialEnded,
     TrialErrored,
     TrialRetried,
@@ -50,7 +50,7 @@ def ended(iteration: int, metrics: dict[str, Any] | None, **where: Any) -> Valid
 def processed(iteration: int, *, generation: int = 0, trial: str = "a", **more: Any) -> Processed:
     place = {"generation": generation, "iteration": iteration}
     path = f"/sweep/c{iteration}"
-    return Processed(trial_id=trial, id="", **place, checkpoint=path, judged=True, **more)
+    return Processed(trial_id=trial, id="", **place, checkpoint=path, ranked=True, **more)
 
 
 def exploited(iteration: int, generation: int = 1, trial: str = "b") -> Exploited:
@@ -67,7 +67,7 @@ def exploited(iteration: int, generation: int = 1, trial: str = "b") -> Exploite
 
 def after(*events: Event) -> Engine:
     engine = Engine()
-    engine.judge_by(["accuracy"])
+    engine.require(["accuracy"])
     for event in events:
         engine.apply(event)
     return engine
@@ -122,7 +122,7 @@ def test_another_exploit_takes_the_place_of_the_first():
 
 
 def test_a_trial_is_stopped_by_hand_once():
-    engine = after(Asked(trial_id="a"))
+    engine = after(StopRequested(trial_id="a"))
     assert not engine.can_stop("a") and engine.can_stop("b")
     engine.apply(TrialEnded(trial_id="a"))
     assert not engine.stopping and not engine.can_stop("a")

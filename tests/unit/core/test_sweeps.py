@@ -9,13 +9,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tunekit.core.events import (
     CheckpointSaved,
-    Chosen,
     Event,
     Exploited,
     Processed,
     Reported,
     TrialEnded,
     TrialFailed,
+    TrialResumed,
     TrialRetried,
     ValidationEnded,
     ValidationRequested,
@@ -89,17 +89,17 @@ class Sweep(RuleBasedStateMachine):
     def tune_processes_a_report(self, decision: str, ends_first: bool) -> None:
         if (entry := self.queue.take()) is None:
             return
-        judged = entry.metrics is not None
-        decision = decision if judged else "CONTINUE"
+        ranked = entry.metrics is not None
+        decision = decision if ranked else "CONTINUE"
         key, place = self.key(entry), (self.generation, entry.iteration)
         if decision == "STOP" and ends_first:  # by its scheduler, while it decides
             self.write(TrialEnded(trial_id="a"))
-        self.write(Processed(trial_id="a", **key, judged=judged, decision=decision))
+        self.write(Processed(trial_id="a", **key, ranked=ranked, decision=decision))
         self.rows[place] = (self.runs[place], (entry.metrics or {}).get("accuracy"))
         self.saved = entry.iteration if entry.checkpoint else self.saved
         if decision == "PAUSE":
             self.back()
-            self.write(Chosen(trial_id="a"))
+            self.write(TrialResumed(trial_id="a"))
         elif decision == "STOP":
             self.queue.drop()
             self.over = True

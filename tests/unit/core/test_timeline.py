@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tunekit.core.events import event_of
+from tunekit.core.events import parse_event
 from tunekit.core.ranking import ranking_of
 from tunekit.core.timeline import Timeline
 
@@ -18,12 +18,12 @@ def told(
     sessions: Sequence[dict[str, Any]] = (),
     later: Sequence[dict[str, Any]] = (),
 ) -> Timeline:
-    events = [event_of({"n": n, **line}) for n, line in enumerate(lines, start=1)]
+    events = [parse_event({"n": n, **line}) for n, line in enumerate(lines, start=1)]
     return Timeline(events, metric, sessions, later)
 
 
 def added(at: float = 0.0) -> dict[str, Any]:
-    return {"event": "added", "time": at, "trial_id": "a", "config": {"lr": 1}, "folder": "f"}
+    return {"event": "trial_added", "time": at, "trial_id": "a", "config": {"lr": 1}, "folder": "f"}
 
 
 def reported(iteration: int, at: float, *, took: Any = 1.0, generation: int = 0) -> dict[str, Any]:
@@ -34,23 +34,23 @@ def reported(iteration: int, at: float, *, took: Any = 1.0, generation: int = 0)
 def requested(iteration: int, at: float, *, run: int = 1) -> dict[str, Any]:
     place = {"generation": 0, "iteration": iteration, "run": run}
     known = {"id": f"a:0:{iteration}:{run}", "trial_id": "a", "checkpoint": f"./f/c{run}"}
-    return {"event": "requested", "time": at, **known, **place}
+    return {"event": "validation_requested", "time": at, **known, **place}
 
 
 def ended(iteration: int, at: float, accuracy: float, *, run: int = 1) -> dict[str, Any]:
     how = {"attempts": 1, "waited_s": 0.0, "ran_s": 1.0, "reason": None, "error": None}
     known = {"status": "validated", "metrics": {"accuracy": accuracy}, **how}
-    return {"event": "ended", "time": at, "id": f"a:0:{iteration}:{run}", **known}
+    return {"event": "validation_ended", "time": at, "id": f"a:0:{iteration}:{run}", **known}
 
 
 def saved(iteration: int, at: float, *, run: int = 1) -> dict[str, Any]:
-    return {**requested(iteration, at, run=run), "event": "saved"}
+    return {**requested(iteration, at, run=run), "event": "checkpoint_saved"}
 
 
 def processed(
     iteration: int, at: float, decision: str = "CONTINUE", *, run: int = 1, finished: bool = False
 ) -> dict[str, Any]:
-    known = {"id": f"a:0:{iteration}:{run}", "judged": True, "finished": finished}
+    known = {"id": f"a:0:{iteration}:{run}", "ranked": True, "finished": finished}
     return event("processed", at, iteration=iteration, decision=decision, **known)
 
 
@@ -124,9 +124,9 @@ def of_validation(kind: str, at: float, attempt: int = 1) -> dict[str, Any]:
     ("lines", "status", "waited", "ran"),
     [
         ([], "waiting", [(1.0, 9.0)], []),
-        ([of_validation("started", 2.0)], "starting", [(1.0, 9.0)], []),
+        ([of_validation("attempt_started", 2.0)], "starting", [(1.0, 9.0)], []),
         (
-            [of_validation("started", 2.0), of_validation("began", 4.0)],
+            [of_validation("attempt_started", 2.0), of_validation("attempt_began", 4.0)],
             "running",
             [(1.0, 4.0)],
             [(4.0, 9.0)],
@@ -144,10 +144,10 @@ def test_a_validation_that_was_tried_again_waits_until_its_last_attempt():
         added(),
         reported(1, 1.0),
         requested(1, 1.0),
-        of_validation("started", 1.0),
-        of_validation("began", 2.0),
-        of_validation("started", 5.0, attempt=2),
-        of_validation("began", 6.0, attempt=2),
+        of_validation("attempt_started", 1.0),
+        of_validation("attempt_began", 2.0),
+        of_validation("attempt_started", 5.0, attempt=2),
+        of_validation("attempt_began", 6.0, attempt=2),
         ended(1, 9.0, 0.5),
     )
     assert spans(chronicle, "requested") == [(1.0, 6.0)]
@@ -160,11 +160,11 @@ def test_what_ran_when_the_driver_was_killed_waits_again():
         added(),
         reported(1, 1.0),
         requested(1, 1.0),
-        of_validation("started", 1.0),
-        of_validation("began", 2.0),
+        of_validation("attempt_started", 1.0),
+        of_validation("attempt_began", 2.0),
         reported(2, 3.0),
-        of_validation("started", 60.0),
-        of_validation("began", 61.0),
+        of_validation("attempt_started", 60.0),
+        of_validation("attempt_began", 61.0),
     ]
     sessions = [{"n": 0}, {"n": 6}]
     assert told(*lines[:6], sessions=sessions[:1]).validations[0]["status"] == "running"
@@ -176,14 +176,14 @@ def test_what_ran_when_the_driver_was_killed_waits_again():
     assert spans(again, "requested") == [(1.0, 61.0)]
 
 
-@pytest.mark.parametrize("last", [event("errored", 4.0), reported(2, 4.0)])
+@pytest.mark.parametrize("last", [event("trial_errored", 4.0), reported(2, 4.0)])
 def test_a_trial_that_failed_or_has_not_ended_was_not_stopped(last):
     trial = told(added(), *validated(1, 1.0, 0.5, "STOP"), last).trials["a"]
     assert not trial.stopped and trial.shown_status == trial.status
 
 
 def test_what_waited_for_resources_did_not_run():
-    started = {"event": "started", "time": 2.0, "id": "a:0:1:1", "attempt": 1}
+    started = {"event": "attempt_started", "time": 2.0, "id": "a:0:1:1", "attempt": 1}
     chronicle = told(added(), reported(1, 1.0), requested(1, 1.0), started, ended(1, 8.0, 0.5))
     assert spans(chronicle, "requested") == [(1.0, 7.0)]
     assert spans(chronicle, "validating") == [(7.0, 8.0)]
@@ -199,12 +199,16 @@ def test_a_request_that_is_made_again_after_a_kill_is_the_same_one():
     [
         ([], "pending", 0),
         ([reported(1, 1)], "running", 0),
-        ([reported(1, 1), event("failed", 2)], "running", 1),
-        ([reported(1, 1), event("failed", 2), event("retried", 2)], "pending", 1),
-        ([reported(1, 1), event("failed", 2), event("errored", 2)], "error", 1),
-        ([event("errored", 2)], "error", 1),
-        ([reported(1, 1), event("completed", 2, removed=False)], "terminated", 0),
-        ([event("completed", 2, removed=True), event("retried", 3), reported(2, 4)], "running", 0),
+        ([reported(1, 1), event("trial_failed", 2)], "running", 1),
+        ([reported(1, 1), event("trial_failed", 2), event("trial_retried", 2)], "pending", 1),
+        ([reported(1, 1), event("trial_failed", 2), event("trial_errored", 2)], "error", 1),
+        ([event("trial_errored", 2)], "error", 1),
+        ([reported(1, 1), event("trial_ended", 2, removed=False)], "terminated", 0),
+        (
+            [event("trial_ended", 2, removed=True), event("trial_retried", 3), reported(2, 4)],
+            "running",
+            0,
+        ),
     ],
 )
 def test_what_becomes_of_a_trial(lines, status, failures):
@@ -214,9 +218,9 @@ def test_what_becomes_of_a_trial(lines, status, failures):
 
 
 def test_the_end_of_a_session_is_not_the_end_if_another_begins():
-    finished = event("closed", 1.0, finished=True)
+    finished = event("session_closed", 1.0, finished=True)
     assert told(finished).end == "finished"
-    assert told(event("closed", 1.0, finished=False)).end == "interrupted"
+    assert told(event("session_closed", 1.0, finished=False)).end == "interrupted"
     assert told(finished, reported(1, 2.0)).end is None
 
 
