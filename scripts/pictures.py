@@ -23,7 +23,7 @@ TUNEKIT = (sys.executable, "-m", "tunekit")
 DEMO = (sys.executable, str(ROOT / "notebooks" / "digits.py"))
 #: The number of ended trials at which the page is taken.
 TRIALS, ENDED = 12, 5
-WIDTH, HEIGHT = 1160, 1500
+WIDTH, HEIGHT = 1240, 1500
 _LIMIT_S = 900
 #: Whether the first chart is drawn and up to date: it follows the ranking by some seconds.
 _DRAWN = """
