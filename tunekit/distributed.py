@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ray import train, tune
+from ray import tune
 from ray.tune.schedulers import ResourceChangingScheduler
 
 from tunekit._ray.compat import check_trainers
 from tunekit.config import ValidationConfig
 from tunekit.core.problems import Problems
-from tunekit.training import VALIDATION_KEY
 from tunekit.validating.trainer import TrainerValidation
 
 __all__ = ["TrainerFactory", "TrainerValidation"]
@@ -129,6 +128,7 @@ def is_tunes(value: Any, kind: type) -> bool:
     """Return whether a value is Tune's config of that kind, not Ray Train's of the same name.
 
     Example:
+        >>> from ray import train
         >>> is_tunes(tune.FailureConfig(), tune.FailureConfig)
         True
         >>> is_tunes(train.CheckpointConfig(), tune.CheckpointConfig)
@@ -165,22 +165,12 @@ def run_config_of(source: Any) -> tune.RunConfig | None:
     )
 
 
-def trials_of(source: Any, validation: train.ValidationConfig | None) -> Any:
+def trials_of(source: Any, validation: ValidationConfig | None) -> Any:
     """Return the trainable whose trials are runs of a trainer."""
     check_trainers()
     from tunekit._ray.trials import distributed_class  # takes half a second, with Ray Train
 
-    trainable = distributed_class(
-        source.make if isinstance(source, TrainerFactory) else source,
-        wish_key=VALIDATION_KEY,
-    )
+    trainable = distributed_class(source.make if isinstance(source, TrainerFactory) else source)
     if validation is not None:
-        settle(trainable, validation)
+        trainable.validate(wait=validation.on_pending == "wait")
     return trainable
-
-
-def settle(trainable: Any, validation: train.ValidationConfig) -> None:
-    """Make the trials of a trainer wait for scores as the sweep does."""
-    trainable.validates = True
-    if getattr(validation, "on_pending", "auto") == "wait":
-        trainable.ahead = 0

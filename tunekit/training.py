@@ -10,14 +10,9 @@ import pyarrow.fs
 from ray import train, tune
 
 from tunekit._ray.functions import NoSession, current_saver, in_trial, register_saver, saved_dict
+from tunekit.core.metric_names import VALIDATION_KEY as VALIDATION_KEY
 from tunekit.core.problems import Problems
 from tunekit.errors import ConfigError, WiringError
-
-#: The key in a result that says whether, and how, to validate the checkpoint of that result:
-#: True, False, or a ``ray.train.ValidationTaskConfig``. A class trainable returns it from
-#: ``step()``; a function passes ``validation=`` to :func:`report` instead. It is removed from the
-#: result before anything is logged.
-VALIDATION_KEY = "tunekit_validation"
 
 #: Whether, and how, to validate a checkpoint; None leaves it to the sweep.
 ValidationOverride: TypeAlias = bool | train.ValidationTaskConfig | None

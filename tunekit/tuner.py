@@ -27,6 +27,7 @@ from tunekit._ray.functions import (
     let_tell_of_resuming,
 )
 from tunekit._ray.interruption import ended_by_sigterm, without_advice
+from tunekit._ray.pickles import is_whole
 from tunekit._ray.progress import reporting
 from tunekit._ray.storage import TUNER_FILE, absolute, reached, storage_at
 from tunekit._ray.tuner import (
@@ -49,11 +50,11 @@ from tunekit.distributed import (
     check_trainer,
     is_tunes,
     run_config_of,
-    settle,
     trials_of,
     validation_config_of,
 )
 from tunekit.driver.callback import ValidationCallback
+from tunekit.driver.resources import share_cluster
 from tunekit.driver.scheduler import ValidatedScheduler, unwrapped, wrong_together
 from tunekit.errors import RestoreError, SweepNotFoundError, TunekitError
 from tunekit.journal.experiments import no_sweep
@@ -63,8 +64,6 @@ from tunekit.journal.session import import_path
 from tunekit.journal.snapshots import SavedState, cannot_write, saved_state
 from tunekit.journal.storage import Folder, folder_at
 from tunekit.log import showing_messages
-from tunekit.making_room import leave_room
-from tunekit.pickles import is_whole
 from tunekit.policies import CheckpointPolicy, FunctionCheckpoints, by_default
 from tunekit.results.grid import ValidatedResults
 from tunekit.validating.watch import watched
@@ -358,7 +357,7 @@ class Tuner(tune.Tuner):
                 _renew(validation, validation_config)
             if validation is not None:
                 if distributed:
-                    settle(trainable, validation.config)
+                    trainable.validate(wait=validation.config.on_pending == "wait")
                 written = record.sessions[-1].get("trainable") if record.sessions else None
                 validation.trainable = imported_from or written or validation.trainable
                 if state is not None:
@@ -434,7 +433,7 @@ class Tuner(tune.Tuner):
             around.callback(validation.ledger.let_go)
             around.callback(validation.executor.close)
             around.enter_context(_logging_how_to_continue(settings, validation))
-            leave_room(settings, validation)
+            share_cluster(settings, validation)
             let_tell_of_resuming(settings.trainable)
             if is_distributed(settings.trainable):
                 around.enter_context(ended_soon())

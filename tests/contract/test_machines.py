@@ -19,8 +19,8 @@ from tunekit._ray import cluster
 from tunekit._ray.controller import Controller
 from tunekit._ray.tuner import settings_of, trial_bundles
 from tunekit.core.room import fits, total
+from tunekit.driver.resources import share_cluster
 from tunekit.errors import ConfigError
-from tunekit.making_room import leave_room
 
 SCHEDULERS = {**BASES, "hyperband": lambda: CASES["hyperband"].make(None)}
 # Seconds of the sweep's clock after which it is taken for one that never ends.
@@ -125,7 +125,7 @@ def test_it_ends_or_is_refused(tmp_path, monkeypatch, cpus, gpus, size, kind, ba
         on_machine.setattr(ray, "cluster_resources", lambda: machine)
         on_machine.setattr(cluster, "cannot_grow", lambda: True)
         with nullcontext() if fit else pytest.raises(ConfigError, match="can start"):
-            leave_room(settings, tuner.validation)
+            share_cluster(settings, tuner.validation)
     if not fit:
         return
     ran = sweep(

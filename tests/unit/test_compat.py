@@ -95,14 +95,13 @@ tunekit.get_validation_context
 """
     )
     own = {name.split(".")[1] for name in modules if name.startswith("tunekit.")}
-    assert own == {
-        *("_ray", "core", "errors", "pickles", "process_state"),
-        *("training", "validating", "version"),
-    }
+    assert own == {"_ray", "core", "errors", "training", "validating", "version"}
     assert {name for name in modules if name.startswith("tunekit._ray.")} == {
         "tunekit._ray.compat",
         "tunekit._ray.functions",
         "tunekit._ray.failures",
+        "tunekit._ray.pickles",
+        "tunekit._ray.process_state",
     }
     assert "ray.train.v2._internal.callbacks.placement_group_callback" not in modules
 

@@ -9,8 +9,8 @@ import pytest
 import torch  # noqa: F401  (its settings are kept and put back)
 
 from tests.doubles import FakeClock
+from tunekit._ray.process_state import release_gpu_memory
 from tunekit.core.validation import Attempt, Request
-from tunekit.process_state import release_gpu_memory
 from tunekit.validating import ray_executor
 from tunekit.validating.process import Evaluator
 from tunekit.validating.ray_executor import RayExecutor, _Actor, _Flight

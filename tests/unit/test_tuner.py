@@ -22,7 +22,7 @@ from ray.tune.tune import _Config
 
 import tunekit
 from tunekit._ray.tuner import settings_of
-from tunekit.making_room import leave_room
+from tunekit.driver.resources import share_cluster
 from tunekit.policies import CheckpointPolicy
 
 VALIDATION = tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5})
@@ -148,7 +148,7 @@ def test_a_users_limit_is_limit_enough(tmp_path, monkeypatch):
         config = tune.TuneConfig(search_alg=OptunaSearch(), max_concurrent_trials=own)
         settings = make(tmp_path, tune_config=config, validation_config=elsewhere)
         validation = validation_of(settings)
-        leave_room(settings, validation)
+        share_cluster(settings, validation)
         assert validation.shares.leaving_room == limit
         assert settings.tune_config.max_concurrent_trials == own
 

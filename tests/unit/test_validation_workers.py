@@ -72,10 +72,10 @@ def test_what_workers_say_that_were_replaced_does_not_count():
     assert poll(link, (0, False), (2, True)) == []
 
 
-@pytest.mark.parametrize("stands", [True, False])
-def test_workers_wait_in_the_reports_that_may_be_validated_there(stands):
-    link, group = linked(1, ahead=1, stands=stands)
-    assert group.told.pop()[-1] == (0 if stands else 1), "from how many reports they may return"
+@pytest.mark.parametrize("in_workers", [True, False])
+def test_workers_wait_in_the_reports_that_may_be_validated_there(in_workers):
+    link, group = linked(1, ahead=1, in_workers=in_workers)
+    assert group.told.pop()[-1] == (0 if in_workers else 1), "from how many reports they may return"
 
     def report(number: int, checkpoint: Any) -> None:
         own = SimpleNamespace(checkpoint=checkpoint, validation=False)
@@ -88,9 +88,9 @@ def test_workers_wait_in_the_reports_that_may_be_validated_there(stands):
     report(2, checkpoint="a checkpoint")
     decide(1)
     upto = [told[-1] for told in group.told]
-    assert upto == ([1, 1] if stands else [2]), "it waits in the second"
+    assert upto == ([1, 1] if in_workers else [2]), "it waits in the second"
     decide(2)
-    assert group.told[-1][-1] == (2 if stands else 3)
+    assert group.told[-1][-1] == (2 if in_workers else 3)
 
 
 # In a worker -----------------------------------------------------------------------------------

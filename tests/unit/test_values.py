@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.hostile import EXCEPTIONS, ODD, VALUES, OpensBadly, made, tensors
 from tests.journals import read
+from tunekit._ray.pickles import portable
 from tunekit.core.events import CheckpointSaved, Reported, TrialAdded, ValidationEnded
 from tunekit.core.reports import own_names, received
 from tunekit.core.validation import Request, score_problem
@@ -23,7 +24,6 @@ from tunekit.core.values import Raised, admitted, as_json, finite_number, format
 from tunekit.journal.encoding import exact, legible, read_opened, read_shown
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
-from tunekit.pickles import portable
 from tunekit.validating.process import Parcel, opened, outcome_of, plain
 from tunekit.validating.process import received as delivered
 

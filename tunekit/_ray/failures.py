@@ -16,9 +16,9 @@ from ray.exceptions import (
 from ray.tune.experiment import Trial
 
 from tunekit._ray.compat import become, in_worker
+from tunekit._ray.pickles import travels
 from tunekit.core.values import Raised, described
 from tunekit.errors import NotResumedError
-from tunekit.pickles import travels
 
 # Errors that Tune handles, and errors after which Ray itself is gone.
 _THEIRS = (RayActorError, RayTaskError, RaySystemError, LocalRayletDiedError)

@@ -27,9 +27,9 @@ from ray.tune.trainable.function_trainable import FunctionTrainable, wrap_functi
 from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME
 
 from tunekit._ray.compat import become
-from tunekit.core.resumption import Resumption, begins_anew
+from tunekit._ray.process_state import ProcessState
+from tunekit.core.training_loops import Resumption, begins_anew
 from tunekit.errors import NotResumedError
-from tunekit.process_state import ProcessState
 
 logger = logging.getLogger(__name__)
 

@@ -39,8 +39,8 @@ from tunekit._ray.worker_group import (
     WorkersLost,
     lasts,
 )
-from tunekit.core.resumption import begins_anew
-from tunekit.core.worker_assignments import abandoned
+from tunekit.core.metric_names import VALIDATION_KEY
+from tunekit.core.training_loops import abandoned, begins_anew
 from tunekit.errors import DistributedTrialError, NotResumedError
 
 logger = logging.getLogger(__name__)
@@ -51,22 +51,16 @@ _TAKEOVER_S = 60.0
 
 def distributed_class(
     source: DataParallelTrainer | Callable[[dict[str, Any]], DataParallelTrainer],
-    *,
-    wish_key: str,
 ) -> type[_DistributedTrial]:
     """Return the trainable whose trials are runs of a trainer.
 
     Args:
         source: The trainer, or a function that makes one from a configuration.
-        wish_key: The key of a result that passes on a report's validation request.
     """
-    own = type(source) if isinstance(source, DataParallelTrainer) else source
-    name = getattr(own, "__name__", "trainer")
-    settings = {
-        "source": staticmethod(source) if callable(source) else source,
-        "wish_key": wish_key,
-    }
-    return type(name, (_DistributedTrial,), {"_name": name, **settings})
+    named = type(source) if isinstance(source, DataParallelTrainer) else source
+    name = getattr(named, "__name__", "trainer")
+    own = staticmethod(source) if callable(source) else source
+    return type(name, (_DistributedTrial,), {"_name": name, "source": own})
 
 
 def trainer_of(source: Any, config: Mapping[str, Any]) -> DataParallelTrainer:
@@ -123,11 +117,10 @@ class _DistributedTrial(tune.Trainable):
     """A trial that is a run of a trainer."""
 
     source: Any
-    wish_key: str
     #: The number of undecided reports that workers may return from.
     ahead = 1
-    #: Whether the sweep validates checkpoints, and whether workers wait in reports with one.
-    validates = stands = False
+    #: Whether the sweep validates checkpoints, and whether workers do so while training waits.
+    validates = validates_in_workers = False
     # The workers, and the trainer that they were started for.
     _workers: TrialWorkerGroup | None = None
     _group_of: DataParallelTrainer | None = None
@@ -135,6 +128,16 @@ class _DistributedTrial(tune.Trainable):
     # The undecided report, and its checkpoint until that is saved.
     _report: Report | None = None
     _unsaved: Any = None
+
+    @classmethod
+    def validate(cls, *, wait: bool) -> None:
+        """Let reports request validations, and wait for each score if trials do."""
+        cls.validates, cls.ahead = True, 0 if wait else 1
+
+    @classmethod
+    def validate_in_workers(cls) -> None:
+        """Make workers wait in each report with a checkpoint, in case they have to validate it."""
+        cls.validates_in_workers = True
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
@@ -192,7 +195,7 @@ class _DistributedTrial(tune.Trainable):
         if event.checkpoint is not None:
             result[SHOULD_CHECKPOINT] = True
         if event.validation:
-            result[self.wish_key] = event.validation
+            result[VALIDATION_KEY] = event.validation
         self._last_metrics = result
         return result
 
@@ -257,7 +260,10 @@ class _DistributedTrial(tune.Trainable):
             former.delete_rest()
         if workers is None or not workers.alive:
             workers = TrialWorkerGroup(
-                trainer, ahead=self.ahead, stands=self.stands, validates=self.validates
+                trainer,
+                ahead=self.ahead,
+                validates=self.validates,
+                in_workers=self.validates_in_workers,
             )
             self._group_of = trainer
             workers.assign(*assignment)

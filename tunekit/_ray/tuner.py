@@ -67,11 +67,6 @@ def goal_of(results: tune.ResultGrid) -> tuple[str | None, str | None]:
     return analysis.default_metric, analysis.default_mode
 
 
-def stand(trainable: Any) -> None:
-    """Make workers wait in each report with a checkpoint, in case they have to validate it."""
-    trainable.stands = True
-
-
 def _loaded(module: str, name: str) -> Any:
     """Return a class if its module is imported; otherwise (), because it has no instances."""
     return getattr(sys.modules.get(module), name, ())

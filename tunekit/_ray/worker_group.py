@@ -38,9 +38,8 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util.placement_group import get_current_placement_group
 
 from tunekit._ray.workers import TAG, Assignment, TrialWorker, allow, assign, serve, side_task
-from tunekit.core.resumption import Resumption
+from tunekit.core.training_loops import Resumption, may_return
 from tunekit.core.values import Raised
-from tunekit.core.worker_assignments import may_return
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +117,8 @@ class TrialWorkerGroup:
     Args:
         trainer: The trainer, with the settings of the first assignment.
         ahead: The number of undecided reports that workers may return from.
-        stands: Whether workers wait in each report with a checkpoint, however large ``ahead`` is.
+        in_workers: Whether workers validate, and so wait in each report with a checkpoint, however
+            large ``ahead`` is.
         validates: Whether a report may request a validation.
         first_bundle: The index of rank 0's bundle in this actor's placement group; the bundles of
             the other ranks follow.
@@ -129,14 +129,14 @@ class TrialWorkerGroup:
         trainer: DataParallelTrainer,
         *,
         ahead: int = 0,
-        stands: bool = False,
+        in_workers: bool = False,
         validates: bool = False,
         first_bundle: int = 0,
     ):
         self._trainer, self._first_bundle = trainer, first_bundle
         # Events, each with its assignment.
         self._events: queue.SimpleQueue[tuple[Assignment | None, Event]] = queue.SimpleQueue()
-        self._link = _Link(self._events, ahead, validates, stands)
+        self._link = _Link(self._events, ahead, validates, in_workers)
         self._given: Assignment | None = None
         self._controller: _Controller | None = None
         self._error: Exception | None = None
@@ -303,10 +303,10 @@ class _Link(ReportCallback, WorkerGroupCallback):
         events: queue.SimpleQueue[tuple[Assignment | None, Event]],
         ahead: int,
         validates: bool,
-        stands: bool = False,
+        in_workers: bool = False,
     ):
         self._events, self._ahead, self._validates = events, ahead, validates
-        self._stands = stands
+        self._in_workers = in_workers
         self.closed = False
         #: The workers; None until they have started, and if they have ended.
         self.group: WorkerGroup | None = None
@@ -344,7 +344,7 @@ class _Link(ReportCallback, WorkerGroupCallback):
 
     @property
     def _upto(self) -> int:
-        return may_return(self._decided, self._ahead, self._clear if self._stands else None)
+        return may_return(self._decided, self._ahead, self._clear if self._in_workers else None)
 
     def _give(self) -> None:
         """Send the trial's assignment to the workers, if there are any."""
@@ -386,7 +386,7 @@ class _Link(ReportCallback, WorkerGroupCallback):
         iteration = self._base + report
         if training_report.checkpoint is not None:
             self._checkpoint, self._iteration = training_report.checkpoint, iteration
-        elif self._stands:
+        elif self._in_workers:
             self._clear = report
             self._allow()
         self._say(

@@ -40,8 +40,8 @@ from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 from ray.train.v2._internal.util import construct_train_func
 
 from tunekit._ray.failures import legible_error
-from tunekit.core.worker_assignments import WorkerAction, WorkerInbox
-from tunekit.process_state import ProcessState, release_gpu_memory
+from tunekit._ray.process_state import ProcessState, release_gpu_memory
+from tunekit.core.training_loops import WorkerAction, WorkerInbox
 
 #: The key in a report's metrics of the number of its assignment, its own number in that, and
 #: whether the loop has asked for its checkpoint.

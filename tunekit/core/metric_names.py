@@ -18,6 +18,12 @@ RUNS = "iteration_runs"
 #: Where a row keeps a training metric whose name a validation also produces.
 REPORTED = "reported"
 
+#: The key in a result that says whether, and how, to validate the checkpoint of that result:
+#: True, False, or a ``ray.train.ValidationTaskConfig``. A class trainable returns it from
+#: ``step()``; a function passes ``validation=`` to :func:`tunekit.report` instead. It is removed
+#: from the result before anything is logged.
+VALIDATION_KEY = "tunekit_validation"
+
 #: Names of a row that Tune or tunekit fill in themselves; a validation must not overwrite them.
 RESERVED = frozenset(
     {

@@ -187,6 +187,7 @@ class ValidationCallback(tune.Callback):
         bundles: Sequence[Mapping[str, float]],
         *,
         have_workers: bool = False,
+        limits_trials: bool = True,
     ) -> bool:
         """Divide a cluster between trials and validations.
 
@@ -194,12 +195,15 @@ class ValidationCallback(tune.Callback):
             cluster: The cluster's resources, by name.
             bundles: The resources of each bundle of a trial.
             have_workers: Whether trials are runs of a trainer, each of whose workers has a bundle.
+            limits_trials: Whether to limit the number of trials; otherwise, the user does.
 
         Returns:
             Whether checkpoints are validated in the processes of waiting trials.
         """
         most, need = self.config.most_in_flight or 1, self.executor.need
         known = shares(cluster, total(*bundles), need, most=most)
+        if not limits_trials:
+            known = replace(known, at_once=None, leaving_room=None)
         self.shares = replace(known, have_workers=have_workers)
         stands = self.config.on_pending != "continue"
         return stands and self.executor.fits_in(self.shares.processes(bundles))

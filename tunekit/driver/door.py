@@ -16,6 +16,7 @@ from ray.tune.stopper import NoopStopper
 
 from tunekit._ray.checkpoints import delete_checkpoint
 from tunekit._ray.functions import is_checkpointable_function
+from tunekit._ray.pickles import portable
 from tunekit._ray.scheduler_kinds import exhausts, objectives_of, rule_for, time_attr_of, traits_of
 from tunekit._ray.stoppers import reads_metrics
 from tunekit._ray.validating import ValidatingController, is_saved_at
@@ -37,7 +38,6 @@ from tunekit.core.queue import Entry, Queue
 from tunekit.core.reports import own_names, received
 from tunekit.core.validation import Request, Selection, ValidationKey
 from tunekit.driver.failures import FailureReports
-from tunekit.pickles import portable
 from tunekit.training import VALIDATION_KEY, override_of
 from tunekit.validating.validator import Validator
 

@@ -8,10 +8,12 @@ now. What Tune had not processed becomes the queues again.
 
 from __future__ import annotations
 
+import csv
 import io
 import logging
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -19,6 +21,7 @@ from msgspec import structs
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback
+from ray.tune.result import EXPR_PROGRESS_FILE, EXPR_RESULT_FILE
 from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.checkpoints import (
@@ -47,14 +50,16 @@ from tunekit.core.events import (
 from tunekit.core.failures import gone
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metric_names import GENERATION
+from tunekit.core.metrics import flatten
 from tunekit.core.open_reports import OpenReport, OpenReports
 from tunekit.core.queue import Entry, Queue
 from tunekit.core.validation import Status
+from tunekit.core.values import admitted, as_json, writable
 from tunekit.driver.door import VOID
 from tunekit.journal.encoding import resolve_opaque
 from tunekit.journal.ledger import Ledger
+from tunekit.journal.storage import folder_at, replace_file
 from tunekit.policies import CheckpointPolicy
-from tunekit.results.rows import write_rows
 
 logger = logging.getLogger(__name__)
 
@@ -305,7 +310,7 @@ class Restore:
         remove_left_over(trials.values(), past)
         tables = any(isinstance(one, CSVLoggerCallback) for one in driver.listeners)
         for trial_id, rows in self._rows.items():
-            write_rows(trials[trial_id], rows, table=tables)
+            _write_rows(trials[trial_id], rows, table=tables)
         for trial in trials.values():
             if not trial.is_finished():
                 self._queue_again(trial)
@@ -444,3 +449,28 @@ class _Unpickler(pickle.Unpickler):
             return tune.Checkpoint(self._home.path(name), self._filesystem)
         # A trial that the experiment has lost is still ranked by its results.
         return self._trials.get(name) or Trial("lost", trial_id=name, stub=True)
+
+
+def _write_rows(trial: Trial, rows: Sequence[Mapping[str, Any]], *, table: bool) -> None:
+    """Write ``result.json`` anew, and ``progress.csv`` if there is a ``table``.
+
+    Here, and in the storage, from which Tune's logger copies its table when the trial starts.
+    """
+    trial.init_local_path()
+    lines = "".join(f"{as_json(row)}\n" for row in rows)
+    files = {EXPR_RESULT_FILE: lines, **({EXPR_PROGRESS_FILE: _as_csv(rows)} if table else {})}
+    stored = folder_at(trial.storage.storage_filesystem, trial.storage.trial_fs_path)
+    for name, text in files.items():
+        replace_file(Path(trial.local_path, name), text.encode())
+        stored.put(name, text.encode())
+
+
+def _as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    own = ({key: value for key, value in row.items() if key != "config"} for row in rows)
+    table = [flatten(admitted(row)) for row in own]
+    columns = dict.fromkeys(name for row in table for name in row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    return writable(text.getvalue())

@@ -11,6 +11,8 @@ import ray
 from ray.exceptions import RayTaskError, TaskCancelledError
 
 from tunekit._ray.failures import ends_the_process
+from tunekit._ray.pickles import pack, portable
+from tunekit._ray.process_state import end_without_gpu, release_gpu_memory, undisturbed
 from tunekit.core.metrics import distinct
 from tunekit.core.signatures import is_built
 from tunekit.core.values import (
@@ -23,8 +25,6 @@ from tunekit.core.values import (
     safely,
     singled,
 )
-from tunekit.pickles import pack, portable
-from tunekit.process_state import end_without_gpu, release_gpu_memory, undisturbed
 from tunekit.validating.context import ValidationContext, telling
 from tunekit.validating.executor import AttemptEvent, Began, Failed, Returned
 

@@ -14,11 +14,11 @@ from ray import train
 
 from tunekit._ray.compat import check_trainers
 from tunekit._ray.failures import LoopError
+from tunekit._ray.process_state import end_without_gpu, undisturbed
 from tunekit.core.problems import Problems, format_argument
 from tunekit.core.signatures import ValidationFunction, kind_of
 from tunekit.core.values import Raised, admitted
 from tunekit.errors import extra
-from tunekit.process_state import end_without_gpu, undisturbed
 from tunekit.validating.context import ValidationContext, telling, told_now
 from tunekit.validating.executor import AttemptEvent, Began, Failed, Returned
 from tunekit.validating.process import Call, opened, outcome_of, plain, result_of

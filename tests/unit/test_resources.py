@@ -9,11 +9,11 @@ from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
-from tunekit import making_room
 from tunekit._ray import cluster
 from tunekit._ray.tuner import settings_of
+from tunekit.driver import resources
+from tunekit.driver.resources import share_cluster
 from tunekit.errors import ConfigError
-from tunekit.making_room import leave_room
 
 
 def validate(checkpoint):
@@ -39,7 +39,7 @@ def look(monkeypatch, tmp_path):
             run_config=tune.RunConfig(name="sweep", storage_path=str(tmp_path)),
             validation_config=tunekit.ValidationConfig(**{"fn": validate, **options}),
         )
-        leave_room(settings_of(tuner), tuner.validation)
+        share_cluster(settings_of(tuner), tuner.validation)
         return tuner.validation.shares
 
     return look
@@ -80,7 +80,7 @@ def test_a_validation_that_must_run_in_a_trial_has_to_fit_there(on_cluster):
 def test_a_limit_is_told_and_that_it_does_not_grow_with_the_cluster(
     on_cluster, monkeypatch, caplog, grows
 ):
-    monkeypatch.setattr(making_room, "cannot_grow", lambda: not grows)
+    monkeypatch.setattr(resources, "cannot_grow", lambda: not grows)
     caplog.set_level("INFO")
     on_cluster(8, ASHAScheduler(), evaluators=1)
     assert "At most 3 trials train (2 CPU each) at once, to leave room" in caplog.text

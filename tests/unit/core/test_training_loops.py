@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunekit.core.worker_assignments import WorkerAction, WorkerInbox, may_return
+from tunekit.core.training_loops import WorkerAction, WorkerInbox, may_return
 
 # What the trial says, in order: "one more report is decided about", or "something else to do".
 MESSAGES = st.lists(st.sampled_from(["allow", "assign"]), max_size=30)

@@ -1,14 +1,13 @@
-"""Reserve room on the cluster for validations alongside trials, or report what is too large."""
+"""Divide the resources of a cluster between trials and validations."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 import ray
 
 from tunekit._ray.cluster import cannot_grow, say_what_is_too_much
-from tunekit._ray.tuner import Settings, is_distributed, stand, trial_bundles
+from tunekit._ray.tuner import Settings, is_distributed, trial_bundles
 from tunekit.core.formatting import format_resources
 from tunekit.core.problems import Problems
 from tunekit.core.room import total
@@ -17,7 +16,7 @@ from tunekit.driver.callback import ValidationCallback
 logger = logging.getLogger(__name__)
 
 
-def leave_room(settings: Settings, validation: ValidationCallback) -> None:
+def share_cluster(settings: Settings, validation: ValidationCallback) -> None:
     """Make trials and validations fit together on the cluster, starting Ray if necessary.
 
     If something does not fit, report its need and the cluster's resources.
@@ -48,9 +47,13 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         validation.executor.without_workers()
     if bundles is None or per_trial is None:
         return
-    themselves = validation.share(cluster, bundles, have_workers=have_workers)
+    search_alg = settings.tune_config.search_alg
+    limit = settings.tune_config.max_concurrent_trials or getattr(search_alg, "max_concurrent", 0)
+    themselves = validation.share(
+        cluster, bundles, have_workers=have_workers, limits_trials=not limit
+    )
     if themselves and have_workers:
-        stand(settings.trainable)
+        settings.trainable.validate_in_workers()
     if validation.config.where == "trial" and not themselves:
         problems.add(
             f"where='trial' needs a trial with the resources that a validation takes in one "
@@ -60,10 +63,9 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         )
         problems.raise_any()
     shares = validation.shares
-    search_alg = settings.tune_config.search_alg
-    if settings.tune_config.max_concurrent_trials or getattr(search_alg, "max_concurrent", 0):
-        validation.shares = replace(shares, at_once=None, leaving_room=None)
-    elif themselves:
+    if limit:
+        return
+    if themselves:
         logger.info(
             "Trials validate their checkpoints in their own processes, while training waits."
         )
