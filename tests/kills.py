@@ -39,12 +39,12 @@ class DoomedFolder(LocalFolder):
         super().__init__(root)
         self._writes, self._torn = writes, torn
 
-    def _write_lines(self, series: str, lines: bytes) -> None:
+    def _write_line(self, series: str, line: bytes) -> None:
         if next(self._writes) > 0:
-            super()._write_lines(series, lines)
+            super()._write_line(series, line)
             return
         if self._torn:
-            super()._write_lines(series, lines[: len(lines) // 2])
+            super()._write_line(series, line[: len(line) // 2])
         raise Killed
 
     def put(self, name: str, data: bytes) -> None:

@@ -144,7 +144,7 @@ class OwnPromotion(PromotionASHA):
         (FIFOScheduler(), Traits(clones=False, pauses=False)),
         (MedianStoppingRule(), Traits(clones=False)),
         (ASHAScheduler(), Traits(at_times=True, clones=False, pauses=False)),
-        (ResourceChangingScheduler(ASHAScheduler()), traits_of(ASHAScheduler())),
+        (ResourceChangingScheduler(ASHAScheduler()), Traits(at_times=True, clones=False)),
         (Own(), Traits()),
         (HyperBandScheduler(), Traits(at_times=True, clones=False, waits_for_all=True)),
         (OwnHyperBand(), Traits(waits_for_all=True)),

@@ -70,6 +70,11 @@ class Controller(ProcessController):
         # The trials whose functions have registered how to save.
         self._savers: set[str] = set()
         self._next_look = 0.0
+        # The newest process at the last look.
+        self._newest: Any = None
+        # ``time_budget_s`` and other stoppers that end all trials after some time.
+        stoppers = parts(self._stopper)
+        self._time_budgets = [one for one in stoppers if isinstance(one, TimeoutStopper)]
 
     # The state of the experiment ---------------------------------------------------------------
 
@@ -79,9 +84,14 @@ class Controller(ProcessController):
         return list(self._callbacks._callbacks)
 
     @property
+    def has_cached_actors(self) -> bool:
+        """Return whether a trial can continue in the process of another one."""
+        return bool(self._actor_cache.num_cached_objects)
+
+    @property
     def is_full(self) -> bool:
         """Return whether no trial can get a process now, not even a cached one."""
-        return self.left() == 0 and not self._actor_cache.num_cached_objects
+        return self.left() == 0 and not self.has_cached_actors
 
     @property
     def awaits_nothing(self) -> bool:
@@ -119,6 +129,14 @@ class Controller(ProcessController):
     def has_actor(self, trial: Trial) -> bool:
         """Return whether a trial has an actor, or one is starting; it may have lent its place."""
         return trial in self._trial_to_actor
+
+    def begun(self) -> Iterable[Trial]:
+        """Return the trials that are starting if any may have begun since the last call."""
+        newest = next(reversed(self._actor_manager._live_actors_to_ray_actors_resources), None)
+        if newest is self._newest and not self._resetting_trials:
+            return ()
+        self._newest = newest
+        return self.starting()
 
     def starting(self) -> Iterator[Trial]:
         """Yield each trial that has its resources and whose process is starting."""
@@ -234,11 +252,6 @@ class Controller(ProcessController):
         self._has_errored = False
         for stopper in self._time_budgets:
             stopper._budget = stopper._timeout_seconds
-
-    @property
-    def _time_budgets(self) -> list[TimeoutStopper]:
-        """``time_budget_s`` and other stoppers that end all trials after some time."""
-        return [part for part in parts(self._stopper) if isinstance(part, TimeoutStopper)]
 
     def save(self) -> None:
         """Write the experiment's state to storage, now."""

@@ -99,8 +99,9 @@ class ProcessController(TuneController):
 
         Cached processes count, because the next trials reuse them.
         """
-        limits = (self._room.places(), _limit_of(self._search_alg) if self.resumed else None)
-        most = min((limit for limit in limits if limit is not None), default=None)
+        most = self._room.places()
+        if self.resumed and (limit := _limit_of(self._search_alg)) is not None:
+            most = limit if most is None else min(most, limit)
         processes = len(self._trial_to_actor) + self._actor_cache.num_cached_objects
         return None if most is None else max(0, most - processes)
 

@@ -278,6 +278,7 @@ _KINDS: dict[type, Kind] = {
 # tunekit's own know these themselves; a subclass that decides otherwise may use other scores.
 _OWN_SUBCLASS = Kind(time_attr="time_attr", max_t="max_t")
 _OWN = replace(_OWN_SUBCLASS, rule=lambda scheduler, trial: scheduler.rule(trial))
+_UNKNOWN = Kind()
 
 
 def kind_of(scheduler: TrialScheduler) -> Kind:
@@ -287,7 +288,7 @@ def kind_of(scheduler: TrialScheduler) -> Kind:
     kind = type(scheduler)
     # PB2 is a kind of PBT. Its module is slow to import, and is imported if there is a scheduler.
     pb2 = getattr(sys.modules.get("ray.tune.schedulers.pb2"), "PB2", None)
-    return _KINDS.get(PopulationBasedTraining if kind is pb2 else kind, Kind())
+    return _KINDS.get(PopulationBasedTraining if kind is pb2 else kind, _UNKNOWN)
 
 
 def traits_of(scheduler: TrialScheduler) -> Traits:
@@ -302,12 +303,12 @@ def traits_of(scheduler: TrialScheduler) -> Traits:
     decides = innermost(scheduler)
     if isinstance(decides, SchedulerBase):
         return decides.traits if decides.knows_its_rule else Traits()
-    known = next((_KINDS[kind] for kind in type(decides).__mro__ if kind in _KINDS), Kind())
+    known = next((_KINDS[kind] for kind in type(decides).__mro__ if kind in _KINDS), _UNKNOWN)
     traits = known.traits
     if isinstance(decides, PopulationBasedTraining) and its(decides, "_synch"):
         traits = replace(traits, synchronous=True, waits_for_all=True)
     if kind_of(decides) is known:
-        return traits
+        return traits if decides is scheduler else replace(traits, pauses=True)
     return replace(traits, at_times=False, clones=True, pauses=True)
 
 

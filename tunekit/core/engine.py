@@ -24,7 +24,7 @@ from tunekit.core.events import (
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten, leaves
 from tunekit.core.retention import Leases, for_clone, for_scheduler
-from tunekit.core.validation import Request, ValidationKey
+from tunekit.core.validation import ValidationKey
 from tunekit.core.values import finite_number
 
 
@@ -84,7 +84,7 @@ class Engine:
         >>> named = {"trial_id": "a", "id": "a:0:1:1", "iteration": 1, "checkpoint": "a/c1"}
         >>> engine.apply(CheckpointSaved(**named))
         >>> engine.apply(ValidationRequested(**named))
-        >>> [request.path for request in engine.unfinished.values()]
+        >>> [request.checkpoint for request in engine.unfinished.values()]
         ['a/c1']
         >>> metrics = {"score": 1}
         >>> engine.apply(ValidationEnded(id="a:0:1:1", status="validated", metrics=metrics))
@@ -101,7 +101,7 @@ class Engine:
     #: The checkpoints that are needed.
     leases: Leases = field(default_factory=Leases)
     #: The validations that have not ended, by name, in order.
-    unfinished: dict[str, Request] = field(default_factory=dict)
+    unfinished: dict[str, ValidationRequested] = field(default_factory=dict)
     #: The number of ended validations by status.
     counts: Counter[str] = field(default_factory=Counter)
     #: The total time that validations ran, in seconds.
@@ -130,13 +130,7 @@ class Engine:
             case CheckpointSaved():
                 self.has_saved = True
             case ValidationRequested():
-                self.unfinished[event.id] = Request(
-                    trial_id=event.trial_id,
-                    iteration=event.iteration,
-                    run=event.run,
-                    generation=event.generation,
-                    path=event.checkpoint,
-                )
+                self.unfinished[event.id] = event
             case ValidationEnded():
                 self._end(event)
             case Processed():

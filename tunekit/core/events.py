@@ -118,7 +118,7 @@ class TrialAdded(TrialEvent, frozen=True, kw_only=True):
         config: Its hyperparameters, with texts for values that JSON cannot represent.
         folder: The name of its folder in the experiment's.
         search: The archive with the searcher that suggested it, if one was saved.
-        tune: Tune's own record of the trial and its results.
+        tune: Tune's own record of the trial and its results, unless the last snapshot has it.
     """
 
     config: Mapping[Any, Any] = {}

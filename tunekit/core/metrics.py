@@ -37,6 +37,17 @@ def flatten(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return dict(leaves(metrics))
 
 
+def found(metrics: Mapping[str, Any], name: str) -> Any:
+    """Return the metric of a flat name; None if there is none.
+
+    Example:
+        >>> found({"epoch": 3}, "epoch"), found({"eval": {"loss": 1}}, "eval/loss")
+        (3, 1)
+    """
+    value = metrics.get(name)
+    return value if type(value) in (int, float) else flatten(metrics).get(name)
+
+
 def merge(report: Mapping[str, Any], validated: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of ``report`` with the metrics in ``validated`` merged into it.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from tunekit.core.metric_names import RESERVED
@@ -140,7 +141,7 @@ class Request:
     used: bool = field(default=True, compare=False, repr=False)
     serves: float | None = field(default=None, compare=False, repr=False)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Return a name that is unique in the sweep, and the same after a restore."""
         return str(ValidationKey(self.trial_id, self.generation, self.iteration, self.run))
@@ -158,7 +159,7 @@ class Attempt:
     request: Request
     number: int
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Return a name that is unique in the sweep."""
         return f"{self.request.id}#{self.number}"

@@ -342,7 +342,7 @@ class ValidationCallback(tune.Callback):
             self._failures.note_cut(trials)
         self._keep()
         controller.look_at_nodes(now)
-        for trial in controller.starting():
+        for trial in controller.begun():
             self.waiting.starts.begins(trial.trial_id, now)
         for ended in self.validator.poll(at_once=controller.woken()):
             self.door.ended(ended)

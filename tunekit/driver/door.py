@@ -32,7 +32,7 @@ from tunekit.core.events import (
     ValidationRequested,
 )
 from tunekit.core.metric_names import CHECKPOINT, GENERATION, RUNS, VALIDATED_ITERATION
-from tunekit.core.metrics import flatten, hide, merge
+from tunekit.core.metrics import flatten, found, hide, merge
 from tunekit.core.open_reports import OpenReport
 from tunekit.core.queue import Entry, Queue
 from tunekit.core.reports import own_names, received
@@ -123,8 +123,11 @@ class Door:
         reached, saving = (trial.last_result or {}).get(TRAINING_ITERATION, 0), False
         for entry in self.controller.queue_of(trial):
             reached, saving = entry.iteration, entry.saving
-        number = reached if saving else reached + 1
-        other = received(result, number, portable, keep=("config", VALIDATION_KEY))
+        if saving:  # the rest is in the entry
+            own = result.get(TRAINING_ITERATION)
+            other: Mapping[str, Any] = {TRAINING_ITERATION: own if type(own) is int else reached}
+        else:
+            other = received(result, reached + 1, portable, keep=("config", VALIDATION_KEY))
         if other is not result:  # Tune has a reference to it
             result.clear()
             result.update(other)
@@ -226,7 +229,7 @@ class Door:
 
     def _serves(self, trial: Trial, queue: Queue, report: Mapping[str, Any]) -> float | None:
         """Return the entry of the scheduler that a report's score would fill, such as a rung."""
-        now = flatten(report).get(time_attr_of(self.scheduler))
+        now = found(report, time_attr_of(self.scheduler))
         coming = queue.coming(report[TRAINING_ITERATION])
         return None if now is None else rule_for(self.scheduler, trial).serves(now, coming)
 
@@ -250,8 +253,10 @@ class Door:
         """Return whether a trial ends with a report, by what training has reported itself."""
         if report.get(DONE):
             return True
-        flat, criteria = flatten(report), trial.stopping_criterion.items()
-        return any(n in flat and flat[n] >= most for n, most in criteria if n not in self.names)
+        if not (criteria := trial.stopping_criterion):
+            return False
+        flat, names = flatten(report), self.names
+        return any(n in flat and flat[n] >= m for n, m in criteria.items() if n not in names)
 
     # A restore ---------------------------------------------------------------------------------
 
@@ -284,9 +289,8 @@ class Door:
             self.failures.failed(event)
         trial, entry = self._scoring.pop(event.id, (None, None))
         if trial is not None and entry is not None:
-            if not event.validated or self.engine.lacks(
-                flatten(merge(entry.report, event.metrics))
-            ):
+            merged = {**flatten(entry.report), **flatten(event.metrics)}
+            if not event.validated or self.engine.lacks(merged):
                 entry.serves = None  # a later report makes up for it
             self.controller.scored(trial, entry, event.metrics if event.validated else None)
 

@@ -319,10 +319,10 @@ class Restore:
             if name in under_way:
                 continue
             filesystem = trials[request.trial_id].storage.storage_filesystem
-            if exists(filesystem, request.path):  # its report was dropped
+            if exists(filesystem, request.checkpoint):  # its report was dropped
                 status, reason = Status.SKIPPED, VOID
             else:
-                status, reason = Status.FAILED, gone(request.path)
+                status, reason = Status.FAILED, gone(request.checkpoint)
             driver.door.ended(ValidationEnded(id=name, status=status.value, reason=reason))
 
     def _queue_again(self, trial: Trial) -> None:

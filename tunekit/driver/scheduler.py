@@ -73,6 +73,8 @@ class ValidatedScheduler(TrialScheduler):
         problems.raise_any()
         super().__init__()
         self.scheduler = scheduler
+        # Whether trials start in the order of their creation.
+        self._in_order = not traits_of(scheduler).pauses
         # The mode in ``TuneConfig``; None if it is not set.
         self._mode: str | None = None
         self._sweep: ValidationCallback | None = None
@@ -211,6 +213,8 @@ class ValidatedScheduler(TrialScheduler):
         if controller.is_full:
             return None
         ready = next((one for one in controller.first if one.status == Trial.PENDING), None)
+        if ready is None and self._in_order and not controller.has_cached_actors:
+            return None  # it would look through all trials, and Tune starts the first one anyway
         trial = ready or self.scheduler.choose_trial_to_run(tune_controller)
         if trial is None:
             self._remind(tune_controller)

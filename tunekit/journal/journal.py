@@ -164,7 +164,7 @@ def _line_of(event: Event) -> str:
         for name, write in _OF_USERS.get(type(event), {}).items()
         if not isinstance(value := getattr(event, name), Mapping) or value
     }
-    return msgspec.json.encode(msgspec.structs.replace(event, n=0, **own)).decode()
+    return msgspec.json.encode(msgspec.structs.replace(event, **own) if own else event).decode()
 
 
 def _encoded(value: Any) -> str:

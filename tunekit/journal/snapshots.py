@@ -102,7 +102,6 @@ class SnapshotWriter:
         name = None if kept else self._put_next("search", controller.search_files())
         for trial in trials:
             trial.init_local_path()  # as Tune does when it requests the trial's resources
-            state, metadata = trial.get_json_state()
             self._journal.append(
                 TrialAdded(
                     time=self._clock.time(),
@@ -110,7 +109,7 @@ class SnapshotWriter:
                     config=dict(trial.config),
                     folder=trial.storage.trial_dir_name,
                     search=name,
-                    tune=[state, metadata],
+                    tune=() if kept else trial.get_json_state(),
                 )
             )
         if name is not None:

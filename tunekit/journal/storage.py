@@ -27,10 +27,9 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pyarrow.fs
 
@@ -71,11 +70,6 @@ def keeps_objects(filesystem: pyarrow.fs.FileSystem) -> bool:
 def _next_number(names: list[str]) -> int:
     numbers = [int(stem) for stem in (name.split(".")[0] for name in names) if stem.isdigit()]
     return max(numbers, default=0) + 1
-
-
-def _first_batch(jobs: Iterable[Any], size: int) -> list[Any]:
-    """Return the first job, with those after it whose first ``size`` values are the same."""
-    return list(next(itertools.groupby(jobs, lambda job: job[:size]))[1])
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
@@ -274,19 +268,17 @@ class LocalFolder:
         if self._abandoned:
             self._waiting.clear()
         while self._waiting:
-            same = _first_batch(self._waiting, 1)
-            series = same[0][0]
+            series, line = self._waiting[0]
             try:
-                self._write_lines(series, b"".join(line for _, line in same))
+                self._write_line(series, line)
             except OSError as error:
                 self._complaints.failed(error, len(self._waiting))
                 return
-            for _ in same:
-                self._waiting.popleft()
+            self._waiting.popleft()
             self._unsynced.add(series)
             self._complaints.worked()
 
-    def _write_lines(self, series: str, lines: bytes) -> None:
+    def _write_line(self, series: str, line: bytes) -> None:
         descriptor = self._open.get(series)
         if descriptor is None:
             folder = inside(self.root, series)
@@ -295,15 +287,15 @@ class LocalFolder:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
             descriptor = self._open[series] = os.open(path, flags, 0o644)
             _sync_folder(folder)
-        written = os.write(descriptor, lines)
-        if written < len(lines):
+        written = os.write(descriptor, line)
+        if written < len(line):
             # Cut off a partial line; if that fails, it stays the last one of its file.
             try:
                 os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
             except OSError:
                 self._unsynced.discard(series)
                 os.close(self._open.pop(series))
-            raise OSError(f"only {written} of {len(lines)} bytes could be written")
+            raise OSError(f"only {written} of {len(line)} bytes could be written")
 
 
 class RemoteFolder:
@@ -408,7 +400,8 @@ class RemoteFolder:
                 self._changed.wait_for(lambda: self._jobs or self._closed.is_set())
                 if not self._jobs or (self._closed.is_set() and failures):
                     return
-                jobs = _first_batch(self._jobs, 2)
+                # The first job, with those after it of the same kind and name.
+                jobs = list(next(itertools.groupby(self._jobs, lambda job: job[:2]))[1])
                 self._busy = len(jobs)
             try:
                 self._carry_out(jobs)

@@ -76,7 +76,7 @@ def after(*events: Event) -> Engine:
 def test_a_validation_has_the_path_of_its_checkpoint():
     engine = after(reported(1), saved(1), requested(1))
     [request] = engine.unfinished.values()
-    assert request.path == "/sweep/c1" and engine.has_saved
+    assert request.checkpoint == "/sweep/c1" and engine.has_saved
 
 
 def test_a_validation_ends_once():
