@@ -85,7 +85,7 @@ def prepare_restore(home: Path, now: str | None = None) -> int:
             "begun, so that nothing is lost. Start it again with Tuner(...).fit()."
         )
     state.put_back(folder, events, now)
-    return state.searched
+    return state.searcher_line
 
 
 def contents(folder: Path) -> dict[str, bytes]:

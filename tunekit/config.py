@@ -257,13 +257,13 @@ def _check_in_trial(config: ValidationConfig, problems: Problems) -> None:
 def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems: Problems) -> None:
     """Add definite mistakes; arguments that reports may provide are checked later."""
     if is_built(fn):
-        problems.attempt(
-            lambda: inspect.signature(fn).bind(),
-            lambda error: (
+        try:
+            inspect.signature(fn).bind()
+        except (TypeError, ValueError) as error:
+            problems.add(
                 f"fn={format_argument(fn)} is built without arguments, but requires some: {error}. "
                 "Give them defaults, or pass functools.partial(fn, ...)."
-            ),
-        )
+            )
         if call_of(fn) is None:
             problems.add(
                 f"fn={format_argument(fn)} is a class without __call__. Define __call__(self, "
@@ -312,13 +312,13 @@ def _check_options(options: dict[str, Any], problems: Problems, *, actor: bool) 
             problems.add(f"ray_remote_kwargs has {given}, but {why}. Leave {name} out.")
     if options:
         kind = "actors" if actor else "tasks"
-        problems.attempt(
-            lambda: ray.remote(**options)(_Actor if actor else _task),
-            lambda error: (
+        try:
+            ray.remote(**options)(_Actor if actor else _task)
+        except Exception as error:  # whatever Ray raises
+            problems.add(
                 f"ray_remote_kwargs={options!r} is refused by ray.remote: "
                 f"{str(error).rstrip('.')}. See the options of ray.remote for {kind}."
-            ),
-        )
+            )
 
 
 def _task() -> None:

@@ -20,6 +20,9 @@ from tunekit.core.problems import Problems
 from tunekit.errors import WiringError
 from tunekit.training import VALIDATION_KEY
 
+#: Returns whether a trial saves at a report.
+_AtReport = Callable[[Trial, Mapping[str, Any]], bool]
+
 # EveryIterations is public as tunekit.EveryIterations.
 __all__ = ["AtDecisions", "CheckpointPolicy"]
 
@@ -109,9 +112,9 @@ class AtDecisions(CheckpointPolicy):
         AtDecisions()
     """
 
-    _uses: Callable[[Trial, Mapping[str, Any]], bool] | None = None
+    _uses: _AtReport | None = None
 
-    def attach(self, uses: Callable[[Trial, Mapping[str, Any]], bool]) -> None:
+    def attach(self, uses: _AtReport, can_save: Callable[[Trial], bool]) -> None:
         """Set the function that returns whether a trial saves at a report."""
         self._uses = uses
 
@@ -148,12 +151,18 @@ class DefaultPolicy(CheckpointPolicy):
 
     def __init__(self, when: int | str):
         self.policy = EveryIterations(when) if isinstance(when, int) else AtDecisions()
-        #: Returns whether a trial can save.
-        self.can_save: Callable[[Trial], bool] = lambda trial: False
+        self._can_save: Callable[[Trial], bool] | None = None
         self._asking: set[str] = set()
 
+    def attach(self, uses: _AtReport, can_save: Callable[[Trial], bool]) -> None:
+        """Set the functions that return whether a trial saves at a report, and whether it can."""
+        self._can_save = can_save
+        if isinstance(self.policy, AtDecisions):
+            self.policy.attach(uses, can_save)
+
     def applies(self, trial: Trial) -> bool:
-        return trial.trial_id not in self._asking and self.can_save(trial)
+        can_save = self._can_save is not None and self._can_save(trial)
+        return can_save and trial.trial_id not in self._asking
 
     def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
         """Return whether ``when`` selects a report."""

@@ -66,7 +66,6 @@ from tunekit.journal.storage import Folder, folder_at
 from tunekit.log import showing_messages
 from tunekit.policies import CheckpointPolicy, FunctionCheckpoints, by_default
 from tunekit.results.grid import ValidatedResults
-from tunekit.validating.watch import watched
 
 logger = logging.getLogger(__name__)
 
@@ -227,9 +226,7 @@ class Tuner(tune.Tuner):
             callbacks.append(FunctionCheckpoints(frequency or 0, bool(at_end)))
         if config is not None:
             validation = ValidationCallback(config)
-            validation.trainable = imported_from
-            validation.owned = True
-            validation.searched = described_space(param_space)
+            validation.describe(imported_from, described_space(param_space))
             callbacks.append(validation)
             if not isinstance(tune_config.scheduler, ValidatedScheduler):
                 tune_config.scheduler = ValidatedScheduler(tune_config.scheduler or FIFOScheduler())
@@ -314,10 +311,10 @@ class Tuner(tune.Tuner):
         problems.raise_any()
         assert folder is not None  # else there is a problem
         given, path = os.fspath(path), absolute(os.fspath(path), storage_filesystem)
-        with ExitStack() as around:
+        with ExitStack() as stack:
             if folder.names(SERIES):
                 lock = DriverLock(*storage_at(path, storage_filesystem))
-                around.callback(lock.release)
+                stack.callback(lock.release)
                 try:
                     lock.claim()
                 except OSError as error:
@@ -359,9 +356,9 @@ class Tuner(tune.Tuner):
                 if distributed:
                     trainable.validate(wait=validation.config.on_pending == "wait")
                 written = record.sessions[-1].get("trainable") if record.sessions else None
-                validation.trainable = imported_from or written or validation.trainable
+                validation.record_trainable(imported_from or written or validation.trainable)
                 if state is not None:
-                    validation.restore(state.searched)
+                    validation.restore(state.searcher_line)
             return tuner
 
     @classmethod
@@ -428,21 +425,21 @@ class Tuner(tune.Tuner):
             leave_resuming_to_tune(settings.trainable)
             with ended_soon() if is_distributed(settings.trainable) else nullcontext():
                 return super().fit()
-        with ExitStack() as around:
+        with ExitStack() as stack:
             validation.begin()
-            around.callback(validation.ledger.let_go)
-            around.callback(validation.executor.close)
-            around.enter_context(_logging_how_to_continue(settings, validation))
+            stack.callback(validation.ledger.let_go)
+            stack.callback(validation.executor.close)
+            stack.enter_context(_logging_how_to_continue(settings, validation))
             share_cluster(settings, validation)
             let_tell_of_resuming(settings.trainable)
             if is_distributed(settings.trainable):
-                around.enter_context(ended_soon())
-            validation.reporter = around.enter_context(reporting(settings.run_config))
-            around.enter_context(without_advice())
+                stack.enter_context(ended_soon())
+            validation.show_in(stack.enter_context(reporting(settings.run_config)))
+            stack.enter_context(without_advice())
             how = partial(_how_to_continue, settings, validation)
-            check = around.enter_context(watched(how, close=validation.break_off))
-            validation.validator.check_ray = check
-            around.enter_context(ended_by_sigterm())
+            watch = validation.validator.ray_watch
+            stack.enter_context(watch.watching(how, validation.close))
+            stack.enter_context(ended_by_sigterm())
             return ValidatedResults(super().fit(), validation.config.constraints)
 
     def get_results(self) -> tune.ResultGrid:
@@ -584,13 +581,13 @@ def _check_trainable(
     elif trainable is None:
         problems.add("trainable is missing. Pass a function or a ray.tune.Trainable class.")
     else:
-        problems.attempt(
-            lambda: checkpointable_class(trainable),
-            lambda error: (
+        try:
+            checkpointable_class(trainable)
+        except Exception as error:  # whatever Tune raises
+            problems.add(
                 f"trainable={trainable!r} cannot be tuned: {str(error).rstrip('.')}. Pass a "
                 "function of one argument, the configuration, or a ray.tune.Trainable class."
-            ),
-        )
+            )
     return distributed
 
 

@@ -23,7 +23,7 @@ from tests.restores import contents, restoring
 from tests.sweeps import LENGTH, Counting, Ran, SavesWhen, sweep
 from tunekit.driver.callback import ValidationCallback
 from tunekit.journal.journal import events_in
-from tunekit.validating.validator import Validator
+from tunekit.validating.watch import RayWatch
 
 
 def run(folder: Path, **options: Any) -> Ran:
@@ -263,7 +263,7 @@ def test_nothing_is_recorded_as_failed_that_fails_with_ray(tmp_path, monkeypatch
 
     fails = {"param_space": {"fail_at": 5}} if what == "trial" else {}
     options = {"trials": 2, "validation_s": lambda attempt: 2.5, **fails}
-    monkeypatch.setattr(Validator, "check_ray", staticmethod(dying_ray))
+    monkeypatch.setattr(RayWatch, "check", staticmethod(dying_ray))
     with pytest.raises((RaySystemError, TuneError), match="the raylet is gone"):
         run(tmp_path, validate=validate, **options)
     happened = read(tmp_path / "sweep")

@@ -40,7 +40,7 @@ def asha(folder: Path, **options: Any) -> Ran:
 
 def recorded(ran: Ran, space: dict[str, Any]) -> Ran:
     """Run a sweep that writes down what is searched, as that of a ``tunekit.Tuner`` does."""
-    ran.validation.searched = described_space(space)
+    ran.validation.space = described_space(space)
     ran.sweep.run(most=50_000)
     return ran
 
@@ -216,8 +216,8 @@ def test_a_tuner_writes_down_what_it_searches():
         param_space=SPACE,
         validation_config=tunekit.ValidationConfig(fn=lambda checkpoint: {}),
     )
-    assert tuner.validation.searched == described_space(SPACE)
-    assert set(tuner.validation.searched) == {"lr", "net/width", "net/act"}
+    assert tuner.validation.space == described_space(SPACE)
+    assert set(tuner.validation.space) == {"lr", "net/width", "net/act"}
 
 
 @pytest.mark.parametrize(

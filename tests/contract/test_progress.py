@@ -161,7 +161,7 @@ def with_reporter(tmp_path, run_config, **options):
     ran = sweep(tmp_path, trials=1, param_space=SPACE, run=False, **options)
     with reporting(run_config) as reporter:
         assert run_config.progress_reporter is reporter
-        ran.validation.reporter = reporter
+        ran.validation.show_in(reporter)
     assert run_config.progress_reporter is None
     reporter.setup(start_time=0.0, total_samples=2, metric="accuracy", mode="max")
     return ran, reporter

@@ -14,7 +14,7 @@ from ray.exceptions import RaySystemError
 
 from tunekit._ray.interruption import ended_by_sigterm
 from tunekit.validating import watch
-from tunekit.validating.watch import answers, watched
+from tunekit.validating.watch import RayWatch, answers
 
 GCS, RAYLET = ("10.0.0.1", 6379), ("10.0.0.1", 7000)
 
@@ -25,7 +25,7 @@ def test_a_ray_that_cannot_be_looked_after_ends_no_sweep(caplog, monkeypatch):
 
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(watch, "services", gone)
-    with watched(lambda: ""):
+    with RayWatch().watching(lambda: ""):
         pass
     assert caplog.messages == []
 
@@ -34,13 +34,14 @@ def test_what_fails_with_the_raylet_is_not_to_be_recorded(monkeypatch):
     alive = {GCS, RAYLET}
     monkeypatch.setattr(watch, "services", lambda: {"GCS": GCS, "raylet": RAYLET})
     monkeypatch.setattr(watch, "answers", alive.__contains__)
-    with watched(lambda: "") as check:
-        check()
+    rays = RayWatch()
+    with rays.watching(lambda: ""):
+        rays.check()
         alive.discard(GCS)
-        check()  # that may come back
+        rays.check()  # that may come back
         alive.discard(RAYLET)
         with pytest.raises(RaySystemError, match=r"raylet at 10\.0\.0\.1:7000 does not answer"):
-            check()
+            rays.check()
 
 
 def test_whether_somebody_listens():
@@ -56,6 +57,7 @@ class Stuck:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *dead: Any):
         self.alive, self.done = {GCS, RAYLET} - set(dead), threading.Event()
         self.closed, self.left = 0, []
+        self.rays = RayWatch()
         found = {"GCS": GCS, "raylet": RAYLET}
         monkeypatch.setattr(watch, "services", lambda: found)
         monkeypatch.setattr(watch, "answers", self.alive.__contains__)
@@ -70,13 +72,13 @@ class Stuck:
         self.done.set()
 
     def watched(self) -> Any:
-        return watched(lambda: "    tunekit resume /results/digits", close=self.close)
+        return self.rays.watching(lambda: "    tunekit resume /results/digits", self.close)
 
 
 @pytest.fixture(autouse=True)
 def in_ray(monkeypatch):
     """Let the main thread stand in a call to Ray."""
-    monkeypatch.setattr("tunekit.validating.watch.stands_in_ray", lambda: True)
+    monkeypatch.setattr("tunekit.validating.watch.is_in_ray", lambda: True)
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
 
 
@@ -87,19 +89,19 @@ def terminate() -> None:
 
 def test_a_driver_that_waits_for_a_ray_that_has_ended_with_it_leaves(caplog, monkeypatch):
     driver = Stuck(monkeypatch, GCS)
-    with ended_by_sigterm(), driver.watched() as check:
-        check()  # without a signal, the GCS may come back
+    with ended_by_sigterm(), driver.watched():
+        driver.rays.check()  # without a signal, the GCS may come back
         terminate()
         assert driver.done.wait(60)
         with pytest.raises(RaySystemError, match="GCS"):
-            check()  # what fails now is not to be recorded
+            driver.rays.check()  # what fails now is not to be recorded
     assert (driver.closed, driver.left) == (1, [128 + signal.SIGTERM])
     [said] = caplog.messages
     assert said.startswith("SIGTERM has ended Ray's GCS") and "tunekit resume" in said
 
 
 def test_one_that_may_be_writing_leaves_without_another_line(monkeypatch):
-    monkeypatch.setattr("tunekit.validating.watch.stands_in_ray", lambda: False)
+    monkeypatch.setattr("tunekit.validating.watch.is_in_ray", lambda: False)
     driver = Stuck(monkeypatch, GCS)
     with ended_by_sigterm(), driver.watched():
         terminate()
@@ -119,7 +121,7 @@ def test_one_that_waits_for_ray_on_its_way_out_leaves(caplog, monkeypatch):
 
 def test_a_driver_whose_ray_goes_on_ends_by_itself(monkeypatch):
     driver = Stuck(monkeypatch)
-    with ended_by_sigterm(), driver.watched() as check:
+    with ended_by_sigterm(), driver.watched():
         terminate()
-        check()
+        driver.rays.check()
     assert (driver.closed, driver.left) == (0, [])

@@ -109,11 +109,11 @@ def end_process(code: int) -> None:
     os._exit(code)
 
 
-def stands_in_ray() -> bool:
+def is_in_ray() -> bool:
     """Return whether the main thread is in a call to Ray.
 
     Example:
-        >>> stands_in_ray()
+        >>> is_in_ray()
         False
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)

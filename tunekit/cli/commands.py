@@ -453,7 +453,7 @@ def resume(
             path, trainable, resume_errored=errored, restart_errored=restart_errored
         )
         if tuner.validation is not None:
-            tuner.validation.trainable = lasting(where)
+            tuner.validation.record_trainable(lasting(where))
         tuner.fit()
     known = status_of(load(path), time.time())
     _show(known, as_json, text_of(known, width=terminal_width()))

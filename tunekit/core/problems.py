@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tunekit.core.values import format_value
@@ -91,13 +91,6 @@ class Problems:
     def optional(self, name: str, value: Any, kind: type | tuple[type, ...], fix: str) -> Any:
         """Require ``value`` to be None, or an instance of ``kind``; return it, or None."""
         return value if value is not None and self.instance(name, value, kind, fix) else None
-
-    def attempt(self, check: Callable[[], object], explain: Callable[[Exception], str]) -> None:
-        """Run ``check``; if it raises, add the problem that ``explain`` returns for the error."""
-        try:
-            check()
-        except Exception as error:  # any error of the check is the user's to see
-            self.add(explain(error))
 
     def error(self, kind: type[ConfigError] = ConfigError) -> ConfigError:
         """Return the error with all problems."""

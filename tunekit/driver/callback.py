@@ -59,7 +59,7 @@ _PAUSE_S = 0.02
 
 # The saved attributes: constructor arguments, and settings made later.
 _GIVEN = ("config", "_given")
-_SET = ("trainable", "searched", "owned")
+_SET = ("trainable", "space", "_owned")
 
 _NOT_BY_RAY = (
     "ray.tune.Tuner.restore ignores tunekit's records of this sweep: trials would fail, and "
@@ -127,16 +127,15 @@ class ValidationCallback(tune.Callback):
         self.listeners: list[Any] = []
         #: Whether Tune has added a trial, so that the sweep has a controller.
         self.has_begun = False
-        #: Tune's reporter that shows the sweep in a notebook.
-        self.reporter: TuneReporterBase | None = None
+        # Tune's reporter that shows the sweep in a notebook.
+        self._reporter: TuneReporterBase | None = None
 
         #: The trainable's import path, for the record.
         self.trainable: str | None = None
         #: The parameters of the search space, by flat name, for the record.
-        self.searched: dict[str, Any] | None = None
-        #: Whether a ``tunekit.Tuner`` made it, so that only that Tuner may run it.
-        self.owned = False
-        self._run_by_owner = False
+        self.space: Mapping[str, Any] | None = None
+        # Whether a ``tunekit.Tuner`` made it, so that only that Tuner may run it.
+        self._owned = self._run_by_owner = False
         #: Whether the sweep has ended; False if it was interrupted, None while it runs.
         self.has_ended: bool | None = None
         #: The sweep's records.
@@ -162,6 +161,19 @@ class ValidationCallback(tune.Callback):
     def home(self) -> Home:
         """Return the location of the experiment."""
         return self.ledger.home
+
+    def describe(self, trainable: str | None, space: Mapping[str, Any]) -> None:
+        """Record what a ``tunekit.Tuner`` tunes; only that Tuner may run the sweep.
+
+        Args:
+            trainable: The trainable's import path; None if it cannot be imported.
+            space: The parameters of the search space, by flat name.
+        """
+        self.trainable, self.space, self._owned = trainable, space, True
+
+    def record_trainable(self, path: str | None) -> None:
+        """Record the import path of the trainable that a restored sweep continues with."""
+        self.trainable = path
 
     def renew(self, config: ValidationConfig) -> None:
         """Change the settings of a restored sweep that is not running yet."""
@@ -227,7 +239,7 @@ class ValidationCallback(tune.Callback):
         self.waiting = waiting = Waiting(
             config, engine, validator, self.clock, controller, user_scheduler, self.shares, emit
         )
-        validator.around = waiting
+        validator.run_in(waiting)
         #: Decides which reports are validated, and what Tune gets then.
         self.door = Door(
             config, engine, validator, self._failures, controller, user_scheduler, emit
@@ -238,16 +250,13 @@ class ValidationCallback(tune.Callback):
         self._stop_requests = StopRequests(self.ledger, engine, self.trials, self.clock, emit)
         self.listeners = controller.callbacks
         for listener in self.listeners:
-            if isinstance(listener, DefaultPolicy):
-                listener.can_save = controller.can_save
-                listener = listener.policy
-            if isinstance(listener, AtDecisions):
-                listener.attach(self.door.saves)
+            if isinstance(listener, (AtDecisions, DefaultPolicy)):
+                listener.attach(self.door.saves, controller.can_save)
         goals = {*controller.required_metrics(), *scheduler.objectives}
         engine.require([*goals, *(one.metric for one in config.constraints)])
         controller.look_at_reports_first(self.door.receive)
         self._open_experiment(goals)
-        show(self, controller, self.reporter)
+        show(self, controller, self._reporter)
 
     @property
     def restores(self) -> bool:
@@ -272,10 +281,14 @@ class ValidationCallback(tune.Callback):
             )
         self._run_by_owner = True
 
+    def show_in(self, reporter: TuneReporterBase | None) -> None:
+        """Show the sweep in Tune's reporter for notebooks, if there is one."""
+        self._reporter = reporter
+
     @property
     def _run_by_ray(self) -> bool:
         """Return whether Ray's own Tuner would run a sweep of ``tunekit.Tuner``."""
-        return self.owned and not self._run_by_owner
+        return self._owned and not self._run_by_owner
 
     def _where(self) -> str:
         """Return the location of the experiment, as far as known."""
@@ -299,7 +312,7 @@ class ValidationCallback(tune.Callback):
             raise RestoreError(_NOT_BY_RAY.format(how_to_resume(self._where(), self.trainable)))
         if self._refused is not None:
             raise self._refused
-        if restore.searched is not None and not (self.has_begun and self.controller.resumed):
+        if restore.searcher_line is not None and not (self.has_begun and self.controller.resumed):
             raise RestoreError(
                 "Tune could not restore the sweep, for the reason logged above, and would start a "
                 "new one. The sweep's files are unchanged: fix the cause and restore again."
@@ -418,13 +431,10 @@ class ValidationCallback(tune.Callback):
             starts = self.waiting.starts
             if advice := slow_starts(starts.avoidable_s, starts.total_s):
                 logger.info("%s", advice)
-        self._close(finished=self.has_ended)
+        self.close(finished=self.has_ended)
 
-    def break_off(self) -> None:
-        """Record the end of a session whose process ends without Tune."""
-        self._close(finished=False)
-
-    def _close(self, *, finished: bool) -> None:
+    def close(self, *, finished: bool = False) -> None:
+        """Record the end of the session, also if the process ends without Tune."""
         self.emit(SessionClosed(finished=finished))
         self.ledger.close()
 
@@ -511,14 +521,14 @@ class ValidationCallback(tune.Callback):
             "trials_waited_s": self.engine.waited_s,
         }
 
-    def restore(self, searched: int) -> None:
+    def restore(self, searcher_line: int) -> None:
         """Restore the sweep from its files.
 
         Args:
-            searched: The line of the journal as of which the searcher was saved; 0 if it was saved
-                with the rest.
+            searcher_line: The line of the journal as of which the searcher was saved; 0 if it was
+                saved with the rest.
         """
-        self._restore.searched = searched
+        self._restore.searcher_line = searcher_line
 
     def _open_experiment(self, goals: Collection[str]) -> None:
         """Open the experiment's folder: load the saved state, and open the journal."""
@@ -539,7 +549,7 @@ class ValidationCallback(tune.Callback):
             "scheduler": type_and_settings(self.scheduler.scheduler),
             "search_alg": type_and_settings(innermost_searcher(self.controller.search_alg)),
             "trainable": self.trainable,
-            **({} if self.searched is None else {"space": self.searched}),
+            **({} if self.space is None else {"space": self.space}),
         }
         self.ledger.begin(anew=not restored, after=self._restore.as_of, about=known)
 

@@ -79,7 +79,7 @@ class Restore:
         self.replays = False
         #: The line as of which the searcher was saved; 0 if it was saved with the rest; None for a
         #: new sweep.
-        self.searched: int | None = None
+        self.searcher_line: int | None = None
         #: The state that Tune had saved, until the experiment's folder is known.
         self.saved: dict[str, Any] | None = None
         #: The line of the journal as of which Tune's state was saved; 0 for a new sweep.
@@ -105,7 +105,7 @@ class Restore:
         Returns:
             Whether there is a sweep to restore; otherwise the sweep is new.
         """
-        if self.saved is None and self.searched is None:
+        if self.saved is None and self.searcher_line is None:
             return False
         self.saved = self.saved or {}
         self.past, self.as_of = ledger.past(), self.saved.get("as_of", 0)
@@ -188,7 +188,7 @@ class Restore:
         """Apply a line to Tune's trial, the scheduler and the searcher, which lack it."""
         driver = self._driver
         controller, scheduler = driver.controller, driver.user_scheduler
-        hears = event.n > (self.searched or self.as_of)
+        hears = event.n > (self.searcher_line or self.as_of)
         match event:
             case TrialAdded() if trial.trial_id not in self._added:
                 scheduler.on_trial_add(controller.wrapped(), trial)

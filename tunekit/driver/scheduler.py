@@ -173,7 +173,7 @@ class ValidatedScheduler(TrialScheduler):
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Record that a trial failed; your scheduler is notified only if it failed for good."""
         sweep = self._join(tune_controller)
-        sweep.validator.check_ray()
+        sweep.validator.ray_watch.check()
         sweep.emit(TrialFailed(trial_id=trial.trial_id))
         if trial.status != Trial.ERROR:  # else Tune restarts it, see _requeue_trial
             self.scheduler.on_trial_error(tune_controller, trial)

@@ -31,7 +31,7 @@ from tunekit.core.queue import (
 from tunekit.core.room import Shares
 from tunekit.core.timing import Clock, StartTimes
 from tunekit.validating.executor import Executor
-from tunekit.validating.validator import Around, Launch, Validator
+from tunekit.validating.validator import Hosts, Launch, Validator
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _STARVED_S = 2.0
 
 
 @dataclass(eq=False)
-class Waiting(Around):
+class Waiting(Hosts):
     """Decide what trials do while their scores are pending, and where validations run.
 
     Args:
@@ -82,7 +82,7 @@ class Waiting(Around):
 
     @property
     def required(self) -> frozenset[str]:
-        """See :class:`~tunekit.validating.validator.Around`."""
+        """See :class:`~tunekit.validating.validator.Hosts`."""
         return self.engine.required
 
     # What a waiting trial does -----------------------------------------------------------------
@@ -174,7 +174,7 @@ class Waiting(Around):
             self.emit(Waited(trial_id=trial_id, seconds=seconds))
 
     def lost(self, trial_id: str) -> None:
-        """See :class:`~tunekit.validating.validator.Around`."""
+        """See :class:`~tunekit.validating.validator.Hosts`."""
         self.controller.lost.add(trial_id)
 
     def waits(self, trial_id: str) -> bool:
@@ -210,7 +210,7 @@ class Waiting(Around):
         return self.shares.squeezed and not self.validate_themselves
 
     def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
-        """See :class:`~tunekit.validating.validator.Around`."""
+        """See :class:`~tunekit.validating.validator.Hosts`."""
         capacity = executor.capacity(self.controller.promised()) if pool.needs_capacity else 0
         if pool.waiting and executor.in_trials:
             yield self._start_in_trials(pool, elsewhere=capacity > 0)

@@ -28,7 +28,6 @@ from tunekit.following.record import FAILED, Recorder, is_score
 from tunekit.validating.executor import Executor
 from tunekit.validating.ray_executor import executor_of
 from tunekit.validating.validator import Validator
-from tunekit.validating.watch import watched
 
 logger = logging.getLogger(__name__)
 
@@ -44,12 +43,20 @@ class Source:
         requests: The validation requests.
     """
 
-    #: Records an event, and tells whether one more validation could start now; set by the loop.
-    emit: Callable[[Event], None]
-    has_room: Callable[[], bool]
+    _emit: Callable[[Event], None]
+    _has_room: Callable[[], bool]
 
     def __init__(self, requests: Sequence[Request] = ()):
         self._requests = requests
+
+    def connect(self, emit: Callable[[Event], None], has_room: Callable[[], bool]) -> None:
+        """Connect to the loop.
+
+        Args:
+            emit: Records an event.
+            has_room: Returns whether one more validation could start now.
+        """
+        self._emit, self._has_room = emit, has_room
 
     def resume(self, before: Sequence[Event]) -> bool:
         """Apply the events of earlier sessions that count; return whether there is work left."""
@@ -90,20 +97,19 @@ def validate_all(
         tunekit.errors.ValidationFailedError: If the first validations have failed alike.
         tunekit.errors.AlreadyRunningError: If another process writes the journal, or takes over.
     """
-    with ExitStack() as around:
-        around.callback(recorder.lock.release)
+    with ExitStack() as stack:
+        stack.callback(recorder.lock.release)
         recorder.lock.claim()
         before = recorder.continued(replace=replace)
         if not source.resume(before):
             return
         executor = executor_of(config)
-        around.callback(executor.close)
+        stack.callback(executor.close)
         _start_ray(executor, recorder.call)
-        check_ray = around.enter_context(watched(lambda: _HOW_TO_CONTINUE))
-        around.enter_context(ended_by_sigterm())
-        around.enter_context(recorder.session(config))
         loop = _Loop(config, executor, source, recorder, before)
-        loop.validator.check_ray = check_ray
+        stack.enter_context(loop.validator.ray_watch.watching(lambda: _HOW_TO_CONTINUE))
+        stack.enter_context(ended_by_sigterm())
+        stack.enter_context(recorder.session(config))
         loop.run()
 
 
@@ -130,7 +136,7 @@ class _Loop:
     ):
         self.validator = Validator(config, executor, time, emit=self._record)
         self._source, self._recorder, self._config = source, recorder, config
-        source.emit, source.has_room = self._record, self._has_room
+        source.connect(self._record, self._has_room)
         # The requests whose validations have not ended, by name.
         self._asked: dict[str, Request] = {}
         scored = any(map(is_score, before))

@@ -207,13 +207,13 @@ class DriverLock:
     def swap(self, held: bytes | None, data: bytes | None) -> bool:
         """Replace the content ``held``, None for no file; return False if it has changed."""
         self._filesystem.create_dir(posixpath.dirname(self._path))
-        with ExitStack() as around:
+        with ExitStack() as stack:
             if self._local is not None:
                 with suppress(ImportError, OSError):  # Windows and some network storages cannot
                     import fcntl
 
                     descriptor = os.open((self._local / LOCK).parent, os.O_RDONLY)
-                    around.callback(os.close, descriptor)  # unlocks it, as the process's end does
+                    stack.callback(os.close, descriptor)  # unlocks it, as the process's end does
                     fcntl.flock(descriptor, fcntl.LOCK_EX)
             if self.read() != held:
                 return False

@@ -166,7 +166,7 @@ class SavedState:
         as_of: The number of the journal line up to which Tune's files are current.
         files: Tune's files, by name.
         settings: The Tuner's settings; None if no Tuner made the sweep.
-        searched: The number of the journal line up to which the searcher is current; 0 for
+        searcher_line: The number of the journal line up to which the searcher is current; 0 for
             ``as_of``.
     """
 
@@ -174,7 +174,7 @@ class SavedState:
     as_of: int
     files: Mapping[str, bytes]
     settings: bytes | None
-    searched: int = 0
+    searcher_line: int = 0
 
     def put_back(self, folder: Folder, events: Sequence[Event], now: str | None = None) -> None:
         """Write Tune's files back to an experiment's folder as they were saved.

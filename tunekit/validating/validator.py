@@ -19,6 +19,7 @@ from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import LeftOut
 from tunekit.validating.executor import Began, Executor, Lost, Returned
 from tunekit.validating.process import received
+from tunekit.validating.watch import RayWatch
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +30,8 @@ _LOOK_INTERVAL_S = 0.5
 Launch: TypeAlias = tuple[list[Attempt], Mapping[str, Trial]]
 
 
-class Around:
-    """The parts of a sweep that its validations depend on; by default, none."""
+class Hosts:
+    """The trials in whose processes validations can run; by default, none."""
 
     @property
     def required(self) -> frozenset[str]:
@@ -63,9 +64,6 @@ class Validator:
         emit: Called with each event, before it is acted on.
     """
 
-    #: Raises an error if Ray is gone, so that the failures that this causes are not recorded.
-    check_ray: Callable[[], None] = staticmethod(lambda: None)
-
     def __init__(
         self,
         config: ValidationConfig,
@@ -79,8 +77,9 @@ class Validator:
         #: Runs the attempts.
         self.executor = executor
         self._clock, self._emit = clock, emit
-        #: The rest of the sweep, once there is one.
-        self.around = Around()
+        self._hosts = Hosts()
+        #: Detects that Ray is gone.
+        self.ray_watch = RayWatch()
         self._fn, self._signature = config.fn, signature_of(config.fn)
         self._retried = Failures()
         self._next_poll = 0.0
@@ -88,12 +87,16 @@ class Validator:
         # The metrics about whose size a warning was logged.
         self._too_large: set[str] = set()
 
-    def _launch(self, attempts: Iterable[Attempt], hosts: Mapping[str, Trial]) -> None:
-        """Start attempts, in the processes of their hosts if there are any."""
+    def run_in(self, hosts: Hosts) -> None:
+        """Run validations in the processes of a sweep's trials, too."""
+        self._hosts = hosts
+
+    def _launch(self, attempts: Iterable[Attempt], trials: Mapping[str, Trial]) -> None:
+        """Start attempts, in the processes of their trials if these are given."""
         for attempt in attempts:
             name, now = attempt.request.id, self._clock.time()
             self._emit(AttemptStarted(time=now, id=name, attempt=attempt.number))
-            self.executor.start(attempt, host=hosts.get(attempt.request.trial_id))
+            self.executor.start(attempt, host=trials.get(attempt.request.trial_id))
 
     def counts(self) -> dict[str, int]:
         """Return how many validations are running, starting, queued and waiting.
@@ -129,8 +132,8 @@ class Validator:
         self._next_poll = now + self.executor.poll_interval_s
         yield from self._take_events(now)
         yield from self._cancel(*self.pool.expire(now), too_long=True)
-        for attempts, hosts in self.around.start(self.pool, self.executor, now):
-            self._launch(attempts, hosts)
+        for attempts, trials in self._hosts.start(self.pool, self.executor, now):
+            self._launch(attempts, trials)
         self._look(now)
 
     def close(self) -> None:
@@ -148,7 +151,7 @@ class Validator:
         for event in self.executor.poll():
             ended = None
             if isinstance(event, Lost):
-                self.around.lost(event.trial_id)
+                self._hosts.lost(event.trial_id)
             elif (attempt := self.pool.attempt(event.attempt_id)) is None:
                 continue  # its result is no longer needed
             elif isinstance(event, Began):
@@ -158,10 +161,10 @@ class Validator:
             elif isinstance(event, Returned):
                 value = received(event.value)
                 self._warn_of_left_out(value)
-                required = self.around.required
+                required = self._hosts.required
                 ended = self.pool.returned(event.attempt_id, value, required, now)
             else:
-                self.check_ray()
+                self.ray_watch.check()
                 ended = self.pool.failed(event.attempt_id, event.reason, event.error, now)
                 if ended is None:
                     self._warn_of_retry(attempt.request, event.reason)
@@ -203,7 +206,7 @@ class Validator:
         """Cancel attempts; return the ends that follow from it."""
         for attempt in cancelled:
             if lost := self.executor.cancel(attempt, too_long=too_long):
-                self.around.lost(lost)
+                self._hosts.lost(lost)
         return ended
 
 

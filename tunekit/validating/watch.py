@@ -9,11 +9,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import ray
 from ray.exceptions import RaySystemError
 
-from tunekit._ray.interruption import Signals, end_process, stands_in_ray
+from tunekit._ray.interruption import Signals, end_process, is_in_ray
 
 logger = logging.getLogger(__name__)
 
@@ -54,97 +55,109 @@ def answers(address: Address) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def watched(
-    how_to_continue: Callable[[], str],
-    *,
-    close: Callable[[], None] = lambda: None,
-) -> Iterator[Callable[[], None]]:
-    """Wait in a thread for a signal that ends Ray's GCS or this node's raylet, too.
+class RayWatch:
+    """Detect that Ray's GCS or this node's raylet is gone; end the process if a signal ended both.
 
     ``timeout``, Slurm and most supervisors send SIGTERM to the whole process group, which includes
     the services that ``ray.init()`` has started. A call to Ray then blocks in C++ for a minute,
     where Python handles no signals. So once a signal has arrived and a service is gone, the main
-    thread has two seconds to leave; then this thread ends the process. That loses nothing, because
+    thread has two seconds to leave; then a thread ends the process. That loses nothing, because
     each line of the journal is written before it is acted on. A main thread that has left may still
     block in Ray: Ray and Tune query the GCS when Python exits, too.
-
-    The context manager yields a function to call before a failure is recorded. It raises
-    ``ray.exceptions.RaySystemError`` if the raylet is gone, or if Ray ends with the driver, because
-    all trials and validations then fail. A GCS that was lost without a signal may come back.
-
-    Args:
-        how_to_continue: Returns instructions for continuing the sweep when Ray is up again.
-        close: Records the end if this thread ends the process. Called in another thread.
     """
-    try:
-        where = services()
-    except Exception as error:  # a sweep can run without being watched
-        logger.debug("Ray's services are not watched: %s", error)
-        where = {}
-    if not where:
-        yield lambda: None
-        return
-    over, signals = threading.Event(), Signals()
 
-    def gone() -> str | None:
+    def __init__(self) -> None:
+        self._services: dict[str, Address] = {}
+        self._signals: Signals | None = None
+        self._over = threading.Event()
+
+    def check(self) -> None:
+        """Raise an error if Ray is gone, so that the failures that this causes are not recorded.
+
+        A GCS that was lost without a signal may come back.
+
+        Raises:
+            ray.exceptions.RaySystemError: If the raylet is gone, or if Ray ends with the driver.
+        """
+        ends = self._signals is not None and self._signals.first is not None
+        name = self._lost_service() if ends else None
+        if name is None and "raylet" in self._services and not answers(self._services["raylet"]):
+            name = "raylet"
+        if name is not None:
+            host, port = self._services[name]
+            raise RaySystemError(f"Ray's {name} at {host}:{port} does not answer")
+
+    @contextlib.contextmanager
+    def watching(
+        self, how_to_continue: Callable[[], str], close: Callable[[], None] | None = None
+    ) -> Iterator[None]:
+        """Watch Ray's services in a thread.
+
+        Args:
+            how_to_continue: Returns instructions for continuing when Ray is up again.
+            close: Records the end if the thread ends the process; called in another thread.
+        """
+        try:
+            self._services = services()
+        except Exception as error:  # a sweep can run without being watched
+            logger.debug("Ray's services are not watched: %s", error)
+        if not self._services:
+            yield
+            return
+        self._signals = signals = Signals()
+        run = partial(self._watch, signals, how_to_continue, close)
+        with signals.received():
+            threading.Thread(target=run, name="tunekit-watch", daemon=True).start()
+            try:
+                yield
+            finally:
+                self._over.set()
+                signals.wake()
+
+    def _watch(
+        self,
+        signals: Signals,
+        how_to_continue: Callable[[], str],
+        close: Callable[[], None] | None,
+    ) -> None:
+        """Wait for a signal; end the process if Ray ends, too, and the main thread blocks in it."""
+        while (number := signals.wait()) is None:
+            if self._over.is_set():
+                return
+        while (name := self._lost_service()) is None:
+            if self._over.is_set():
+                return
+        if self._over.wait(_GRACE_S):
+            if not _blocks_in_ray():
+                return
+        elif close is not None and is_in_ray():  # else, the main thread may be recording the end
+            closing = threading.Thread(target=close, daemon=True)
+            closing.start()
+            closing.join(_CLOSING_S)
+        logger.error("%s", _ended(name, number, how_to_continue()))
+        end_process(128 + number)
+
+    def _lost_service(self) -> str | None:
         """Return a service that does not answer, or no longer within half a second."""
         settled = time.monotonic() + _SETTLES_S
         while True:
-            name = next((one for one, at in where.items() if not answers(at)), None)
+            found = (name for name, at in self._services.items() if not answers(at))
+            name = next(found, None)
             if name is not None or time.monotonic() >= settled:
                 return name
             time.sleep(_SOON_S)
 
-    def watch() -> None:
-        while not over.is_set():
-            if signals.wait() is not None:
-                end_with_ray()
-                return
 
-    def end_with_ray() -> None:
-        """End the process if Ray has ended and the main thread blocks in it."""
-        while (name := gone()) is None:
-            if over.is_set():
-                return
-        if over.wait(_GRACE_S):
-            if not waits_outside():
-                return
-        elif stands_in_ray():  # otherwise, the main thread may be recording the end
-            closing = threading.Thread(target=close, daemon=True)
-            closing.start()
-            closing.join(_CLOSING_S)
-        number = signals.first or signal.SIGTERM
-        logger.error("%s", _ended(name, number, how_to_continue()))
-        end_process(128 + number)
-
-    def waits_outside() -> bool:
-        """Return whether the main thread blocks in Ray too long; False once Ray is down."""
-        since = time.monotonic()
-        while ray.is_initialized():
-            if not stands_in_ray():
-                since = time.monotonic()
-            elif time.monotonic() >= since + _GRACE_S:
-                return True
-            time.sleep(_SOON_S)
-        return False
-
-    def check() -> None:
-        name = gone() if signals.first is not None else None
-        if name is None and "raylet" in where and not answers(where["raylet"]):
-            name = "raylet"
-        if name is not None:
-            host, port = where[name]
-            raise RaySystemError(f"Ray's {name} at {host}:{port} does not answer")
-
-    thread = threading.Thread(target=watch, name="tunekit-watch", daemon=True)
-    with signals.received():
-        thread.start()
-        try:
-            yield check
-        finally:
-            over.set()
-            signals.wake()
+def _blocks_in_ray() -> bool:
+    """Return whether the main thread blocks in Ray too long; False once Ray is down."""
+    since = time.monotonic()
+    while ray.is_initialized():
+        if not is_in_ray():
+            since = time.monotonic()
+        elif time.monotonic() >= since + _GRACE_S:
+            return True
+        time.sleep(_SOON_S)
+    return False
 
 
 def _ended(name: str, number: int, how_to_continue: str) -> str:
