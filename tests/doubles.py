@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tunekit.core.validation import Attempt
-from tunekit.core.values import described
+from tunekit.core.values import describe_error
 from tunekit.validating.executor import AttemptEvent, Began, Executor, Failed, Returned
 
 
@@ -122,7 +122,7 @@ class FakeExecutor(Executor):
             try:
                 value = self._validate(attempt)
             except Exception as error:  # a test makes a validation fail in this way
-                reason = described(error).reason
+                reason = describe_error(error).reason
                 value = Failed(attempt.id, reason, error="Traceback of a test")
             if isinstance(value, (Returned, Failed)):
                 events.append(replace(value, attempt_id=attempt.id))

@@ -16,9 +16,9 @@ from tunekit.core.queue import ON_PENDING
 from tunekit.core.signatures import (
     ValidationFunction,
     call_of,
-    is_built,
-    kind_of,
-    never_takes,
+    call_problem,
+    deferred_kind,
+    needs_instance,
     signature_of,
 )
 
@@ -224,7 +224,7 @@ def _check_function(config: ValidationConfig, problems: Problems) -> None:
         if not problems.instance("task_config.fn_kwargs", kwargs, Mapping, "Pass a dict."):
             kwargs = None
     if is_callable:
-        if is_built(fn) and config.evaluators is None:
+        if needs_instance(fn) and config.evaluators is None:
             problems.add(
                 f"fn={fn!r} is a class, but evaluators is not set. Pass evaluators=1 to build it "
                 "once, in a process that validates one checkpoint after another, or a function."
@@ -256,7 +256,7 @@ def _check_in_trial(config: ValidationConfig, problems: Problems) -> None:
 
 def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems: Problems) -> None:
     """Add definite mistakes; arguments that reports may provide are checked later."""
-    if is_built(fn):
+    if needs_instance(fn):
         try:
             inspect.signature(fn).bind()
         except (TypeError, ValueError) as error:
@@ -270,7 +270,7 @@ def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems
                 "checkpoint)."
             )
             return
-    kind = kind_of(fn)
+    kind = deferred_kind(fn)
     if kind is not None:
         problems.add(
             f"fn={format_argument(fn)} is {kind}, so a call returns before anything is validated. "
@@ -279,7 +279,7 @@ def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems
         )
         return
     signature = signature_of(fn)
-    wrong = never_takes(signature, kwargs)
+    wrong = call_problem(signature, kwargs)
     if wrong is not None:
         given = ", ".join(
             ["checkpoint", *(f"{key}={format_argument(kwargs[key])}" for key in kwargs)]

@@ -50,7 +50,7 @@ def report(
     """
     problems = Problems("tunekit.report")
     problems.instance("metrics", metrics, Mapping, "Pass a dict of metrics.")
-    wished, problem = override_of(validation)
+    wished, problem = parse_override(validation)
     if problem:
         problems.add(f"validation={problem} Use one of these.")
     if wished and checkpoint is None and in_trial() and current_saver() is None:
@@ -149,13 +149,13 @@ def state_of(checkpoint: tune.Checkpoint) -> dict[str, Any]:
     return state
 
 
-def override_of(value: object) -> tuple[ValidationOverride, str | None]:
+def parse_override(value: object) -> tuple[ValidationOverride, str | None]:
     """Return a request to validate a checkpoint, and the problem with it.
 
     Example:
-        >>> override_of(True), override_of(None)
+        >>> parse_override(True), parse_override(None)
         ((True, None), (None, None))
-        >>> override_of("yes")
+        >>> parse_override("yes")
         (None, "'yes' is not True, False, None or a ray.train.ValidationTaskConfig.")
     """
     if value is None or isinstance(value, (bool, train.ValidationTaskConfig)):

@@ -27,9 +27,9 @@ from tunekit._ray.functions import (
     let_tell_of_resuming,
 )
 from tunekit._ray.interruption import ended_by_sigterm, without_advice
-from tunekit._ray.pickles import is_whole
+from tunekit._ray.pickles import is_complete
 from tunekit._ray.progress import reporting
-from tunekit._ray.storage import TUNER_FILE, absolute, reached, storage_at
+from tunekit._ray.storage import TUNER_FILE, absolute, check_path, storage_at
 from tunekit._ray.tuner import (
     Settings,
     described_space,
@@ -55,9 +55,9 @@ from tunekit.distributed import (
 )
 from tunekit.driver.callback import ValidationCallback
 from tunekit.driver.resources import share_cluster
-from tunekit.driver.scheduler import ValidatedScheduler, unwrapped, wrong_together
+from tunekit.driver.scheduler import ValidatedScheduler, check_combination, unwrapped
 from tunekit.errors import RestoreError, SweepNotFoundError, TunekitError
-from tunekit.journal.experiments import no_sweep
+from tunekit.journal.experiments import path_problem
 from tunekit.journal.journal import SERIES, Record, record_of
 from tunekit.journal.lock import DriverLock
 from tunekit.journal.session import import_path
@@ -200,7 +200,7 @@ class Tuner(tune.Tuner):
         elif tune_config.reuse_actors and not problems:
             _check_reuse(trainable, problems)
         if config is not None:
-            wrong_together(
+            check_combination(
                 scheduler,
                 config,
                 reuse_actors=bool(tune_config.reuse_actors),
@@ -491,7 +491,7 @@ def _found_in(folder: Folder, path: str) -> tuple[Record, SavedState | None] | N
     of_tune = any(name.startswith(STATE_FILES) for name in names)
     if state is None and (folder.names(SERIES) or not of_tune):
         return None  # no trial had started
-    whole = TUNER_FILE in names and is_whole(folder.read(TUNER_FILE))
+    whole = TUNER_FILE in names and is_complete(folder.read(TUNER_FILE))
     if not whole and (state is None or state.settings is None):
         raise RestoreError(
             f"The sweep in {path!r} cannot be restored: {TUNER_FILE} is "
@@ -512,7 +512,7 @@ def _nothing_at(path: str, filesystem: pyarrow.fs.FileSystem | None) -> str:
         )
     return (
         f"path={path!r} has no {TUNER_FILE}, which Tune writes when a Tuner is created, so it is "
-        f"not an experiment's folder. It {no_sweep(storage, home, path)}"
+        f"not an experiment's folder. It {path_problem(storage, home, path)}"
     )
 
 
@@ -561,7 +561,7 @@ def _refuse_if_driven(run_config: tune.RunConfig) -> None:
 
 def _folder_of(path: Any, filesystem: Any, problems: Problems) -> Folder | None:
     """Return the folder at a path that a user has passed; None if it cannot be reached."""
-    found = reached(path, filesystem, problems)
+    found = check_path(path, filesystem, problems)
     if found is None:
         return None
     _check_name(f"path={path!r}", os.path.basename(os.fspath(path).rstrip("/")), problems)

@@ -14,9 +14,9 @@ from tests.schedulers import every_case, pb2
 from tests.sweeps import LENGTH, index_of, sweep
 from tunekit.cli.best import best_as_text, front_as_text
 from tunekit.cli.status import status_of, text_of
-from tunekit.core.constraints import standing_for
+from tunekit.core.constraints import penalize
 from tunekit.core.metrics import flatten
-from tunekit.core.pareto import front as front_places
+from tunekit.core.pareto import pareto_front as front_places
 from tunekit.results.grid import ValidatedResults
 from tunekit.schedulers import MOASHA
 
@@ -26,7 +26,7 @@ LIMITS = [tunekit.Constraint("loss >= 0.19")]
 
 def told(score: float, iteration: int) -> float:
     result = {"accuracy": score, "loss": 1 / iteration}
-    return standing_for(result, {"accuracy": "max"}, LIMITS)["accuracy"]
+    return penalize(result, {"accuracy": "max"}, LIMITS)["accuracy"]
 
 
 @every_case

@@ -22,7 +22,7 @@ from tests.sweeps import Endless, Ran, index_of, sweep
 from tunekit.cli import commands
 from tunekit.core.events import Reported, StopRequested
 from tunekit.journal.journal import events_in
-from tunekit.journal.stop_requests import ask_to_stop, name_of
+from tunekit.journal.stop_requests import ask_to_stop, request_file
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -38,7 +38,7 @@ def checked(monkeypatch):
 def put(home: Path, trial_id: str) -> None:
     """Ask to stop a trial, as ``ask_to_stop`` does."""
     (home / "stop").mkdir(exist_ok=True)
-    (home / name_of(trial_id)).touch()
+    (home / request_file(trial_id)).touch()
 
 
 class Asks(tune.Callback):

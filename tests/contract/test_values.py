@@ -23,7 +23,7 @@ from tests.seeds import SCHEDULES
 from tests.sweeps import LENGTH, Counting, Ran, rows_of, sweep
 from tunekit.board.charts import draw
 from tunekit.board.page import contents, render
-from tunekit.validating.process import plain
+from tunekit.validating.process import pack_result
 
 ROUNDS = 3
 
@@ -189,11 +189,11 @@ def test_iterations_that_a_trial_numbers_in_its_own_way_are_counted(tmp_path, on
 
 
 def test_of_what_is_too_large_a_text_is_kept_and_the_score_counts(tmp_path, caplog):
-    assert plain({"pixels": numpy.ones(2**17)})["pixels"].sum() == 2**17
+    assert pack_result({"pixels": numpy.ones(2**17)})["pixels"].sum() == 2**17
     array, lines = numpy.zeros((512, 512)), ["a line of 24 characters."] * 100_000
 
     def validated(attempt):
-        return plain({"pixels": array, "said": {"all": lines}, "tensor": torch.zeros(2**19)})
+        return pack_result({"pixels": array, "said": {"all": lines}, "tensor": torch.zeros(2**19)})
 
     ran = odd_sweep(tmp_path, validated=validated, asha=False)
     rows = can_be_read(ran).reports

@@ -272,7 +272,6 @@ class Restored:
     """Stands for a Tuner: goes on with the sweep in this process."""
 
     calls: list[tuple[str, Any, dict[str, bool]]] = []
-    tuners: list[Restored] = []
     then: Any = None
 
     @classmethod
@@ -281,8 +280,8 @@ class Restored:
         return cls()
 
     def __init__(self) -> None:
-        self.validation = SimpleNamespace(trainable="as restore writes it down")
-        self.tuners.append(self)
+        self.recorded: list[str] = []
+        self.validation = SimpleNamespace(record_trainable=self.recorded.append)
 
     def fit(self) -> None:
         print("Tune's own output")
@@ -291,7 +290,7 @@ class Restored:
 
 @pytest.fixture
 def restored(monkeypatch):
-    Restored.calls, Restored.tuners, Restored.then = [], [], lambda: None
+    Restored.calls, Restored.then = [], lambda: None
     monkeypatch.setattr(commands, "Tuner", Restored)
     monkeypatch.setattr(commands, "ray", SimpleNamespace(is_initialized=lambda: True))
     return Restored

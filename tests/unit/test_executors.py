@@ -22,7 +22,7 @@ from ray.exceptions import (
 
 from tunekit import ValidationConfig
 from tunekit._ray import cluster, failures
-from tunekit.core.failures import kind_of
+from tunekit.core.failures import failure_kind
 from tunekit.core.validation import Attempt, Request
 from tunekit.distributed import TrainerValidation
 from tunekit.validating import ray_executor as module
@@ -265,7 +265,9 @@ def test_what_a_function_raises_in_a_worker_is_its_own(monkeypatch, error):
     monkeypatch.setattr(failures.ray, "get_runtime_context", lambda: cancelled)
     found = outcome_of(function)
     assert found.reason.startswith(f"raised {type(error).__name__}")
-    assert kind_of(found.reason) == kind_of(outcome_of(function).reason), "they are counted as one"
+    assert failure_kind(found.reason) == failure_kind(outcome_of(function).reason), (
+        "they are counted as one"
+    )
 
 
 def test_an_interrupt_of_the_drivers_and_an_exit_of_rays_end_the_task(monkeypatch):

@@ -6,7 +6,7 @@ import pyarrow.fs
 import pytest
 
 import tunekit
-from tunekit.journal.experiments import no_sweep
+from tunekit.journal.experiments import path_problem
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
 
@@ -68,7 +68,7 @@ def test_many_sweeps_are_not_all_named_and_uris_stay_uris(home):
         folder.mkdir(parents=True)
         Journal(LocalFolder(folder)).close()
     storage = pyarrow.fs.SubTreeFileSystem(str(home), LOCAL)
-    text = no_sweep(storage, "many", "s3://many")
+    text = path_problem(storage, "many", "s3://many")
     assert "'s3://many/sweep14'" in text
     assert text.count("'s3://many/") == 10 and "5 more are not named" in text
 

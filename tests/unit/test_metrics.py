@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunekit.core.metrics import distinct, flatten, hide, leaves, merge, without
+from tunekit.core.metrics import deduplicate, flat_items, flatten, merge, move_to_reported, without
 
 WRITTEN = [
     {"val": {"acc": 0.99}, "loss": 1},
@@ -20,14 +20,14 @@ DEEP = [{"a/b": {"c": 1}}, {"a": {"b/c": 1}}, {"a": {"b": {"c": 1}}}, {"a/b/c": 
 @pytest.mark.parametrize("row", WRITTEN)
 @pytest.mark.parametrize("validated", [{"val": {"acc": 0.1}}, {"val/acc": 0.1}])
 def test_a_validated_metric_takes_the_place_of_the_reported_one(row, validated):
-    merged = list(leaves(merge(row, validated)))
+    merged = list(flat_items(merge(row, validated)))
     assert dict(merged) == {**flatten(row), "val/acc": 0.1}
     assert len(merged) == len(dict(merged)), "each name once"
 
 
 @pytest.mark.parametrize("row", WRITTEN)
 def test_a_reported_metric_is_moved_however_it_is_written(row):
-    hidden = hide(row, ["val/acc"])
+    hidden = move_to_reported(row, ["val/acc"])
     assert hidden["reported"] == {"val/acc": 0.99}
     assert flatten(without(row, ["val/acc"])) == flatten(
         {key: value for key, value in hidden.items() if key != "reported"}
@@ -39,8 +39,8 @@ def test_a_reported_metric_is_moved_however_it_is_written(row):
 @pytest.mark.parametrize("validated", DEEP)
 def test_a_name_may_be_split_anywhere(row, validated):
     assert flatten(row) == {"a/b/c": 1}
-    assert flatten(hide(row, ["a/b/c"])) == {"reported/a/b/c": 1}
-    assert list(leaves(merge({**row, "d": 2}, validated))) in (
+    assert flatten(move_to_reported(row, ["a/b/c"])) == {"reported/a/b/c": 1}
+    assert list(flat_items(merge({**row, "d": 2}, validated))) in (
         [("d", 2), ("a/b/c", 1)],
         [("a/b/c", 1), ("d", 2)],
     )
@@ -61,18 +61,18 @@ def test_of_two_values_in_one_report_that_counts_which_counts_for_tune():
         {"a/b": {"c": 1}, "a": {"b/c": 2}},
         {"a": {"b": {"c": 1}, "b/c": 2}, "a/b/c": 3},
     ):
-        clean = distinct(report)
+        clean = deduplicate(report)
         assert flatten(clean) == flatten_dict(report)
-        assert len(list(leaves(clean))) == len(flatten(clean))
+        assert len(list(flat_items(clean))) == len(flatten(clean))
     plain = {"val": {"acc": 1}, "val/n": 2}
-    assert distinct(plain) is plain
+    assert deduplicate(plain) is plain
 
 
 KEYS = st.sampled_from(["a", "b", "c", "a/b", "b/c", "a/b/c"])
 TREES = st.recursive(
     st.integers(0, 9), lambda below: st.dictionaries(KEYS, below, max_size=3), max_leaves=6
 )
-REPORTS = st.dictionaries(KEYS, TREES, max_size=4).map(distinct)
+REPORTS = st.dictionaries(KEYS, TREES, max_size=4).map(deduplicate)
 
 
 @given(REPORTS, REPORTS)
@@ -85,7 +85,7 @@ def test_the_rules_are_those_of_flat_dicts(report, validated):
     assert {n: v for n, v in flatten(merged).items() if v != {}} == expected
     rest = {n: v for n, v in flatten(without(report, own)).items() if v != {}}
     assert rest == {n: v for n, v in flat.items() if v != {}}
-    hidden = hide(report, own)
+    hidden = move_to_reported(report, own)
     moved = {n: v for n, v in flatten(report).items() if n in own}
     assert hidden.get("reported", {}) == moved
     assert {k: v for k, v in hidden.items() if k != "reported"} == without(report, own)

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 import tunekit
-from tunekit.validating.context import ValidationContext, telling
+from tunekit.validating.context import ValidationContext, validating_in
 
 
 def validate(checkpoint):
@@ -30,7 +30,7 @@ def test_a_function_can_be_tried_by_itself():
 
 
 def test_it_is_over_when_the_function_raises():
-    with pytest.raises(ZeroDivisionError), telling(ValidationContext("a", {}, 1)):
+    with pytest.raises(ZeroDivisionError), validating_in(ValidationContext("a", {}, 1)):
         _ = 1 / 0
     with pytest.raises(tunekit.errors.WiringError, match="outside"):
         tunekit.get_validation_context()
@@ -38,7 +38,7 @@ def test_it_is_over_when_the_function_raises():
 
 def test_threads_of_a_validation_may_ask():
     heard = []
-    with telling(ValidationContext("trial", {"width": 64}, 1)):
+    with validating_in(ValidationContext("trial", {"width": 64}, 1)):
         thread = threading.Thread(target=lambda: heard.append(tunekit.get_validation_context()))
         thread.start()
         thread.join()
@@ -46,5 +46,8 @@ def test_threads_of_a_validation_may_ask():
 
 
 def test_an_evaluator_that_is_being_built_is_told_where_to_ask():
-    with telling(None, building=True), pytest.raises(tunekit.errors.WiringError, match="__call__"):
+    with (
+        validating_in(None, building=True),
+        pytest.raises(tunekit.errors.WiringError, match="__call__"),
+    ):
         tunekit.get_validation_context()

@@ -18,14 +18,14 @@ from tests.hostile import EXCEPTIONS, ODD, VALUES, OpensBadly, made, tensors
 from tests.journals import read
 from tunekit._ray.pickles import portable
 from tunekit.core.events import CheckpointSaved, Reported, TrialAdded, ValidationEnded
-from tunekit.core.reports import own_names, received
+from tunekit.core.reports import own_names, sanitize_report
 from tunekit.core.validation import Request, score_problem
-from tunekit.core.values import Raised, admitted, as_json, finite_number, format_value, named
+from tunekit.core.values import Raised, as_json, finite_number, format_value, key_name, sanitize
 from tunekit.journal.encoding import exact, legible, read_opened, read_shown
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
-from tunekit.validating.process import Parcel, opened, outcome_of, plain
-from tunekit.validating.process import received as delivered
+from tunekit.validating.process import Parcel, opened, outcome_of, pack_result
+from tunekit.validating.process import unpack_result as delivered
 
 MANY = settings(suppress_health_check=list(HealthCheck))
 
@@ -54,23 +54,23 @@ def handled(value, depth=0) -> None:
 
 @pytest.mark.parametrize("make", ODD)
 def test_whatever_it_is_it_can_be_handled_written_sent_and_shown(make):
-    handled(own := admitted(make(), portable))
-    assert admitted(own, portable) is own, "and is admitted as it is"
+    handled(own := sanitize(make(), portable))
+    assert sanitize(own, portable) is own, "and is admitted as it is"
     for value in (make(), {"it": make()}, [make()], {make: make()}):
         for write in (legible, exact):
             document = json.dumps(write(value))
             json.loads(document, object_hook=read_shown)
             json.loads(document, object_hook=read_opened)
         json.loads(as_json(value))
-    sent = pickle.loads(pickle.dumps(plain({"accuracy": 0.5, "it": make()})))
+    sent = pickle.loads(pickle.dumps(pack_result({"accuracy": 0.5, "it": make()})))
     handled(own := delivered(sent))
     assert score_problem(own, {"accuracy"}) is None
-    judged = delivered(pickle.loads(pickle.dumps(plain({"accuracy": make()}))))
+    judged = delivered(pickle.loads(pickle.dumps(pack_result({"accuracy": make()}))))
     assert score_problem(judged, {"accuracy"}) is None or "accuracy" in score_problem(
         judged, {"accuracy"}
     )
-    handled(delivered(plain(make())))
-    for show in (format_value, named):
+    handled(delivered(pack_result(make())))
+    for show in (format_value, key_name):
         shown = show(make())
         assert type(shown) is str
         shown.encode()
@@ -82,29 +82,29 @@ def test_whatever_it_is_it_can_be_handled_written_sent_and_shown(make):
 @given(VALUES)
 def test_anything_is_admitted(tree):
     value = made(tree)
-    handled(admitted({"it": value}, portable))
-    handled(admitted(value, portable))
+    handled(sanitize({"it": value}, portable))
+    handled(sanitize(value, portable))
 
 
 def test_numbers_are_numbers():
-    longdouble = admitted(np.longdouble("0.5"))
+    longdouble = sanitize(np.longdouble("0.5"))
     assert (longdouble, type(longdouble)) == (0.5, float)
-    assert admitted(np.float32(0.5)) == 0.5 and type(admitted(np.int8(3))) is int
-    assert admitted(10**30) == 1e30 and admitted(2**63) == 2**63
-    assert admitted(10**400).startswith("1000") and admitted(10**400).endswith("...")
-    assert admitted(True) is True and math.isnan(admitted(float("nan")))
-    assert admitted(1j) == "1j"
+    assert sanitize(np.float32(0.5)) == 0.5 and type(sanitize(np.int8(3))) is int
+    assert sanitize(10**30) == 1e30 and sanitize(2**63) == 2**63
+    assert sanitize(10**400).startswith("1000") and sanitize(10**400).endswith("...")
+    assert sanitize(True) is True and math.isnan(sanitize(float("nan")))
+    assert sanitize(1j) == "1j"
 
 
 def test_what_is_fine_is_left_alone():
     report = {"loss": 0.5, "seen": {1, 2}, "table": np.arange(3), "eval": {"n": [1, (2, "x")]}}
-    assert admitted(report, portable) is report
+    assert sanitize(report, portable) is report
 
 
 def test_two_keys_of_one_name_lose_neither():
-    own = admitted({1: "int", "1": "str", (1, 2): "tuple", None: "none"})
+    own = sanitize({1: "int", "1": "str", (1, 2): "tuple", None: "none"})
     assert own == {"1 (int)": "int", "1": "str", "(1, 2)": "tuple", "None": "none"}
-    assert admitted({"1": "str", 1: "int"}) == {"1": "str", "1 (int)": "int"}
+    assert sanitize({"1": "str", 1: "int"}) == {"1": "str", "1 (int)": "int"}
 
 
 PLAIN = st.recursive(
@@ -186,14 +186,14 @@ def test_keyword_arguments_come_back_as_the_very_same(tmp_path):
 
 
 def test_an_object_that_cannot_be_opened_here_leaves_its_text():
-    parcel = plain({"it": OpensBadly()})
+    parcel = pack_result({"it": OpensBadly()})
     assert type(parcel["it"]) is Parcel
-    assert admitted(parcel, opened) == {"it": parcel["it"].shown}
+    assert sanitize(parcel, opened) == {"it": parcel["it"].shown}
 
 
 def test_tensors_need_no_torch():
     scalar, table, one = tensors()
-    sent = plain({"scalar": scalar, "one": one, "table": table})
+    sent = pack_result({"scalar": scalar, "one": one, "table": table})
     assert (sent["scalar"], sent["one"]) == (0.5, 1.0) and type(sent["table"]) is Parcel
     assert delivered(sent)["table"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
 
@@ -221,7 +221,7 @@ def test_a_report_is_such_that_tune_can_take_it():
         "val/acc": 2,
         "config": {(1, 2): 3},
     }
-    own = dict(received(odd, 4, portable))
+    own = dict(sanitize_report(odd, 4, portable))
     moved = own.pop("reported")
     assert list(moved) == ["done", "time_this_iter_s"]
     assert own == {
@@ -232,17 +232,17 @@ def test_a_report_is_such_that_tune_can_take_it():
         "val/acc": 1,
         "config": {(1, 2): 3},
     }
-    [moved] = received({"training_iteration": 3, "timesteps_total": {"a": 1}}, 4, portable)[
+    [moved] = sanitize_report({"training_iteration": 3, "timesteps_total": {"a": 1}}, 4, portable)[
         "reported"
     ]
     assert moved == "timesteps_total"
-    assert received({"training_iteration": "x", "loss": 1}, 4, portable) == {
+    assert sanitize_report({"training_iteration": "x", "loss": 1}, 4, portable) == {
         "loss": 1,
         "reported": {"training_iteration": "x"},
         "training_iteration": 4,
     }
     fine = {"training_iteration": 1, "config": {}, "loss": 0.5, "done": False}
-    assert received(fine, 1, portable) is fine
+    assert sanitize_report(fine, 1, portable) is fine
 
 
 @pytest.mark.parametrize(

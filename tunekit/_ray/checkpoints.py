@@ -23,7 +23,7 @@ from ray.tune.experiment import Trial
 from tunekit._ray.storage import changed_at, paths_in
 from tunekit.core.events import CheckpointSaved, Event, Exploited, TrialAdded, ValidationRequested
 from tunekit.core.metrics import flatten
-from tunekit.core.retention import left_over, rank, surplus
+from tunekit.core.retention import orphaned, rank, surplus
 from tunekit.core.values import finite_number
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def remove_left_over(trials: Iterable[Trial], events: Iterable[Event]) -> None:
 def _remove_in(trial: Trial, known: set[str], since: float) -> None:
     filesystem, folder = trial.storage.storage_filesystem, trial.storage.trial_fs_path
     try:
-        for path in left_over(paths_in(filesystem, folder), known):
+        for path in orphaned(paths_in(filesystem, folder), known):
             written = changed_at(filesystem, path)
             if written is not None and written >= since:
                 delete_checkpoint(filesystem, path)

@@ -29,7 +29,7 @@ def cannot_grow() -> bool:
     return node is not None and bool(node.is_head())
 
 
-def say_what_is_too_much(
+def check_fits(
     what: str,
     need: Mapping[str, float],
     cluster: Mapping[str, float],

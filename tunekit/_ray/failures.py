@@ -16,8 +16,8 @@ from ray.exceptions import (
 from ray.tune.experiment import Trial
 
 from tunekit._ray.compat import become, in_worker
-from tunekit._ray.pickles import travels
-from tunekit.core.values import Raised, described
+from tunekit._ray.pickles import survives_pickling
+from tunekit.core.values import Raised, describe_error
 from tunekit.errors import NotResumedError
 
 # Errors that Tune handles, and errors after which Ray itself is gone.
@@ -119,4 +119,4 @@ def legible_error(error: BaseException) -> BaseException:
         >>> print(legible_error(Odd(7, "no such class")))
         Odd: no such class
     """
-    return error if travels(error) else LoopError(described(error))
+    return error if survives_pickling(error) else LoopError(describe_error(error))

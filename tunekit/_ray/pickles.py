@@ -45,12 +45,12 @@ def _dumped(value: Any) -> bytes:
     return stream.getvalue()
 
 
-def is_whole(data: bytes) -> bool:
+def is_complete(data: bytes) -> bool:
     """Return whether a pickle is complete, without opening it.
 
     Example:
         >>> data = pack({"lr": 0.1})
-        >>> is_whole(data), is_whole(data[:-1]), is_whole(b""), is_whole(bytes(9))
+        >>> is_complete(data), is_complete(data[:-1]), is_complete(b""), is_complete(bytes(9))
         (True, False, False, False)
     """
     try:
@@ -79,12 +79,12 @@ def from_text(packed: str) -> Any:
     return pickle.loads(base64.b64decode(packed))
 
 
-def travels(value: Any) -> bool:
+def survives_pickling(value: Any) -> bool:
     """Return whether a value can be pickled and unpickled, as when a sweep is saved and
     restored.
 
     Example:
-        >>> travels({1, 2}), travels(x for x in "abc")
+        >>> survives_pickling({1, 2}), survives_pickling(x for x in "abc")
         (True, False)
     """
     data = pack(value)
@@ -98,4 +98,4 @@ def portable(value: Any) -> Any:
         >>> portable({1}), portable(x for x in "abc")
         ({1}, '<generator object <genexpr> at 0x...>')
     """
-    return value if is_array(value) or travels(value) else format_value(value)
+    return value if is_array(value) or survives_pickling(value) else format_value(value)

@@ -18,7 +18,7 @@ from ray.tune.search.sample import (
 )
 
 from tunekit._ray.compat import its
-from tunekit.core.constraints import Constraint, standing_for, violation
+from tunekit.core.constraints import Constraint, penalize, violation
 from tunekit.core.parameters import CHOICE, FLOAT, INT, Parameter
 from tunekit.core.values import finite_number
 
@@ -73,7 +73,7 @@ class ScoredSearch:
         broken = [violation(result, [one]) for one in self._constraints]
         if broken and constrain(innermost_searcher(self.search_alg), trial_id, broken):
             return dict(result)
-        return standing_for(result, objectives_of(self.search_alg), self._constraints)
+        return penalize(result, objectives_of(self.search_alg), self._constraints)
 
 
 def innermost_searcher(search_alg: SearchAlgorithm) -> Any:

@@ -38,7 +38,7 @@ def storage_at(
     return found, below
 
 
-def reached(
+def check_path(
     path: Any, filesystem: pyarrow.fs.FileSystem | None, problems: Problems
 ) -> tuple[pyarrow.fs.FileSystem, str] | None:
     """Return the storage of an experiment's path; None, with a problem, if it cannot be reached."""

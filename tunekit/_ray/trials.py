@@ -40,7 +40,7 @@ from tunekit._ray.worker_group import (
     lasts,
 )
 from tunekit.core.metric_names import VALIDATION_KEY
-from tunekit.core.training_loops import abandoned, begins_anew
+from tunekit.core.training_loops import not_resumed_message, surplus_uploads
 from tunekit.errors import DistributedTrialError, NotResumedError
 
 logger = logging.getLogger(__name__)
@@ -187,7 +187,7 @@ class _DistributedTrial(tune.Trainable):
             return {**self._last_metrics, DONE: True, RESULT_DUPLICATE: True}
         if not event.resumed:
             at, ask = event.iteration - event.report, "ray.train.get_checkpoint"
-            raise NotResumedError(begins_anew(self.trial_name, at, get_checkpoint=ask))
+            raise NotResumedError(not_resumed_message(self.trial_name, at, get_checkpoint=ask))
         self._report = event
         self._unsaved = event.checkpoint
         self._iteration = event.iteration - 1  # lower than before if workers had to restart
@@ -328,7 +328,7 @@ class _Uploads:
         """Delete the checkpoints that Tune has not received."""
         try:
             there = [path.rpartition("/")[2] for path in paths_in(self._filesystem, self._folder)]
-            for name in abandoned(there, self.token, self._taken):
+            for name in surplus_uploads(there, self.token, self._taken):
                 delete_checkpoint(self._filesystem, f"{self._folder}/{name}")
         except OSError as error:
             logger.warning("Surplus uploads in %s cannot be deleted: %s", self._folder, error)

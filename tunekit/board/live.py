@@ -20,7 +20,7 @@ from tunekit.board.page import contents, in_script, panels, sections_of
 from tunekit.core.problems import Problems
 from tunekit.core.timing import Clock, Pace
 from tunekit.errors import TunekitError
-from tunekit.journal.experiments import no_sweep, sweeps_below
+from tunekit.journal.experiments import path_problem, sweeps_below
 from tunekit.reading.sweep import Follower, outline
 
 # The number of sweeps, the newest ones, whose state is shown.
@@ -86,7 +86,7 @@ class Catalogue:
             if kind == pyarrow.fs.FileType.Directory:
                 self._roots.append((filesystem, home.rstrip("/") or home, absolute(given)))
             else:
-                problems.add(f"path={given!r} {no_sweep(filesystem, home, given)}")
+                problems.add(f"path={given!r} {path_problem(filesystem, home, given)}")
         problems.raise_any()
 
     def look(self) -> dict[str, Entry]:

@@ -22,12 +22,12 @@ from tunekit.board.charts import (
     OTHER_POINTS,
     draw,
 )
-from tunekit.core.failures import kind_of
+from tunekit.core.failures import failure_kind
 from tunekit.core.formatting import format_duration, format_score
-from tunekit.core.metrics import plain
+from tunekit.core.metrics import finite_json
 from tunekit.core.problems import Problems
 from tunekit.core.ranking import Ranked
-from tunekit.core.values import writable
+from tunekit.core.values import encodable
 from tunekit.errors import extra
 from tunekit.journal.storage import replace_file
 from tunekit.reading.findings import causes_of, failures_of, later_scores
@@ -92,7 +92,7 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
             f"path={str(path)!r} is in a folder that does not exist. Create {path.parent} first."
         )
     problems.raise_any()
-    replace_file(path, writable(render(sweep)).encode())
+    replace_file(path, encodable(render(sweep)).encode())
     return path
 
 
@@ -146,7 +146,7 @@ def contents(sweep: Sweep, drawn: Mapping[str, Any]) -> dict[str, Any]:
         "errors": errors,
         "causes": [
             {
-                "kind": kind_of(cause[0]["reason"] or cause[0]["status"]),
+                "kind": failure_kind(cause[0]["reason"] or cause[0]["status"]),
                 "reason": cause[0]["reason"] or "no reason is known",
                 "details": next((row["details"] for row in cause if row["details"]), None),
                 "failures": cause,
@@ -253,7 +253,7 @@ def _panel(
         "status": one.trial.shown_status,
         "generation": 0 if one.best is None else one.best.generation,
         "generations": any(row["generation"] for row in shown),
-        "config_json": json.dumps(plain(one.config), default=str),
+        "config_json": json.dumps(finite_json(one.config), default=str),
         "rows": shown,
         "left_out": len(newest) - len(shown),
         "loads": None if one.best is None else _loads_one(sweep, one.best.checkpoint),
@@ -359,7 +359,7 @@ def in_script(value: Any) -> str:
         >>> print(in_script({"a": "</script>"}))
         {"a": "\\u003c/script>"}
     """
-    return json.dumps(plain(value), default=str, allow_nan=False).replace("<", "\\u003c")
+    return json.dumps(finite_json(value), default=str, allow_nan=False).replace("<", "\\u003c")
 
 
 def _number(value: Any) -> str:

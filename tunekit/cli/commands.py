@@ -18,11 +18,11 @@ import ray
 from tunekit._ray.storage import absolute
 from tunekit.cli.best import best_as_text, front_as_text, scores_as_text
 from tunekit.cli.layout import terminal_width
-from tunekit.cli.list import RESULTS, listing, listing_as_text, newest_or_given
+from tunekit.cli.list import RESULTS, given_or_newest, listing, listing_as_text
 from tunekit.cli.status import status_of, text_of
-from tunekit.cli.trainables import lasting, trainable_at
+from tunekit.cli.trainables import absolute_reference, trainable_at
 from tunekit.core.formatting import format_score, printable
-from tunekit.core.metrics import flatten, plain
+from tunekit.core.metrics import finite_json, flatten
 from tunekit.core.values import finite_number
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.following.follow import follow
@@ -68,7 +68,7 @@ class _Group(click.Group):
 _paths = click.argument(
     "paths", nargs=-1, required=True, callback=lambda ctx, own, paths: list(map(absolute, paths))
 )
-_path = click.argument("path", required=False, callback=newest_or_given)
+_path = click.argument("path", required=False, callback=given_or_newest)
 _option = partial(click.option, show_default=True)
 _json = click.option("--json", "as_json", is_flag=True, help="Print only JSON.")
 
@@ -290,7 +290,7 @@ def _follow(path: str, fn: Any, as_json: bool, **options: Any) -> None:
     def show(known: Mapping[str, Any]) -> None:
         known = {**known, "metrics": flatten(known["metrics"])}
         if as_json:
-            text = json.dumps(plain(known), allow_nan=False, default=str)
+            text = json.dumps(finite_json(known), allow_nan=False, default=str)
         else:
             values = (
                 f"{one} {format_score(finite_number(value), '-')}"
@@ -453,7 +453,7 @@ def resume(
             path, trainable, resume_errored=errored, restart_errored=restart_errored
         )
         if tuner.validation is not None:
-            tuner.validation.record_trainable(lasting(where))
+            tuner.validation.record_trainable(absolute_reference(where))
         tuner.fit()
     known = status_of(load(path), time.time())
     _show(known, as_json, text_of(known, width=terminal_width()))
@@ -481,7 +481,7 @@ def _written_down(sweep: Sweep) -> str:
 def _show(known: Any, as_json: bool, text: str, *, indent: int | None = 2) -> None:
     """Print data as JSON, or its text."""
     if as_json:
-        text = json.dumps(plain(known), indent=indent, allow_nan=False, default=str)
+        text = json.dumps(finite_json(known), indent=indent, allow_nan=False, default=str)
     click.echo(text)
 
 

@@ -20,7 +20,7 @@ from tunekit.reading.sweep import outline
 RESULTS = "~/ray_results"
 
 
-def newest_or_given(ctx: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
+def given_or_newest(ctx: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
     """Return a command's PATH: a URI as it is, a local path as absolute, the newest by default.
 
     The default is printed to stderr.

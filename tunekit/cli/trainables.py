@@ -48,11 +48,11 @@ def trainable_at(where: str, option: str = "--trainable") -> Any:
         raise _wrong(option, f"{where!r}: {place} has no {name!r}") from None
 
 
-def lasting(where: str) -> str:
+def absolute_reference(where: str) -> str:
     """Return ``module:name`` or ``file.py:name`` with an absolute path for the file.
 
     Example:
-        >>> lasting("module:train"), lasting("/code/../train.py:train")
+        >>> absolute_reference("module:train"), absolute_reference("/code/../train.py:train")
         ('module:train', '/train.py:train')
     """
     place, _, name = where.rpartition(":")

@@ -105,7 +105,7 @@ def violation(metrics: Mapping[str, Any], constraints: Iterable[Constraint]) -> 
     return total
 
 
-def penalized(value: float, mode: str | None, by: float) -> float:
+def penalized_value(value: float, mode: str | None, by: float) -> float:
     """Return the objective's value that schedulers and searchers get for an infeasible score.
 
     It is worse than any feasible value, and gets worse as the violation grows. So schedulers and
@@ -117,9 +117,9 @@ def penalized(value: float, mode: str | None, by: float) -> float:
         by: The total violation.
 
     Example:
-        >>> penalized(0.9, "max", by=0)
+        >>> penalized_value(0.9, "max", by=0)
         0.9
-        >>> -1e300 < penalized(0.9, "max", by=2) < penalized(0.9, "max", by=0.5) < -1e298
+        >>> penalized_value(0.9, "max", by=2) < penalized_value(0.9, "max", by=0.5) < -1e298
         True
     """
     if by == 0:
@@ -129,7 +129,7 @@ def penalized(value: float, mode: str | None, by: float) -> float:
     return _INFEASIBLE * (share if mode == "min" else -share)
 
 
-def standing_for(
+def penalize(
     result: Mapping[str, Any],
     objectives: Mapping[str, str | None],
     constraints: Iterable[Constraint],
@@ -143,9 +143,9 @@ def standing_for(
 
     Example:
         >>> limits = [Constraint("latency_ms <= 20")]
-        >>> standing_for({"accuracy": 0.9, "latency_ms": 15}, {"accuracy": "max"}, limits)
+        >>> penalize({"accuracy": 0.9, "latency_ms": 15}, {"accuracy": "max"}, limits)
         {'accuracy': 0.9, 'latency_ms': 15}
-        >>> standing_for({"accuracy": 0.9, "latency_ms": 25}, {"accuracy": "max"}, limits)
+        >>> penalize({"accuracy": 0.9, "latency_ms": 25}, {"accuracy": "max"}, limits)
         {'accuracy': -1.2e+299, 'latency_ms': 25}
     """
     by = violation(result, constraints)
@@ -153,5 +153,5 @@ def standing_for(
     for name, mode in objectives.items() if by else ():
         value = finite_number(result.get(name))
         if value is not None:
-            told[name] = penalized(value, mode, by)
+            told[name] = penalized_value(value, mode, by)
     return told

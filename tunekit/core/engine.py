@@ -22,8 +22,8 @@ from tunekit.core.events import (
     Waited,
 )
 from tunekit.core.lineage import Ancestry
-from tunekit.core.metrics import flatten, leaves
-from tunekit.core.retention import Leases, for_clone, for_scheduler
+from tunekit.core.metrics import flat_items, flatten
+from tunekit.core.retention import Leases, clone_holder, scheduler_holder
 from tunekit.core.validation import ValidationKey
 from tunekit.core.values import finite_number
 
@@ -67,7 +67,7 @@ class History:
         """Record a score, unless its iteration was run again."""
         if key.run >= self.run_of(key.trial_id, key.iteration, key.generation):
             self._scores.setdefault(key.trial_id, {})[key.place] = metrics
-            self.names.update((name, None) for name, _ in leaves(metrics))
+            self.names.update((name, None) for name, _ in flat_items(metrics))
 
     def scores(self, trial_id: str) -> Iterator[tuple[tuple[int, int], Mapping[str, Any]]]:
         """Yield ``((generation, iteration), metrics)`` of validated iterations, in order."""
@@ -136,23 +136,23 @@ class Engine:
             case Processed():
                 self.has_decided |= event.ranked
                 if event.checkpoint:  # from now on the trial restarts from its own
-                    self.leases.release(for_clone(event.trial_id, event.generation))
+                    self.leases.release(clone_holder(event.trial_id, event.generation))
                 if event.offered:
-                    holder = for_scheduler(event.trial_id)
-                    self.leases.take(holder, event.checkpoint, event.trial_id)
+                    holder = scheduler_holder(event.trial_id)
+                    self.leases.acquire(holder, event.checkpoint, event.trial_id)
             case Exploited():
                 trial_id, generation, path = event.trial_id, event.generation, event.checkpoint
                 self.ancestry.add(event)
-                self.leases.take(for_clone(trial_id, generation), path, event.donor_id)
-                self.leases.release(for_clone(trial_id, generation - 1))
+                self.leases.acquire(clone_holder(trial_id, generation), path, event.donor_id)
+                self.leases.release(clone_holder(trial_id, generation - 1))
             case StopRequested():
                 self.stopping.add(event.trial_id)
             case TrialEnded() | TrialErrored():
                 self.stopping.discard(event.trial_id)
                 self.ended.add(event.trial_id)
                 generation = self.ancestry.generation(event.trial_id)
-                self.leases.release(for_clone(event.trial_id, generation))
-                self.leases.release(for_scheduler(event.trial_id))
+                self.leases.release(clone_holder(event.trial_id, generation))
+                self.leases.release(scheduler_holder(event.trial_id))
             case TrialRetried():
                 self.ended.discard(event.trial_id)
             case Waited():

@@ -23,15 +23,15 @@ _PARTICULARS = (
 )
 
 
-def kind_of(reason: str) -> str:
+def failure_kind(reason: str) -> str:
     """Return the kind of a failure: its reason without numbers, IDs and paths.
 
     Example:
-        >>> kind_of("raised FileNotFoundError: no /x/a3395_00002/w.json (after 2 attempts)")
+        >>> failure_kind("raised FileNotFoundError: no /x/a3395_00002/w.json (after 2 attempts)")
         'raised FileNotFoundError: no *'
-        >>> kind_of("raised ValueError: 3 of 10") == kind_of("raised ValueError: 4 of 10")
+        >>> failure_kind("raised ValueError: 3 of 10") == failure_kind("raised ValueError: 4 of 10")
         True
-        >>> kind_of("raised KeyError: 'model'") == kind_of("raised KeyError: 'weights'")
+        >>> failure_kind("raised KeyError: 'model'") == failure_kind("raised KeyError: 'weights'")
         False
     """
     text = _AFTER.sub("", reason)
@@ -50,18 +50,19 @@ def format_checkpoint(trial_id: str, iteration: int, generation: int = 0) -> str
     return f"{trial_id}@{iteration}" + (f" (generation {generation})" if generation else "")
 
 
-def gone(path: str) -> str:
+def missing_checkpoint(path: str) -> str:
     """Return the failure reason of a validation whose checkpoint is missing.
 
     Example:
-        >>> was_gone(gone("/sweep/a/checkpoint_000003")), was_gone("raised ValueError: no")
+        >>> reasons = missing_checkpoint("/sweep/a/checkpoint_000003"), "raised ValueError: no"
+        >>> tuple(map(is_missing_checkpoint, reasons))
         (True, False)
     """
     return f"{_GONE} {path} is no longer in the storage"
 
 
-def was_gone(reason: str) -> bool:
-    """Return whether a reason is one of :func:`gone`."""
+def is_missing_checkpoint(reason: str) -> bool:
+    """Return whether a reason is one of :func:`missing_checkpoint`."""
     return reason.startswith(_GONE)
 
 
@@ -136,9 +137,9 @@ class Failures:
             place: The validation, as it is called in messages.
             reason: Why it failed, in a line.
         """
-        kind = self._kinds.setdefault(kind_of(reason), _Kind(place, reason))
+        kind = self._kinds.setdefault(failure_kind(reason), _Kind(place, reason))
         kind.count += 1
-        hopeless = self._gives_up and kind.count >= HOPELESS and not was_gone(reason)
+        hopeless = self._gives_up and kind.count >= HOPELESS and not is_missing_checkpoint(reason)
         if hopeless:
             self._gives_up = False
         if kind.count == 1:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tunekit.core.decision_points import DecisionRule, Never, Rungs
-from tunekit.core.pareto import Point, ranked, worse
+from tunekit.core.pareto import Point, descending, rank_points
 
 
 class RungAction(enum.Enum):
@@ -93,7 +93,7 @@ class _Rung:
         if len(score) > 1 or self._order is None:
             self._order = None  # one point may change all ranks
         else:
-            bisect.insort(self._order, trial_id, key=lambda one: worse(self.scores[one][0]))
+            bisect.insort(self._order, trial_id, key=lambda one: descending(self.scores[one][0]))
 
     def forget(self, trial_id: str) -> None:
         del self.scores[trial_id]
@@ -102,7 +102,7 @@ class _Rung:
     def ranked(self) -> list[str]:
         if self._order is None:
             trials = list(self.scores)
-            self._order = [trials[place] for place in ranked(list(self.scores.values()))]
+            self._order = [trials[place] for place in rank_points(list(self.scores.values()))]
         return self._order
 
     def is_among_best(self, trial_id: str, reduction_factor: float) -> bool:

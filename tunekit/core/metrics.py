@@ -11,18 +11,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from tunekit.core.metric_names import REPORTED
-from tunekit.core.values import named
+from tunekit.core.values import key_name
 
 # The types of most values; checking whether a value is a mapping takes ten times as long.
 _SINGLE = frozenset({bool, float, int, str, type(None)})
 
 
-def leaves(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat_items(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield ``(name, value)`` for every value that is not itself a non-empty mapping."""
     for key, value in metrics.items():
-        name = f"{prefix}{key}" if type(key) is str else f"{prefix}{named(key)}"
+        name = f"{prefix}{key}" if type(key) is str else f"{prefix}{key_name(key)}"
         if type(value) not in _SINGLE and isinstance(value, Mapping) and value:
-            yield from leaves(value, f"{name}/")
+            yield from flat_items(value, f"{name}/")
         else:
             yield name, value
 
@@ -34,7 +34,7 @@ def flatten(metrics: Mapping[str, Any]) -> dict[str, Any]:
         >>> flatten({"loss": 1, "eval": {"accuracy": 0.5}})
         {'loss': 1, 'eval/accuracy': 0.5}
     """
-    return dict(leaves(metrics))
+    return dict(flat_items(metrics))
 
 
 def found(metrics: Mapping[str, Any], name: str) -> Any:
@@ -84,27 +84,27 @@ def _laid_over(report: Mapping[str, Any], validated: Mapping[str, Any]) -> dict[
     return merged
 
 
-def hide(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+def move_to_reported(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Return a copy of a row with the metrics called ``names`` moved to ``row["reported"]``.
 
     A sweep's validations own the names of their metrics. A value that training reported under one
     of these names is another quantity, and must not appear in the validated column.
 
     Example:
-        >>> hide({"accuracy": 0.99, "loss": 0.1}, {"accuracy"})
+        >>> move_to_reported({"accuracy": 0.99, "loss": 0.1}, {"accuracy"})
         {'loss': 0.1, 'reported': {'accuracy': 0.99}}
-        >>> hide({"eval": {"accuracy": 0.99, "n": 1}}, {"eval/accuracy"})
+        >>> move_to_reported({"eval": {"accuracy": 0.99, "n": 1}}, {"eval/accuracy"})
         {'eval': {'n': 1}, 'reported': {'eval/accuracy': 0.99}}
     """
     hidden, rest = _parted(row, names)
-    return set_aside(rest, hidden) if hidden else rest
+    return add_reported(rest, hidden) if hidden else rest
 
 
-def set_aside(row: Mapping[str, Any], moved: Mapping[str, Any]) -> dict[str, Any]:
+def add_reported(row: Mapping[str, Any], moved: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a row with metrics added to ``row["reported"]``.
 
     Example:
-        >>> set_aside({"loss": 0.1, "reported": 3}, {"accuracy": 0.99})
+        >>> add_reported({"loss": 0.1, "reported": 3}, {"accuracy": 0.99})
         {'loss': 0.1, 'reported': {'reported': 3, 'accuracy': 0.99}}
     """
     own = row.get(REPORTED, {})
@@ -145,7 +145,7 @@ def _part(
     taken: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     for key, value in level.items():
-        name = f"{prefix}{key}" if type(key) is str else f"{prefix}{named(key)}"
+        name = f"{prefix}{key}" if type(key) is str else f"{prefix}{key_name(key)}"
         if type(value) not in _SINGLE and isinstance(value, Mapping) and value:
             below = f"{name}/"
             if below in above:
@@ -162,13 +162,13 @@ def _part(
     return taken, rest
 
 
-def distinct(report: Mapping[str, Any]) -> Mapping[str, Any]:
+def deduplicate(report: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a report with one value for each metric that is written in two ways.
 
     As for Tune's schedulers, the one that is nested deeper wins.
 
     Example:
-        >>> distinct({"eval": {"loss": 1, "n": 2}, "eval/loss": 3})
+        >>> deduplicate({"eval": {"loss": 1, "n": 2}, "eval/loss": 3})
         {'eval/loss': 1, 'eval/n': 2}
     """
     if not any("/" in key or _has_slash(value) for key, value in report.items()):
@@ -186,31 +186,31 @@ def distinct(report: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _has_slash(value: Any) -> bool:
     nested = type(value) not in _SINGLE and isinstance(value, Mapping)
-    return nested and any("/" in named(key) or _has_slash(below) for key, below in value.items())
+    return nested and any("/" in key_name(key) or _has_slash(below) for key, below in value.items())
 
 
 def _depths(
     level: Mapping[str, Any], prefix: str = "", depth: int = 1
 ) -> Iterator[tuple[str, int, Any]]:
     for key, value in level.items():
-        name = f"{prefix}{named(key)}"
+        name = f"{prefix}{key_name(key)}"
         if isinstance(value, Mapping) and value:
             yield from _depths(value, f"{name}/", depth + 1)
         else:
             yield name, depth, value
 
 
-def plain(value: Any) -> Any:
+def finite_json(value: Any) -> Any:
     """Return a value in standard JSON: NaN and infinity become None.
 
     Example:
-        >>> plain({"loss": float("nan"), "widths": (4, 8)})
+        >>> finite_json({"loss": float("nan"), "widths": (4, 8)})
         {'loss': None, 'widths': [4, 8]}
     """
     if isinstance(value, Mapping):
-        return {str(name): plain(inner) for name, inner in value.items()}
+        return {str(name): finite_json(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in value]
+        return [finite_json(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -32,17 +32,17 @@ def dominates(one: Point, other: Point) -> bool:
     return one != other and all(a >= b for a, b in zip(one, other, strict=True))
 
 
-def front(points: Sequence[Point]) -> list[int]:
+def pareto_front(points: Sequence[Point]) -> list[int]:
     """Return the indices of the points that no other one dominates, in the order of the points.
 
     Example:
-        >>> front([(1, 1), (3, 0), (0, 3), (2, 2), (2, 2)])
+        >>> pareto_front([(1, 1), (3, 0), (0, 3), (2, 2), (2, 2)])
         [1, 2, 3, 4]
     """
     return _fronts(list(map(_usable, points)))[0] if points else []
 
 
-def ranked(points: Sequence[Point]) -> list[int]:
+def rank_points(points: Sequence[Point]) -> list[int]:
     """Return the indices of points in the order of multi-objective successive halving.
 
     The first point of a front is the best one in the first objective. Equal points keep their
@@ -53,13 +53,13 @@ def ranked(points: Sequence[Point]) -> list[int]:
         points: The points, in the order in which they arrived.
 
     Example:
-        >>> ranked([(0, 0), (5, 0), (4, 1), (0, 5), (1, 1)])
+        >>> rank_points([(0, 0), (5, 0), (4, 1), (0, 5), (1, 1)])
         [1, 3, 2, 4, 0]
-        >>> ranked([(0.1,), (0.7,), (math.nan,), (0.4,)])
+        >>> rank_points([(0.1,), (0.7,), (math.nan,), (0.4,)])
         [1, 3, 0, 2]
     """
     if points and len(points[0]) == 1:
-        return sorted(range(len(points)), key=lambda at: worse(points[at][0]))
+        return sorted(range(len(points)), key=lambda at: descending(points[at][0]))
     usable = list(map(_usable, points))
     order: list[int] = []
     for places in _fronts(usable):
@@ -67,11 +67,11 @@ def ranked(points: Sequence[Point]) -> list[int]:
     return order
 
 
-def worse(value: float) -> float:
+def descending(value: float) -> float:
     """Return a sort key that orders values from best to worst, NaN last.
 
     Example:
-        >>> sorted([0.1, math.nan, math.inf, 0.7], key=worse)
+        >>> sorted([0.1, math.nan, math.inf, 0.7], key=descending)
         [inf, 0.7, 0.1, nan]
     """
     return math.inf if math.isnan(value) else -value

@@ -10,7 +10,7 @@ from typing import Any
 
 from tunekit.core.formatting import short_names
 from tunekit.core.metrics import flatten
-from tunekit.core.pareto import Point, front
+from tunekit.core.pareto import Point, pareto_front
 from tunekit.core.timeline import ScoredCheckpoint, Timeline, TrialSummary
 
 
@@ -111,5 +111,5 @@ def front_of(
                 found.setdefault(point, (trial_id, scored))
     least = min((scored.violation for _, scored in found.values()), default=0.0)
     points = [point for point, (_, scored) in found.items() if scored.violation == least]
-    best = sorted((points[place] for place in front(points)), reverse=True)
+    best = sorted((points[place] for place in pareto_front(points)), reverse=True)
     return [found[point] for point in best]

@@ -12,8 +12,8 @@ from tunekit.core.metric_names import (
     RUNS,
     VALIDATED_ITERATION,
 )
-from tunekit.core.metrics import distinct, hide, leaves, set_aside
-from tunekit.core.values import admitted, finite_number
+from tunekit.core.metrics import add_reported, deduplicate, flat_items, move_to_reported
+from tunekit.core.values import finite_number, sanitize
 
 # The names that tunekit adds to a row.
 _OURS = (GENERATION, RUNS, VALIDATED_ITERATION)
@@ -41,7 +41,7 @@ _TUNES: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def received(
+def sanitize_report(
     report: Mapping[str, Any],
     iteration: int,
     objects: Callable[[Any], Any],
@@ -49,7 +49,7 @@ def received(
 ) -> Mapping[str, Any]:
     """Return a report that Tune, loggers and the journal can handle, whatever its values are.
 
-    Values are converted by :func:`~tunekit.core.values.admitted`; a metric that is written in two
+    Values are converted by :func:`~tunekit.core.values.sanitize`; a metric that is written in two
     ways keeps one value; a value of the wrong type under a name that Tune computes with moves to
     ``reported/``. A report that needs no change is returned itself.
 
@@ -60,16 +60,16 @@ def received(
         keep: Keys that are not metrics, and are left unchanged.
 
     Example:
-        >>> received({"training_iteration": 3, "loss": 0.5, 7: (1, 2)}, 3, str)
+        >>> sanitize_report({"training_iteration": 3, "loss": 0.5, 7: (1, 2)}, 3, str)
         {'training_iteration': 3, 'loss': 0.5, '7': (1, 2)}
-        >>> received({"training_iteration": 3, "timestamp": "noon"}, 3, str)
+        >>> sanitize_report({"training_iteration": 3, "timestamp": "noon"}, 3, str)
         {'training_iteration': 3, 'reported': {'timestamp': 'noon'}}
     """
     if not isinstance(report.get("config", {}), Mapping):
         keep = [name for name in keep if name != "config"]
     kept = {name: report[name] for name in keep if name in report}
     own = {key: value for key, value in report.items() if type(key) is not str or key not in kept}
-    clean = distinct(admitted(own, objects))
+    clean = deduplicate(sanitize(own, objects))
     odd = [name for name, fits in _TUNES.items() if name in clean and not fits(clean[name])]
     if odd:
         clean = _moved(clean, odd)
@@ -93,19 +93,19 @@ def own_names(report: Mapping[str, Any], validated: Collection[str]) -> Mapping[
     if ours:
         report = _moved(report, ours)
     if not isinstance(report.get(REPORTED, {}), Mapping):
-        report = set_aside(report, {})
+        report = add_reported(report, {})
     if validated and not _has_none(report, validated):
-        report = hide(report, validated)
+        report = move_to_reported(report, validated)
     return report
 
 
 def _has_none(report: Mapping[str, Any], validated: Collection[str]) -> bool:
     """Return whether a report has none of the metrics that validation produces."""
     own = {key: value for key, value in report.items() if key != "config"}
-    return set(validated).isdisjoint(name for name, _ in leaves(own))
+    return set(validated).isdisjoint(name for name, _ in flat_items(own))
 
 
 def _moved(report: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Return a copy with some keys and their values moved into ``report["reported"]``."""
     moved = {name: report[name] for name in names}
-    return set_aside({name: v for name, v in report.items() if name not in moved}, moved)
+    return add_reported({name: v for name, v in report.items() if name not in moved}, moved)

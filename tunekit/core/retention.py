@@ -2,15 +2,16 @@
 
 A checkpoint that is needed has a lease in ``Engine.leases``, in the name of a holder:
 
-- :func:`for_scheduler`: the scheduler has asked for it, and may clone it until it asks for a newer
-  one or the trial has ended.
-- :func:`for_clone`: a trial was overwritten with it, and Tune has no newer checkpoint of the trial.
+- :func:`scheduler_holder`: the scheduler has asked for it, and may clone it until it asks for a
+  newer one or the trial has ended.
+- :func:`clone_holder`: a trial was overwritten with it, and Tune has no newer checkpoint of the
+  trial.
 
 A checkpoint that waits for its score needs none: Tune does not have it yet.
 
 Checkpoints are deleted in two places of ``_ray/checkpoints.py``. At the end of each step, the
-driver prunes the trials of :meth:`Leases.take_touched`: it deletes the checkpoints that are
-:func:`surplus`. A restore removes incomplete uploads of killed processes: :func:`left_over`.
+driver prunes the trials of :meth:`Leases.pop_touched`: it deletes the checkpoints that are
+:func:`surplus`. A restore removes incomplete uploads of killed processes: :func:`orphaned`.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from typing import TypeAlias
 Holder: TypeAlias = tuple[str, ...]
 
 
-def for_clone(trial_id: str, generation: int) -> Holder:
+def clone_holder(trial_id: str, generation: int) -> Holder:
     """Return the holder for the start of a trial's generation, until the trial saves again."""
     return ("clone", trial_id, str(generation))
 
 
-def for_scheduler(trial_id: str) -> Holder:
+def scheduler_holder(trial_id: str) -> Holder:
     """Return the holder for a trial's checkpoint that the scheduler may clone."""
     return ("scheduler", trial_id)
 
@@ -74,13 +75,13 @@ class Leases:
 
     Example:
         >>> leases = Leases()
-        >>> leases.take(for_scheduler("a"), "a/checkpoint_3", "a")
-        >>> leases.take(for_clone("b", 1), "a/checkpoint_3")
-        >>> leases.release(for_scheduler("a"))
-        >>> list(leases), leases.take_touched()
+        >>> leases.acquire(scheduler_holder("a"), "a/checkpoint_3", "a")
+        >>> leases.acquire(clone_holder("b", 1), "a/checkpoint_3")
+        >>> leases.release(scheduler_holder("a"))
+        >>> list(leases), leases.pop_touched()
         (['a/checkpoint_3'], [])
-        >>> leases.release(for_clone("b", 1))
-        >>> list(leases), leases.take_touched()
+        >>> leases.release(clone_holder("b", 1))
+        >>> list(leases), leases.pop_touched()
         ([], ['a'])
     """
 
@@ -91,7 +92,7 @@ class Leases:
         self._owners: dict[str, str] = {}
         self._touched: dict[str, None] = {}
 
-    def take(self, holder: Holder, path: str, trial_id: str | None = None) -> None:
+    def acquire(self, holder: Holder, path: str, trial_id: str | None = None) -> None:
         """Lease a checkpoint to a holder, instead of the holder's previous one.
 
         Args:
@@ -124,7 +125,7 @@ class Leases:
         """Record that a trial may have a checkpoint to delete: it has more, or other scores."""
         self._touched[trial_id] = None
 
-    def take_touched(self) -> list[str]:
+    def pop_touched(self) -> list[str]:
         """Return, once, the trials that may have checkpoints to delete."""
         touched, self._touched = self._touched, {}
         return list(touched)
@@ -140,7 +141,7 @@ class Leases:
 _NAMES = re.compile(r"checkpoint_(\d{6,}|\d{4}-\d\d-\d\d_.+-[0-9a-f]{8})")
 
 
-def left_over(there: Iterable[str], known: Collection[str]) -> list[str]:
+def orphaned(there: Iterable[str], known: Collection[str]) -> list[str]:
     """Return paths that are named like checkpoints but neither are nor contain known ones.
 
     Args:
@@ -149,9 +150,9 @@ def left_over(there: Iterable[str], known: Collection[str]) -> list[str]:
 
     Example:
         >>> there = ["t/checkpoint_000003", "t/checkpoint_000004", "t/checkpoint_x", "t/a.json"]
-        >>> left_over(there, known=["t/checkpoint_000003"])
+        >>> orphaned(there, known=["t/checkpoint_000003"])
         ['t/checkpoint_000004']
-        >>> left_over(there, known=["t/checkpoint_000003", "t/checkpoint_000004/best"])
+        >>> orphaned(there, known=["t/checkpoint_000003", "t/checkpoint_000004/best"])
         []
     """
     return sorted(

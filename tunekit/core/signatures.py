@@ -18,13 +18,13 @@ _BY_PLACE = inspect.Parameter.POSITIONAL_ONLY
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def is_built(fn: Any) -> bool:
+def needs_instance(fn: Any) -> bool:
     """Return whether a function has to be instantiated first: a class, or a partial of one.
 
     Example:
         >>> class Evaluator: ...
-        >>> is_built(Evaluator), is_built(functools.partial(Evaluator, 3)), is_built(len)
-        (True, True, False)
+        >>> [needs_instance(fn) for fn in (Evaluator, functools.partial(Evaluator, 3), len)]
+        [True, True, False]
     """
     return isinstance(fn.func if isinstance(fn, functools.partial) else fn, type)
 
@@ -45,7 +45,7 @@ def signature_of(fn: Callable[..., Any]) -> inspect.Signature | None:
         (checkpoint, epoch)
     """
     called: Any = fn
-    if is_built(fn):
+    if needs_instance(fn):
         call = call_of(fn)
         if call is None:
             return None
@@ -56,7 +56,7 @@ def signature_of(fn: Callable[..., Any]) -> inspect.Signature | None:
         return None  # a builtin: the call itself will show
 
 
-def never_takes(signature: inspect.Signature | None, kwargs: Mapping[str, Any]) -> str | None:
+def call_problem(signature: inspect.Signature | None, kwargs: Mapping[str, Any]) -> str | None:
     """Return why a call fails whatever arguments are added; None if it need not.
 
     Args:
@@ -65,8 +65,8 @@ def never_takes(signature: inspect.Signature | None, kwargs: Mapping[str, Any]) 
 
     Example:
         >>> signature = inspect.signature(lambda checkpoint, epoch: {})
-        >>> never_takes(signature, {})
-        >>> never_takes(signature, {"epochs": 3})
+        >>> call_problem(signature, {})
+        >>> call_problem(signature, {"epochs": 3})
         "got an unexpected keyword argument 'epochs'"
     """
     if signature is None:
@@ -86,11 +86,11 @@ def _arguments(signature: inspect.Signature | None) -> dict[str, inspect.Paramet
     return {} if signature is None else dict(list(signature.parameters.items())[1:])
 
 
-def still_lacks(signature: inspect.Signature | None, kwargs: Collection[str]) -> list[str]:
+def missing_arguments(signature: inspect.Signature | None, kwargs: Collection[str]) -> list[str]:
     """Return the parameters that a call with these keyword arguments lacks.
 
     Example:
-        >>> still_lacks(inspect.signature(lambda checkpoint, epoch, batch=1: {}), {})
+        >>> missing_arguments(inspect.signature(lambda checkpoint, epoch, batch=1: {}), {})
         ['epoch']
     """
     return [
@@ -102,12 +102,12 @@ def still_lacks(signature: inspect.Signature | None, kwargs: Collection[str]) ->
     ]
 
 
-def kind_of(fn: Callable[..., Any]) -> str | None:
+def deferred_kind(fn: Callable[..., Any]) -> str | None:
     """Return the kind of a function that a call does not run to its end; None if it does.
 
     Example:
         >>> async def validate(checkpoint): ...
-        >>> kind_of(validate), kind_of(len)
+        >>> deferred_kind(validate), deferred_kind(len)
         ('a coroutine function', None)
     """
     called = _called(fn)
@@ -120,19 +120,19 @@ def kind_of(fn: Callable[..., Any]) -> str | None:
 
 def _called(fn: Any) -> tuple[Any, Any]:
     """Return the callable for each checkpoint, and its ``__call__`` if it is an object."""
-    called: Any = call_of(fn) if is_built(fn) else fn
+    called: Any = call_of(fn) if needs_instance(fn) else fn
     while isinstance(called, functools.partial):
         called = called.func
     return called, call_of(type(called))
 
 
-def name_of(fn: Any) -> str:
+def function_name(fn: Any) -> str:
     """Return a function's name, without arguments bound to it, which may be secrets.
 
     Example:
         >>> import functools
-        >>> name_of(functools.partial(name_of, "token"))
-        'name_of'
+        >>> function_name(functools.partial(function_name, "token"))
+        'function_name'
     """
     while isinstance(fn, functools.partial):
         fn = fn.func

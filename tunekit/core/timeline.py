@@ -30,7 +30,7 @@ from tunekit.core.events import (
 )
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metric_names import CHECKPOINT, GENERATION, RUNS
-from tunekit.core.metrics import flatten, hide, leaves, merge, without
+from tunekit.core.metrics import flat_items, flatten, merge, move_to_reported, without
 from tunekit.core.open_reports import OpenReport, OpenReports
 from tunekit.core.validation import PENDING, PendingStatus, Status, ValidationKey
 from tunekit.core.values import finite_number
@@ -293,11 +293,13 @@ class Timeline:
         Each is the report of the newest run, with the metrics of the checkpoint saved there.
         """
         for place, one in self._ordered(trial_id):
-            row = {**hide(one.report.report, self.own_names), GENERATION: place[0]}
+            row = {**move_to_reported(one.report.report, self.own_names), GENERATION: place[0]}
             row = merge(row, self._metrics(one))
             if self._later_names:
                 later = self._later.get(str(one.key), {})
-                row = merge(hide(without(row, flatten(later)), self._later_names), later)
+                row = merge(
+                    move_to_reported(without(row, flatten(later)), self._later_names), later
+                )
             row[RUNS] = one.key.run
             if one.saved is not None:
                 row[CHECKPOINT] = one.saved.checkpoint.rstrip("/").rpartition("/")[2]
@@ -527,7 +529,7 @@ class Timeline:
             **{name: getattr(event, name) for name in _OF_ENDED},
         )
         self._scored.pop(key.trial_id, None)
-        self.own_names.update((name, None) for name, _ in leaves(row["metrics"]))
+        self.own_names.update((name, None) for name, _ in flat_items(row["metrics"]))
 
     def _take_later(self, row: Mapping[str, Any]) -> None:
         """Add the metrics of a later validation, below its name."""
@@ -536,4 +538,4 @@ class Timeline:
             # Metrics that the sweep decides by keep their names.
             metrics = without({row["name"]: row["metrics"]}, self.own_names)
             self._later[row["id"]] = merge(self._later.get(row["id"], {}), metrics)
-            self._later_names.update((name, None) for name, _ in leaves(metrics))
+            self._later_names.update((name, None) for name, _ in flat_items(metrics))

@@ -59,7 +59,9 @@ class Resumption:
         return not self._owes
 
 
-def begins_anew(trial: str, iteration: int, *, get_checkpoint: str = "tune.get_checkpoint") -> str:
+def not_resumed_message(
+    trial: str, iteration: int, *, get_checkpoint: str = "tune.get_checkpoint"
+) -> str:
     """Return the error of a resumed function that did not ask for its checkpoint.
 
     Args:
@@ -68,7 +70,7 @@ def begins_anew(trial: str, iteration: int, *, get_checkpoint: str = "tune.get_c
         get_checkpoint: The function that returns the checkpoint.
 
     Example:
-        >>> print(begins_anew("train_0", 4))
+        >>> print(not_resumed_message("train_0", 4))
         Trial train_0 was resumed from its checkpoint of iteration 4 and has reported without ...
     """
     how = HOW_TO_RESUME.replace("tune.get_checkpoint", get_checkpoint)
@@ -154,7 +156,7 @@ class WorkerInbox:
         return WorkerAction.WAIT if number == self.newest else WorkerAction.LEAVE
 
 
-def abandoned(there: Collection[str], token: str, taken: Collection[str]) -> list[str]:
+def surplus_uploads(there: Collection[str], token: str, taken: Collection[str]) -> list[str]:
     """Return uploaded checkpoints that no trial has recorded.
 
     Workers may have run ahead of what was decided, or have died during an upload.
@@ -166,7 +168,7 @@ def abandoned(there: Collection[str], token: str, taken: Collection[str]) -> lis
 
     Example:
         >>> there = ["checkpoint_1-aa", "checkpoint_2-aa", "checkpoint_2-bb", "result.json"]
-        >>> abandoned(there, "aa", taken=["checkpoint_1-aa"])
+        >>> surplus_uploads(there, "aa", taken=["checkpoint_1-aa"])
         ['checkpoint_2-aa']
     """
     own = (name for name in there if name.endswith(f"-{token}"))

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from tunekit.core.metric_names import RESERVED
-from tunekit.core.metrics import leaves
+from tunekit.core.metrics import flat_items
 from tunekit.core.values import finite_number, format_value
 
 
@@ -187,7 +187,7 @@ def score_problem(returned: object, required: Collection[str]) -> str | None:
     It has to be a dict with string keys, none of them :data:`RESERVED`. Metrics that a scheduler or
     searcher uses must, if they occur in it, be numbers; with NaN or infinity, as of a trial that
     has diverged or an episode that has not ended, there is no score. Other metrics may be anything.
-    :func:`~tunekit.core.values.admitted` has made the keys strings.
+    :func:`~tunekit.core.values.sanitize` has made the keys strings.
 
     Args:
         returned: The return value.
@@ -209,7 +209,7 @@ def score_problem(returned: object, required: Collection[str]) -> str | None:
     taken = sorted(name for name in returned if name.split("/")[0] in RESERVED)
     if taken:
         return f"returned {taken[0]!r}, a name reserved by Tune or tunekit"
-    for name, value in leaves(returned):
+    for name, value in flat_items(returned):
         if name in required and type(value) is not float and finite_number(value) is None:
             kind = type(value).__name__
             return f"returned {format_value(value)} (a {kind}) for {name!r}, not a number"

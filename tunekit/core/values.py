@@ -2,10 +2,10 @@
 
 Nothing here raises because of a value, whatever its methods do. There are two conversions:
 
-- :func:`admitted`: a value in a form that every part of a sweep can handle;
-- :func:`described`: an exception in words.
+- :func:`sanitize`: a value in a form that every part of a sweep can handle;
+- :func:`describe_error`: an exception in words.
 
-A value that cannot be converted becomes a text that shows it, or whatever :func:`admitted` is told
+A value that cannot be converted becomes a text that shows it, or whatever :func:`sanitize` is told
 to put in its place.
 """
 
@@ -83,7 +83,7 @@ def format_value(value: Any) -> str:
 
 
 def _represented(value: Any) -> str:
-    return writable(repr(value[: LONGEST + 1] if isinstance(value, (str, bytes)) else value))
+    return encodable(repr(value[: LONGEST + 1] if isinstance(value, (str, bytes)) else value))
 
 
 def _unshowable(value: Any) -> str:
@@ -96,32 +96,32 @@ def _unshowable(value: Any) -> str:
 
 def _kind(value: Any) -> str:
     found: str = safely(
-        lambda: " ".join(writable(type(value).__name__).split()), otherwise="object"
+        lambda: " ".join(encodable(type(value).__name__).split()), otherwise="object"
     )
     return found
 
 
-def writable(own: str) -> str:
+def encodable(own: str) -> str:
     """Return a text without lone surrogates, which cannot be written to files.
 
     Example:
-        >>> writable("caf\\xe9"), writable("\\ud800!")
+        >>> encodable("caf\\xe9"), encodable("\\ud800!")
         ('caf\\xe9', '\\\\ud800!')
     """
     own = str.__str__(own)
     return own if own.isascii() else own.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def named(key: Any) -> str:
+def key_name(key: Any) -> str:
     """Return the name of a metric or hyperparameter with any key, as Tune names it.
 
     Example:
-        >>> named("loss"), named(7), named(None), named((1, "a"))
+        >>> key_name("loss"), key_name(7), key_name(None), key_name((1, "a"))
         ('loss', '7', 'None', "(1, 'a')")
     """
     if type(key) is str:
-        return repr(key) if key == PICKLED else writable(key)
-    own = safely(lambda: writable(key if isinstance(key, str) else str(key)[:LONGEST]))
+        return repr(key) if key == PICKLED else encodable(key)
+    own = safely(lambda: encodable(key if isinstance(key, str) else str(key)[:LONGEST]))
     return _unshowable(key) if own is None else own
 
 
@@ -143,7 +143,7 @@ def finite_number(value: Any) -> float | None:
 # Metrics and hyperparameters --------------------------------------------------------------------
 
 
-def admitted(value: Any, keep: Callable[[Any], Any] = format_value) -> Any:
+def sanitize(value: Any, keep: Callable[[Any], Any] = format_value) -> Any:
     """Return a value in a form that every part of a sweep can handle.
 
     - Keys are strings.
@@ -159,11 +159,11 @@ def admitted(value: Any, keep: Callable[[Any], Any] = format_value) -> Any:
         keep: Returns the replacement of an object: itself, for example, or a text.
 
     Example:
-        >>> admitted({7: 0.5, "note": "a\\ud800", "seen": 10**30, "by": {1}})
+        >>> sanitize({7: 0.5, "note": "a\\ud800", "seen": 10**30, "by": {1}})
         {'7': 0.5, 'note': 'a\\\\ud800', 'seen': 1e+30, 'by': '{1}'}
         >>> cycle = {"loss": 1}
         >>> cycle["again"] = cycle
-        >>> admitted(cycle)
+        >>> sanitize(cycle)
         {'loss': 1, 'again': "{'loss': 1, 'again': {...}}"}
     """
     return _admit(value, keep, [])
@@ -180,7 +180,7 @@ def _admit(value: Any, keep: Callable[[Any], Any], above: list[int]) -> Any:
             float, value, otherwise=format_value(value)
         )  # plots and averages need a float
     if kind is str:
-        own = writable(value)
+        own = encodable(value)
         return value if own == value else own
     if kind is dict or kind is list or kind is tuple:
         if id(value) in above or len(above) >= _DEEPEST:
@@ -205,7 +205,7 @@ def _admit_dict(
     own: dict[str, Any] = {}
     changed = False
     for key, part in value.items():
-        if type(key) is not str or key == PICKLED or not (key.isascii() or key == named(key)):
+        if type(key) is not str or key == PICKLED or not (key.isascii() or key == key_name(key)):
             return {n: _admit(inner, keep, above) for n, inner in _with_names(value).items()}
         inner = own[key] = _admit(part, keep, above)
         changed = changed or inner is not part
@@ -214,10 +214,10 @@ def _admit_dict(
 
 def _with_names(value: Mapping[Any, Any]) -> dict[str, Any]:
     """Return a dict with a name for each key; two keys with one name, such as 1 and "1", differ."""
-    taken = {key for key in value if type(key) is str and key == named(key)}
+    taken = {key for key in value if type(key) is str and key == key_name(key)}
     own: dict[str, Any] = {}
     for key, part in value.items():
-        name = named(key)
+        name = key_name(key)
         while (type(key) is not str or key != name) and name in taken:
             name = f"{name} ({_kind(key)})"
         taken.add(name)
@@ -227,7 +227,7 @@ def _with_names(value: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _admit_other(value: Any, keep: Callable[[Any], Any], above: list[int]) -> Any:
     if isinstance(value, str):
-        return value if type(value) is LeftOut else writable(value)
+        return value if type(value) is LeftOut else encodable(value)
     if isinstance(value, int):
         return _admit(int.__int__(value), keep, above)
     if isinstance(value, float):
@@ -258,7 +258,7 @@ def is_array(value: Any) -> bool:
     return kind.__module__ == "torch" and kind.__name__ == "Tensor" and value.ndim > 0
 
 
-def singled(value: Any) -> Any:
+def unwrap_single(value: Any) -> Any:
     """Return the number in a one-element array or tensor; return anything else unchanged."""
     return safely(_single, value, otherwise=value)
 
@@ -273,19 +273,19 @@ class LeftOut(str):
     """A text in place of a metric that was too large to be kept."""
 
 
-def bounded(value: Any, largest: int = _LARGEST) -> Any:
+def limit_sizes(value: Any, largest: int = _LARGEST) -> Any:
     """Replace each metric that is too large by a :class:`LeftOut`, at any level of a dict.
 
     Args:
-        value: A value from :func:`admitted`.
+        value: A value from :func:`sanitize`.
         largest: The most bytes that a metric may have, pickled or as text.
 
     Example:
-        >>> bounded({"loss": 0.5, "by_class": {"7": [0.1] * 1000}}, largest=1000)
+        >>> limit_sizes({"loss": 0.5, "by_class": {"7": [0.1] * 1000}}, largest=1000)
         {'loss': 0.5, 'by_class': {'7': '<a value of about 8,000 bytes, left out>'}}
     """
     if type(value) is dict:
-        return {key: bounded(part, largest) for key, part in value.items()}
+        return {key: limit_sizes(part, largest) for key, part in value.items()}
     size = _size(value)
     return value if size <= largest else LeftOut(f"<a value of about {size:,} bytes, left out>")
 
@@ -332,7 +332,7 @@ def as_json(value: Any, **options: Any) -> str:
 
 
 def _legible(value: Any) -> Any:
-    return admitted(value, lambda part: part.tolist() if is_array(part) else format_value(part))
+    return sanitize(value, lambda part: part.tolist() if is_array(part) else format_value(part))
 
 
 # Exceptions -------------------------------------------------------------------------------------
@@ -363,13 +363,13 @@ class Raised:
         return f"raised {self.kind}: {line}" if line else f"raised {self.kind}"
 
 
-def described(error: BaseException) -> Raised:
+def describe_error(error: BaseException) -> Raised:
     """Describe an exception in words, whatever its methods do.
 
     Example:
-        >>> described(ValueError("no such class")).reason
+        >>> describe_error(ValueError("no such class")).reason
         'raised ValueError: no such class'
-        >>> described(KeyError()).reason
+        >>> describe_error(KeyError()).reason
         'raised KeyError'
     """
     known = getattr(error, "tunekit_raised", None)
@@ -377,9 +377,9 @@ def described(error: BaseException) -> Raised:
         return known
     kind = _kind(error)
     unknown = "its message cannot be shown"
-    message = safely(lambda: _COLOURS.sub("", writable(str(error))), otherwise=unknown)
+    message = safely(lambda: _COLOURS.sub("", encodable(str(error))), otherwise=unknown)
     lines = safely(traceback.format_exception, error)
     if lines is None:  # a cause raises, for example
         lines = ["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__)]
         lines.append(f"{kind}: {message}")
-    return Raised(kind, message, writable("".join(lines)).rstrip("\n"))
+    return Raised(kind, message, encodable("".join(lines)).rstrip("\n"))

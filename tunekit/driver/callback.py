@@ -390,7 +390,7 @@ class ValidationCallback(tune.Callback):
 
         This runs at the end of a step, when all leases on them have been taken.
         """
-        for trial_id in self.engine.leases.take_touched():
+        for trial_id in self.engine.leases.pop_touched():
             trial = self.trials.get(trial_id)  # None: a donor that the restored experiment lacks
             if trial is not None:
                 self._checkpoints_of(trial).prune()

@@ -32,13 +32,13 @@ from tunekit.core.events import (
     ValidationRequested,
 )
 from tunekit.core.metric_names import CHECKPOINT, GENERATION, RUNS, VALIDATED_ITERATION
-from tunekit.core.metrics import flatten, found, hide, merge
+from tunekit.core.metrics import flatten, found, merge, move_to_reported
 from tunekit.core.open_reports import OpenReport
 from tunekit.core.queue import Entry, Queue
-from tunekit.core.reports import own_names, received
+from tunekit.core.reports import own_names, sanitize_report
 from tunekit.core.validation import Request, Selection, ValidationKey
 from tunekit.driver.failures import FailureReports
-from tunekit.training import VALIDATION_KEY, override_of
+from tunekit.training import VALIDATION_KEY, parse_override
 from tunekit.validating.validator import Validator
 
 logger = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class Door:
             own = result.get(TRAINING_ITERATION)
             other: Mapping[str, Any] = {TRAINING_ITERATION: own if type(own) is int else reached}
         else:
-            other = received(result, reached + 1, portable, keep=("config", VALIDATION_KEY))
+            other = sanitize_report(result, reached + 1, portable, keep=("config", VALIDATION_KEY))
         if other is not result:  # Tune has a reference to it
             result.clear()
             result.update(other)
@@ -135,7 +135,7 @@ class Door:
     def reported(self, trial: Trial, queue: Queue, report: dict[str, Any]) -> Entry:
         """See :class:`~tunekit._ray.validating.Door`."""
         trial_id, iteration = trial.trial_id, report[TRAINING_ITERATION]
-        wish, problem = override_of(report.pop(VALIDATION_KEY, None))
+        wish, problem = parse_override(report.pop(VALIDATION_KEY, None))
         if problem:
             logger.warning(
                 "Trial %s, iteration %d: %s=%s The sweep's own setting is used.",
@@ -322,7 +322,7 @@ class Door:
         """See :class:`~tunekit._ray.validating.Door`."""
         # Until it is known which names are validation's, any that the sweep uses may be.
         names, key = self.engine.history.names or self.engine.required, self._key(trial, entry)
-        row = {**hide(entry.report, names), RUNS: key.run}
+        row = {**move_to_reported(entry.report, names), RUNS: key.run}
         if entry.checkpoint is not None:
             row[CHECKPOINT] = entry.checkpoint.checkpoint.path.rstrip("/").rpartition("/")[2]
         row.setdefault(CHECKPOINT, None)  # a column for loggers

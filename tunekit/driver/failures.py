@@ -16,7 +16,7 @@ from tunekit.core.events import Event, SessionCutShort, ValidationEnded
 from tunekit.core.failures import HOPELESS, Failures, format_checkpoint
 from tunekit.core.metric_names import format_names, user_metrics
 from tunekit.core.metrics import flatten
-from tunekit.core.signatures import name_of
+from tunekit.core.signatures import function_name
 from tunekit.core.validation import Status
 from tunekit.core.values import format_value
 from tunekit.errors import MetricNotFoundError, TunekitError, ValidationFailedError
@@ -81,7 +81,7 @@ class FailureReports:
             message = (
                 f"{said} The first {HOPELESS} validations all failed in this way and none has "
                 "succeeded, so trials cannot be ranked and the sweep ends here. Everything is "
-                f"saved. Fix {name_of(self._config.fn)} and continue with "
+                f"saved. Fix {function_name(self._config.fn)} and continue with "
                 "tunekit.Tuner.restore(path, trainable, validation_config=...). To continue "
                 "however many fail, pass ValidationConfig(on_failure='ignore'). "
                 f"The failure:{trace or f' {reason}'}"
@@ -186,7 +186,7 @@ class FailureReports:
                 "No trial has a score, so there is no best trial: each validation of this sweep "
                 "returned NaN or infinity for %s. Return a finite number in %s.",
                 " and ".join(map(repr, unscored)),
-                name_of(self._config.fn),
+                function_name(self._config.fn),
             )
         if missing and not self._engine.history.names and self._last is not None:
             said, trace = self._last
@@ -195,7 +195,7 @@ class FailureReports:
                 "sweep has succeeded. %s Fix %s and run the sweep again.%s",
                 " or ".join(map(repr, missing)),
                 said,
-                name_of(self._config.fn),
+                function_name(self._config.fn),
                 trace,
             )
         # Trials that failed or were cut short may have ended before they could save.

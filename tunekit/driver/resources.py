@@ -6,7 +6,7 @@ import logging
 
 import ray
 
-from tunekit._ray.cluster import cannot_grow, say_what_is_too_much
+from tunekit._ray.cluster import cannot_grow, check_fits
 from tunekit._ray.tuner import Settings, is_distributed, trial_bundles
 from tunekit.core.formatting import format_resources
 from tunekit.core.problems import Problems
@@ -37,10 +37,10 @@ def share_cluster(settings: Settings, validation: ValidationCallback) -> None:
     per_trial = None if bundles is None else total(*bundles)
     if per_trial is not None:
         advice = "Ask for less with tune.with_resources, or with fewer workers in scaling_config."
-        say_what_is_too_much("trial", per_trial, cluster, advice, problems)
+        check_fits("trial", per_trial, cluster, advice, problems)
     per_validation = validation.executor.need
     advice = "Ask for less with ray_remote_kwargs."
-    say_what_is_too_much("validation", per_validation, cluster, advice, problems)
+    check_fits("validation", per_validation, cluster, advice, problems)
     problems.raise_any()
     have_workers = is_distributed(settings.trainable)
     if not have_workers:

@@ -47,14 +47,14 @@ from tunekit.core.events import (
     TrialRetried,
     ValidationEnded,
 )
-from tunekit.core.failures import gone
+from tunekit.core.failures import missing_checkpoint
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metric_names import GENERATION
 from tunekit.core.metrics import flatten
 from tunekit.core.open_reports import OpenReport, OpenReports
 from tunekit.core.queue import Entry, Queue
 from tunekit.core.validation import Status
-from tunekit.core.values import admitted, as_json, writable
+from tunekit.core.values import as_json, encodable, sanitize
 from tunekit.driver.door import VOID
 from tunekit.journal.encoding import resolve_opaque
 from tunekit.journal.ledger import Ledger
@@ -322,7 +322,7 @@ class Restore:
             if exists(filesystem, request.checkpoint):  # its report was dropped
                 status, reason = Status.SKIPPED, VOID
             else:
-                status, reason = Status.FAILED, gone(request.checkpoint)
+                status, reason = Status.FAILED, missing_checkpoint(request.checkpoint)
             driver.door.ended(ValidationEnded(id=name, status=status.value, reason=reason))
 
     def _queue_again(self, trial: Trial) -> None:
@@ -467,10 +467,10 @@ def _write_rows(trial: Trial, rows: Sequence[Mapping[str, Any]], *, table: bool)
 
 def _as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     own = ({key: value for key, value in row.items() if key != "config"} for row in rows)
-    table = [flatten(admitted(row)) for row in own]
+    table = [flatten(sanitize(row)) for row in own]
     columns = dict.fromkeys(name for row in table for name in row)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(columns), lineterminator="\n")
     writer.writeheader()
     writer.writerows(table)
-    return writable(text.getvalue())
+    return encodable(text.getvalue())

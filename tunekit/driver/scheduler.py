@@ -18,7 +18,7 @@ from tunekit._ray.controller import Parts, parts_of
 from tunekit._ray.scheduler_kinds import innermost, mode_of, objectives_of, traits_of
 from tunekit._ray.searchers import innermost_searcher
 from tunekit.config import ValidationConfig
-from tunekit.core.constraints import standing_for
+from tunekit.core.constraints import penalize
 from tunekit.core.events import TrialFailed, TrialResumed, TrialRetried
 from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
@@ -111,7 +111,7 @@ class ValidatedScheduler(TrialScheduler):
                 "RunConfig(callbacks=[...]), or use tunekit.Tuner."
             )
         problems = Problems("ValidatedScheduler")
-        wrong_together(
+        check_combination(
             self.scheduler,
             callbacks[0].config,
             reuse_actors=parts.reuses_actors,
@@ -139,7 +139,7 @@ class ValidatedScheduler(TrialScheduler):
     def _standing_for(self, result: dict[str, Any]) -> dict[str, Any]:
         """Return a flat result for your scheduler, which ignores constraints."""
         constraints = () if self._sweep is None else self._sweep.config.constraints
-        return standing_for(result, self.objectives, constraints) if constraints else result
+        return penalize(result, self.objectives, constraints) if constraints else result
 
     @property
     def supports_buffered_results(self) -> bool:
@@ -265,7 +265,7 @@ class ValidatedScheduler(TrialScheduler):
         return True
 
 
-def wrong_together(
+def check_combination(
     scheduler: Any,
     config: ValidationConfig,
     *,

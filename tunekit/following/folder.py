@@ -113,7 +113,7 @@ def step_in(name: str, pattern: str | None = None) -> int | None:
 
 
 @dataclass(frozen=True)
-class Kind:
+class Layout:
     """Describe how a framework writes a checkpoint.
 
     Attributes:
@@ -130,20 +130,20 @@ class Kind:
 
 #: The files that complete a folder, from the frameworks' own sources. The first kind that matches
 #: counts. Folders of no known kind are complete once they have not changed for a while.
-KINDS = (
+LAYOUTS = (
     # transformers/trainer.py, Trainer._save_checkpoint: the model, optimizer, scheduler and random
     # state; then TrainerState.save_to_json(TRAINER_STATE_NAME), which writes in place.
-    Kind("transformers", "trainer_state.json", r"checkpoint-\d+/.*"),
+    Layout("transformers", "trainer_state.json", r"checkpoint-\d+/.*"),
     # torch/distributed/checkpoint/filesystem.py, _FileSystemWriter.finish: renames .metadata.tmp to
     # .metadata after all ranks have written their .distcp.
-    Kind("torch.distributed.checkpoint", ".metadata", r".*\.distcp"),
+    Layout("torch.distributed.checkpoint", ".metadata", r".*\.distcp"),
     # orbax/checkpoint/_src/path/atomicity.py: both AtomicRenameTemporaryPath.finalize, which then
     # renames N.orbax-checkpoint-tmp to N, and CommitFileTemporaryPath.finalize write it last.
-    Kind("orbax", "commit_success.txt", r"[^/]*/(_CHECKPOINT_METADATA|commit_success\.txt)"),
+    Layout("orbax", "commit_success.txt", r"[^/]*/(_CHECKPOINT_METADATA|commit_success\.txt)"),
 )
 
 
-def kind_of(name: str, files: Collection[str]) -> Kind | None:
+def layout_of(name: str, files: Collection[str]) -> Layout | None:
     """Return the kind of a folder; None if it matches no known framework.
 
     Args:
@@ -151,12 +151,12 @@ def kind_of(name: str, files: Collection[str]) -> Kind | None:
         files: The names of the files in it.
 
     Example:
-        >>> kind_of("checkpoint-5", ["model.safetensors"]).last
+        >>> layout_of("checkpoint-5", ["model.safetensors"]).last
         'trainer_state.json'
-        >>> kind_of("step-5", ["__0_0.distcp"]).last, kind_of("step_5", ["w.bin"])
+        >>> layout_of("step-5", ["__0_0.distcp"]).last, layout_of("step_5", ["w.bin"])
         ('.metadata', None)
     """
-    for kind in KINDS:
+    for kind in LAYOUTS:
         if any(re.fullmatch(kind.has, f"{name}/{file}") for file in files):
             return kind
     return None
@@ -179,11 +179,11 @@ def trainer_metrics(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "done": True} if step and step == state.get("max_steps") else found
 
 
-def wrong_pattern(pattern: str) -> str | None:
+def pattern_problem(pattern: str) -> str | None:
     """Return why a pattern for the names of checkpoints is wrong; None if it is not.
 
     Example:
-        >>> wrong_pattern(r"step-(\\d+)"), wrong_pattern("step")
+        >>> pattern_problem(r"step-(\\d+)"), pattern_problem("step")
         (None, 'has no group for the step')
     """
     try:
@@ -315,7 +315,7 @@ class WatchedFolder:
         oldest = min(written for _, written in files.values())  # others may be added later
         if entry.report is not None:
             return oldest, entry.report
-        kind = kind_of(posixpath.basename(entry.path), files) if entry.is_folder else None
+        kind = layout_of(posixpath.basename(entry.path), files) if entry.is_folder else None
         if kind is None:
             whole = self._is_archive(entry) or self._rests(entry, files, now)
             return (oldest, {}) if whole else ""

@@ -35,7 +35,7 @@ from tunekit.core.signatures import ValidationFunction
 from tunekit.core.timing import Pace
 from tunekit.core.validation import Request, Status
 from tunekit.core.values import finite_number
-from tunekit.following.folder import DOUBT_S, KEPT, Entry, WatchedFolder, wrong_pattern
+from tunekit.following.folder import DOUBT_S, KEPT, Entry, WatchedFolder, pattern_problem
 from tunekit.following.loop import Source, validate_all
 from tunekit.following.record import Recorder
 from tunekit.journal.confined import local_path
@@ -105,7 +105,7 @@ def follow(
     """
     config = fn if isinstance(fn, ValidationConfig) else ValidationConfig(fn)
     problems = Problems("tunekit.follow")
-    wrong = None if pattern is None else wrong_pattern(pattern)
+    wrong = None if pattern is None else pattern_problem(pattern)
     if wrong is not None:
         problems.add(f"pattern={pattern!r} {wrong}. Pass r'step-(\\d+)', for example.")
     if not isinstance(until, str):

@@ -12,7 +12,7 @@ from tunekit.core.failures import format_checkpoint
 from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
 from tunekit.core.ranking import ranking_of
-from tunekit.core.signatures import name_of
+from tunekit.core.signatures import function_name
 from tunekit.core.timeline import Timeline
 from tunekit.core.validation import Request
 from tunekit.following.loop import Source, validate_all
@@ -52,7 +52,7 @@ def validate_kept(
         replace: Likewise.
     """
     problems = Problems("Sweep.validate")
-    name = name_of(config.fn).rsplit(".", 1)[-1] if name is None else name
+    name = function_name(config.fn).rsplit(".", 1)[-1] if name is None else name
     if problems.instance("name", name, str, "Pass 'robust', for example."):
         rows = (row for trial_id in timeline.trials for row in timeline.rows(trial_id))
         known = {*timeline.own_names, *(one for row in rows for one in flatten(row))}

@@ -12,15 +12,15 @@ from typing import Any
 import ray
 from msgspec import structs
 
-from tunekit._ray.cluster import say_what_is_too_much
+from tunekit._ray.cluster import check_fits
 from tunekit._ray.interruption import ended_by_sigterm
 from tunekit._ray.storage import exists
 from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, ValidationEnded, ValidationRequested
-from tunekit.core.failures import HOPELESS, Failures, format_checkpoint, gone
+from tunekit.core.failures import HOPELESS, Failures, format_checkpoint, missing_checkpoint
 from tunekit.core.formatting import format_counts
 from tunekit.core.problems import Problems
-from tunekit.core.signatures import name_of
+from tunekit.core.signatures import function_name
 from tunekit.core.timing import Pace
 from tunekit.core.validation import Request, Status
 from tunekit.errors import ValidationFailedError
@@ -119,7 +119,7 @@ def _start_ray(executor: Executor, call: str) -> None:
         ray.init()
     problems = Problems(call)
     advice = "Ask for less with ray_remote_kwargs."
-    say_what_is_too_much("validation", executor.need, ray.cluster_resources(), advice, problems)
+    check_fits("validation", executor.need, ray.cluster_resources(), advice, problems)
     problems.raise_any()
 
 
@@ -194,7 +194,7 @@ class _Loop:
         """Record how a validation ended, and act on it."""
         failed, request = event.status in FAILED, self._asked.pop(event.id)
         if failed and not _is_there(request):
-            status, reason = Status.SKIPPED.value, gone(request.path)
+            status, reason = Status.SKIPPED.value, missing_checkpoint(request.path)
             event = structs.replace(event, status=status, reason=reason, error=None)
         self._record(event)
         if event.validated:
@@ -211,9 +211,9 @@ class _Loop:
         if verdict.hopeless:
             raise ValidationFailedError(
                 f"The first {HOPELESS} validations have failed alike, and none has succeeded. "
-                f"Correct {name_of(self._config.fn)}, and validate again. To continue despite "
-                "failures, pass ValidationConfig(on_failure='ignore'). "
-                f"The failure:{trace or f' {reason}'}"
+                f"Correct {function_name(self._config.fn)}, and validate again. To continue "
+                "despite failures, pass ValidationConfig(on_failure='ignore'). The "
+                f"failure:{trace or f' {reason}'}"
             )
         if verdict.first:
             logger.warning("The validation of %s failed: it %s.%s", place, reason, trace)

@@ -21,7 +21,7 @@ from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, Home, SessionClosed, ValidationEnded
 from tunekit.core.metric_names import FILLED_IN, format_names
 from tunekit.core.problems import Problems
-from tunekit.core.signatures import name_of
+from tunekit.core.signatures import function_name
 from tunekit.core.timeline import Timeline
 from tunekit.core.validation import PENDING, PendingStatus, Status
 from tunekit.errors import AlreadyRunningError
@@ -152,7 +152,7 @@ class Recorder:
     ):
         self.call = call
         self._folder, self._home, self._series = folder_at(filesystem, path), Home(path), series
-        self._about = {**about, "function": import_path(config.fn) or name_of(config.fn)}
+        self._about = {**about, "function": import_path(config.fn) or function_name(config.fn)}
         self._otherwise = otherwise
         locked = path if series == SERIES else f"{path}/{series}"
         #: Keeps other processes from writing to the record.

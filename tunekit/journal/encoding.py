@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tunekit._ray.pickles import from_text, to_text
-from tunekit.core.values import PICKLED, admitted, format_value
+from tunekit.core.values import PICKLED, format_value, sanitize
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def legible(value: Any) -> Any:
         >>> legible({"lr": 0.1, "sizes": (64, 32), "seen": (n for n in "ab")})
         {'lr': 0.1, 'sizes': (64, 32), 'seen': {'__shown__': '<generator object ...>'}}
     """
-    return admitted(value, lambda part: _marked(to_text(part), format_value(part)))
+    return sanitize(value, lambda part: _marked(to_text(part), format_value(part)))
 
 
 def exact(value: Any, largest: int | None = None, depth: int = 0) -> Any:
@@ -58,7 +58,7 @@ def exact(value: Any, largest: int | None = None, depth: int = 0) -> Any:
     if _has_names(value) and depth < _DEEPEST:
         return {key: exact(part, largest, depth + 1) for key, part in value.items()}
     packed = to_text(value, largest)
-    return _marked(packed, format_value(value) if packed is None else admitted(value))
+    return _marked(packed, format_value(value) if packed is None else sanitize(value))
 
 
 def _marked(packed: str | None, shown: Any) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def _inside(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[pyarrow.fs.F
         return []
 
 
-def no_sweep(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") -> str:
+def path_problem(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") -> str:
     """Return why a path is not a sweep, and what to pass instead, to follow "path=...".
 
     Args:

@@ -43,7 +43,7 @@ from tunekit.core.events import (
     ValidationEvent,
     parse_event,
 )
-from tunekit.core.values import NESTED, PICKLED, admitted, format_value, is_too_deep
+from tunekit.core.values import NESTED, PICKLED, format_value, is_too_deep, sanitize
 from tunekit.errors import JournalError
 from tunekit.journal.encoding import MARK, exact, legible, read_opened, read_shown
 from tunekit.journal.storage import Folder, folder_at
@@ -185,7 +185,7 @@ def _exactly(config: Mapping[Any, Any]) -> str:
 # The fields with values of users, each with how it is encoded.
 _OF_USERS: dict[type, dict[str, Callable[[Any], str]]] = {
     # Tune's own record has the exact values.
-    TrialAdded: {"config": lambda config: _encoder.encode(admitted(config))},
+    TrialAdded: {"config": lambda config: _encoder.encode(sanitize(config))},
     Reported: {
         "report": lambda report: _encoded({n: v for n, v in report.items() if n != "config"})
     },

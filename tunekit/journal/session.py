@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from tunekit.config import ValidationConfig
-from tunekit.core.signatures import name_of
+from tunekit.core.signatures import function_name
 from tunekit.core.values import finite_number
 from tunekit.version import VERSION
 
@@ -72,7 +72,7 @@ def _cluster() -> dict[str, Any] | None:
 
 def _settings_of(config: ValidationConfig) -> dict[str, Any]:
     return {
-        "fn": name_of(config.fn),
+        "fn": function_name(config.fn),
         "when": config.when,
         "where": config.where,
         "on_pending": config.on_pending,

@@ -34,11 +34,11 @@ _LOOK_AGAIN_S, _PATIENCE_S = 0.1, 5.0
 _SHARE, _INTERVAL_S = 0.05, 1.0
 
 
-def name_of(trial_id: str) -> str:
+def request_file(trial_id: str) -> str:
     """Return the file of a request in the experiment's folder.
 
     Example:
-        >>> name_of("7f_00001"), name_of("../7f")
+        >>> request_file("7f_00001"), request_file("../7f")
         ('stop/trial-7f_00001', 'stop/trial-..%2F7f')
     """
     return f"{_FOLDER}/{_PREFIX}{quote(trial_id, safe='')}"
@@ -74,9 +74,9 @@ def ask_to_stop(
     folder = folder_at(filesystem, path)
     reader = JournalReader(folder)
     reader.read()
-    folder.put(name_of(trial_id), b"")
+    folder.put(request_file(trial_id), b"")
     if not folder.settle(_PATIENCE_S):
-        raise OSError(f"{name_of(trial_id)} could not be written in {_PATIENCE_S:g} s")
+        raise OSError(f"{request_file(trial_id)} could not be written in {_PATIENCE_S:g} s")
     for _ in range(round(_PATIENCE_S / _LOOK_AGAIN_S)):
         events = reader.read().events
         if any(isinstance(one, StopRequested) and one.trial_id == trial_id for one in events):
@@ -116,7 +116,7 @@ class StopRequests:
                 if trial_id in self.trials and self.engine.can_stop(trial_id):
                     self.emit(StopRequested(trial_id=trial_id))
                     logger.info("Trial %s is stopped, as requested by hand.", trial_id)
-                folder.remove(name_of(trial_id))
+                folder.remove(request_file(trial_id))
         except Exception as error:  # storages raise whatever their libraries raise
             if str(error) != self._complained:
                 self._complained = str(error)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ray import tune
 
-from tunekit.core.failures import kind_of
+from tunekit.core.failures import failure_kind
 from tunekit.core.metrics import flatten
 from tunekit.core.timeline import Timeline
 from tunekit.core.values import finite_number
@@ -60,7 +60,7 @@ class BestCheckpoint:
 # Summaries in JSON types -----------------------------------------------------------------------
 
 
-def state_of(end: str | None, driver: Driver | None) -> str:
+def sweep_state(end: str | None, driver: Driver | None) -> str:
     """Return the state of a sweep, as in :meth:`tunekit.Sweep.summary`.
 
     Args:
@@ -68,7 +68,7 @@ def state_of(end: str | None, driver: Driver | None) -> str:
         driver: The driver that its lock names.
 
     Example:
-        >>> state_of("finished", None), state_of(None, None)
+        >>> sweep_state("finished", None), sweep_state(None, None)
         ('finished', 'open')
     """
     if driver is None:
@@ -82,7 +82,7 @@ def summary_of(timeline: Timeline, driver: Driver | None) -> dict[str, Any]:
     """Summarize trials and validations, independently of the metric to rank by."""
     trials, every = list(timeline.trials.values()), timeline.validations
     return {
-        "state": state_of(timeline.end, driver),
+        "state": sweep_state(timeline.end, driver),
         "driver": driver and {name: getattr(driver, name) for name in ("host", "pid", "heard")},
         "began": timeline.first,
         "last": timeline.last,
@@ -174,7 +174,7 @@ def causes_of(failures: Iterable[Mapping[str, Any]]) -> list[Sequence[Mapping[st
     """
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in failures:
-        found.setdefault((row["of"], kind_of(row["reason"] or row["status"])), []).append(row)
+        found.setdefault((row["of"], failure_kind(row["reason"] or row["status"])), []).append(row)
     return sorted(found.values(), key=lambda alike: (alike[0]["of"] != "trial", -len(alike)))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from tunekit.core.metrics import flatten, plain
+from tunekit.core.metrics import finite_json, flatten
 from tunekit.core.parameters import CHOICE, INT, Parameter, choice, parameters_of
 from tunekit.core.timeline import Timeline, TrialSummary
 from tunekit.errors import ConfigError, extra
@@ -77,7 +77,7 @@ def study_of(
     overwritten: dict[str, list[dict[str, Any]]] = {}
     for exploit in timeline.ancestry:
         known = {name: getattr(exploit, name) for name in _EXPLOIT}
-        own = plain({**known, "config": flatten(exploit.config)})
+        own = finite_json({**known, "config": flatten(exploit.config)})
         overwritten.setdefault(exploit.trial_id, []).append(own)
     for trial_id, trial in timeline.trials.items():
         scored = timeline.score(trial_id, metric, mode)
@@ -85,10 +85,13 @@ def study_of(
         values = [value for value in found if value is not None]
         has_all = len(values) == len(names)
         generation = None if scored is None else scored.generation
-        state = state_of(trial, scored=has_all)
+        state = trial_state(trial, scored=has_all)
         attributes: dict[str, Any] = {"trial_id": trial_id, "generation": trial.generation}
         if scored is not None:
-            attributes |= {"iteration": scored.iteration, "metrics": plain(flatten(scored.metrics))}
+            attributes |= {
+                "iteration": scored.iteration,
+                "metrics": finite_json(flatten(scored.metrics)),
+            }
         if trial_id in overwritten:
             attributes |= {"value_generation": generation, "exploits": overwritten[trial_id]}
         params = {
@@ -121,7 +124,7 @@ def study_of(
     return study
 
 
-def state_of(trial: TrialSummary, *, scored: bool) -> TrialState:
+def trial_state(trial: TrialSummary, *, scored: bool) -> TrialState:
     """Return a trial's state in a study.
 
     - ``FAIL``: it failed for good, or finished without a score;
@@ -135,7 +138,7 @@ def state_of(trial: TrialSummary, *, scored: bool) -> TrialState:
 
     Example:
         >>> stopped = TrialSummary("a", status="terminated", stopped=True)
-        >>> state_of(stopped, scored=True).name
+        >>> trial_state(stopped, scored=True).name
         'PRUNED'
     """
     if trial.status == "error":

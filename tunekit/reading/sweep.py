@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow.fs
 
-from tunekit._ray.storage import absolute, checkpoint_at, exists, reached
+from tunekit._ray.storage import absolute, check_path, checkpoint_at, exists
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import Constraint
 from tunekit.core.events import Event, Home
@@ -33,7 +33,7 @@ from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError, extra
 from tunekit.following.kept import validate_kept
 from tunekit.following.record import began_of, later_records_in, rows_of
 from tunekit.journal.confined import is_inside
-from tunekit.journal.experiments import no_sweep
+from tunekit.journal.experiments import path_problem
 from tunekit.journal.journal import SERIES, JournalReader, Record
 from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.storage import folder_at
@@ -257,7 +257,7 @@ class Sweep:
           trial as it is;
         - ``score``: that checkpoint's value of the sweep's objective, also if tables are ranked by
           another metric;
-        - ``reached``: the iteration that the trial had reported by then.
+        - ``check_path``: the iteration that the trial had reported by then.
         """
         return tables.decisions(self.timeline)
 
@@ -709,9 +709,9 @@ def load(
         tunekit.errors.ConfigError: tunekit.load: path='/no/such/folder' does not exist...
     """
     problems = Problems("tunekit.load")
-    found = reached(path, storage_filesystem, problems)
+    found = check_path(path, storage_filesystem, problems)
     if found is not None and not folder_at(*found).names(SERIES):
-        problems.add(f"path={os.fspath(path)!r} {no_sweep(*found, os.fspath(path))}")
+        problems.add(f"path={os.fspath(path)!r} {path_problem(*found, os.fspath(path))}")
     if mode is not None:
         problems.choice("mode", mode, ["min", "max"])
     problems.raise_any()

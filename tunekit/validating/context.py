@@ -81,13 +81,13 @@ _BUILDING = "building"
 _now: ValidationContext | str | None = None
 
 
-def told_now() -> ValidationContext | None:
+def current_context() -> ValidationContext | None:
     """Return the context of the validation that this process runs; None if it runs none."""
     return _now if isinstance(_now, ValidationContext) else None
 
 
 @contextmanager
-def telling(told: ValidationContext | None, *, building: bool = False) -> Iterator[None]:
+def validating_in(told: ValidationContext | None, *, building: bool = False) -> Iterator[None]:
     """Set the value that :func:`get_validation_context` returns inside a ``with`` block.
 
     Args:

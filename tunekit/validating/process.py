@@ -13,19 +13,19 @@ from ray.exceptions import RayTaskError, TaskCancelledError
 from tunekit._ray.failures import ends_the_process
 from tunekit._ray.pickles import pack, portable
 from tunekit._ray.process_state import end_without_gpu, release_gpu_memory, undisturbed
-from tunekit.core.metrics import distinct
-from tunekit.core.signatures import is_built
+from tunekit.core.metrics import deduplicate
+from tunekit.core.signatures import needs_instance
 from tunekit.core.values import (
     Raised,
-    admitted,
-    bounded,
-    described,
+    describe_error,
     format_value,
     is_array,
+    limit_sizes,
     safely,
-    singled,
+    sanitize,
+    unwrap_single,
 )
-from tunekit.validating.context import ValidationContext, telling
+from tunekit.validating.context import ValidationContext, validating_in
 from tunekit.validating.executor import AttemptEvent, Began, Failed, Returned
 
 
@@ -59,7 +59,7 @@ class Call:
 def in_task(call: Call) -> Iterator[AttemptEvent]:
     """Validate, and yield the events; the function is fetched after the first one."""
     yield Began(call.attempt_id)
-    with telling(call.context):
+    with validating_in(call.context):
         yield result_of(call.attempt_id, call.run)
 
 
@@ -96,13 +96,13 @@ class Evaluator:
         def run() -> Any:
             return self._evaluate(call.checkpoint, **call.kwargs)
 
-        with telling(call.context):
+        with validating_in(call.context):
             yield result_of(call.attempt_id, run)
 
     def _build(self, fn_ref: Any) -> None:
         fn = ray.get(fn_ref)
-        with telling(None, building=True):
-            built = fn() if is_built(fn) else fn
+        with validating_in(None, building=True):
+            built = fn() if needs_instance(fn) else fn
         if self._first_bundle is not None:
             built.placed(self._first_bundle)
         self._evaluate = built
@@ -126,7 +126,7 @@ def result_of(attempt_id: str, call: Callable[[], Any]) -> Returned | Failed:
         >>> result_of("a", lambda: {"accuracy": 0.9})
         Returned(attempt_id='a', value={'accuracy': 0.9})
     """
-    found = outcome_of(lambda: plain(call()))
+    found = outcome_of(lambda: pack_result(call()))
     if isinstance(found, Raised):
         return Failed(attempt_id, found.reason, found.trace, found.kind)
     return Returned(attempt_id, found)
@@ -144,14 +144,14 @@ def outcome_of(call: Callable[[], Any]) -> Any:
     except TaskCancelledError:
         raise
     except RayTaskError as error:  # of a task that the function started
-        return replace(described(error.cause or error), trace=described(error).message)
+        return replace(describe_error(error.cause or error), trace=describe_error(error).message)
     except BaseException as error:  # anything that the user's function can raise
         if ends_the_process(error):
             raise
-        return described(error)
+        return describe_error(error)
 
 
-def plain(value: Any) -> Any:
+def pack_result(value: Any) -> Any:
     """Return a validation function's result in a form that any process can unpickle.
 
     Arrays and tensors of one element become numbers, values that are too large become texts, and
@@ -159,10 +159,10 @@ def plain(value: Any) -> Any:
 
     Example:
         >>> import numpy
-        >>> plain({"accuracy": numpy.float32(0.5), "by_class": {"7": numpy.array([1])}})
+        >>> pack_result({"accuracy": numpy.float32(0.5), "by_class": {"7": numpy.array([1])}})
         {'accuracy': 0.5, 'by_class': {'7': 1}}
     """
-    return bounded(admitted(value, _parcelled))
+    return limit_sizes(sanitize(value, _parcelled))
 
 
 @dataclass(frozen=True)
@@ -185,9 +185,9 @@ class Parcel:
 
 def _parcelled(value: Any) -> Any:
     """Return the number, parcel or text that replaces an object."""
-    single = singled(value)
+    single = unwrap_single(value)
     if single is not value:
-        return admitted(single, _parcelled)
+        return sanitize(single, _parcelled)
     if type(value).__module__ == "numpy" and is_array(value):
         return value
     data = pack(value)
@@ -198,15 +198,15 @@ def opened(value: Any) -> Any:
     """Return the object in a parcel, or its text if it cannot be unpickled."""
     if type(value) is not Parcel:
         return portable(value)
-    return admitted(safely(pickle.loads, value.data, otherwise=value.shown), portable)
+    return sanitize(safely(pickle.loads, value.data, otherwise=value.shown), portable)
 
 
-def received(value: Any) -> Any:
+def unpack_result(value: Any) -> Any:
     """Return a validation's result, with its parcels opened.
 
     Example:
-        >>> received(plain({"accuracy": 0.5, "seen": {3}}))
+        >>> unpack_result(pack_result({"accuracy": 0.5, "seen": {3}}))
         {'accuracy': 0.5, 'seen': {3}}
     """
-    own = admitted(value, opened)
-    return distinct(own) if isinstance(own, dict) else own
+    own = sanitize(value, opened)
+    return deduplicate(own) if isinstance(own, dict) else own

@@ -31,7 +31,7 @@ from tunekit._ray.tuner import has_workers
 from tunekit.config import AMOUNTS, ValidationConfig
 from tunekit.core.room import fits, fits_in, total
 from tunekit.core.validation import Attempt
-from tunekit.core.values import described
+from tunekit.core.values import describe_error
 from tunekit.validating.context import ValidationContext
 from tunekit.validating.executor import (
     AttemptEvent,
@@ -195,7 +195,7 @@ class RayExecutor(Executor):
         try:
             flight.stream = self._begin(flight, host)
         except Exception as error:  # such as an argument that cannot be pickled
-            reason = described(error).reason.removeprefix("raised ")
+            reason = describe_error(error).reason.removeprefix("raised ")
             self._events.append(Failed(attempt.id, f"could not be started: {reason}"))
             self._land(flight)
             return
@@ -425,9 +425,9 @@ def explain(error: Exception) -> tuple[str, str | None]:
     """Return the reason for a failure in one line, and the traceback, if there is one."""
     if isinstance(error, StopIteration):
         return "ended without a result", None
-    trace = described(error).message
+    trace = describe_error(error).message
     if isinstance(error, RayTaskError):
-        return described(getattr(error, "cause", error)).reason, trace
+        return describe_error(getattr(error, "cause", error)).reason, trace
     reasons = (why for kinds, why in _ENDED.items() if isinstance(error, kinds))
     return next(reasons, f"was lost: {type(error).__name__}"), trace
 

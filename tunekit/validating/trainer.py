@@ -16,12 +16,12 @@ from tunekit._ray.compat import check_trainers
 from tunekit._ray.failures import LoopError
 from tunekit._ray.process_state import end_without_gpu, undisturbed
 from tunekit.core.problems import Problems, format_argument
-from tunekit.core.signatures import ValidationFunction, kind_of
-from tunekit.core.values import Raised, admitted
+from tunekit.core.signatures import ValidationFunction, deferred_kind
+from tunekit.core.values import Raised, sanitize
 from tunekit.errors import extra
-from tunekit.validating.context import ValidationContext, telling, told_now
+from tunekit.validating.context import ValidationContext, current_context, validating_in
 from tunekit.validating.executor import AttemptEvent, Began, Failed, Returned
-from tunekit.validating.process import Call, opened, outcome_of, plain, result_of
+from tunekit.validating.process import Call, opened, outcome_of, pack_result, result_of
 
 if TYPE_CHECKING:
     from tunekit._ray.worker_group import TrialWorkerGroup
@@ -69,7 +69,7 @@ class TrainerValidation:
     ):
         problems = Problems("TrainerValidation")
         fix = "Pass `def loop(config) -> dict`."
-        if problems.function("loop", loop, fix) and (kind := kind_of(loop)) is not None:
+        if problems.function("loop", loop, fix) and (kind := deferred_kind(loop)) is not None:
             problems.add(
                 f"loop={format_argument(loop)} is {kind}, so a call returns before anything is "
                 f"validated. {fix}"
@@ -135,11 +135,13 @@ class TrainerValidation:
             self._workers.start()
         if self._loop_ref is None:
             self._loop_ref = ray.put(self._loop)
-        call = partial(_on_each_rank, partial(_kept_loop, self._loop_ref), config, told_now())
+        call = partial(
+            _on_each_rank, partial(_kept_loop, self._loop_ref), config, current_context()
+        )
         found = _of_all(self._workers.beside(call, alone=False))
         if isinstance(found, Raised):
             raise LoopError(found)
-        return admitted(found, opened)
+        return sanitize(found, opened)
 
     def _trainer(self, folder: str, **settings: Any) -> Any:
         with extra("torch"):
@@ -199,7 +201,7 @@ def _of_all(by_rank: Mapping[int, Any]) -> Any:
 
 def _on_rank_0(call: Call) -> Returned | Failed:
     """Validate in this worker alone; return the event."""
-    with undisturbed(), telling(call.context):
+    with undisturbed(), validating_in(call.context):
         event = result_of(call.attempt_id, call.run)
         end_without_gpu()
         return event
@@ -215,8 +217,8 @@ def _on_each_rank(
         config: The loop's argument.
         told: The checkpoint's context.
     """
-    with undisturbed(), telling(told):
-        found = outcome_of(lambda: plain(loop()(config)))
+    with undisturbed(), validating_in(told):
+        found = outcome_of(lambda: pack_result(loop()(config)))
         end_without_gpu()
         return found
 

@@ -11,14 +11,14 @@ from ray.tune.experiment import Trial
 from tunekit.config import ValidationConfig
 from tunekit.core.events import AttemptBegan, AttemptStarted, Event, ValidationEnded
 from tunekit.core.failures import Failures, format_checkpoint
-from tunekit.core.metrics import leaves
+from tunekit.core.metrics import flat_items
 from tunekit.core.pool import Pool
-from tunekit.core.signatures import name_of, signature_of, still_lacks
+from tunekit.core.signatures import function_name, missing_arguments, signature_of
 from tunekit.core.timing import Clock
 from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import LeftOut
 from tunekit.validating.executor import Began, Executor, Lost, Returned
-from tunekit.validating.process import received
+from tunekit.validating.process import unpack_result
 from tunekit.validating.watch import RayWatch
 
 logger = logging.getLogger(__name__)
@@ -109,8 +109,8 @@ class Validator:
 
     def submit(self, request: Request) -> list[ValidationEnded]:
         """Accept a recorded request; it fails at once if the function lacks an argument."""
-        if lacks := still_lacks(self._signature, request.kwargs):
-            reason = _uncallable(name_of(self._fn), lacks)
+        if lacks := missing_arguments(self._signature, request.kwargs):
+            reason = _uncallable(function_name(self._fn), lacks)
             return [ValidationEnded(id=request.id, status="failed", reason=reason)]
         self._next_poll = 0.0  # it may start now
         return self.pool.submit(request, self._clock.monotonic())
@@ -159,7 +159,7 @@ class Validator:
                 self._emit(AttemptBegan(time=time, id=name, attempt=attempt.number))
                 self.pool.began(event.attempt_id, now)
             elif isinstance(event, Returned):
-                value = received(event.value)
+                value = unpack_result(event.value)
                 self._warn_of_left_out(value)
                 required = self._hosts.required
                 ended = self.pool.returned(event.attempt_id, value, required, now)
@@ -173,7 +173,7 @@ class Validator:
 
     def _warn_of_left_out(self, value: Any) -> None:
         """Warn once about each metric that is too large to store."""
-        metrics = leaves(value) if isinstance(value, Mapping) else ()
+        metrics = flat_items(value) if isinstance(value, Mapping) else ()
         too_large = [name for name, part in metrics if type(part) is LeftOut]
         new = [name for name in too_large if name not in self._too_large]
         if new:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tunekit
-from tunekit.core.constraints import Constraint, penalized, violation
+from tunekit.core.constraints import Constraint, penalized_value, violation
 from tunekit.core.values import finite_number
 from tunekit.errors import ConfigError
 
@@ -32,7 +32,9 @@ def deb(one, other, mode):
 
 @given(scores, scores, st.sampled_from(["min", "max"]))
 def test_who_knows_nothing_of_constraints_ranks_by_them(one, other, mode):
-    mine, theirs = (penalized(s["accuracy"], mode, violation(s, LIMITS)) for s in (one, other))
+    mine, theirs = (
+        penalized_value(s["accuracy"], mode, violation(s, LIMITS)) for s in (one, other)
+    )
     better = mine > theirs if mode == "max" else mine < theirs
     worse = mine < theirs if mode == "max" else mine > theirs
     assert finite_number(mine) == mine
@@ -44,7 +46,7 @@ def test_who_knows_nothing_of_constraints_ranks_by_them(one, other, mode):
 
 @given(st.lists(st.floats(0, 1e308), min_size=1, max_size=50))
 def test_means_and_differences_of_what_is_infeasible_are_finite(by):
-    told = [penalized(0.5, "max", one) for one in [*by, math.inf]]
+    told = [penalized_value(0.5, "max", one) for one in [*by, math.inf]]
     assert math.isfinite(sum(told)) and math.isfinite(max(told) - min(told))
 
 

@@ -98,7 +98,7 @@ def test_a_checkpoint_that_the_scheduler_may_clone_is_kept_until_it_has_a_newer_
     engine = after(processed(1, offered=True), processed(2))
     assert list(engine.leases) == ["/sweep/c1"]
     engine.apply(processed(3, offered=True))
-    assert list(engine.leases) == ["/sweep/c3"] and engine.leases.take_touched() == ["a"]
+    assert list(engine.leases) == ["/sweep/c3"] and engine.leases.pop_touched() == ["a"]
     engine.apply(TrialEnded(trial_id="a"))
     assert list(engine.leases) == []
 
@@ -111,7 +111,7 @@ def test_a_cloned_checkpoint_is_kept_until_tune_has_another_of_the_clone():
         engine.apply(event)
     assert list(engine.leases) == ["/sweep/c1"], "it may still be dropped"
     engine.apply(processed(2, **clone))
-    assert list(engine.leases) == [] and "a" in engine.leases.take_touched()
+    assert list(engine.leases) == [] and "a" in engine.leases.pop_touched()
 
 
 def test_another_exploit_takes_the_place_of_the_first():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunekit.core.failures import Failures, gone, kind_of
+from tunekit.core.failures import Failures, failure_kind, missing_checkpoint
 
 KEY = "raised KeyError: 'model'"
 
@@ -26,7 +26,7 @@ KEY = "raised KeyError: 'model'"
     ],
 )
 def test_alike_but_for_numbers_ids_and_paths(one, other, alike):
-    assert (kind_of(one) == kind_of(other)) is alike
+    assert (failure_kind(one) == failure_kind(other)) is alike
 
 
 def verdicts(failures, reasons):
@@ -54,7 +54,7 @@ def test_different_failures_are_not_one_cause():
 
 
 def test_a_checkpoint_that_is_gone_is_no_fault_of_the_function():
-    reasons = [gone(f"/a/checkpoint_{n}") for n in range(9)]
+    reasons = [missing_checkpoint(f"/a/checkpoint_{n}") for n in range(9)]
     assert not any(v.hopeless for v in verdicts(Failures(gives_up=True), reasons))
 
 

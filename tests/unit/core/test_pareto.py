@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunekit.core.halving import Halving, RungAction
-from tunekit.core.pareto import dominates, front, ranked
+from tunekit.core.pareto import dominates, pareto_front, rank_points
 
 coarse = st.integers(0, 4).map(float)  # many ties
 clouds = st.integers(2, 3).flatmap(
@@ -39,8 +39,8 @@ def by_definition(points):
 
 @given(clouds)
 def test_the_order_is_that_of_the_definition(points):
-    assert ranked(points) == by_definition(points)
-    assert front(points) == [
+    assert rank_points(points) == by_definition(points)
+    assert pareto_front(points) == [
         i for i, one in enumerate(points) if not any(dominates(other, one) for other in points)
     ]
 
@@ -48,14 +48,14 @@ def test_the_order_is_that_of_the_definition(points):
 @given(clouds, st.sampled_from([0.25, 8.0, 1024.0]))
 def test_the_order_does_not_depend_on_units(points, unit):
     scaled = [(point[0], *(value * unit for value in point[1:])) for point in points]
-    assert ranked(scaled) == ranked(points)
+    assert rank_points(scaled) == rank_points(points)
 
 
 @given(clouds)
 def test_what_is_not_a_number_is_worse_than_anything(points):
     size = len(points[0])
     broken = [(math.nan, *[9.0] * (size - 1)), (9.0, *[math.inf] * (size - 1))]
-    assert ranked([*broken, *points])[-2:] == [0, 1]
+    assert rank_points([*broken, *points])[-2:] == [0, 1]
 
 
 @given(clouds, st.sampled_from([1.5, 2, 3]))

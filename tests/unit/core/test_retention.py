@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunekit.core.retention import Leases, for_clone, for_scheduler, rank, surplus
+from tunekit.core.retention import Leases, clone_holder, rank, scheduler_holder, surplus
 
 
 def left(scores, num_to_keep, needed=()):
@@ -40,29 +40,29 @@ def test_what_is_leased_or_newest_stays_and_the_rest_is_within_the_limit(drawn, 
 
 
 def test_a_holder_that_takes_another_checkpoint_releases_the_first_one():
-    leases, scored = Leases(), for_scheduler("a")
-    leases.take(scored, "x", "a")
-    leases.take(scored, "x", "a")
-    assert leases.take_touched() == [], "the same one again changes nothing"
-    leases.take(scored, "y", "a")
-    assert (list(leases), leases.take_touched()) == (["y"], ["a"])
+    leases, scored = Leases(), scheduler_holder("a")
+    leases.acquire(scored, "x", "a")
+    leases.acquire(scored, "x", "a")
+    assert leases.pop_touched() == [], "the same one again changes nothing"
+    leases.acquire(scored, "y", "a")
+    assert (list(leases), leases.pop_touched()) == (["y"], ["a"])
 
 
 def test_what_is_free_is_the_concern_of_the_trial_that_saved_it():
     leases = Leases()
-    leases.take(for_clone("b", 1), "x")
-    leases.take(for_scheduler("a"), "x", "a")
-    leases.release(for_scheduler("a"))
-    leases.release(for_scheduler("c"))
-    assert "x" in leases and leases.take_touched() == []
-    leases.release(for_clone("b", 1))
-    assert "x" not in leases and leases.take_touched() == ["a"]
+    leases.acquire(clone_holder("b", 1), "x")
+    leases.acquire(scheduler_holder("a"), "x", "a")
+    leases.release(scheduler_holder("a"))
+    leases.release(scheduler_holder("c"))
+    assert "x" in leases and leases.pop_touched() == []
+    leases.release(clone_holder("b", 1))
+    assert "x" not in leases and leases.pop_touched() == ["a"]
 
 
 def test_a_checkpoint_stays_the_concern_of_its_trial_whoever_else_takes_it():
     leases = Leases()
-    leases.take(for_scheduler("a"), "x", "a")
-    leases.take(for_clone("b", 1), "x", "b")
-    leases.release(for_scheduler("a"))
-    leases.release(for_clone("b", 1))
-    assert leases.take_touched() == ["a"]
+    leases.acquire(scheduler_holder("a"), "x", "a")
+    leases.acquire(clone_holder("b", 1), "x", "b")
+    leases.release(scheduler_holder("a"))
+    leases.release(clone_holder("b", 1))
+    assert leases.pop_touched() == ["a"]

@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from tunekit.core.signatures import kind_of, never_takes, signature_of, still_lacks
+from tunekit.core.signatures import call_problem, deferred_kind, missing_arguments, signature_of
 
 
 def documented(checkpoint, train_run_name: str, epoch: int):
@@ -36,7 +36,7 @@ class Evaluator:
 
 @pytest.mark.parametrize("fn", [documented, narrow, wide, Evaluator, functools.partial(Evaluator)])
 def test_arguments_that_may_come_later_are_not_missed_now(fn):
-    assert never_takes(signature_of(fn), {}) is None
+    assert call_problem(signature_of(fn), {}) is None
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_arguments_that_may_come_later_are_not_missed_now(fn):
     ],
 )
 def test_what_can_never_be_right(fn, kwargs, says):
-    assert says in never_takes(signature_of(fn), kwargs)
+    assert says in call_problem(signature_of(fn), kwargs)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_can_never_be_right(fn, kwargs, says):
     ],
 )
 def test_what_is_still_missing_when_it_is_due(fn, kwargs, lacks):
-    assert still_lacks(signature_of(fn), kwargs) == lacks
+    assert missing_arguments(signature_of(fn), kwargs) == lacks
 
 
 async def waits(checkpoint):
@@ -103,4 +103,4 @@ class Waiting:
     ],
 )
 def test_what_returns_something_else_than_its_result(fn, kind):
-    assert kind_of(fn) == kind
+    assert deferred_kind(fn) == kind
