@@ -359,14 +359,20 @@ class _LocalActors:
                 self._waiting.remove(tracked_actor)
             return False
         self.clear_actor_task_futures(tracked_actor)
-        handle, _ = self._live_actors_to_ray_actors_resources.pop(tracked_actor)
-        handle.instance.stop()
-        if tracked_actor in self._ready:  # otherwise, the real one calls no callback either
-            self._at(
-                self._clock.monotonic(),
-                lambda: tracked_actor._on_stop and tracked_actor._on_stop(tracked_actor),
-            )
+        ends, now = self._busy_until.get(tracked_actor, 0.0), self._clock.monotonic()
+        if ends > now and not kill:
+            self._at(ends, lambda: self._end(tracked_actor))  # at the end of its iteration
+        else:
+            self._end(tracked_actor)
         return True
+
+    def _end(self, actor: TrackedActor) -> None:
+        handle, _ = self._live_actors_to_ray_actors_resources.pop(actor, (None, None))
+        if handle is None:
+            return
+        handle.instance.stop()
+        if actor in self._ready:  # otherwise, the real one calls no callback either
+            self._at(self._clock.monotonic(), lambda: actor._on_stop and actor._on_stop(actor))
 
     def schedule_actor_task(
         self,

@@ -161,6 +161,66 @@ def test_a_trial_that_stands_still_has_its_score_sooner_from_its_own_process(tmp
     assert None in {ran.executor.hosts[one.id] for one in started[first:]}
 
 
+class Apart(Beside):
+    """One at a time runs elsewhere, in a process that has already run."""
+
+    def start(self, attempt: Attempt, *, host: Any = None) -> None:
+        self._starts = lambda _: 0.0
+        FakeExecutor.start(self, attempt, host=host)
+        self.hosts[attempt.id] = host and host.trial_id
+
+
+def apart(folder: Path, seconds: float, *, start_s: float = 0.0, **options: Any) -> Ran:
+    """As above, where only validations can use the resources for one."""
+    times = {"train": 1.0, "start": start_s}
+    return swept(
+        folder,
+        seconds,
+        on_pending="auto-beside",
+        executor_class=Apart,
+        training_s=lambda trial, method: times.get(method, 0.0),
+        **options,
+    )
+
+
+def test_a_trial_trains_on_while_it_is_validated_elsewhere_though_others_wait(tmp_path):
+    """None is stopped; to start another in its place would take longer than its score."""
+    scores = {"validate": lambda attempt: {"accuracy": 0.5}, "settings": {"when": "decisions"}}
+    ran = apart(tmp_path, 2.0, start_s=9.0, **scores)
+    where = [ran.executor.hosts[one.id] for one in ran.executor.started]
+    assert where.count(None) > 6, "the first one may be short, for all that is known"
+    assert ran.clock.monotonic() < 3 * (9.0 + LENGTH + 3 * 2.0) - 6.0, "as inline, less what waited"
+
+
+def test_the_last_checkpoint_of_a_trial_does_not_keep_its_place_from_others(tmp_path):
+    ran = apart(tmp_path, 2.0, base=FIFOScheduler(), settings={"when": LENGTH})
+    hosts = list(ran.executor.hosts.values())
+    assert hosts.count(None) >= 3, hosts
+    assert ran.clock.monotonic() <= 3 * LENGTH + 2.0 + 2.0 + 0.1
+
+
+def test_places_are_lent_as_often_where_no_process_has_to_start(tmp_path):
+    """Whether trials have processes of their own makes no difference then."""
+
+    def seconds(reuse: bool) -> float:
+        ran = sweep(
+            tmp_path / str(reuse),
+            ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3),
+            on_pending="auto-beside",
+            trainable=Endless,
+            trials=12,
+            slots=3,
+            reuse_actors=reuse,
+            validation_s=lambda attempt: 2.0,
+            validation_slots=1,
+            settings={"when": "decisions"},
+            stop={"training_iteration": LENGTH},
+        )
+        return ran.clock.monotonic()
+
+    assert seconds(reuse=False) == pytest.approx(seconds(reuse=True), abs=0.1)
+
+
 @pytest.mark.parametrize(("seconds", "kind"), [(0.01, InTrials), (0.01, Beside), (1.0, InTrials)])
 def test_where_no_score_decides_each_is_computed_at_its_checkpoint(tmp_path, seconds, kind):
     """As inline; short ones also where others could run elsewhere, in a new process."""

@@ -99,7 +99,7 @@ def demands(kind: str, size: str, cpus: int, gpus: int) -> tuple[Any, dict[str, 
     return trainable, smaller if size == "smaller" else same
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("where", ["auto", "elsewhere"])
 @pytest.mark.parametrize("base", SCHEDULERS)
 @pytest.mark.parametrize("kind", ["function", "class", "trainer"])

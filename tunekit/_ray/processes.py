@@ -33,6 +33,9 @@ class Room(Protocol):
     def reported(self, trial_id: str) -> None:
         """Record that a trial has ended an iteration."""
 
+    def decided(self, *, continues: bool) -> None:
+        """Take note that the scheduler has decided whether a trial continues."""
+
     def circumstances(self) -> Circumstances:
         """Return what is the same for all waiting trials until one of them moves on."""
 

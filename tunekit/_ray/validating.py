@@ -418,7 +418,10 @@ class ValidatingController(Controller):
         entry = self._processed[trial]
         if RESULT_DUPLICATE not in entry.report:
             decided = decision or self._cached_trial_decisions.get(trial.trial_id)
-            self._door.processed(trial, entry, decided or TrialScheduler.CONTINUE)
+            decided = decided or TrialScheduler.CONTINUE
+            if entry.serves is not None:
+                self._room.decided(continues=decided == TrialScheduler.CONTINUE)
+            self._door.processed(trial, entry, decided)
         return decision
 
     def _schedule_trial_pause(self, trial: Trial, should_checkpoint: bool = True) -> None:

@@ -214,6 +214,14 @@ class Pool:
                 waits.append(max(0.0, typical_s - ran_s))
         return max(waits, default=None)
 
+    def decides_elsewhere(self, trial_id: str) -> bool:
+        """Return whether all scores of a trial that decide are being computed elsewhere."""
+        trial = self._trials.get(trial_id)
+        if trial is None or trial.decides:
+            return False
+        used = [one for one in trial.in_flight.values() if one.request.used]
+        return bool(used) and all(one.started is not None for one in used)
+
     @property
     def wants_room(self) -> bool:
         """Return whether a validation that the scheduler will decide by waits for resources."""

@@ -178,6 +178,63 @@ class Circumstances(NamedTuple):
     rest: Any = None
 
 
+@dataclass(frozen=True)
+class Wait:
+    """How long a trial waits for a score that is computed elsewhere, and what then follows.
+
+    Attributes:
+        wait_s: The seconds that the validation will run (:meth:`tunekit.core.pool.Pool.wait_s`).
+        late_s: The seconds by which it begins later than in the trial's process
+            (:class:`tunekit.core.timing.Durations`).
+        start_s: The seconds that a trial's process takes to start
+            (:class:`tunekit.core.timing.StartTimes`).
+        iteration_s: The seconds that an iteration takes (the same).
+        continues: The share of the scheduler's decisions after which trials continued.
+
+    All are measured in the sweep; None where nothing was measured yet.
+
+    Example:
+        >>> Wait(10.0, start_s=4.0).pays_to_lend, Wait(3.0, start_s=4.0).pays_to_lend
+        (True, False)
+        >>> Wait(3.0, start_s=4.0, continues=0.5).pays_to_lend
+        True
+        >>> [Wait(4.0, iteration_s=s, continues=0.5).pays_to_train for s in (3.0, 7.0, 9.0)]
+        [True, True, False]
+        >>> Wait(4.0, late_s=5.0, iteration_s=3.0, continues=0.5).pays_to_train
+        False
+    """
+
+    wait_s: float | None = None
+    late_s: float = 0.0
+    start_s: float | None = None
+    iteration_s: float | None = None
+    continues: float = 1.0
+
+    @property
+    def pays_to_lend(self) -> bool:
+        """Return whether the trial releases its resources to one that needs another process.
+
+        The other trial has to start a process in any case. This trial has to start a second one, if
+        it continues.
+        """
+        if self.wait_s is None or self.start_s is None:
+            return False
+        return self.wait_s + self.late_s > self.continues * self.start_s
+
+    @property
+    def pays_to_train(self) -> bool:
+        """Return whether the trial trains another iteration rather than stand still.
+
+        If it does not continue, others get its resources later: when the score is there and that
+        iteration has ended.
+        """
+        if self.wait_s is None or self.iteration_s is None:
+            return True
+        ends_s = max(self.wait_s + self.late_s, self.iteration_s)
+        gained_s = self.continues * min(self.wait_s, self.iteration_s)
+        return gained_s >= (1 - self.continues) * (ends_s - self.wait_s)
+
+
 def what_next(
     queue: Queue,
     now: Circumstances,
@@ -186,6 +243,7 @@ def what_next(
     decides_again: Callable[[], bool] = lambda: True,
     hosts: bool = False,
     lends: bool = False,
+    trains: bool = True,
 ) -> Next:
     """Return what a trial does while reports of it wait for their scores.
 
@@ -194,8 +252,8 @@ def what_next(
     is due, the pending one is the trial's last, for example at ``max_t``.
 
     With ``"auto"``, it waits for scores that decide if something uses its process or its place
-    meanwhile, because waiting then costs nothing. If nothing can use its place now, it trains on
-    nevertheless while a single decision is pending.
+    meanwhile, because waiting then costs nothing. If nothing uses them, it trains on while a single
+    decision is pending, unless others wait and will hardly gain by it.
 
     Args:
         queue: The trial's queue.
@@ -203,8 +261,9 @@ def what_next(
         process: The state of its process.
         decides_again: Returns whether the scheduler can use the score of a later report of the
             trial. It is called only if the result depends on it.
-        hosts: Whether its validations can run in its process.
+        hosts: Whether its validations can run in its process, and none runs elsewhere.
         lends: Whether another trial can use its process or place, and it can be resumed later.
+        trains: Whether it pays to train while others wait: :attr:`Wait.pays_to_train`.
 
     Example:
         >>> queue = Queue()
@@ -231,29 +290,13 @@ def what_next(
         decisions = queue.decisions
         if now.each:
             stands = any(entry.validated and not entry.complete for entry in queue)
-        elif now.on_pending == "auto" and (hosts or now.synchronous or (lends and resumable)):
-            hedges = decisions == 1 and not now.synchronous and not now.others
-            stands = decisions > 0 and not (hedges and decides_again())
         else:
-            stands = decisions > 1 or (decisions == 1 and not decides_again())
+            hedges = decisions == 1
+            if now.on_pending == "auto":
+                unused = trains and not (hosts or (lends and resumable))
+                hedges &= not now.synchronous and (unused or not now.others)
+            stands = decisions > 0 and not (hedges and decides_again())
         if not stands:
             return Next.TRAIN
     away = now.squeezed or (lends and now.others)
     return Next.LEND if away and queue.resumable and not queue.saves else Next.STAND
-
-
-def pays_for_a_start(wait_s: float | None, start_s: float | None) -> bool:
-    """Return whether a trial releases its resources to a trial that needs another process.
-
-    The other trial has to start a process in any case. This trial has to start a second one, unless
-    its score ends it: so releasing pays only if it waits for longer than a start takes.
-
-    Args:
-        wait_s: The seconds for which it will still wait; None if unknown.
-        start_s: The seconds that a trial takes to start; None if unknown.
-
-    Example:
-        >>> pays_for_a_start(10.0, 3.0), pays_for_a_start(2.0, 3.0), pays_for_a_start(None, 3.0)
-        (True, False, False)
-    """
-    return wait_s is not None and start_s is not None and wait_s > start_s

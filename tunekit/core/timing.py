@@ -12,6 +12,8 @@ USUAL_S = 2.0
 _LONGEST_START_S = 10.0
 # The share of a process start for which a trial may wait although resources are free.
 _SHORT = 0.1
+# The starts after which it is known whether validations find processes that have already run.
+_FIRST_STARTS = 4
 
 
 class Clock(Protocol):
@@ -175,6 +177,14 @@ class Durations:
     def typical_s(self) -> float | None:
         """Return the median duration of a validation, in seconds; None until one has ended."""
         return statistics.median(self.runs) if self.runs else None
+
+    @property
+    def late_s(self) -> float:
+        """Return how much later a validation begins elsewhere than in its trial, in seconds.
+
+        That is the shortest of several starts: the first ones find no process that has already run.
+        """
+        return min(self.starts) if len(self.starts) > _FIRST_STARTS else 0.0
 
     def are_short(self, trial_s: float | None = None) -> bool:
         """Return whether validations are so short that their trials wait for them.

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -25,7 +26,7 @@ from tunekit.core.queue import (
     Next,
     Process,
     Queue,
-    pays_for_a_start,
+    Wait,
     what_next,
 )
 from tunekit.core.room import Shares
@@ -72,6 +73,9 @@ class Waiting(Hosts):
     )
     # Trials whose places are lent to validations that could not start otherwise.
     _relieved: set[str] = field(default_factory=set, init=False)
+    # How many decisions the scheduler has made, and after how many of them trials continued.
+    _decided: int = field(default=0, init=False)
+    _continued: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.pool = self.validator.pool
@@ -90,6 +94,10 @@ class Waiting(Hosts):
     def reported(self, trial_id: str) -> None:
         """See :class:`~tunekit._ray.processes.Room`."""
         self.starts.reported(trial_id, self.clock.monotonic())
+
+    def decided(self, *, continues: bool) -> None:
+        """See :class:`~tunekit._ray.processes.Room`."""
+        self._decided, self._continued = self._decided + 1, self._continued + continues
 
     def circumstances(self) -> Circumstances:
         """See :class:`~tunekit._ray.processes.Room`."""
@@ -116,15 +124,28 @@ class Waiting(Hosts):
             self._relieved.discard(trial.trial_id)
         return what
 
-    def _next(self, trial: Trial, queue: Queue, now: Circumstances) -> Next:
+    def _next(
+        self, trial: Trial, queue: Queue, now: Circumstances, *, elsewhere: bool = False
+    ) -> Next:
+        elsewhere = elsewhere or self.pool.decides_elsewhere(trial.trial_id)
         return what_next(
             queue,
             now,
             self._process(trial, queue),
             decides_again=lambda: self._decides_again(trial, queue),
-            hosts=self._hosts(trial),
+            hosts=self._hosts(trial) and not elsewhere,
             lends=self.hands_over(trial),
+            trains=self._wait(trial).pays_to_train,
         )
+
+    def _wait(self, trial: Trial, *, typically: bool = False) -> Wait:
+        pool, starts = self.pool, self.starts
+        known, continues = pool.durations, (self._continued + 1) / (self._decided + 1)
+        wait_s, late_s = known.typical_s, known.late_s
+        if not typically:
+            wait_s = pool.wait_s(trial.trial_id, self.clock.monotonic())
+            late_s *= not pool.decides_elsewhere(trial.trial_id)
+        return Wait(wait_s, late_s, starts.typical_s, starts.iteration_s, continues)
 
     def _process(self, trial: Trial, queue: Queue) -> Process:
         trial_id, controller = trial.trial_id, self.controller
@@ -217,14 +238,16 @@ class Waiting(Hosts):
         # Where trials validate, other validations wait for resources; else one always starts.
         waits = self.validate_themselves and bool(self.controller.running)
         yield pool.start(capacity, now, waits=waits), {}
+        if capacity > 0 and pool.waiting and executor.in_trials:  # nothing is free elsewhere now
+            yield self._start_in_trials(pool, elsewhere=False)
 
     def _start_in_trials(self, pool: Pool, *, elsewhere: bool) -> Launch:
         """Return the attempts to start now in the processes of waiting trials.
 
-        If validations can also run elsewhere and are not short, they run only in trials whose slots
-        would otherwise be unused, because they end first there.
+        If validations can also run elsewhere and are not short, they run only in trials that would
+        otherwise stand still, because they end first there.
         """
-        now = self.circumstances()
+        now, queue_of = self.circumstances(), self.controller.queue_of
         hosts = {
             trial.trial_id: trial
             for trial in self.controller.standing
@@ -232,23 +255,28 @@ class Waiting(Hosts):
             and not pool.hosts(trial.trial_id)
             and trial.trial_id not in self.controller.leaving
             and self._hosts(trial)
-            and (self.validates_each or not elsewhere or self._stays(trial, now))
+            and (
+                self.validates_each
+                or not elsewhere
+                or self._next(trial, queue_of(trial), now, elsewhere=True) is Next.STAND
+            )
         }
         attempts = pool.start_in_trials(
             hosts,
             each=now.each or self.undecided,
-            others_wait=now.others and self._typically(self.hands_over),
+            others_wait=now.others and self.typically_hand_over,
         )
         return attempts, hosts
 
-    def _stays(self, trial: Trial, now: Circumstances) -> bool:
-        """Return whether a trial would stand still even if no validation ran in its process."""
-        return self._next(trial, self.controller.queue_of(trial), now) is Next.STAND
-
     # Resources ---------------------------------------------------------------------------------
 
-    def hands_over(self, trial: Trial) -> bool:
-        """Return whether another trial runs with the resources of a waiting one."""
+    def hands_over(self, trial: Trial, *, typically: bool = False) -> bool:
+        """Return whether another trial runs with the resources of a waiting one.
+
+        Args:
+            trial: The waiting trial.
+            typically: Whether it is about any trial that begins to wait.
+        """
         controller = self.controller
         if controller.reuses_actors:  # a function must have asked for its checkpoint
             return controller.can_resume(trial) or not is_checkpointable_function(
@@ -256,8 +284,12 @@ class Waiting(Hosts):
             )
         if not self.shares.apart or not controller.can_resume(trial):
             return False
-        wait_s = self.pool.wait_s(trial.trial_id, self.clock.monotonic())
-        return pays_for_a_start(wait_s, self.starts.typical_s)
+        return self._wait(trial, typically=typically).pays_to_lend
+
+    @property
+    def typically_hand_over(self) -> bool:
+        """Return whether other trials run with the resources of those that wait."""
+        return self._typically(partial(self.hands_over, typically=True))
 
     @property
     def _lending(self) -> Any:
@@ -291,7 +323,7 @@ class Waiting(Hosts):
         their resources would lose these to the validations.)
         """
         wanted = not self.pool.idle if self.squeezed else self.pool.wants_room
-        if wanted and self.contend and not self._typically(self.hands_over):
+        if wanted and self.contend and not self.typically_hand_over:
             return 0
         return self.shares.at_once if self.validate_themselves else self.shares.leaving_room
 
