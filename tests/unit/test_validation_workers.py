@@ -93,6 +93,15 @@ def test_workers_wait_in_the_reports_that_may_be_validated_there(in_workers):
     assert group.told[-1][-1] == (2 if in_workers else 3)
 
 
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_report_says_whether_its_loop_can_resume(asks):
+    link, _ = linked(ranks=2)
+    own = SimpleNamespace(checkpoint=None, validation=False)
+    link.after_report(own, [{TAG: (1, 1, rank == 1 and asks)} for rank in range(2)])  # type: ignore[arg-type]
+    _, report = [link._events.get_nowait()[1] for _ in range(2)]
+    assert report.asked is asks and report.resumed
+
+
 # In a worker -----------------------------------------------------------------------------------
 
 

@@ -29,6 +29,7 @@ from ray.tune.result import (
 )
 
 from tunekit._ray.checkpoints import delete_checkpoint
+from tunekit._ray.functions import HAS_ASKED
 from tunekit._ray.storage import exists, paths_in
 from tunekit._ray.worker_group import (
     Begun,
@@ -196,6 +197,8 @@ class _DistributedTrial(tune.Trainable):
             result[SHOULD_CHECKPOINT] = True
         if event.validation:
             result[VALIDATION_KEY] = event.validation
+        if self.validates and event.asked:
+            result[HAS_ASKED] = True
         self._last_metrics = result
         return result
 

@@ -71,6 +71,7 @@ class Report:
         checkpoint: The uploaded checkpoint, or None.
         validation: The report's ``validation`` argument.
         resumed: Whether the loop had asked for its checkpoint, if there was one.
+        asked: Whether it has ever asked, so that it can resume.
     """
 
     number: int
@@ -80,6 +81,7 @@ class Report:
     checkpoint: Any
     validation: Any
     resumed: bool
+    asked: bool
 
 
 @dataclass(frozen=True)
@@ -398,6 +400,7 @@ class _Link(ReportCallback, WorkerGroupCallback):
                 checkpoint=training_report.checkpoint,
                 validation=training_report.validation,
                 resumed=self._resumption.reported(),
+                asked=self._resumption.has_asked,
             )
         )
 
