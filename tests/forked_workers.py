@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -121,6 +122,7 @@ def _serve() -> None:
 def _become_worker(argv: list[str], environment: dict[str, str], folder: str) -> None:
     import random
     import runpy
+    import threading
 
     import numpy as np
 
@@ -129,6 +131,9 @@ def _become_worker(argv: list[str], environment: dict[str, str], folder: str) ->
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    threading.Thread(
+        target=_end_with, args=(int(environment["RAY_RAYLET_PID"]),), daemon=True
+    ).start()
     random.seed()
     np.random.seed()
     if "torch" in sys.modules:
@@ -137,6 +142,13 @@ def _become_worker(argv: list[str], environment: dict[str, str], folder: str) ->
     more = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:1] = [os.path.dirname(argv[0]), *more]
     runpy.run_path(argv[0], run_name="__main__")
+
+
+def _end_with(raylet: int) -> None:
+    """End this process when its node is lost; Ray's own check has another process's number."""
+    with suppress(ProcessLookupError):
+        select.select([os.pidfd_open(raylet)], [], [])
+    os._exit(1)
 
 
 def _fork(argv: list[str], variables: dict[str, str]) -> bool:
