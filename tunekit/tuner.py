@@ -41,7 +41,7 @@ from tunekit._ray.tuner import (
     space_of,
 )
 from tunekit.config import ValidationConfig, check_config
-from tunekit.core.advice import how_to_resume
+from tunekit.core.advice import resume_advice
 from tunekit.core.problems import Problems
 from tunekit.distributed import (
     TrainerFactory,
@@ -189,8 +189,8 @@ class Tuner(tune.Tuner):
             validation_config = validation_config or validation_config_of(trainable)
             run_config = run_config or run_config_of(trainable)
         config = check_config("validation_config", validation_config, problems)
-        tune_config = _checked_tune_config(tune_config, problems)
-        run_config = _checked_run_config(run_config, problems)
+        tune_config = _check_tune_config(tune_config, problems)
+        run_config = _check_run_config(run_config, problems)
         fix = "Pass tunekit.EveryIterations(n), for example."
         policy = problems.optional("checkpoint_policy", checkpoint_policy, tune.Callback, fix)
         scheduler, search_alg = unwrapped(tune_config.scheduler), tune_config.search_alg
@@ -214,10 +214,10 @@ class Tuner(tune.Tuner):
         trainable = checkpointable_class(trainable)
         if config is not None and not distributed:
             policy = policy or by_default(run_config, config.when)
-        given = list(run_config.callbacks or [])
+        others = list(run_config.callbacks or [])
         # Policies get each report when it arrives; everything else gets validated results.
-        callbacks = [one for one in given if isinstance(one, CheckpointPolicy)]
-        given = [one for one in given if one not in callbacks]
+        callbacks = [one for one in others if isinstance(one, CheckpointPolicy)]
+        others = [one for one in others if one not in callbacks]
         if policy is not None:
             callbacks.append(policy)
         if is_checkpointable_function(trainable):
@@ -230,10 +230,10 @@ class Tuner(tune.Tuner):
             callbacks.append(validation)
             if not isinstance(tune_config.scheduler, ValidatedScheduler):
                 tune_config.scheduler = ValidatedScheduler(tune_config.scheduler or FIFOScheduler())
-        run_config.callbacks = [*callbacks, *given]
+        run_config.callbacks = [*callbacks, *others]
         if config is not None and run_config.name is not None:
             # Tune's Tuner writes its settings into the folder; a sweep there is restored from them.
-            _refuse_if_driven(run_config)
+            _check_not_running(run_config)
         super().__init__(
             trainable,
             param_space=param_space,
@@ -307,7 +307,7 @@ class Tuner(tune.Tuner):
                 "resume_errored and restart_errored are both set, but a failed trial can only do "
                 "one of them. Pass one."
             )
-        folder = _folder_of(path, storage_filesystem, problems)
+        folder = _check_folder(path, storage_filesystem, problems)
         problems.raise_any()
         assert folder is not None  # else there is a problem
         given, path = os.fspath(path), absolute(os.fspath(path), storage_filesystem)
@@ -319,9 +319,9 @@ class Tuner(tune.Tuner):
                     lock.claim()
                 except OSError as error:
                     raise cannot_write(path, str(error)) from error
-            found = _found_in(folder, path)
+            found = _saved_sweep(folder, path)
             if found is None:
-                problems.add(_nothing_at(given, storage_filesystem))
+                problems.add(_restore_problem(given, storage_filesystem))
                 raise problems.error(SweepNotFoundError)
             imported_from = import_path(trainable)
             if distributed:
@@ -384,9 +384,9 @@ class Tuner(tune.Tuner):
             False
         """
         problems = Problems("Tuner.can_restore")
-        folder = _folder_of(path, storage_filesystem, problems)
+        folder = _check_folder(path, storage_filesystem, problems)
         problems.raise_any()
-        return folder is not None and _found_in(folder, os.fspath(path)) is not None
+        return folder is not None and _saved_sweep(folder, os.fspath(path)) is not None
 
     @property
     def validation(self) -> ValidationCallback | None:
@@ -474,10 +474,10 @@ def _logging_how_to_continue(settings: Settings, validation: ValidationCallback)
 def _how_to_continue(settings: Settings, validation: ValidationCallback) -> str:
     home, own = validation.home.folder, settings.run_config.storage_filesystem is not None
     path = "PATH" if home is None else location_of(settings, home)
-    return how_to_resume(path, validation.trainable, own_filesystem=own)
+    return resume_advice(path, validation.trainable, own_filesystem=own)
 
 
-def _found_in(folder: Folder, path: str) -> tuple[Record, SavedState | None] | None:
+def _saved_sweep(folder: Folder, path: str) -> tuple[Record, SavedState | None] | None:
     """Return a sweep's journal, and its saved state if a trial has begun; None without a sweep.
 
     Raises:
@@ -501,7 +501,7 @@ def _found_in(folder: Folder, path: str) -> tuple[Record, SavedState | None] | N
     return record, state
 
 
-def _nothing_at(path: str, filesystem: pyarrow.fs.FileSystem | None) -> str:
+def _restore_problem(path: str, filesystem: pyarrow.fs.FileSystem | None) -> str:
     """Return the problem with a path at which there is no sweep to continue."""
     storage, home = storage_at(path, filesystem)
     if TUNER_FILE in folder_at(storage, home).names(""):
@@ -550,16 +550,16 @@ def _check_name(given: str, name: str, problems: Problems) -> None:
         )
 
 
-def _refuse_if_driven(run_config: tune.RunConfig) -> None:
+def _check_not_running(run_config: tune.RunConfig) -> None:
     """Raise if the folder already has a sweep whose driver is alive."""
     try:
         filesystem, home = storage_at(str(run_config.storage_path), run_config.storage_filesystem)
     except (OSError, ValueError):
         return  # Tune reports the problem
-    DriverLock(filesystem, posixpath.join(home, str(run_config.name))).require_free()
+    DriverLock(filesystem, posixpath.join(home, str(run_config.name))).check_free()
 
 
-def _folder_of(path: Any, filesystem: Any, problems: Problems) -> Folder | None:
+def _check_folder(path: Any, filesystem: Any, problems: Problems) -> Folder | None:
     """Return the folder at a path that a user has passed; None if it cannot be reached."""
     found = check_path(path, filesystem, problems)
     if found is None:
@@ -603,7 +603,7 @@ def _check_reuse(trainable: Any, problems: Problems) -> None:
         )
 
 
-def _checked_tune_config(given: Any, problems: Problems) -> tune.TuneConfig:
+def _check_tune_config(given: Any, problems: Problems) -> tune.TuneConfig:
     """Return a copy with objects for names, or the default; add its problems."""
     fix = "Pass ray.tune.TuneConfig(...)."
     config = copy.copy(problems.optional("tune_config", given, tune.TuneConfig, fix))
@@ -627,7 +627,7 @@ def _checked_tune_config(given: Any, problems: Problems) -> tune.TuneConfig:
     return config
 
 
-def _checked_run_config(given: Any, problems: Problems) -> tune.RunConfig:
+def _check_run_config(given: Any, problems: Problems) -> tune.RunConfig:
     """Return a copy, or the default; add its problems."""
     if isinstance(given, train.RunConfig) and not is_tunes(given, tune.RunConfig):
         problems.add(

@@ -22,7 +22,7 @@ import tunekit
 from tests import schedulers
 from tests.kills import run_killed
 from tests.sweeps import Ran, rows_of, sweep
-from tunekit.board.page import render
+from tunekit.board.page import render_report
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
@@ -216,7 +216,7 @@ def values(chart: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_the_ranking_of_the_report(both):
     raw, loaded = both
-    page = render(loaded)
+    page = render_report(loaded)
     best = {trial: max(scores.values()) for trial, scores in raw.scores().items()}
     shown = re.findall(
         r'data-trial="(\w+)"><td>(\d+)</td>.*?data-value="([\d.]+)" class="best">([\d.]+)</td>'
@@ -237,7 +237,7 @@ def test_the_ranking_of_the_report(both):
 
 def test_the_curves_of_the_report(both):
     raw, loaded = both
-    charts = drawn(render(loaded))
+    charts = drawn(render_report(loaded))
     names = {trial.rsplit("_", 1)[-1]: trial for trial in raw.rows}
     shown = {
         (names[p["trial"]], p["generation"], p["iteration"]): p["value"]
@@ -271,7 +271,7 @@ def killed_and_read(folder: Path, seed: int) -> tuple[Ran, list[tunekit.Sweep]]:
         home = folder / "sweep"
         if (home / "journal").is_dir():
             seen.append(tunekit.load(home))
-            render(seen[-1])
+            render_report(seen[-1])
         return asha(folder, run=False, listening=False, on_pending="wait", **options)
 
     lives = iter([draw.randrange(30, 160) for _ in range(4)])
@@ -313,7 +313,7 @@ def test_a_journal_of_which_nothing_is_told_but_its_first_line(tmp_path):
     assert [len(getattr(loaded, name)) for name in TABLES] == [0, 0, 0, 0]
     assert list(loaded.trials.columns)[:3] == ["trial_id", "folder", "status"]
     assert loaded.summary()["best"] is None
-    assert "No trial has begun" in render(loaded)
+    assert "No trial has begun" in render_report(loaded)
 
 
 def test_secrets_are_not_told(tmp_path):
@@ -338,7 +338,7 @@ def test_secrets_are_not_told(tmp_path):
     assert loaded.sessions[0]["validation"]["resources"] == {"num_cpus": 2}
     assert loaded.sessions[0]["search_alg"] == {"type": "Searcher", "settings": {}}
     journal = "".join(file.read_text() for file in (ran.home / "journal").iterdir())
-    assert "sk-secret" not in journal and "sk-secret" not in render(loaded)
+    assert "sk-secret" not in journal and "sk-secret" not in render_report(loaded)
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -355,7 +355,7 @@ def test_values_that_are_infinite_are_neither_ranked_nor_drawn(tmp_path, mode):
     ranked = [one.best_value for one in loaded.ranking()]
     assert ranked == [*sorted((0.5, 0.7, 0.7), reverse=mode == "max"), None]
     assert [one.rank for one in loaded.ranking()] == [1, 2, 3, None]
-    for name, chart in drawn(render(loaded)).items():
+    for name, chart in drawn(render_report(loaded)).items():
         text = json.dumps(chart)
         assert "Infinity" not in text and "NaN" not in text, name
 
@@ -366,7 +366,7 @@ def test_what_the_report_says_to_run_is_right(tmp_path, monkeypatch):
 
     def said(**options: Any) -> tuple[tunekit.Sweep, list[str]]:
         loaded = tunekit.load(ran.home, **options)
-        text = html.unescape(render(loaded))
+        text = html.unescape(render_report(loaded))
         return loaded, re.findall(r"^best = (.*)$", text, re.M)
 
     for options in ({}, {"metric": "error/top5", "mode": "min"}):
@@ -394,9 +394,9 @@ def test_another_metric_needs_a_mode_of_its_own(tmp_path):
 
 def test_a_sweep_that_is_ranked_by_nothing_is_not_ranked(tmp_path):
     ran = sweep(tmp_path, trials=2, metric=None, mode=None)
-    page = render(tunekit.load(ran.home))
+    page = render_report(tunekit.load(ran.home))
     assert "Nothing is ranked" in page and "validated" not in drawn(page)
-    named = render(tunekit.load(ran.home, metric="accuracy", mode="max"))
+    named = render_report(tunekit.load(ran.home, metric="accuracy", mode="max"))
     assert "Best: trial" in named and "validated" in drawn(named)
 
 

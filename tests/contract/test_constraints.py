@@ -12,8 +12,8 @@ from tests.contract.test_contract import lags, run
 from tests.journals import scores_of
 from tests.schedulers import every_case, pb2
 from tests.sweeps import LENGTH, index_of, sweep
-from tunekit.cli.best import best_as_text, front_as_text
-from tunekit.cli.status import status_of, text_of
+from tunekit.cli.best import format_best, format_front
+from tunekit.cli.status import format_status, status_json
 from tunekit.core.constraints import penalize
 from tunekit.core.metrics import flatten
 from tunekit.core.pareto import pareto_front as front_places
@@ -102,9 +102,9 @@ def test_the_best_checkpoint_keeps_the_constraints_or_is_nearest(tmp_path, bound
     assert (best.trial_id, best.iteration) == (ran.trials[index].trial_id, LENGTH)
     assert best.violation == violation
     assert loaded.ranking()[0].trial_id == best.trial_id
-    told = best_as_text(best, str(ran.home), loaded)
+    told = format_best(best, str(ran.home), loaded)
     assert (f"No validated checkpoint satisfies latency_ms <= {bound}" in told) == (violation > 0)
-    status = text_of(status_of(loaded, now=0.0))
+    status = format_status(status_json(loaded, now=0.0))
     assert ("no validated checkpoint satisfies" in status) == (violation > 0)
     assert "violation" in status and "60%" in status if bound == 25 else "300%" in status
     study = loaded.to_optuna()
@@ -139,9 +139,9 @@ def test_the_front_is_what_no_other_checkpoint_dominates(tmp_path):
     assert len(front) > 1 and loaded.metric is None
     summary = loaded.summary()
     assert [one["trial_id"] for one in summary["pareto"]] == [one.trial_id for one in front]
-    text = front_as_text(summary, "x").splitlines()
+    text = format_front(summary, "x").splitlines()
     assert [line.split()[2] for line in text[3 : 3 + len(front)]] == [o.trial_id for o in front]
-    assert f"{len(front)} checkpoints. To list them" in text_of(status_of(loaded, now=0.0))
+    assert f"{len(front)} checkpoints. To list them" in format_status(status_json(loaded, now=0.0))
     one = loaded.pareto({"accuracy": "max", "training_iteration": "max"})
     assert one == [], "not validated"
     study = loaded.to_optuna()

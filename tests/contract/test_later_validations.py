@@ -24,7 +24,7 @@ from tests.journals import lines_of, read, write_lines
 from tests.readers import tunekit_, validate_here
 from tests.restores import contents
 from tests.sweeps import sweep
-from tunekit.board.page import render
+from tunekit.board.page import render_report
 from tunekit.cli import commands
 from tunekit.validating.executor import AttemptEvent
 
@@ -128,14 +128,14 @@ def test_new_metrics_are_beside_the_old_and_the_sweep_stays_as_it_was(home):
 
 
 def test_a_report_shows_them(home):
-    assert "Validated later" not in render(tunekit.load(home))
+    assert "Validated later" not in render_report(tunekit.load(home))
     sweep = tunekit.load(home).validate(robust, 2)
-    page = render(sweep)
+    page = render_report(sweep)
     assert "Validated later" in page and "robust/accuracy" in page
-    by_new = render(tunekit.load(home, metric="robust/accuracy", mode="max"))
+    by_new = render_report(tunekit.load(home, metric="robust/accuracy", mode="max"))
     assert "best robust/accuracy" in by_new
     failed = sweep.validate(tunekit.ValidationConfig(broken, on_failure="ignore"), 1)
-    assert "Later validation of" in render(failed)
+    assert "Later validation of" in render_report(failed)
 
 
 # Which checkpoints ------------------------------------------------------------------------------

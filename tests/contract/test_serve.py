@@ -24,9 +24,16 @@ from tests.doubles import FakeClock
 from tests.readers import NOTHING, score, session, trial, tunekit_
 from tests.serving import Browser
 from tunekit.board import serve
-from tunekit.board.charts import draw
-from tunekit.board.live import Catalogue, Entry, LiveSweep
-from tunekit.board.page import contents, in_script, index_of, panels, render, sections_of
+from tunekit.board.charts import draw_charts
+from tunekit.board.live import Catalogue, LiveSweep, ServedSweep
+from tunekit.board.page import (
+    render_index,
+    render_panels,
+    render_report,
+    render_sections,
+    report_data,
+    script_json,
+)
 from tunekit.board.serve import HEADERS, Application
 from tunekit.core.events import Reported
 from tunekit.core.problems import Problems
@@ -69,12 +76,12 @@ def browser(journal, home, browsers) -> Browser:
     return opened
 
 
-def entry_of(home: Path) -> Entry:
-    return Entry("0" * 16, home.name, pyarrow.fs.LocalFileSystem(), str(home), str(home), 0.0)
+def entry_of(home: Path) -> ServedSweep:
+    return ServedSweep("0" * 16, home.name, pyarrow.fs.LocalFileSystem(), str(home), str(home), 0.0)
 
 
 def key_of(home: Path) -> str:
-    [key] = Catalogue([str(home)]).look()
+    [key] = Catalogue([str(home)]).find()
     return key
 
 
@@ -93,10 +100,10 @@ def test_the_live_page_is_the_report_wherever_the_journal_is_cut(make, tmp_path)
             clock.sleep(10)
             live.step()
         loaded = tunekit.load(copy)
-        drawn = draw(loaded)
-        assert live.parts == sections_of(contents(loaded, drawn))
-        assert live.charts == {name: in_script(spec) for name, spec in drawn.items()}
-        for trial_id, text in panels(loaded, loaded.trial_errors()).items():
+        drawn = draw_charts(loaded)
+        assert live.parts == render_sections(report_data(loaded, drawn))
+        assert live.charts == {name: script_json(spec) for name, spec in drawn.items()}
+        for trial_id, text in render_panels(loaded, loaded.trial_errors()).items():
             assert live.panel(trial_id) == text
 
 
@@ -148,7 +155,7 @@ def test_a_panel_has_what_loads_each_checkpoint(tmp_path):
     ran = asha(tmp_path)
     loaded = tunekit.load(ran.home)
     best = loaded.best()
-    text = html.unescape(panels(loaded, {})[best.trial_id])
+    text = html.unescape(render_panels(loaded, {})[best.trial_id])
     loads = re.findall(r'data-copy="(ray\.tune\.Checkpoint\(.*?\))"', text)
     rows = loaded.validations[loaded.validations.trial_id == best.trial_id]
     assert len(loads) == len(rows) > 3
@@ -162,7 +169,7 @@ def test_a_panel_has_what_loads_each_checkpoint(tmp_path):
 
 
 def listed(catalogue: Catalogue) -> str:
-    return index_of(catalogue.outlines())
+    return render_index(catalogue.outlines())
 
 
 def test_the_list_has_all_sweeps_below_a_folder_and_their_state(tmp_path):
@@ -196,7 +203,7 @@ def test_one_sweep_needs_no_list(journal, home, browsers):
 def test_what_cannot_be_served_is_said_at_once(tmp_path):
     with pytest.raises(tunekit.errors.ConfigError, match=r"(?s)no/such.*does not exist.*nosuch://"):
         Catalogue([str(tmp_path / "no/such"), "nosuch://x"])
-    assert Catalogue([str(tmp_path)]).look() == {}
+    assert Catalogue([str(tmp_path)]).find() == {}
 
 
 # Over HTTP -------------------------------------------------------------------------------------
@@ -399,14 +406,16 @@ def told(folder: Path, name: str) -> tunekit.Sweep:
 
 
 def shown(loaded: tunekit.Sweep) -> str:
-    in_full = panels(loaded, dict.fromkeys(loaded.timeline.trials, "error"))
-    return "".join([*sections_of(contents(loaded, draw(loaded))).values(), *in_full.values()])
+    in_full = render_panels(loaded, dict.fromkeys(loaded.timeline.trials, "error"))
+    return "".join(
+        [*render_sections(report_data(loaded, draw_charts(loaded))).values(), *in_full.values()]
+    )
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_is_text_and_closes_no_script(name, tmp_path, harmless):
     loaded = told(tmp_path, name)
-    text, page = shown(loaded), render(loaded)
+    text, page = shown(loaded), render_report(loaded)
     assert tags(text) <= harmless | {"tr", "class"}
     assert html.escape(name) in text.replace("&#34;", "&quot;").replace("&#39;", "&#x27;")
     for data in re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.S):

@@ -21,8 +21,8 @@ from tests.journals import read
 from tests.kills import run_killed
 from tests.seeds import SCHEDULES
 from tests.sweeps import LENGTH, Counting, Ran, rows_of, sweep
-from tunekit.board.charts import draw
-from tunekit.board.page import contents, render
+from tunekit.board.charts import draw_charts
+from tunekit.board.page import render_report, report_data
 from tunekit.validating.process import pack_result
 
 ROUNDS = 3
@@ -86,9 +86,9 @@ def can_be_read(ran: Ran, *, page: bool = False) -> tunekit.Sweep:
     for table in (loaded.trials, loaded.reports, loaded.validations, loaded.decisions):
         str(table)
     json.dumps(loaded.summary(), default=str)
-    contents(loaded, draw(loaded))
+    report_data(loaded, draw_charts(loaded))
     if page:
-        render(loaded).encode()
+        render_report(loaded).encode()
     for trial in ran.trials:
         rows = rows_of(trial)
         assert len({row["training_iteration"] for row in rows}) == len(rows)

@@ -16,7 +16,7 @@ def test_a_sweep_in_an_object_store_is_found_and_followed(s3, tmp_path):
     trial(journal, "a", 0.5, lr=0.1)
     assert folder.settle(60)
     catalogue = Catalogue([s3.uri("served")])
-    [entry] = catalogue.look().values()
+    [entry] = catalogue.find().values()
     clock = FakeClock()
     live = LiveSweep(entry, NOTHING, clock)
     clock.sleep(10)
@@ -40,5 +40,5 @@ def test_a_sweep_in_an_object_store_is_found_and_followed(s3, tmp_path):
         one.close()
     # What is on this machine is served beside it.
     trial(session(tmp_path / "local"), "a")
-    both = Catalogue([s3.uri("served"), str(tmp_path)]).look()
+    both = Catalogue([s3.uri("served"), str(tmp_path)]).find()
     assert {one.name for one in both.values()} == {"digits", "local"}

@@ -23,7 +23,7 @@ from tests.kills import killed_sweep
 from tests.readers import tunekit_
 from tests.sweeps import Ran, quality, sweep
 from tunekit.cli import commands
-from tunekit.cli.status import status_of, text_of
+from tunekit.cli.status import format_status, status_json
 from tunekit.cli.trainables import trainable_at
 from tunekit.journal.lock import LOCK, DriverLock
 
@@ -109,13 +109,13 @@ def test_another_metric_and_mode_rank_otherwise(ended):
 def test_a_sweep_that_was_killed_waits_for_its_validations(tmp_path):
     path = killed(tmp_path, validation_slots=1)
     sweep = tunekit.load(path)
-    status = status_of(sweep, now=sweep.timeline.last + 90)
+    status = status_json(sweep, now=sweep.timeline.last + 90)
     assert status["state"] == "killed" and status["heard_s"] == 90
     kinds = [row["status"] for row in status["waits_for"]]
     assert kinds.count("running") == 1 and "waiting" in kinds
     running = next(row for row in status["waits_for"] if row["status"] == "running")
     assert running["for_s"] < 90, "it ran until the driver was killed"
-    text = text_of(status)
+    text = format_status(status)
     assert "Its driver: process" in text
     assert "last heard of 90 s ago" in text and "tunekit resume PATH" in text
     line = next(line for line in text.splitlines() if line.startswith("waits for"))

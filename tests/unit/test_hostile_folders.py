@@ -19,7 +19,7 @@ from tests.doubles import FakeClock
 from tests.journals import read
 from tests.readers import NOTHING, score, session, tunekit_, validate_here
 from tunekit.board.live import Catalogue, LiveSweep
-from tunekit.board.page import index_of
+from tunekit.board.page import render_index
 from tunekit.core.events import TrialAdded, TrialErrored
 from tunekit.errors import UnsafeFileError
 from tunekit.journal.journal import Journal
@@ -73,8 +73,8 @@ def shown(home: Path, scratch: Path) -> str:
     if output.exists():
         told.append(output.read_text())
     catalogue, clock = Catalogue([str(home.parent)]), FakeClock()
-    told.append(index_of(catalogue.outlines()))
-    for place in catalogue.look().values():
+    told.append(render_index(catalogue.outlines()))
+    for place in catalogue.find().values():
         live = LiveSweep(place, NOTHING, clock)
         while live.step():
             pass
@@ -180,7 +180,7 @@ def test_sweeps_behind_links_are_not_listed(hostile, outside, tmp_path):
     (hostile.parent / "link").symlink_to(outside)
     (hostile.parent / "loop").symlink_to(hostile.parent)
     assert SECRET not in shown(hostile, tmp_path)
-    assert [place.name for place in Catalogue([str(hostile.parent)]).look().values()] == ["sweep"]
+    assert [place.name for place in Catalogue([str(hostile.parent)]).find().values()] == ["sweep"]
 
 
 @pytest.mark.parametrize("kind", ["up", "root", "link"])

@@ -29,7 +29,7 @@ from tunekit._ray.scheduler_kinds import controller_in
 from tunekit._ray.searchers import ScoredSearch
 from tunekit._ray.stoppers import WithoutScore
 from tunekit._ray.storage import exists
-from tunekit.core.advice import requested_late
+from tunekit.core.advice import late_request_advice
 from tunekit.core.constraints import Constraint
 from tunekit.core.metrics import flatten
 from tunekit.core.queue import Circumstances, Entry, Next, Queue
@@ -363,7 +363,7 @@ class ValidatingController(Controller):
         late = force and not entry.report.get(SHOULD_CHECKPOINT)
         if late and not self._has_warned:
             self._has_warned = True
-            logger.warning("%s", requested_late(trial.trial_id, entry.iteration))
+            logger.warning("%s", late_request_advice(trial.trial_id, entry.iteration))
         at_end = trial.checkpoint_at_end and trial.last_result.get(DONE)
         if (late or at_end) and entry.checkpoint is None and not self._is_past(trial):
             # Its report would have been saved when it arrived, had it been known to be the last.

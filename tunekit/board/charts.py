@@ -175,7 +175,7 @@ MOST_POINTS, OTHER_POINTS = 200, 5_000
 _MOST_SPANS = 3_000
 
 
-def draw(sweep: Sweep) -> dict[str, Spec]:
+def draw_charts(sweep: Sweep) -> dict[str, Spec]:
     """Return all charts that are not empty, by name."""
     ranked, metric, drawn = sweep.ranking(), sweep.metric, {}
     training = _training_metrics(sweep)[:MOST_TRAINING]
@@ -269,8 +269,8 @@ def spans_of(sweep: Sweep, trial_ids: Collection[str]) -> list[Span]:
         before = newest.get(where)
         if span.kind in kinds and before is not None:
             former = found[before]
-            alike = (span.generation, span.note) == (former.generation, former.note)
-            if span.begin - former.end <= gap and alike:
+            same = (span.generation, span.note) == (former.generation, former.note)
+            if span.begin - former.end <= gap and same:
                 end = max(former.end, span.end)
                 joined = (former.begin, end, span.generation, span.iteration, span.note)
                 found[before] = Span(span.trial_id, span.kind, *joined)

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow.fs
 
 from tunekit._ray.storage import absolute, joined, storage_at
-from tunekit.board.charts import draw
-from tunekit.board.page import contents, in_script, panels, sections_of
+from tunekit.board.charts import draw_charts
+from tunekit.board.page import render_panels, render_sections, report_data, script_json
 from tunekit.core.problems import Problems
 from tunekit.core.timing import Clock, Pace
 from tunekit.errors import TunekitError
@@ -30,7 +30,7 @@ _INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True)
-class Entry:
+class ServedSweep:
     """The location of a sweep.
 
     Attributes:
@@ -65,7 +65,7 @@ class Catalogue:
 
     Example:
         >>> import tempfile
-        >>> Catalogue([tempfile.mkdtemp()]).look()
+        >>> Catalogue([tempfile.mkdtemp()]).find()
         {}
     """
 
@@ -89,13 +89,13 @@ class Catalogue:
                 problems.add(f"path={given!r} {path_problem(filesystem, home, given)}")
         problems.raise_any()
 
-    def look(self) -> dict[str, Entry]:
+    def find(self) -> dict[str, ServedSweep]:
         """Return the sweeps that are there now, by key.
 
         Raises:
             OSError: If a storage fails. Folders that this process may not read are left out.
         """
-        found: dict[str, Entry] = {}
+        found: dict[str, ServedSweep] = {}
         for filesystem, home, given in self._roots:
             for sweep in sweeps_below(filesystem, home):
                 below = sweep.path[len(home) :].strip("/")
@@ -103,7 +103,7 @@ class Catalogue:
                 key = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()[:16]
                 name = below or posixpath.basename(home) or "sweep"
                 where = (filesystem, sweep.path, source)
-                found.setdefault(key, Entry(key, name, *where, sweep.changed))
+                found.setdefault(key, ServedSweep(key, name, *where, sweep.changed))
         return found
 
     def outlines(self, **goal: str | None) -> list[dict[str, Any]]:
@@ -119,10 +119,10 @@ class Catalogue:
             many, older ones have only the ``entry``.
 
         Raises:
-            OSError: As for :meth:`look`.
+            OSError: As for :meth:`find`.
         """
         found: list[dict[str, Any]] = []
-        for entry in sorted(self.look().values(), key=lambda entry: -entry.changed):
+        for entry in sorted(self.find().values(), key=lambda entry: -entry.changed):
             row = self._known.get(entry.key, {})
             if row.get("entry") != entry or row.get("state") == "running":
                 row = {"entry": entry}
@@ -148,7 +148,7 @@ class LiveSweep:
 
     def __init__(
         self,
-        entry: Entry,
+        entry: ServedSweep,
         options: Mapping[str, Any],
         clock: Clock | None = None,
     ):
@@ -164,7 +164,10 @@ class LiveSweep:
         self._reads = Pace(1.0, _INTERVAL_S)
         self._drawn: dict[str, Any] = {}
         # What brings each half of the page up to date, and when it may do so again.
-        self._updates = {"text": (self._tell, Pace(0.3)), "charts": (self._draw, Pace(0.1, 2.0))}
+        self._updates = {
+            "text": (self._update_text, Pace(0.3)),
+            "charts": (self._update_charts, Pace(0.1, 2.0)),
+        }
         self._stale: set[str] = set()
         # The version of each half, which none has had, nor has in another run of the server.
         self._versions = dict.fromkeys(self._updates, "")
@@ -224,15 +227,15 @@ class LiveSweep:
                 return True
         return False
 
-    def _tell(self) -> None:
-        self.parts = sections_of(contents(self._follower.sweep, self._drawn))
+    def _update_text(self) -> None:
+        self.parts = render_sections(report_data(self._follower.sweep, self._drawn))
 
-    def _draw(self) -> None:
-        drawn = draw(self._follower.sweep)
+    def _update_charts(self) -> None:
+        drawn = draw_charts(self._follower.sweep)
         if drawn.keys() != self._drawn.keys():
             self._stale.add("text")  # it contains a placeholder for each chart
         self._drawn = drawn
-        self.charts = {name: in_script(chart) for name, chart in drawn.items()}
+        self.charts = {name: script_json(chart) for name, chart in drawn.items()}
 
     def panel(self, trial_id: str) -> str | None:
         """Return the details of a trial as HTML; None if there is no such trial."""
@@ -240,7 +243,7 @@ class LiveSweep:
             sweep = self._follower.sweep
             if trial_id not in sweep.timeline.trials:
                 return None
-            return panels(sweep, sweep.trial_errors(), [trial_id])[trial_id]
+            return render_panels(sweep, sweep.trial_errors(), [trial_id])[trial_id]
 
 
 def _trouble(name: str, text: str) -> str:

@@ -20,7 +20,7 @@ from tunekit.board.charts import (
     MOST_DOTS,
     MOST_POINTS,
     OTHER_POINTS,
-    draw,
+    draw_charts,
 )
 from tunekit.core.failures import failure_kind
 from tunekit.core.formatting import format_duration, format_score
@@ -92,7 +92,7 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
             f"path={str(path)!r} is in a folder that does not exist. Create {path.parent} first."
         )
     problems.raise_any()
-    replace_file(path, encodable(render(sweep)).encode())
+    replace_file(path, encodable(render_report(sweep)).encode())
     return path
 
 
@@ -102,15 +102,17 @@ def _default_file(sweep: Sweep) -> Path:
     return Path(f"{Path(sweep.path).name or 'sweep'}-report.html")
 
 
-def render(sweep: Sweep) -> str:
+def render_report(sweep: Sweep) -> str:
     """Return the report of a sweep as HTML."""
-    told = contents(sweep, draw(sweep))
-    in_full = panels(sweep, told["errors"])
-    sections = sections_of(told)
-    return shell(told["name"], sections, script=vega(), panels=in_full, drawn=told["charts"])
+    data = report_data(sweep, draw_charts(sweep))
+    in_full = render_panels(sweep, data["errors"])
+    sections = render_sections(data)
+    return render_page(
+        data["name"], sections, script=vega_script(), panels=in_full, drawn=data["charts"]
+    )
 
 
-def contents(sweep: Sweep, drawn: Mapping[str, Any]) -> dict[str, Any]:
+def report_data(sweep: Sweep, drawn: Mapping[str, Any]) -> dict[str, Any]:
     """Return the contents of the report as data.
 
     Args:
@@ -180,22 +182,22 @@ def _resumes(sweep: Sweep, source: str) -> str:
     return f"tunekit resume {source}{trainable}"
 
 
-def sections_of(told: Mapping[str, Any]) -> dict[str, str]:
+def render_sections(data: Mapping[str, Any]) -> dict[str, str]:
     """Return the sections of the page as HTML, in order, by name.
 
     Args:
-        told: As returned by :func:`contents`.
+        data: As returned by :func:`report_data`.
     """
-    made = _environment().get_template("sections.html").make_module(dict(told))
+    made = _environment().get_template("sections.html").make_module(dict(data))
     order = list(SECTIONS)
-    if told["causes"] and told["best"] is None:  # there is nothing else to show
+    if data["causes"] and data["best"] is None:  # there is nothing else to show
         order.remove("failures")
         order.insert(1, "failures")
     every = {name: str(getattr(made, f"section_{name}")()).strip() for name in order}
     return {name: text for name, text in every.items() if text}
 
 
-def index_of(rows: Sequence[Mapping[str, Any]]) -> str:
+def render_index(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the list of several sweeps, as HTML.
 
     Args:
@@ -205,7 +207,7 @@ def index_of(rows: Sequence[Mapping[str, Any]]) -> str:
     return str(made.section_sweeps()).strip()
 
 
-def panels(
+def render_panels(
     sweep: Sweep, errors: Mapping[str, str], trial_ids: Iterable[str] | None = None
 ) -> dict[str, str]:
     """Return the configurations, checkpoints and errors of trials as HTML, by trial.
@@ -218,14 +220,14 @@ def panels(
     known = {"metric": _metric_of(sweep)}
     made: Any = _environment().get_template("sections.html").make_module(known)
     ranked = {one.trial_id: one for one in sweep.ranking()}
-    wanted = list(ranked if trial_ids is None else trial_ids)
-    rows: dict[str, list[Mapping[str, Any]]] = {trial_id: [] for trial_id in wanted}
+    trial_ids = list(ranked if trial_ids is None else trial_ids)
+    rows: dict[str, list[Mapping[str, Any]]] = {trial_id: [] for trial_id in trial_ids}
     for row in sweep.timeline.validations:
         if row["trial_id"] in rows:
             rows[row["trial_id"]].append(row)
-    most = max(_FEWEST, min(_MOST, _ROWS // max(1, len(wanted))))
+    most = max(_FEWEST, min(_MOST, _ROWS // max(1, len(trial_ids))))
     found = {}
-    for trial_id in wanted:
+    for trial_id in trial_ids:
         of = _panel(sweep, ranked[trial_id], rows[trial_id], errors.get(trial_id), most)
         found[trial_id] = str(made.panel(of)).strip()
     return found
@@ -275,7 +277,7 @@ def _loads_one(sweep: Sweep, path: str) -> str:
     return f"ray.tune.Checkpoint({_path(sweep, path)!r}{own})"
 
 
-def shell(
+def render_page(
     name: str,
     sections: Mapping[str, str],
     *,
@@ -332,7 +334,7 @@ def _environment() -> jinja2.Environment:
         score=lambda value: format_score(value, _NONE),
         seconds=_seconds,
         moment=_moment,
-        json=in_script,
+        json=script_json,
         raw=_raw,
     )
     return environment
@@ -346,17 +348,17 @@ def _loads(sweep: Sweep) -> str:
 
 
 @lru_cache(maxsize=1)
-def vega() -> str:
+def vega_script() -> str:
     """Return the script that draws the charts: Vega, Vega-Lite and Vega-Embed."""
     script = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub has no default
     return str(script).replace("</script", "<\\/script")
 
 
-def in_script(value: Any) -> str:
+def script_json(value: Any) -> str:
     """Return JSON that is safe inside a script element: nothing in it looks like a tag.
 
     Example:
-        >>> print(in_script({"a": "</script>"}))
+        >>> print(script_json({"a": "</script>"}))
         {"a": "\\u003c/script>"}
     """
     return json.dumps(finite_json(value), default=str, allow_nan=False).replace("<", "\\u003c")

@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
-from tunekit.board.live import Catalogue, Entry, LiveSweep
-from tunekit.board.page import index_of, shell, vega
+from tunekit.board.live import Catalogue, LiveSweep, ServedSweep
+from tunekit.board.page import render_index, render_page, vega_script
 from tunekit.core.problems import Problems
 from tunekit.errors import extra
 from tunekit.version import VERSION
@@ -131,7 +131,7 @@ def serve(
     )
     lower_priority()
     # The script that draws charts takes seconds to build; do it before the first request.
-    threading.Thread(target=vega, name="tunekit-vega", daemon=True).start()
+    threading.Thread(target=vega_script, name="tunekit-vega", daemon=True).start()
     ready(f"http://{shown}:{number}/?token={token}")
     try:
         uvicorn.Server(config).run(sockets=[listener])
@@ -195,7 +195,7 @@ class Application(Starlette):
         self._token, self._cookie = token, cookie
         self._hosts = list(dict.fromkeys(host.lower() for host in hosts))
         self._any_address = any_address
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, ServedSweep] = {}
         self._followed = lru_cache(_KEPT)(self._follow)
         routes = [
             Route("/", self._home),
@@ -266,7 +266,7 @@ class Application(Starlette):
 
     def _home(self, request: Request) -> Response:
         """Return the list of sweeps, or the sweep if there is only one."""
-        self._entries = self._catalogue.look()
+        self._entries = self._catalogue.find()
         if len(self._entries) == 1:
             return RedirectResponse(f"/sweeps/{next(iter(self._entries))}", status_code=307)
         return self._all(request)
@@ -274,7 +274,7 @@ class Application(Starlette):
     def _all(self, request: Request) -> Response:
         goal = {name: self._options.get(name) for name in ("metric", "mode")}
         rows = self._catalogue.outlines(**goal)
-        return _page("Sweeps", {"sweeps": index_of(rows)})
+        return _page("Sweeps", {"sweeps": render_index(rows)})
 
     def _sweep(self, request: Request) -> Response:
         live = self._live(request)
@@ -307,7 +307,7 @@ class Application(Starlette):
         """Return the live sweep that the path names."""
         key = request.path_params["key"]
         if key not in self._entries:  # the sweep may have started since
-            self._entries = self._catalogue.look()
+            self._entries = self._catalogue.find()
         if key not in self._entries:
             raise HTTPException(404, "There is no such sweep here.")
         return self._followed(key)
@@ -316,15 +316,15 @@ class Application(Starlette):
         return LiveSweep(self._entries[key], self._options)
 
 
-def _same(given: str, wanted: str) -> bool:
+def _same(given: str, token: str) -> bool:
     """Compare in constant time."""
-    return secrets.compare_digest(given.encode(errors="replace"), wanted.encode())
+    return secrets.compare_digest(given.encode(errors="replace"), token.encode())
 
 
 def _page(name: str, parts: Mapping[str, str], **live: str) -> Response:
     nonce = secrets.token_urlsafe(16)
     names = ("home", "news", "version", "trial", "chart", "vega")
-    text = shell(name, parts, live={**dict.fromkeys(names), **live, "nonce": nonce})
+    text = render_page(name, parts, live={**dict.fromkeys(names), **live, "nonce": nonce})
     policy = (
         f"default-src 'none'; script-src 'self' 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
@@ -335,4 +335,4 @@ def _page(name: str, parts: Mapping[str, str], **live: str) -> Response:
 
 def _vega(request: Request) -> Response:
     headers = {"Cache-Control": "private, max-age=86400"}
-    return PlainTextResponse(vega(), media_type="text/javascript", headers=headers)
+    return PlainTextResponse(vega_script(), media_type="text/javascript", headers=headers)

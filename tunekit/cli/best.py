@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tunekit.cli.layout import WIDTH, cut, grid, terminal_width
+from tunekit.cli.layout import WIDTH, format_table, terminal_width, truncate
 from tunekit.core.formatting import (
     format_iteration,
     format_score,
@@ -21,7 +21,7 @@ from tunekit.reading.findings import BestCheckpoint
 from tunekit.reading.sweep import Sweep
 
 
-def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
+def format_best(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
     """Return the best checkpoint as text, with the line of Python that loads the checkpoint."""
     at = format_iteration(found.generation, found.iteration)
     others = {n: v for n, v in flatten(found.metrics).items() if n != found.metric}
@@ -42,13 +42,13 @@ def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
     if found.checkpoint is None:
         lines.append("  It is missing: deleted since (num_to_keep), or not uploaded yet.")
     else:
-        told = f"metric={found.metric!r}, mode={sweep.mode!r}"
+        goal = f"metric={found.metric!r}, mode={sweep.mode!r}"
         lines += ["", click.style("in Python", bold=True)]
-        lines.append(f"  tunekit.load({path!r}).best({told}).checkpoint")
+        lines.append(f"  tunekit.load({path!r}).best({goal}).checkpoint")
     return "\n".join(lines)
 
 
-def front_as_text(summary: Mapping[str, Any], path: str) -> str:
+def format_front(summary: Mapping[str, Any], path: str) -> str:
     """Return the Pareto front as text: its checkpoints and their objectives.
 
     Args:
@@ -61,13 +61,13 @@ def front_as_text(summary: Mapping[str, Any], path: str) -> str:
         >>> front = [{**checkpoint, "objectives": each} for each in values]
         >>> goal = {"accuracy": "max", "size": "min"}
         >>> summary = {"objectives": goal, "constraints": [], "pareto": front}
-        >>> print(front_as_text(summary, "digits").splitlines()[2])
+        >>> print(format_front(summary, "digits").splitlines()[2])
         accuracy  size  trial  checkpoint
     """
     front, goals = summary["pareto"], summary["objectives"]
-    told = ", ".join(f"{name} ({mode})" for name, mode in goals.items())
+    goal = ", ".join(f"{name} ({mode})" for name, mode in goals.items())
     count = f"{len(front)} checkpoint{'s' * (len(front) != 1)}"
-    lines = [click.style(printable(f"Pareto front of {told}: {count}"), bold=True)]
+    lines = [click.style(printable(f"Pareto front of {goal}: {count}"), bold=True)]
     if front[0]["violation"]:
         lines.append(
             printable(f"None satisfies {', '.join(summary['constraints'])}; these are closest.")
@@ -81,13 +81,13 @@ def front_as_text(summary: Mapping[str, Any], path: str) -> str:
         for one in front
     ]
     heads = [*goals, "trial", "checkpoint"]
-    lines += ["", *grid([heads, *rows], terminal_width(), left=range(len(heads)))]
+    lines += ["", *format_table([heads, *rows], terminal_width(), left=range(len(heads)))]
     lines += ["", click.style("in Python", bold=True)]
     lines.append(f"  tunekit.load({path!r}).pareto()[0].checkpoint")
     return "\n".join(lines)
 
 
-def scores_as_text(known: Mapping[str, Any], path: str) -> str:
+def format_scores(known: Mapping[str, Any], path: str) -> str:
     """Return scores as a table, with the command to rank by them.
 
     Args:
@@ -99,7 +99,7 @@ def scores_as_text(known: Mapping[str, Any], path: str) -> str:
         >>> row |= {"score": 0.9, "metrics": {"robust/accuracy": 0.7}}
         >>> known = {"name": "robust", "function": "evals:robust", "metric": "accuracy"}
         >>> known |= {"names": ["robust/accuracy"], "scored": 1, "unscored": 0, "rows": [row]}
-        >>> print(scores_as_text(known, "/digits"))
+        >>> print(format_scores(known, "/digits"))
         robust: evals:robust has validated 1 checkpoint
         <BLANKLINE>
         trial  iteration  accuracy  robust/accuracy
@@ -117,12 +117,12 @@ def scores_as_text(known: Mapping[str, Any], path: str) -> str:
         at = f"{row['generation']}:" * bool(row["generation"]) + str(row["iteration"])
         new = (format_score(finite_number(row["metrics"].get(name)), "-") for name in names)
         cells.append((row["trial_id"], at, format_score(row["score"], "-"), *new))
-    lines = [head, "", *grid(cells, WIDTH, optional=len(names))]
+    lines = [head, "", *format_table(cells, WIDTH, optional=len(names))]
     for row in rows:
         if row["status"] != "validated":
             why = f"{row['status'].replace('_', ' ')}: {row['reason'] or 'it has not ended'}"
             where = f"{row['trial_id']} at {format_iteration(row['generation'], row['iteration'])}"
-            lines.append(cut(f"{where}: {why}", WIDTH))
+            lines.append(truncate(f"{where}: {why}", WIDTH))
     if names:
         way = f"tunekit best {shlex.quote(path)}"
         lines += ["", f"{way} --metric {shlex.quote(names[0])} --mode max    # or min"]

@@ -16,10 +16,10 @@ import click
 import ray
 
 from tunekit._ray.storage import absolute
-from tunekit.cli.best import best_as_text, front_as_text, scores_as_text
+from tunekit.cli.best import format_best, format_front, format_scores
 from tunekit.cli.layout import terminal_width
-from tunekit.cli.list import RESULTS, given_or_newest, listing, listing_as_text
-from tunekit.cli.status import status_of, text_of
+from tunekit.cli.list import RESULTS, format_listing, given_or_newest, listing_json
+from tunekit.cli.status import format_status, status_json
 from tunekit.cli.trainables import absolute_reference, trainable_at
 from tunekit.core.formatting import format_score, printable
 from tunekit.core.metrics import finite_json, flatten
@@ -28,7 +28,7 @@ from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.following.follow import follow
 from tunekit.journal.stop_requests import ask_to_stop
 from tunekit.log import showing_messages
-from tunekit.reading.findings import best_in_short, later_scores
+from tunekit.reading.findings import best_json, later_scores
 from tunekit.reading.sweep import Sweep, load
 from tunekit.tuner import Tuner
 from tunekit.version import VERSION
@@ -128,8 +128,8 @@ def list_sweeps(folder: str, top: int, as_json: bool) -> None:
       tunekit list
       tunekit list s3://bucket/sweeps --json
     """
-    known = listing(absolute(folder), top)
-    _show(known, as_json, listing_as_text(known))
+    known = listing_json(absolute(folder), top)
+    _show(known, as_json, format_listing(known))
 
 
 @tunekit.command(short_help="Show the status of a sweep: running, ended or crashed.")
@@ -155,10 +155,10 @@ def status(path: str, as_json: bool, watch: float | None, top: int, **goal: str 
     """
     while True:
         sweep, now = load(path, **goal), time.time()
-        known = status_of(sweep, now)
+        known = status_json(sweep, now)
         if watch and sys.stdout.isatty() and not as_json:
             click.clear()
-        text = text_of(known, top, terminal_width()) + "\n" * bool(watch)
+        text = format_status(known, top, terminal_width()) + "\n" * bool(watch)
         _show(known, as_json, text, indent=None if watch else 2)
         if watch is None or known["state"] not in ("open", "running"):
             return
@@ -192,9 +192,9 @@ def best(path: str, as_json: bool, **goal: str | None) -> None:
         found = sweep.best()
     except MetricNotFoundError as error:
         raise _Failed(str(error), 3) from error
-    known = {"metric": found.metric, "mode": sweep.mode, **best_in_short(found)}
+    known = {"metric": found.metric, "mode": sweep.mode, **best_json(found)}
     known["metrics"] = found.metrics
-    _show(known, as_json, best_as_text(found, path, sweep))
+    _show(known, as_json, format_best(found, path, sweep))
 
 
 def _show_front(sweep: Sweep, path: str, as_json: bool) -> None:
@@ -203,7 +203,7 @@ def _show_front(sweep: Sweep, path: str, as_json: bool) -> None:
     if not known["pareto"]:
         names = ", ".join(sweep.objectives)
         raise _Failed(f"No validation has ended with all of {names}. Wait for the first one.", 3)
-    _show(known, as_json, front_as_text(known, path))
+    _show(known, as_json, format_front(known, path))
 
 
 @tunekit.command(short_help="Validate checkpoints of a sweep with another function.")
@@ -279,7 +279,7 @@ def validate(
     with _on_ray(as_json):
         sweep = sweep.validate(fn, checkpoints, name=name, replace=replace)
     known = later_scores(sweep.timeline, name, sweep.metric, sweep.mode)
-    _show(known, as_json, scores_as_text(known, path))
+    _show(known, as_json, format_scores(known, path))
     if known["unscored"]:
         raise click.exceptions.Exit(1)
 
@@ -409,8 +409,10 @@ def stop(path: str, trial: str) -> None:
         recorded = ask_to_stop(sweep.filesystem, sweep.path, trial)
     except ValueError as error:
         raise ConfigError("tunekit stop", [f"{error}. See its state: tunekit status."]) from error
-    said = "is stopped." if recorded else "will be stopped at the end of the driver's current step."
-    click.echo(printable(f"Trial {trial} {said}"))
+    outcome = (
+        "is stopped." if recorded else "will be stopped at the end of the driver's current step."
+    )
+    click.echo(printable(f"Trial {trial} {outcome}"))
 
 
 @tunekit.command(short_help="Continue a sweep that was killed or interrupted.")
@@ -455,8 +457,8 @@ def resume(
         if tuner.validation is not None:
             tuner.validation.record_trainable(absolute_reference(where))
         tuner.fit()
-    known = status_of(load(path), time.time())
-    _show(known, as_json, text_of(known, width=terminal_width()))
+    known = status_json(load(path), time.time())
+    _show(known, as_json, format_status(known, width=terminal_width()))
     if known["state"] != "finished" or set(known["trials"]) == {"error"}:
         raise click.exceptions.Exit(1)
 

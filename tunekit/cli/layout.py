@@ -30,23 +30,23 @@ def terminal_width() -> int | None:
         120
         >>> del os.environ["COLUMNS"]
     """
-    told = os.environ.get("COLUMNS", "").isdigit()
-    if not (told or (sys.stdout is not None and sys.stdout.isatty())):
+    is_set = os.environ.get("COLUMNS", "").isdigit()
+    if not (is_set or (sys.stdout is not None and sys.stdout.isatty())):
         return None
     return max(_NARROWEST, shutil.get_terminal_size().columns)
 
 
-def cut(line: str, width: int) -> str:
+def truncate(line: str, width: int) -> str:
     """Return a line, cut to a width.
 
     Example:
-        >>> cut("too many words", 9), cut("few words", 9)
+        >>> truncate("too many words", 9), truncate("few words", 9)
         ('too many…', 'few words')
     """
     return line if len(line) <= width else line[: width - 1].rstrip() + "…"
 
 
-def grid(
+def format_table(
     rows: Sequence[Sequence[str]],
     width: int | None,
     left: Collection[int] = (0,),
@@ -62,11 +62,11 @@ def grid(
             that are left out.
 
     Example:
-        >>> grid([["sweep", "best"], ["asha", "0.9"]], 20)
+        >>> format_table([["sweep", "best"], ["asha", "0.9"]], 20)
         ['sweep  best', 'asha    0.9']
-        >>> grid([["name"], ["a very long name"]], 10)
+        >>> format_table([["name"], ["a very long name"]], 10)
         ['name', 'a very lo…']
-        >>> grid([["trial", "lr", "dropout"], ["a", "0.1", "0.5"]], 14, optional=2)
+        >>> format_table([["trial", "lr", "dropout"], ["a", "0.1", "0.5"]], 14, optional=2)
         ['trial   lr', 'a      0.1', 'Not shown: dr…']
     """
     width = width or WIDTH
@@ -84,10 +84,10 @@ def grid(
     while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
         widths[widths.index(max(widths))] -= 1
     padded = [
-        [f"{cut(cell, wide):{side}{wide}}" for cell in cells]
+        [f"{truncate(cell, wide):{side}{wide}}" for cell in cells]
         for (cells, side), wide in zip(shown, widths, strict=True)
     ]
     lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
     if left_out:
-        lines.append(cut(f"Not shown: {', '.join(left_out)}. --json has all.", width))
+        lines.append(truncate(f"Not shown: {', '.join(left_out)}. --json has all.", width))
     return lines

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tunekit._ray.storage import absolute, storage_at
-from tunekit.cli.layout import grid, terminal_width
+from tunekit.cli.layout import format_table, terminal_width
 from tunekit.core.formatting import format_duration, format_score, printable
 from tunekit.errors import ConfigError
 from tunekit.journal.experiments import sweeps_below
@@ -47,7 +47,7 @@ def given_or_newest(ctx: click.Context, parameter: click.Parameter, path: str | 
     return newest
 
 
-def listing(folder: str, top: int) -> dict[str, Any]:
+def listing_json(folder: str, top: int) -> dict[str, Any]:
     """Return the sweeps in a folder and below it, newest first, as JSON values.
 
     Args:
@@ -77,8 +77,8 @@ def listing(folder: str, top: int) -> dict[str, Any]:
     return {"folder": folder, "found": len(found), "sweeps": rows}
 
 
-def listing_as_text(known: Mapping[str, Any]) -> str:
-    """Return a listing, as returned by :func:`listing`, as text."""
+def format_listing(known: Mapping[str, Any]) -> str:
+    """Return a listing, as returned by :func:`listing_json`, as text."""
     known = printable(known)
     if not known["sweeps"]:
         return f"There is no sweep with validation in or below {known['folder']}."
@@ -96,7 +96,7 @@ def listing_as_text(known: Mapping[str, Any]) -> str:
         if one.get("best") is not None:
             best = f"{one['metric']} {format_score(one['best']['score'])}"
         rows.append((one["name"], one["state"], began, took, trials, best))
-    lines = grid(rows, terminal_width(), left=(0, 1, 2, 5))
+    lines = format_table(rows, terminal_width(), left=(0, 1, 2, 5))
     lines[0] = click.style(lines[0], bold=True)
     more = known["found"] - len(known["sweeps"])
     if more:

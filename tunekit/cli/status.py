@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tunekit.cli.layout import WIDTH, cut, grid
+from tunekit.cli.layout import WIDTH, format_table, truncate
 from tunekit.core.failures import format_checkpoint
 from tunekit.core.formatting import (
     differing_names,
@@ -38,7 +38,7 @@ _STATES = {
 }
 
 
-def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
+def status_json(sweep: Sweep, now: float) -> dict[str, Any]:
     """Return the status as JSON values: all that the text shows, and more.
 
     It has the items of :meth:`tunekit.Sweep.summary`, and:
@@ -57,7 +57,7 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
     Example:
         >>> from tunekit.core.events import TrialAdded
         >>> sweep = Sweep([TrialAdded(time=5.0, trial_id="a")])
-        >>> status = status_of(sweep, now=7.0)
+        >>> status = status_json(sweep, now=7.0)
         >>> status["state"], status["heard_s"], status["ranking"][0]["trial_id"]
         ('open', 2.0, 'a')
     """
@@ -110,11 +110,11 @@ def _ranked(one: Ranked) -> dict[str, Any]:
 # As text ---------------------------------------------------------------------------------------
 
 
-def text_of(status: Mapping[str, Any], top: int = 20, width: int | None = None) -> str:
+def format_status(status: Mapping[str, Any], top: int = 20, width: int | None = None) -> str:
     """Return a status as text; paths are not cut.
 
     Args:
-        status: As returned by :func:`status_of`.
+        status: As returned by :func:`status_json`.
         top: How many trials and how many causes of failures to list.
         width: The maximum width of a line. None, for a pipe or a file: 100, but reasons of failures
             are not cut.
@@ -206,8 +206,8 @@ def _front(status: Mapping[str, Any]) -> str:
     front, closest = status["pareto"], ""
     if front[0]["violation"]:
         closest = f"; none satisfies {', '.join(status['constraints'])} yet"
-    told = f"{len(front)} checkpoint{'s' * (len(front) != 1)}{closest}"
-    return f"{told}. To list them: tunekit best PATH"
+    count = f"{len(front)} checkpoint{'s' * (len(front) != 1)}"
+    return f"{count}{closest}. To list them: tunekit best PATH"
 
 
 def _times(status: Mapping[str, Any]) -> str:
@@ -247,7 +247,7 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
         if violates:
             cells.append(f"{row['violation']:.0%}" if row["violation"] else "")
         rows.append(cells + [format_setting(config[n]) if n in config else "" for n in varied])
-    heading, *lines = grid(rows, width, left=(1, 2), optional=len(varied))
+    heading, *lines = format_table(rows, width, left=(1, 2), optional=len(varied))
     lines.insert(0, click.style(heading, bold=True))
     if len(every) > top:
         lines.append(f"and {len(every) - top} more: --top, or --json for all")
@@ -261,21 +261,21 @@ def _failures(causes: Sequence[Mapping[str, Any]], top: int, width: int | None) 
     for cause in causes[:top]:
         places, count = cause["places"], cause["count"]
         if count == 1:
-            told = [f"{cause['of']} {places[0]}: {cause['reason']}"]
+            own = [f"{cause['of']} {places[0]}: {cause['reason']}"]
         else:
             named = ", ".join(places[:_MOST_PLACES])
             others = count - len(places[:_MOST_PLACES])
             named += f" and {others} more" if others else ""
-            told = [f"{count} {cause['of']}s: {cause['reason']}", f"  {named}"]
-        lines += told if width is None else [cut(line, width) for line in told]
+            own = [f"{count} {cause['of']}s: {cause['reason']}", f"  {named}"]
+        lines += own if width is None else [truncate(line, width) for line in own]
     if len(causes) > top:
         lines.append(f"and {len(causes) - top} more causes: --top, or --json for all")
     return "\n".join(lines)
 
 
 def _kinds(counts: Mapping[str, int]) -> str:
-    told = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items())
-    return f"{sum(counts.values())}: {told}" if len(counts) > 1 else told or "none yet"
+    text = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items())
+    return f"{sum(counts.values())}: {text}" if len(counts) > 1 else text or "none yet"
 
 
 def _as_of(status: Mapping[str, Any], kind: str) -> str:

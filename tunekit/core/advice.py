@@ -26,11 +26,11 @@ _HAND_OVER = (
 )
 
 
-def drives_a_trainer(report: Mapping[str, Any]) -> str | None:
+def trainer_advice(report: Mapping[str, Any]) -> str | None:
     """Return what to write instead of a function that runs a trainer; None for other reports.
 
     Example:
-        >>> print(drives_a_trainer({"loss": 0.5, "checkpoint_path": "/results/checkpoint_1"}))
+        >>> print(trainer_advice({"loss": 0.5, "checkpoint_path": "/results/checkpoint_1"}))
         checkpoint_path='/results/checkpoint_1' in a report, without a checkpoint: the function runs
         a Ray Train trainer and reports with TuneReportCallback, so Tune gets no checkpoint. Pass
         the trainer itself, so that its checkpoints become the trial's:
@@ -38,7 +38,7 @@ def drives_a_trainer(report: Mapping[str, Any]) -> str | None:
                           param_space={"train_loop_config": {...}}, ...)
         or, if other arguments depend on the trial, too,
             tunekit.Tuner(tunekit.distributed.TrainerFactory(lambda config: TorchTrainer(...)), ...)
-        >>> drives_a_trainer({"loss": 0.5, "should_checkpoint": True, "checkpoint_path": "a"})
+        >>> trainer_advice({"loss": 0.5, "should_checkpoint": True, "checkpoint_path": "a"})
     """
     path = report.get(CHECKPOINT_PATH)
     if not isinstance(path, str) or report.get("should_checkpoint"):
@@ -50,21 +50,21 @@ def drives_a_trainer(report: Mapping[str, Any]) -> str | None:
     )
 
 
-def no_trial_has_saved(advice: str) -> str:
+def checkpoint_advice(advice: str) -> str:
     """Return why nothing was validated, and how to fix it.
 
     Example:
-        >>> no_trial_has_saved("Save.")
+        >>> checkpoint_advice("Save.")
         'No trial has saved a checkpoint, so nothing was validated. Save.'
     """
     return f"No trial has saved a checkpoint, so nothing was validated. {advice}"
 
 
-def requested_late(trial_id: str, iteration: int) -> str:
+def late_request_advice(trial_id: str, iteration: int) -> str:
     """Return why a checkpoint is not validated, and how to have it validated.
 
     Example:
-        >>> requested_late("a", 3)
+        >>> late_request_advice("a", 3)
         'At iteration 3 of trial a, a callback set should_checkpoint in a result that had been ...'
     """
     return (
@@ -75,7 +75,7 @@ def requested_late(trial_id: str, iteration: int) -> str:
     )
 
 
-def no_room(trial_id: str, *, trials: int) -> str:
+def resources_advice(trial_id: str, *, trials: int) -> str:
     """Return why a trial is paused for validations, and how to leave resources for them.
 
     Args:
@@ -83,10 +83,10 @@ def no_room(trial_id: str, *, trials: int) -> str:
         trials: How many trials have resources.
 
     Example:
-        >>> print(no_room("a", trials=3))
+        >>> print(resources_advice("a", trials=3))
         Validations get no resources because the 3 running trials hold theirs while they wait for
         scores; trial a is paused to make room. Set max_concurrent_trials to less than 3.
-        >>> print(no_room("a", trials=1))
+        >>> print(resources_advice("a", trials=1))
         Validations get no resources because the only running trial holds what they need while it
         waits for a score; trial a is paused to make room. Reduce the resources of trials
         (tune.with_resources) or of validations (ray_remote_kwargs), or enlarge the cluster.
@@ -106,7 +106,7 @@ def no_room(trial_id: str, *, trials: int) -> str:
     )
 
 
-def slow_starts(avoidable_s: float, total_s: float) -> str | None:
+def reuse_advice(avoidable_s: float, total_s: float) -> str | None:
     """Return how to save the starts of processes; None if that saves at most a tenth of the time.
 
     Args:
@@ -114,8 +114,8 @@ def slow_starts(avoidable_s: float, total_s: float) -> str | None:
         total_s: The seconds in which trials started or trained.
 
     Example:
-        >>> slow_starts(3.0, 30.0)
-        >>> print(slow_starts(12.4, 30.0))
+        >>> reuse_advice(3.0, 30.0)
+        >>> print(reuse_advice(12.4, 30.0))
         Starting a process for each trial took 12 of the 30 seconds that trials ran.
         TuneConfig(reuse_actors=True) would save them, on one condition: a function must keep no
         state in its process, and a class needs a reset_config that replaces everything that depends
@@ -131,7 +131,7 @@ def slow_starts(avoidable_s: float, total_s: float) -> str | None:
     )
 
 
-def unknown_metric(
+def metric_advice(
     missing: Sequence[str], validated: Collection[str], result: Mapping[str, Any]
 ) -> str:
     """Return why a metric is unknown, and which one was probably meant.
@@ -142,7 +142,7 @@ def unknown_metric(
         result: A validated result, flat, with the metrics that training reports.
 
     Example:
-        >>> print(unknown_metric(["acuracy"], ["accuracy"], {"accuracy": 0.9, "loss": 0.1}))
+        >>> print(metric_advice(["acuracy"], ["accuracy"], {"accuracy": 0.9, "loss": 0.1}))
         The sweep ranks by 'acuracy', but neither validation nor training produces it. Did you mean
         'accuracy'? Validation returned 'accuracy'; training reported 'loss'. Use one of these as
         the metric, or return the missing one from the validation function.
@@ -158,7 +158,7 @@ def unknown_metric(
     )
 
 
-def how_to_resume(path: str, trainable: str | None, *, own_filesystem: bool = False) -> str:
+def resume_advice(path: str, trainable: str | None, *, own_filesystem: bool = False) -> str:
     """Return the command and the Python line that continue a sweep.
 
     Args:
@@ -168,15 +168,15 @@ def how_to_resume(path: str, trainable: str | None, *, own_filesystem: bool = Fa
             line cannot reach.
 
     Example:
-        >>> print(how_to_resume("/results/digits", "train:train_digits"))
+        >>> print(resume_advice("/results/digits", "train:train_digits"))
             tunekit resume /results/digits
         or, in Python:
             tunekit.Tuner.restore("/results/digits", train_digits).fit()
-        >>> print(how_to_resume("/my results/digits", None))
+        >>> print(resume_advice("/my results/digits", None))
             tunekit resume '/my results/digits' --trainable FILE.py:NAME
         or, in Python:
             tunekit.Tuner.restore("/my results/digits", trainable).fit()
-        >>> print(how_to_resume("bucket/digits", None, own_filesystem=True))
+        >>> print(resume_advice("bucket/digits", None, own_filesystem=True))
             tunekit.Tuner.restore("bucket/digits", trainable, storage_filesystem=filesystem).fit()
     """
     name = "trainable" if trainable is None else trainable.rsplit(":", 1)[-1]

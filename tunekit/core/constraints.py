@@ -149,9 +149,9 @@ def penalize(
         {'accuracy': -1.2e+299, 'latency_ms': 25}
     """
     by = violation(result, constraints)
-    told = dict(result)
+    passed = dict(result)
     for name, mode in objectives.items() if by else ():
         value = finite_number(result.get(name))
         if value is not None:
-            told[name] = penalized_value(value, mode, by)
-    return told
+            passed[name] = penalized_value(value, mode, by)
+    return passed

@@ -88,18 +88,18 @@ class _Kind:
     first: str
     reason: str
     count: int = 0
-    untold: int = 0
+    unreported: int = 0
     places: list[str] = field(default_factory=list)
 
-    def tell(self) -> str:
+    def summarize(self) -> str:
         """Return a message about the failures that were only counted since the last one."""
         named = ", ".join(self.places)
-        others = self.untold - len(self.places)
+        others = self.unreported - len(self.places)
         text = (
-            f"{self.untold} more like that of {self.first} ({self.reason}): {named}"
+            f"{self.unreported} more like that of {self.first} ({self.reason}): {named}"
             f"{f' and {others} others' if others else ''}"
         )
-        self.untold, self.places = 0, []
+        self.unreported, self.places = 0, []
         return text
 
 
@@ -109,26 +109,27 @@ class Failures:
     Counts are logged at the 10th, 100th, 1000th failure of a kind, and at the end.
 
     Args:
-        gives_up: Whether a sweep is hopeless if its first :data:`HOPELESS` failures are similar.
+        detects_hopeless: Whether a sweep is hopeless if its first :data:`HOPELESS` failures are
+            similar.
 
     Example:
-        >>> failures = Failures(gives_up=True)
+        >>> failures = Failures(detects_hopeless=True)
         >>> for iteration in (1, 2, 3):
         ...     failures.failed(f"a@{iteration}", "raised KeyError: 'model'")
         FailureNotice(first=True, more=None, hopeless=False)
         FailureNotice(first=False, more=None, hopeless=False)
         FailureNotice(first=False, more=None, hopeless=True)
-        >>> failures.rest()
+        >>> failures.summaries()
         ["2 more like that of a@1 (raised KeyError: 'model'): a@2, a@3"]
     """
 
-    def __init__(self, *, gives_up: bool = False):
-        self._gives_up = gives_up
+    def __init__(self, *, detects_hopeless: bool = False):
+        self._detects_hopeless = detects_hopeless
         self._kinds: dict[str, _Kind] = {}
 
     def succeeded(self) -> None:
         """Record that a validation succeeded, so that the sweep is not hopeless."""
-        self._gives_up = False
+        self._detects_hopeless = False
 
     def failed(self, place: str, reason: str) -> FailureNotice:
         """Record a failure.
@@ -139,17 +140,19 @@ class Failures:
         """
         kind = self._kinds.setdefault(failure_kind(reason), _Kind(place, reason))
         kind.count += 1
-        hopeless = self._gives_up and kind.count >= HOPELESS and not is_missing_checkpoint(reason)
+        hopeless = (
+            self._detects_hopeless and kind.count >= HOPELESS and not is_missing_checkpoint(reason)
+        )
         if hopeless:
-            self._gives_up = False
+            self._detects_hopeless = False
         if kind.count == 1:
             return FailureNotice(True, hopeless=hopeless)
-        kind.untold += 1
+        kind.unreported += 1
         if len(kind.places) < _MOST_PLACES:
             kind.places.append(place)
-        told = str(kind.count).strip("0") == "1"
-        return FailureNotice(False, kind.tell() if told else None, hopeless)
+        is_reported = str(kind.count).strip("0") == "1"
+        return FailureNotice(False, kind.summarize() if is_reported else None, hopeless)
 
-    def rest(self) -> list[str]:
+    def summaries(self) -> list[str]:
         """Return the final messages about failures that were only counted."""
-        return [kind.tell() for kind in self._kinds.values() if kind.untold]
+        return [kind.summarize() for kind in self._kinds.values() if kind.unreported]

@@ -24,7 +24,7 @@ from tunekit._ray.searchers import innermost_searcher
 from tunekit._ray.tuner import type_and_settings
 from tunekit._ray.validating import ValidatingController
 from tunekit.config import ValidationConfig, check_config
-from tunekit.core.advice import how_to_resume, slow_starts
+from tunekit.core.advice import resume_advice, reuse_advice
 from tunekit.core.engine import Engine
 from tunekit.core.events import (
     Event,
@@ -275,7 +275,7 @@ class ValidationCallback(tune.Callback):
                 [
                     "it was already called: a Tuner runs its sweep once. tuner.get_results() has "
                     "the results. To continue the sweep:\n"
-                    f"{how_to_resume(self._where(), self.trainable)}\n"
+                    f"{resume_advice(self._where(), self.trainable)}\n"
                     "For another sweep, make a new Tuner with another RunConfig(name=...)."
                 ],
             )
@@ -309,7 +309,7 @@ class ValidationCallback(tune.Callback):
         """Prepare the sweep; called by Tune before it begins."""
         restore = self._restore
         if self._run_by_ray:
-            raise RestoreError(_NOT_BY_RAY.format(how_to_resume(self._where(), self.trainable)))
+            raise RestoreError(_NOT_BY_RAY.format(resume_advice(self._where(), self.trainable)))
         if self._refused is not None:
             raise self._refused
         if restore.searcher_line is not None and not (self.has_begun and self.controller.resumed):
@@ -325,7 +325,7 @@ class ValidationCallback(tune.Callback):
         controller.look_at_reports_first(self.door.receive)
         if restore.past:
             restore.replay()
-            self._stop_requests.look()
+            self._stop_requests.record_new()
         if controller.is_finished():
             self._failures.conclude(list(self.trials.values()))
             self._raise_error()
@@ -359,7 +359,7 @@ class ValidationCallback(tune.Callback):
             self.waiting.starts.begins(trial.trial_id, now)
         for ended in self.validator.poll(at_once=controller.woken()):
             self.door.ended(ended)
-        self._stop_requests.look()
+        self._stop_requests.record_new()
         self._stop_by_hand()
         self.door.let_pass()
         self.waiting.relieve()
@@ -429,7 +429,7 @@ class ValidationCallback(tune.Callback):
         self.validator.close()
         if self.has_ended and not self.controller.reuses_actors:
             starts = self.waiting.starts
-            if advice := slow_starts(starts.avoidable_s, starts.total_s):
+            if advice := reuse_advice(starts.avoidable_s, starts.total_s):
                 logger.info("%s", advice)
         self.close(finished=self.has_ended)
 

@@ -10,7 +10,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit.config import ValidationConfig
-from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved, unknown_metric
+from tunekit.core.advice import NO_CHECKPOINT, checkpoint_advice, metric_advice, trainer_advice
 from tunekit.core.engine import Engine
 from tunekit.core.events import Event, SessionCutShort, ValidationEnded
 from tunekit.core.failures import HOPELESS, Failures, format_checkpoint
@@ -42,7 +42,7 @@ class FailureReports:
         self._cut: set[str] | None = None
         # Whether the sweep was over at the end of the last step: Tune then takes no more steps.
         self._ended_by_itself = False
-        self._failures = Failures(gives_up=config.on_failure != "ignore")
+        self._failures = Failures(detects_hopeless=config.on_failure != "ignore")
         # The message about the last failure, and its traceback.
         self._last: tuple[str, str] | None = None
         # Until a checkpoint is saved: whether any trial has reported, or has ended.
@@ -102,7 +102,7 @@ class FailureReports:
         missing = [name for name in lacks if name not in result]
         if missing and not engine.has_decided and names.keys().isdisjoint(missing):
             if ends:
-                self.end(MetricNotFoundError(unknown_metric(missing, names, result)))
+                self.end(MetricNotFoundError(metric_advice(missing, names, result)))
             return
         # NaN is usual at the first checkpoints, before an episode has ended.
         level = logging.INFO if self._has_passed_over else logging.WARNING
@@ -129,7 +129,7 @@ class FailureReports:
         first, self._has_reported = not self._has_reported, True
         advice = None
         if self._how_to_save is NO_CHECKPOINT:
-            advice = drives_a_trainer(report)
+            advice = trainer_advice(report)
             self._how_to_save = advice or NO_CHECKPOINT
         if advice is None and first:
             policies = any(
@@ -146,7 +146,7 @@ class FailureReports:
             return
         self._has_ended = True
         if self._how_to_save is NO_CHECKPOINT:  # else it was already logged
-            why = no_trial_has_saved(NO_CHECKPOINT)
+            why = checkpoint_advice(NO_CHECKPOINT)
             logger.warning("Trial %s has ended. %s", trial.trial_id, why)
 
     # The end of the sweep ----------------------------------------------------------------------
@@ -176,7 +176,7 @@ class FailureReports:
 
     def conclude(self, trials: Sequence[Trial]) -> None:
         """Log the remaining failures; end with an error if the sweep cannot be ranked."""
-        for more in self._failures.rest():
+        for more in self._failures.summaries():
             logger.warning("Validations have failed: %s.", more)
         reported = {name for trial in trials for name in flatten(trial.last_result)}
         missing = sorted(self._engine.required - reported)
@@ -214,7 +214,7 @@ class FailureReports:
         message = (
             f"The sweep ranks by {format_names(missing)}, which training does not report (it "
             f"reported {format_names(shown, missing)}). "
-            f"{no_trial_has_saved(self._how_to_save)}{also}"
+            f"{checkpoint_advice(self._how_to_save)}{also}"
         )
         self.end(MetricNotFoundError(message))
 

@@ -17,7 +17,7 @@ from tunekit._ray.functions import is_checkpointable_function
 from tunekit._ray.scheduler_kinds import rule_for, traits_of
 from tunekit._ray.validating import ValidatingController
 from tunekit.config import ValidationConfig
-from tunekit.core.advice import no_room
+from tunekit.core.advice import resources_advice
 from tunekit.core.engine import Engine
 from tunekit.core.events import Waited
 from tunekit.core.pool import Pool
@@ -351,6 +351,6 @@ class Waiting(Hosts):
             return
         first = min(standing, key=lambda trial: self._since.get(trial.trial_id, now))
         if self.controller.queue_of(first).resumable:
-            logger.warning("%s", no_room(first.trial_id, trials=len(running)))
+            logger.warning("%s", resources_advice(first.trial_id, trials=len(running)))
             self._relieved.add(first.trial_id)
             pool.relieved(now)

@@ -193,7 +193,7 @@ def pattern_problem(pattern: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Entry:
+class FoundCheckpoint:
     """A file or folder that is named like a checkpoint.
 
     Attributes:
@@ -233,7 +233,7 @@ class WatchedFolder:
         self._pattern = pattern
         self._resting: dict[str, tuple[Files, float]] = {}
 
-    def look(self) -> Iterator[Entry]:
+    def find(self) -> Iterator[FoundCheckpoint]:
         """Yield the entries named like checkpoints.
 
         This lists the folder once, and each folder in it that is not a checkpoint.
@@ -256,7 +256,7 @@ class WatchedFolder:
     def _step(self, name: str) -> int | None:
         return step_in(name, self._pattern)
 
-    def _entries(self, run: str, infos: list[pyarrow.fs.FileInfo]) -> Iterator[Entry]:
+    def _entries(self, run: str, infos: list[pyarrow.fs.FileInfo]) -> Iterator[FoundCheckpoint]:
         known = {info.base_name: info for info in infos}
         registered = self._registered(known.get(_SNAPSHOT))
         for name, info in known.items():
@@ -264,7 +264,7 @@ class WatchedFolder:
             if step is not None:
                 is_folder = info.type == pyarrow.fs.FileType.Directory
                 written = (info.mtime_ns or 0) / 1e9
-                yield Entry(run, info.path, step, written, is_folder, report)
+                yield FoundCheckpoint(run, info.path, step, written, is_folder, report)
 
     def _registered(
         self, info: pyarrow.fs.FileInfo | None
@@ -289,7 +289,7 @@ class WatchedFolder:
 
     # Whether a checkpoint is complete ----------------------------------------------------------
 
-    def files(self, entry: Entry) -> Files:
+    def files(self, entry: FoundCheckpoint) -> Files:
         """Return the files of a checkpoint; empty if it is gone."""
         if entry.is_folder:
             selector = pyarrow.fs.FileSelector(entry.path, recursive=True, allow_not_found=True)
@@ -299,7 +299,7 @@ class WatchedFolder:
         start = len(entry.path) + 1
         return {one.path[start:]: (one.size, (one.mtime_ns or 0) / 1e9) for one in infos}
 
-    def check(self, entry: Entry, now: float) -> Complete | str:
+    def check(self, entry: FoundCheckpoint, now: float) -> Complete | str:
         """Return the checkpoint if it is complete; otherwise, describe what it waits for.
 
         Args:
@@ -324,12 +324,12 @@ class WatchedFolder:
             return f"it has no whole {kind.last}, which {kind.framework} writes last"
         return files[kind.last][1], trainer_metrics(state)
 
-    def _is_archive(self, entry: Entry) -> bool:
+    def _is_archive(self, entry: FoundCheckpoint) -> bool:
         """Return whether this is a local zip archive, whose directory torch.save writes last."""
         local = local_path(self.filesystem, entry.path)
         return local is not None and zipfile.is_zipfile(local)
 
-    def _rests(self, entry: Entry, files: Files, now: float) -> bool:
+    def _rests(self, entry: FoundCheckpoint, files: Files, now: float) -> bool:
         """Return whether a checkpoint's files and their sizes have not changed for long enough."""
         known, since = self._resting.get(entry.path, (files, now))
         self._resting[entry.path] = files, since if known == files else now
@@ -337,7 +337,7 @@ class WatchedFolder:
 
     # Protecting and deleting -------------------------------------------------------------------
 
-    def protect(self, entry: Entry, home: str) -> bool:
+    def protect(self, entry: FoundCheckpoint, home: str) -> bool:
         """Protect a checkpoint at another path; return False if it was deleted meanwhile.
 
         In a local folder, this makes hard links, which take no space until the checkpoint is

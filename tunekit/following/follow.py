@@ -35,7 +35,7 @@ from tunekit.core.signatures import ValidationFunction
 from tunekit.core.timing import Pace
 from tunekit.core.validation import Request, Status
 from tunekit.core.values import finite_number
-from tunekit.following.folder import DOUBT_S, KEPT, Entry, WatchedFolder, pattern_problem
+from tunekit.following.folder import DOUBT_S, KEPT, FoundCheckpoint, WatchedFolder, pattern_problem
 from tunekit.following.loop import Source, validate_all
 from tunekit.following.record import Recorder
 from tunekit.journal.confined import local_path
@@ -43,7 +43,7 @@ from tunekit.log import showing_messages
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two looks into a local folder and into another storage, and the largest share of
+# Seconds between two listings of a local folder and into another storage, and the largest share of
 # the time that listing may take.
 _LOCAL_S, _LISTED_S, _SHARE = 0.25, 5.0, 0.1
 
@@ -160,9 +160,9 @@ class _Watched(Source):
             self._state.apply(event)
         return True
 
-    def wanted(self) -> Sequence[Request]:
+    def new_requests(self) -> Sequence[Request]:
         """Return the next checkpoint if an evaluator is free for it."""
-        self._look()
+        self._list()
         request = self._state.next(self._requested) if self._has_room() else None
         if request is None:
             return ()
@@ -184,13 +184,13 @@ class _Watched(Source):
         if self._keep:
             self._folder.delete(self._kept(seen.request))
         if self._notify is not None:
-            told = {name: getattr(event, name) for name in ("status", "metrics", "reason")}
+            outcome = {name: getattr(event, name) for name in ("status", "metrics", "reason")}
             at = {"run": event.trial_id, "step": event.key.iteration}
-            self._notify({**at, **told, "checkpoint": seen.request.path})
+            self._notify({**at, **outcome, "checkpoint": seen.request.path})
 
     # Looking into the folder -------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _list(self) -> None:
         """List the folder, and record what is new in it."""
         began = time.monotonic()
         if not self._pace.is_ready(began):
@@ -200,7 +200,7 @@ class _Watched(Source):
             ended = isinstance(self._until, str) and exists(
                 self._folder.filesystem, f"{self._folder.path}/{self._until}"
             )
-            entries = list(self._folder.look())
+            entries = list(self._folder.find())
             waits = self._check(entries)
             self._pass_over_deleted({entry.path for entry in entries})
             ended = ended or self._all_ended({entry.run for entry in entries})
@@ -212,7 +212,7 @@ class _Watched(Source):
                 logger.warning("%s cannot be read now: %s", self._folder.path, error)
         self._pace.ran(began, time.monotonic())
 
-    def _check(self, entries: Sequence[Entry]) -> dict[str, str]:
+    def _check(self, entries: Sequence[FoundCheckpoint]) -> dict[str, str]:
         """Record new checkpoints that are complete; return what the others wait for, by path."""
         waits = {}
         for entry in sorted(entries, key=lambda one: one.step):
@@ -226,10 +226,10 @@ class _Watched(Source):
             if isinstance(found, str):
                 waits[entry.path] = found
             else:
-                self._see(entry, *found)
+                self._record(entry, *found)
         return waits
 
-    def _see(self, entry: Entry, mark: float, report: Mapping[str, Any]) -> None:
+    def _record(self, entry: FoundCheckpoint, mark: float, report: Mapping[str, Any]) -> None:
         """Record a complete checkpoint, unless it is already known."""
         run, now = entry.run, time.time()
         events = self._state.saw(run, entry.step, entry.path, report, mark)

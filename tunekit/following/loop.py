@@ -64,7 +64,7 @@ class Source:
         self._requests = [request for request in self._requests if request.id not in ended]
         return bool(self._requests)
 
-    def wanted(self) -> Sequence[Request]:
+    def new_requests(self) -> Sequence[Request]:
         """Return the requests that are new."""
         new, self._requests = self._requests, ()
         return new
@@ -138,9 +138,9 @@ class _Loop:
         self._source, self._recorder, self._config = source, recorder, config
         source.connect(self._record, self._has_room)
         # The requests whose validations have not ended, by name.
-        self._asked: dict[str, Request] = {}
+        self._submitted: dict[str, Request] = {}
         scored = any(map(is_score, before))
-        self._failures = Failures(gives_up=config.on_failure != "ignore" and not scored)
+        self._failures = Failures(detects_hopeless=config.on_failure != "ignore" and not scored)
         self._progress = Pace(1.0, _PROGRESS_S)
 
     def run(self) -> None:
@@ -148,9 +148,9 @@ class _Loop:
         validator, began = self.validator, time.monotonic()
         self._progress.ran(began, began)
         try:
-            while self._ask() or not (validator.pool.idle and self._source.over()):
+            while self._submit_new() or not (validator.pool.idle and self._source.over()):
                 self._poll()
-                while self._ask():
+                while self._submit_new():
                     self._poll()
                 now = time.monotonic()
                 if not validator.pool.idle and self._progress.is_ready(now):
@@ -158,7 +158,7 @@ class _Loop:
                     logger.info("%s.", format_counts(validator.counts()))
                 _wait(validator.executor.awaited())
         finally:
-            for more in self._failures.rest():
+            for more in self._failures.summaries():
                 logger.warning("Validations have failed: %s.", more)
             validator.close()
 
@@ -172,12 +172,12 @@ class _Loop:
         free = self.validator.executor.capacity(()) > 0 if most is None else flying < most
         return not pool.waiting and (free or not flying)
 
-    def _ask(self) -> bool:
+    def _submit_new(self) -> bool:
         """Submit the new requests of the source; return whether there are any."""
         self._recorder.check()
-        new, task = self._source.wanted(), self._config.task_config
+        new, task = self._source.new_requests(), self._config.task_config
         for request in new:
-            self._asked[request.id] = request
+            self._submitted[request.id] = request
             self._record(ValidationRequested.of(request))
             kwargs = task.fn_kwargs or {}
             request = replace(request, kwargs=kwargs, timeout_s=task.timeout_s)
@@ -192,7 +192,7 @@ class _Loop:
 
     def _ended(self, event: ValidationEnded) -> None:
         """Record how a validation ended, and act on it."""
-        failed, request = event.status in FAILED, self._asked.pop(event.id)
+        failed, request = event.status in FAILED, self._submitted.pop(event.id)
         if failed and not _is_there(request):
             status, reason = Status.SKIPPED.value, missing_checkpoint(request.path)
             event = structs.replace(event, status=status, reason=reason, error=None)

@@ -131,7 +131,7 @@ class DriverLock:
         """
         held = None
         while self._mine is None:
-            held, now = self.require_free(), self._clock.time()
+            held, now = self.check_free(), self._clock.time()
             mine = Driver(secrets.token_hex(8), platform.node(), os.getpid(), heard=now)
             taken = self.swap(held, mine.encoded())
             if taken and self._local is None:
@@ -145,7 +145,7 @@ class DriverLock:
         if self._on_lost is not None and self._clock is time:
             threading.Thread(target=self._beat_on, daemon=True, name="tunekit-lock").start()
 
-    def require_free(self) -> bytes | None:
+    def check_free(self) -> bytes | None:
         """Return the lock file's content if no other driver is alive; raise as :meth:`claim`.
 
         The lock does not change.

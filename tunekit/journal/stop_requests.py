@@ -105,7 +105,7 @@ class StopRequests:
     _pace: Pace = field(default_factory=lambda: Pace(_SHARE, _INTERVAL_S), init=False)
     _complained: str = field(default="", init=False)
 
-    def look(self) -> None:
+    def record_new(self) -> None:
         """Record the requests since the last call, at most once a second."""
         began, folder = self.clock.monotonic(), self.ledger.folder
         if folder is None or not self._pace.is_ready(began):

@@ -78,7 +78,7 @@ def sweep_state(end: str | None, driver: Driver | None) -> str:
     return end or "killed"
 
 
-def summary_of(timeline: Timeline, driver: Driver | None) -> dict[str, Any]:
+def summary_json(timeline: Timeline, driver: Driver | None) -> dict[str, Any]:
     """Summarize trials and validations, independently of the metric to rank by."""
     trials, every = list(timeline.trials.values()), timeline.validations
     return {
@@ -115,7 +115,7 @@ def _counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return dict(Counter(row["status"] for row in rows))
 
 
-def best_in_short(best: BestCheckpoint) -> dict[str, Any]:
+def best_json(best: BestCheckpoint) -> dict[str, Any]:
     """Return the best checkpoint with its path, score and hyperparameters."""
     return {
         "trial_id": best.trial_id,
@@ -175,7 +175,7 @@ def causes_of(failures: Iterable[Mapping[str, Any]]) -> list[Sequence[Mapping[st
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in failures:
         found.setdefault((row["of"], failure_kind(row["reason"] or row["status"])), []).append(row)
-    return sorted(found.values(), key=lambda alike: (alike[0]["of"] != "trial", -len(alike)))
+    return sorted(found.values(), key=lambda rows: (rows[0]["of"] != "trial", -len(rows)))
 
 
 # Later validations -----------------------------------------------------------------------------

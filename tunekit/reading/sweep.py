@@ -41,8 +41,8 @@ from tunekit.log import showing_messages
 from tunekit.reading import tables
 from tunekit.reading.findings import (
     BestCheckpoint,
-    best_in_short,
-    summary_of,
+    best_json,
+    summary_json,
 )
 from tunekit.results.lineage import Lineage
 
@@ -576,11 +576,11 @@ class Sweep:
             "mode": self.mode,
             "objectives": self.objectives,
             "constraints": [one.text for one in self.constraints],
-            **summary_of(self.timeline, self.driver),
-            "best": best and best_in_short(best),
+            **summary_json(self.timeline, self.driver),
+            "best": best and best_json(best),
             "pareto": [
                 {
-                    **best_in_short(one),
+                    **best_json(one),
                     "objectives": {name: flatten(one.metrics)[name] for name in self.objectives},
                 }
                 for one in (self.pareto() if len(self.objectives) > 1 else ())

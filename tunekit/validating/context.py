@@ -87,15 +87,15 @@ def current_context() -> ValidationContext | None:
 
 
 @contextmanager
-def validating_in(told: ValidationContext | None, *, building: bool = False) -> Iterator[None]:
+def validating_in(context: ValidationContext | None, *, building: bool = False) -> Iterator[None]:
     """Set the value that :func:`get_validation_context` returns inside a ``with`` block.
 
     Args:
-        told: The context, if there is one.
+        context: The context, if there is one.
         building: Whether an evaluator is being built.
     """
     global _now
-    before, _now = _now, _BUILDING if building else told
+    before, _now = _now, _BUILDING if building else context
     try:
         yield
     finally:

@@ -208,16 +208,18 @@ def _on_rank_0(call: Call) -> Returned | Failed:
 
 
 def _on_each_rank(
-    loop: Callable[[], Callable[..., Any]], config: dict[str, Any], told: ValidationContext | None
+    loop: Callable[[], Callable[..., Any]],
+    config: dict[str, Any],
+    context: ValidationContext | None,
 ) -> Any:
     """Validate in this worker, together with the others; return the score or the error.
 
     Args:
         loop: Returns the loop.
         config: The loop's argument.
-        told: The checkpoint's context.
+        context: The checkpoint's context.
     """
-    with undisturbed(), validating_in(told):
+    with undisturbed(), validating_in(context):
         found = outcome_of(lambda: pack_result(loop()(config)))
         end_without_gpu()
         return found

@@ -34,13 +34,13 @@ def verdicts(failures, reasons):
 
 
 def test_the_first_ones_that_all_fail_alike_leave_no_hope():
-    told = [v.hopeless for v in verdicts(Failures(gives_up=True), [KEY] * 5)]
+    told = [v.hopeless for v in verdicts(Failures(detects_hopeless=True), [KEY] * 5)]
     assert told == [False, False, True, False, False]
     assert not any(verdict.hopeless for verdict in verdicts(Failures(), [KEY] * 5))
 
 
 def test_one_success_is_hope_enough():
-    failures = Failures(gives_up=True)
+    failures = Failures(detects_hopeless=True)
     failures.failed("a@1", KEY)
     failures.succeeded()
     assert not any(verdict.hopeless for verdict in verdicts(failures, [KEY] * 20))
@@ -48,14 +48,14 @@ def test_one_success_is_hope_enough():
 
 def test_different_failures_are_not_one_cause():
     several = [f"raised {name}: no" for name in ("KeyError", "OSError", "ValueError")]
-    assert not any(v.hopeless for v in verdicts(Failures(gives_up=True), several))
+    assert not any(v.hopeless for v in verdicts(Failures(detects_hopeless=True), several))
     again = [*several, several[1], several[1]]
-    assert [v.hopeless for v in verdicts(Failures(gives_up=True), again)][-1]
+    assert [v.hopeless for v in verdicts(Failures(detects_hopeless=True), again)][-1]
 
 
 def test_a_checkpoint_that_is_gone_is_no_fault_of_the_function():
     reasons = [missing_checkpoint(f"/a/checkpoint_{n}") for n in range(9)]
-    assert not any(v.hopeless for v in verdicts(Failures(gives_up=True), reasons))
+    assert not any(v.hopeless for v in verdicts(Failures(detects_hopeless=True), reasons))
 
 
 def test_each_kind_is_told_once_and_then_counted():
@@ -65,14 +65,14 @@ def test_each_kind_is_told_once_and_then_counted():
     [(count, text)] = [(n, v.more) for n, v in enumerate(told, start=1) if v.more]
     assert count == 10
     assert text == f"9 more like that of a@1 ({KEY}): a@2, a@3, a@4, a@5, a@6 and 4 others"
-    [rest] = failures.rest()
+    [rest] = failures.summaries()
     assert rest.startswith("15 more like that of a@1")
-    assert failures.rest() == []
+    assert failures.summaries() == []
 
 
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.booleans()), max_size=200))
 def test_each_failure_is_told_or_counted_once(happened):
-    failures, told, counted = Failures(gives_up=True), 0, 0
+    failures, told, counted = Failures(detects_hopeless=True), 0, 0
     for n, (kind, success) in enumerate(happened):
         if success:
             failures.succeeded()
@@ -80,5 +80,5 @@ def test_each_failure_is_told_or_counted_once(happened):
         verdict = failures.failed(f"a@{n}", f"raised {kind}")
         told += verdict.first
         counted += int(verdict.more.split()[0]) if verdict.more else 0
-    counted += sum(int(text.split()[0]) for text in failures.rest())
+    counted += sum(int(text.split()[0]) for text in failures.summaries())
     assert told + counted == sum(not success for _, success in happened)
