@@ -31,6 +31,8 @@ _PORTS = (
     "admin.port",
     "admin.port.grpc",
 )
+#: How it says that another process has taken a port that was free just now.
+_PORT_TAKEN = ("Port allocation failed", "address already in use")
 _OPTIONS = {
     "ip": "127.0.0.1",
     "ip.bind": "127.0.0.1",
@@ -111,10 +113,11 @@ class S3Server:
             try:
                 self._start()
                 return
-            except RuntimeError as error:
-                if last or "Port allocation failed" not in str(error):
+            except RuntimeError:
+                log = (self.folder / "log").read_text(errors="replace")
+                if last or not any(why in log for why in _PORT_TAKEN):
                     raise
-                self.stop()  # another process has taken a port that was free just now
+                self.stop()
                 self.port = port
 
     def _start(self) -> None:
