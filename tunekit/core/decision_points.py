@@ -1,4 +1,4 @@
-"""Decision points: the reports whose scores the scheduler will use.
+"""Decision points: the reports whose scores the scheduler will use; and what is validated.
 
 Most schedulers decide only at some reports: at a rung, at a perturbation interval. A rule
 describes a scheduler's internal state for one trial: when it decides, and which scores it has
@@ -117,3 +117,53 @@ class Never:
     def serves(self, now: float, coming: Collection[float]) -> float | None:
         """Return None."""
         return None
+
+
+class Selection:
+    """Select the checkpoints to validate, unless a checkpoint's report decides that.
+
+    Args:
+        when: A number: checkpoints at least that many iterations after the last one, or after the
+            start of the trial; ``"auto"`` and ``"decisions"``: those whose score is used, and each
+            trial's last one; ``"requested"``: those whose report requests it.
+
+    Example:
+        >>> selection = Selection(when=2)
+        >>> [selection.wants("a", iteration) for iteration in (1, 2, 3, 5, 6, 7)]
+        [False, True, False, True, False, True]
+        >>> selection.wants("a", 3)  # the trial has gone back
+        True
+        >>> selection.wants("a", 8, wish=True), selection.wants("a", 20, wish=False)
+        (True, False)
+        >>> asked = Selection(when="requested")
+        >>> asked.wants("a", 1), asked.wants("a", 1, wish=True)
+        (False, True)
+    """
+
+    def __init__(self, when: int | str = 1):
+        self._when = when
+        #: Whether the last checkpoint of each trial is selected, which is known only at its end.
+        self.takes_last = when in ("auto", "decisions")
+        # The newest selected iteration of each trial.
+        self._newest: dict[str, int] = {}
+
+    def wants(
+        self, trial_id: str, iteration: int, wish: bool | None = None, *, used: bool = True
+    ) -> bool:
+        """Return whether to validate a checkpoint, the newest of its trial.
+
+        Args:
+            trial_id: The trial that saved it.
+            iteration: The iteration at which it was saved.
+            wish: True or False decides, None leaves it to ``when``.
+            used: Whether the scheduler will use its score, or whether it is the trial's last.
+        """
+        if wish is not None:
+            return wish
+        if isinstance(self._when, str):
+            return used and self.takes_last
+        apart = iteration - self._newest.get(trial_id, 0)
+        if 0 < apart < self._when:
+            return False
+        self._newest[trial_id] = iteration  # or an older one: the trial has gone back
+        return True

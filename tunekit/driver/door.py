@@ -21,6 +21,7 @@ from tunekit._ray.scheduler_kinds import exhausts, objectives_of, rule_for, time
 from tunekit._ray.stoppers import reads_metrics
 from tunekit._ray.validating import ValidatingController, is_saved_at
 from tunekit.config import ValidationConfig
+from tunekit.core.decision_points import Selection
 from tunekit.core.engine import Engine
 from tunekit.core.events import (
     CheckpointSaved,
@@ -36,7 +37,7 @@ from tunekit.core.metrics import flatten, found, merge, move_to_reported
 from tunekit.core.open_reports import OpenReport
 from tunekit.core.queue import Entry, Queue
 from tunekit.core.reports import own_names, sanitize_report
-from tunekit.core.validation import Request, Selection, ValidationKey
+from tunekit.core.validation import Request, ValidationKey
 from tunekit.driver.failures import FailureReports
 from tunekit.training import VALIDATION_KEY, parse_override
 from tunekit.validating.validator import Validator
