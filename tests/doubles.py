@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,10 +61,10 @@ class FakeExecutor(Executor):
         >>> clock = FakeClock()
         >>> executor = FakeExecutor(clock, lambda attempt: {"accuracy": 0.9}, lambda attempt: 60.0)
         >>> executor.start(Attempt(Request("trial_1", iteration=3), 1))
-        >>> executor.poll()
+        >>> list(executor.poll())
         [Began(attempt_id='trial_1:0:3:1#1')]
         >>> clock.sleep(60)
-        >>> executor.poll()
+        >>> list(executor.poll())
         [Returned(attempt_id='trial_1:0:3:1#1', value={'accuracy': 0.9})]
     """
 
@@ -108,28 +108,26 @@ class FakeExecutor(Executor):
         self._push(begins, "begin", attempt)
         self._push(begins + self._seconds(attempt), "end", attempt)
 
-    def poll(self) -> list[AttemptEvent]:
+    def poll(self) -> Iterator[AttemptEvent]:
         """See :class:`~tunekit.validating.executor.Executor`."""
-        events: list[AttemptEvent] = []
         now = self._clock.monotonic()
         while self._due and self._due[0][0] <= now:
             _, _, what, attempt = heapq.heappop(self._due)
             if attempt.id not in self._live:
                 continue
             if what == "begin":
-                events.append(Began(attempt.id))
+                yield Began(attempt.id)
                 continue
             try:
                 value = self._validate(attempt)
             except Exception as error:  # a test makes a validation fail in this way
                 reason = describe_error(error).reason
                 value = Failed(attempt.id, reason, error="Traceback of a test")
-            if isinstance(value, (Returned, Failed)):
-                events.append(replace(value, attempt_id=attempt.id))
-            else:
-                events.append(Returned(attempt.id, value))
             del self._live[attempt.id]
-        return events
+            if isinstance(value, (Returned, Failed)):
+                yield replace(value, attempt_id=attempt.id)
+            else:
+                yield Returned(attempt.id, value)
 
     def cancel(self, attempt: Attempt, *, too_long: bool = True) -> None:
         """See :class:`~tunekit.validating.executor.Executor`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,14 @@ class InTrials(FakeExecutor):
         super().start(attempt, host=host)
         self.hosts[attempt.id] = host and host.trial_id
 
-    def poll(self) -> list[AttemptEvent]:
-        events: list[AttemptEvent] = []
+    def poll(self) -> Iterator[AttemptEvent]:
         for one in [one for one in self._live.values() if one.id in self.ends]:
             self.ends.discard(one.id)
             self.cancel(one)
             self.in_trials = False
-            events += [Lost(str(self.hosts[one.id])), Failed(one.id, "its process died")]
-        return events + super().poll()
+            yield Lost(str(self.hosts[one.id]))
+            yield Failed(one.id, "its process died")
+        yield from super().poll()
 
 
 def swept(folder: Path, seconds: float, *, ends: set[str] = frozenset(), **options: Any) -> Ran:

@@ -8,7 +8,7 @@ import pickle
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class Interrupted(FakeExecutor):
 
     after = 2
 
-    def poll(self) -> list[AttemptEvent]:
+    def poll(self) -> Iterator[AttemptEvent]:
         if len(self.started) > self.after:
             raise KeyboardInterrupt
         return super().poll()

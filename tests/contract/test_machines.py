@@ -66,11 +66,10 @@ class OnMachine(FakeExecutor):
 
     def poll(self):
         assert self._clock.monotonic() < NEVER, "the sweep does not end"
-        events = super().poll()
+        yield from super().poll()
         self.line = [one for one in self.line if one.id in self._live]
         while self.line and fits(self.free, (), self.need):
             super().start(self.line.pop(0))
-        return events
 
     def close(self):
         self.in_trials = False

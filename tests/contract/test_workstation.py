@@ -48,7 +48,7 @@ class Shared(FakeExecutor):
 
     def poll(self):
         assert self._clock.monotonic() < NEVER, "the sweep does not end"
-        events = super().poll()
+        yield from super().poll()
         self.line = [attempt for attempt in self.line if attempt.id in self._live]
         held = self.actors.num_live_actors or self.actors._events
         if self.line and not held and len(self._live) == len(self.line):
@@ -61,10 +61,9 @@ class Shared(FakeExecutor):
             self.order.append((attempt.request.trial_id, begun))
             self.started.pop()
             super().start(attempt)
-            events += super().poll()
+            yield from super().poll()
         room = int(len(self._live) == len(self.line))
         self.actors._slots = lambda: room
-        return events
 
 
 BASES = {

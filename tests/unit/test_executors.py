@@ -61,7 +61,21 @@ def events_of(monkeypatch, *results):
     monkeypatch.setattr(ray, "get", get)
     monkeypatch.setattr(ray, "wait", lambda streams, **options: (streams, []))
     in_flight(executor, Attempt(Request("a", 1), 1), Stream(*results))
-    return executor.poll()
+    return list(executor.poll())
+
+
+def test_nothing_comes_of_an_attempt_that_is_cancelled_meanwhile(monkeypatch):
+    executor = RayExecutor(lambda checkpoint: {}, {"num_cpus": 1})
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray, "wait", lambda streams, **options: (streams, []))
+    monkeypatch.setattr(ray, "cancel", lambda stream, **options: None)
+    first, second = Attempt(Request("a", 1), 1), Attempt(Request("a", 2), 1)
+    for one in (first, second):
+        in_flight(executor, one, Stream(Returned(one.id, {})))
+    events = executor.poll()
+    assert next(events) == Returned(first.id, {})
+    executor.cancel(second)
+    assert not list(events)
 
 
 LOST = [
@@ -214,7 +228,7 @@ def step_by_step(monkeypatch, executor):
             return (streams, []) if left and left.pop() else ([], [])
 
         monkeypatch.setattr(ray, "wait", wait)
-        return executor.poll()
+        return list(executor.poll())
 
     return poll
 
@@ -459,7 +473,7 @@ def test_what_has_to_end_at_once_ends_the_process_of_its_trial(started, too_long
     executor.start(one, host=HOST)
     assert executor.cancel(one, too_long=too_long) == "b"
     assert started.started[-1] == ("killed", "b")
-    assert executor.poll() == [] and not executor.awaited()
+    assert not list(executor.poll()) and not executor.awaited()
     assert executor.in_trials is not too_long, "what is not needed keeps no other out of trials"
 
 

@@ -95,13 +95,13 @@ def test_an_evaluator_gives_it_back_once_it_has_had_nothing_to_do_for_a_second(c
     double, (executor, one, clock) = cuda(), evaluator
     for second in (0.5, 0.4):
         clock.sleep(second)
-        executor.poll()
+        list(executor.poll())
     assert double.emptied == 0, "the next attempt may be about to start"
     for second in (0.2, 1.0, 5.0):
         clock.sleep(second)
-        executor.poll()
+        list(executor.poll())
     assert double.emptied == 1, "once, and it lives on"
     has_ended(executor, one)
     clock.sleep(1.1)
-    executor.poll()
+    list(executor.poll())
     assert double.emptied == 2

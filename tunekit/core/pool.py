@@ -154,10 +154,9 @@ class Pool:
         """Return whether :meth:`start` depends on the capacity now."""
         return self._limit is None and bool(self._queue)
 
-    def attempt(self, attempt_id: str) -> Attempt | None:
-        """Return an attempt that is in flight; None if it is not, or no longer needed."""
-        one = self._in_flight.get(attempt_id)
-        return None if one is None else one.attempt
+    def attempt(self, attempt_id: str) -> Attempt:
+        """Return an attempt that is in flight."""
+        return self._in_flight[attempt_id].attempt
 
     def in_flight(self) -> list[Attempt]:
         """Return all attempts that were started and have not ended."""
@@ -296,12 +295,11 @@ class Pool:
 
     def began(self, attempt_id: str, now: float) -> None:
         """Record that an attempt has got its resources and runs."""
-        one = self._in_flight.get(attempt_id)
-        if one is not None and one.began is None:
-            one.began, one.queued = now, False
-            self._starved_since = None
-            if one.started is not None:
-                self.durations.starts.append(now - one.started)
+        one = self._in_flight[attempt_id]
+        one.began, one.queued = now, False
+        self._starved_since = None
+        if one.started is not None:
+            self.durations.starts.append(now - one.started)
 
     def queue(self, count: int, now: float) -> None:
         """Set the number of attempts that wait for resources: the newest that do not run yet."""
@@ -316,11 +314,9 @@ class Pool:
 
     def returned(
         self, attempt_id: str, value: object, required: Collection[str], now: float
-    ) -> ValidationEnded | None:
-        """End an attempt whose function returned ``value``; return None if it is not needed."""
+    ) -> ValidationEnded:
+        """End an attempt whose function returned ``value``."""
         one = self._land(attempt_id, now)
-        if one is None:
-            return None
         reason = score_problem(value, required)
         if reason is not None:
             return one.ended(Status.FAILED, now, reason=reason)
@@ -330,9 +326,9 @@ class Pool:
     def failed(
         self, attempt_id: str, reason: str, error: str | None, now: float
     ) -> ValidationEnded | None:
-        """End an attempt that raised or whose process died; None if it is retried or not needed."""
+        """End an attempt that raised or whose process died; return None if it is retried."""
         one = self._land(attempt_id, now)
-        return None if one is None else self._retry_or_end(one, Status.FAILED, reason, error, now)
+        return self._retry_or_end(one, Status.FAILED, reason, error, now)
 
     def expire(self, now: float) -> tuple[list[Attempt], list[ValidationEnded]]:
         """End the attempts that have exceeded their time limit.
@@ -380,14 +376,13 @@ class Pool:
         if not trial.waiting:
             del self._queue[one.request.trial_id]
 
-    def _land(self, attempt_id: str, now: float) -> _Validation | None:
-        one = self._in_flight.pop(attempt_id, None)
-        if one is not None:
-            if not self._in_flight:
-                self._starved_since = None
-            del self._trials[one.request.trial_id].in_flight[attempt_id]
-            if one.began is not None:
-                self.durations.runs.append(now - one.began)
+    def _land(self, attempt_id: str, now: float) -> _Validation:
+        one = self._in_flight.pop(attempt_id)
+        if not self._in_flight:
+            self._starved_since = None
+        del self._trials[one.request.trial_id].in_flight[attempt_id]
+        if one.began is not None:
+            self.durations.runs.append(now - one.began)
         return one
 
     def _retry_or_end(

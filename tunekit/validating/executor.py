@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +87,7 @@ class Executor:
         """Run no function with ``bundles`` in trials, because these have no workers."""
 
     def start(self, attempt: Attempt, *, host: Trial | None = None) -> None:
-        """Start an attempt; :meth:`poll` returns its failures, too.
+        """Start an attempt; :meth:`poll` yields its failures, too.
 
         Args:
             attempt: The attempt.
@@ -95,8 +95,8 @@ class Executor:
         """
         raise NotImplementedError
 
-    def poll(self) -> list[AttemptEvent]:
-        """Return the events since the last call, in order."""
+    def poll(self) -> Iterator[AttemptEvent]:
+        """Yield the events since the last call, in order."""
         raise NotImplementedError
 
     def awaited(self) -> Collection[Any]:
@@ -104,7 +104,7 @@ class Executor:
         return ()
 
     def cancel(self, attempt: Attempt, *, too_long: bool = True) -> str | None:
-        """End an attempt at once; :meth:`poll` returns no more events of it.
+        """End an attempt at once; :meth:`poll` yields no more events of it.
 
         Args:
             attempt: The attempt.

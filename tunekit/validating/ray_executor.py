@@ -169,7 +169,8 @@ class RayExecutor(Executor):
         self._fn_ref: Any = None
         self._flights: dict[str, _Flight] = {}
         self._actors: list[_Actor] = []
-        self._events: list[AttemptEvent] = []
+        # The failures of attempts that could not be started.
+        self._unstarted: dict[str, Failed] = {}
         #: Whether an attempt has returned a score in the process of a trial.
         self._proven = False
 
@@ -196,7 +197,7 @@ class RayExecutor(Executor):
             flight.stream = self._begin(flight, host)
         except Exception as error:  # such as an argument that cannot be pickled
             reason = describe_error(error).reason.removeprefix("raised ")
-            self._events.append(Failed(attempt.id, f"could not be started: {reason}"))
+            self._unstarted[attempt.id] = Failed(attempt.id, f"could not be started: {reason}")
             self._land(flight)
             return
         self._flights[attempt.id] = flight
@@ -232,18 +233,19 @@ class RayExecutor(Executor):
             return evaluate.remote(call)
         return self._remote.options(name=name).remote(call)
 
-    def poll(self) -> list[AttemptEvent]:
+    def poll(self) -> Iterator[AttemptEvent]:
         """See :class:`Executor`."""
-        events, self._events = self._events, []
+        while self._unstarted:
+            yield self._unstarted.popitem()[1]
         while self._flights:
             streams = {flight.stream: flight for flight in self._flights.values()}
             ready, _ = ray.wait(list(streams), num_returns=len(streams), timeout=0)
             if not ready:
                 break
             for stream in ready:
-                events.extend(self._advance(streams[stream]))
+                if streams[stream].attempt.id in self._flights:  # it was not cancelled meanwhile
+                    yield from self._advance(streams[stream])
         self._end_idle()
-        return events
 
     def _advance(self, flight: _Flight) -> Iterator[AttemptEvent]:
         """Yield an attempt's next event."""
@@ -289,6 +291,7 @@ class RayExecutor(Executor):
     def cancel(self, attempt: Attempt, *, too_long: bool = True) -> str | None:
         """See :class:`Executor`."""
         flight = self._flights.get(attempt.id)
+        self._unstarted.pop(attempt.id, None)
         if flight is None:
             return None
         self._land(flight, failed=True)

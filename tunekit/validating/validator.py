@@ -152,11 +152,9 @@ class Validator:
             ended = None
             if isinstance(event, Lost):
                 self._hosts.lost(event.trial_id)
-            elif (attempt := self.pool.attempt(event.attempt_id)) is None:
-                continue  # its result is no longer needed
             elif isinstance(event, Began):
-                name, time = attempt.request.id, self._clock.time()
-                self._emit(AttemptBegan(time=time, id=name, attempt=attempt.number))
+                attempt, time = self.pool.attempt(event.attempt_id), self._clock.time()
+                self._emit(AttemptBegan(time=time, id=attempt.request.id, attempt=attempt.number))
                 self.pool.began(event.attempt_id, now)
             elif isinstance(event, Returned):
                 value = unpack_result(event.value)
@@ -165,6 +163,7 @@ class Validator:
                 ended = self.pool.returned(event.attempt_id, value, required, now)
             else:
                 self.ray_watch.check()
+                attempt = self.pool.attempt(event.attempt_id)
                 ended = self.pool.failed(event.attempt_id, event.reason, event.error, now)
                 if ended is None:
                     self._warn_of_retry(attempt.request, event.reason)

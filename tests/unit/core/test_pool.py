@@ -75,16 +75,6 @@ def test_the_time_limit_counts_from_the_start_of_running():
     assert pool.idle
 
 
-def test_what_a_cancelled_attempt_says_later_is_ignored():
-    pool = filled(request("a", 1, timeout_s=1.0))
-    [attempt] = pool.start(1, now=0.0)
-    pool.began(attempt.id, now=0.0)
-    pool.expire(now=2.0)
-    assert pool.returned(attempt.id, FINE, {}, now=3.0) is None
-    assert pool.failed(attempt.id, "died", None, now=3.0) is None
-    assert (pool.running, pool.waiting) == (0, 0)
-
-
 @pytest.mark.parametrize("retries", [0, 1, 3])
 def test_failures_are_tried_again_and_then_recorded(retries):
     pool = filled(request("a", 1), request("a", 2), max_retries=retries)
