@@ -12,6 +12,7 @@ import contextlib
 import copy
 import functools
 import heapq
+import math
 import os
 import random
 import signal
@@ -58,6 +59,7 @@ class LocalSweep:
             clock does not skip it; None if there is none.
         seed: The seed of Tune's random choices, also part of the trials' names.
         resume: How to continue the sweep in ``folder``; None for a new one.
+        disordered: Whether the driver looks for results once a second, and gets them in any order.
         saved_every_s: The interval at which Tune saves the sweep, in seconds of the machine's
             clock; by default, only after its first step and at its end.
 
@@ -116,6 +118,7 @@ class LocalSweep:
         next_due: Callable[[], float | None] = lambda: None,
         seed: int = 0,
         resume: ResumeConfig | None = None,
+        disordered: bool = False,
         saved_every_s: float = float("inf"),
     ):
         space = dict(param_space or {})
@@ -156,7 +159,12 @@ class LocalSweep:
                 resume_config=resume,
             )
         self.controller._actor_manager = self._actors = _LocalActors(
-            self.controller, clock, slots if callable(slots) else lambda: slots, seconds, next_due
+            self.controller,
+            clock,
+            slots if callable(slots) else lambda: slots,
+            seconds,
+            next_due,
+            random.Random(seed) if disordered else None,
         )
         # Trainable classes themselves, not actor classes.
         self.controller._class_cache = SimpleNamespace(get=lambda trainable_cls: trainable_cls)
@@ -281,7 +289,9 @@ class _LocalActors:
         slots: Callable[[], int],
         seconds: Callable[[Trial, str], float],
         next_due: Callable[[], float | None],
+        disorder: random.Random | None,
     ):
+        self._disorder = disorder
         self._controller, self._clock, self._slots = controller, clock, slots
         self._seconds, self._next_due = seconds, next_due
         self._waiting: list[TrackedActor] = []
@@ -292,7 +302,7 @@ class _LocalActors:
         self._ready: set[TrackedActor] = set()
         self._tasks: dict[TrackedActor, list[_Task]] = {}
         self._busy_until: dict[TrackedActor, float] = {}
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._events: list[tuple[float, float, Callable[[], None]]] = []
         self._order = 0
         self._ids = random.Random(0)
 
@@ -401,7 +411,10 @@ class _LocalActors:
 
         def resolve() -> None:
             if not task.dropped:
-                self._tasks[tracked_actor].remove(task)
+                own = self._tasks[tracked_actor]
+                for earlier in own[: own.index(task)]:
+                    earlier.run_now()
+                own.remove(task)
                 task.resolve(tracked_actor)
 
         self._at(end, resolve)
@@ -425,4 +438,7 @@ class _LocalActors:
 
     def _at(self, when: float, event: Callable[[], None]) -> None:
         self._order += 1
-        heapq.heappush(self._events, (when, self._order, event))
+        order: float = self._order
+        if self._disorder is not None:
+            when, order = math.ceil(when), self._disorder.random()
+        heapq.heappush(self._events, (when, order, event))

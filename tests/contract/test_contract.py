@@ -107,6 +107,26 @@ def test_late_and_out_of_order(tmp_path, name, on_pending):
             assert ran.heard.of(index) == list(range(1, LENGTH))
 
 
+@pytest.mark.parametrize(("name", "on_pending"), [("asha", "auto"), ("pbt", "continue")])
+def test_results_that_arrive_in_another_order(tmp_path, name, on_pending):
+    """If a save and the report after it have ended, Ray may pass on the report first."""
+    ran = run(
+        name,
+        tmp_path,
+        on_pending=on_pending,
+        trials=4,
+        slots=4,
+        training_s=lambda trial, method: {"train": 0.3}.get(method, 0.1),
+        disordered=True,
+    )
+    check_contract(ran)
+    for trial in ran.trials:
+        assert trial.status == Trial.TERMINATED and not trial.num_failures
+        assert trial.last_result["loss"] == 1 / trial.last_result["training_iteration"]
+    reports = [event["report"] for event in read(ran.home, "reported")]
+    assert all(one["loss"] == 1 / one["training_iteration"] for one in reports)
+
+
 @pytest.mark.sampled(2)  # tests/contract/test_stress.py has it for each
 @every_case
 def test_failing_validations(tmp_path, name, on_pending):

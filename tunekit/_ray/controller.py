@@ -259,10 +259,10 @@ class Controller(ProcessController):
 
     # Reports and saved state -------------------------------------------------------------------
 
-    def look_at_reports_first(self, look: Callable[[Trial, dict[str, Any]], None]) -> None:
+    def look_at_reports_first(self, look: Callable[..., None]) -> None:
         """Call ``look`` with each report, and that of each save, before Tune receives it.
 
-        ``look`` may change the report. Tune prints and flattens reports before it passes them on,
+        ``look(trial, report, saved=...)`` may change the report. Tune prints and flattens reports before it passes them on,
         and fails if that raises or never ends.
         """
         actors = self._actor_manager
@@ -271,8 +271,8 @@ class Controller(ProcessController):
         schedule = actors.schedule_actor_task
 
         def scheduled(*args: Any, on_result: Any = None, **known: Any) -> Any:
-            own = on_result
-            if on_result is not None and known.get("method_name") in ("train", "save"):
+            own, method = on_result, known.get("method_name")
+            if on_result is not None and method in ("train", "save"):
 
                 def own(actor: Any, result: Any) -> None:
                     for one in result if isinstance(result, list) else [result]:
@@ -283,7 +283,7 @@ class Controller(ProcessController):
                                 self._asked.add(trial.trial_id)
                             if report.pop(CAN_SAVE, False):
                                 self._savers.add(trial.trial_id)
-                            look(trial, report)
+                            look(trial, report, saved=method == "save")
                     on_result(actor, result)
 
             return schedule(*args, on_result=own, **known)

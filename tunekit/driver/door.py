@@ -119,12 +119,17 @@ class Door:
         stops_early = not isinstance(self.controller.stopper, NoopStopper)
         return trains and not (queue.over or len(queue) >= _MOST_HELD or stops_early)
 
-    def receive(self, trial: Trial, result: dict[str, Any]) -> None:
-        """Convert a report, or the report of a save, in place for Tune and the journal."""
-        reached, saving = (trial.last_result or {}).get(TRAINING_ITERATION, 0), False
+    def receive(self, trial: Trial, result: dict[str, Any], *, saved: bool) -> None:
+        """Convert a report, or the report of a save, in place for Tune and the journal.
+
+        If both are there, Ray may pass on a report before that of the save that precedes it.
+        """
+        reached = (trial.last_result or {}).get(TRAINING_ITERATION, 0)
         for entry in self.controller.queue_of(trial):
-            reached, saving = entry.iteration, entry.saving
-        if saving:  # the rest is in the entry
+            reached = entry.iteration
+            if saved and entry.saving:
+                break
+        if saved:  # the rest is in the entry
             own = result.get(TRAINING_ITERATION)
             other: Mapping[str, Any] = {TRAINING_ITERATION: own if type(own) is int else reached}
         else:
