@@ -8,7 +8,7 @@ from typing import Any
 
 from ray.tune.experiment import Trial
 
-from tunekit.core.queue import Queue
+from tunekit.core.queue import Next, Queue
 from tunekit.driver.callback import ValidationCallback
 
 
@@ -47,6 +47,10 @@ def broken(sweep: ValidationCallback) -> Iterator[str]:
         idle = idle and trial not in tune._training and trial not in tune._idle
         if idle and queue and queue.over and not trial.is_saving:
             yield f"{trial} has ended, and does not stand"
+    waiting, now = sweep.waiting, sweep.waiting.circumstances()
+    for trial, then in tune.standing.items():
+        if then == now and waiting._next(trial, tune.queue_of(trial), now) is not Next.STAND:
+            yield f"{trial} stands, and would not if it was asked again"
 
 
 def of_queue(queue: Queue) -> Iterator[str]:

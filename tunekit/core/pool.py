@@ -99,14 +99,13 @@ class Pool:
         self._retries = max_retries
         #: The durations of validations.
         self.durations = Durations()
-        #: How many attempts were followed by another one.
-        self.retried = 0
         self._trials: dict[str, _Trial] = {}
         self._queue: dict[str, _Trial] = {}  # trials with something waiting
         self._in_flight: dict[str, _Validation] = {}
         # The time since which all started attempts have waited for resources.
         self._starved_since: float | None = None
-        self._turn = 0
+        #: How many attempts were started, or will be made again.
+        self.turns = 0
 
     @property
     def waiting(self) -> int:
@@ -287,8 +286,8 @@ class Pool:
         self._dequeue(trial, one)
         one.tries += 1
         one.started = started
-        self._turn += 1
-        trial.served = self._turn
+        self.turns += 1
+        trial.served = self.turns
         attempt = one.attempt
         self._in_flight[attempt.id] = trial.in_flight[attempt.id] = one
         return attempt
@@ -390,7 +389,7 @@ class Pool:
     ) -> ValidationEnded | None:
         if one.tries <= self._retries:
             one.began, one.queued = None, False
-            self.retried += 1
+            self.turns += 1
             self._enqueue(self._trials[one.request.trial_id], one, first=True)
             return None
         if one.tries > 1:

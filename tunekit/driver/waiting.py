@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -109,7 +109,7 @@ class Waiting(Hosts):
             synchronous=self._traits.synchronous,
             others=self.controller.has_new_trials,
             squeezed=self.squeezed,
-            rest=(ending, self.pool.retried, self._lending),
+            rest=(ending, self._measured),
         )
 
     def next(self, trial: Trial, queue: Queue, now: Circumstances) -> Next:
@@ -135,17 +135,30 @@ class Waiting(Hosts):
             decides_again=lambda: self._decides_again(trial, queue),
             hosts=self._hosts(trial) and not elsewhere,
             lends=self.hands_over(trial),
-            trains=self._wait(trial).pays_to_train,
+            trains=now.on_pending != "auto" or self._wait(trial).pays_to_train,
         )
 
-    def _wait(self, trial: Trial, *, typically: bool = False) -> Wait:
-        pool, starts = self.pool, self.starts
-        known, continues = pool.durations, (self._continued + 1) / (self._decided + 1)
-        wait_s, late_s = known.typical_s, known.late_s
-        if not typically:
-            wait_s = pool.wait_s(trial.trial_id, self.clock.monotonic())
-            late_s *= not pool.decides_elsewhere(trial.trial_id)
-        return Wait(wait_s, late_s, starts.typical_s, starts.iteration_s, continues)
+    @property
+    def _typical_wait(self) -> Wait:
+        known, starts = self.pool.durations, self.starts
+        continues = (self._continued + 1) / (self._decided + 1)
+        return Wait(known.typical_s, known.late_s, starts.typical_s, starts.iteration_s, continues)
+
+    def _wait(self, trial: Trial) -> Wait:
+        typical, now = self._typical_wait, self.clock.monotonic()
+        late_s = 0.0 if self.pool.decides_elsewhere(trial.trial_id) else typical.late_s
+        return replace(typical, wait_s=self.pool.wait_s(trial.trial_id, now), late_s=late_s)
+
+    @property
+    def _measured(self) -> Any:
+        """Return what else :meth:`_next` depends on, apart from the trial, its queue and the time.
+
+        As time passes, a trial waits for less, so it has ever fewer reasons to do anything else.
+        """
+        reuses, in_trials = self.controller.reuses_actors, self.executor.in_trials
+        if self.config.on_pending != "auto" and not in_trials and (reuses or not self.shares.apart):
+            return reuses
+        return reuses, self.pool.turns, self._typical_wait
 
     def _process(self, trial: Trial, queue: Queue) -> Process:
         trial_id, controller = trial.trial_id, self.controller
@@ -284,22 +297,12 @@ class Waiting(Hosts):
             )
         if not self.shares.apart or not controller.can_resume(trial):
             return False
-        return self._wait(trial, typically=typically).pays_to_lend
+        return (self._typical_wait if typically else self._wait(trial)).pays_to_lend
 
     @property
     def typically_hand_over(self) -> bool:
         """Return whether other trials run with the resources of those that wait."""
         return self._typically(partial(self.hands_over, typically=True))
-
-    @property
-    def _lending(self) -> Any:
-        """Return what :meth:`hands_over` depends on, apart from the trial and the time.
-
-        As time passes, a trial waits for less, so it has ever fewer reasons to hand over.
-        """
-        if self.controller.reuses_actors or not self.shares.apart:
-            return self.controller.reuses_actors
-        return self.pool.durations.typical_s, self.starts.typical_s
 
     def _competes(self, trial: Trial) -> bool:
         """Return whether a trial and a validation need the same kind of resources."""
