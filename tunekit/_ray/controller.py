@@ -262,8 +262,8 @@ class Controller(ProcessController):
     def look_at_reports_first(self, look: Callable[..., None]) -> None:
         """Call ``look`` with each report, and that of each save, before Tune receives it.
 
-        ``look(trial, report, saved=...)`` may change the report. Tune prints and flattens reports before it passes them on,
-        and fails if that raises or never ends.
+        ``look(trial, report, saved=...)`` may change the report. Tune prints and flattens reports
+        before it passes them on, and fails if that raises or never ends.
         """
         actors = self._actor_manager
         if "schedule_actor_task" in vars(actors):  # it is set below
