@@ -43,13 +43,13 @@ def broken(sweep: ValidationCallback) -> Iterator[str]:
         queue = tune.queue_of(trial)
         if trial not in tune._trial_to_actor and not queue:
             yield f"{trial} has neither an actor nor reports to process"
-        idle = trial in tune._trial_to_actor and trial not in tune.standing
+        idle = trial in tune._trial_to_actor and trial not in tune.waiting_in_place
         idle = idle and trial not in tune._training and trial not in tune._idle
         if idle and queue and queue.over and not trial.is_saving:
             yield f"{trial} has ended, and does not stand"
     waiting, now = sweep.waiting, sweep.waiting.circumstances()
-    for trial, then in tune.standing.items():
-        if then == now and waiting._next(trial, tune.queue_of(trial), now) is not Next.STAND:
+    for trial, then in tune.waiting_in_place.items():
+        if then == now and waiting._next(trial, tune.queue_of(trial), now) is not Next.WAIT:
             yield f"{trial} stands, and would not if it was asked again"
 
 

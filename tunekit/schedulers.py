@@ -29,7 +29,7 @@ from tunekit.errors import ConfigError
 __all__ = ["MOASHA", "PromotionASHA", "SchedulerBase", "Traits"]
 
 _DECISIONS = {
-    RungAction.GO_ON: TrialScheduler.CONTINUE,
+    RungAction.CONTINUE: TrialScheduler.CONTINUE,
     RungAction.WAIT: TrialScheduler.PAUSE,
     RungAction.END: TrialScheduler.STOP,
 }
@@ -188,7 +188,7 @@ class _SuccessiveHalving(SchedulerBase):
     def _record(self, trial: Trial, result: dict[str, Any]) -> RungAction:
         objectives = self.objectives
         if self.time_attr not in result or not objectives.keys() <= result.keys():
-            return RungAction.GO_ON
+            return RungAction.CONTINUE
         point: Point = tuple(
             float(result[name]) if mode == "max" else -float(result[name])
             for name, mode in objectives.items()

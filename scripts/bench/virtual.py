@@ -238,7 +238,7 @@ class VirtualSweep:
         """Return whether a trial that validates inline does so after an iteration."""
         if self.inline == "every":
             return True
-        serves = rule_for(self.scheduler, trial).serves(iteration, coming=())
+        serves = rule_for(self.scheduler, trial).decision_point(iteration, pending=())
         return serves is not None or iteration >= self.length
 
     def stops_at(self, iteration: int) -> bool:

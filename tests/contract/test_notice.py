@@ -34,7 +34,7 @@ def notice(monkeypatch: pytest.MonkeyPatch, *, at: float = 2.5) -> Iterator[set[
             told.update(trial.trial_id for trial in self._running_trials)
             self.leaving.update(told)
 
-    monkeypatch.setattr(Controller, "look_at_nodes", look)
+    monkeypatch.setattr(Controller, "check_nodes", look)
     yield told
 
 

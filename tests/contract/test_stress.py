@@ -296,7 +296,7 @@ def check_left(ran: Ran, keep: int | None) -> None:
     What is leased is what a trial would be restored from.
     """
     tune, leases = ran.validation.controller, {*ran.validation.engine.leases}
-    assert not (tune._queues or tune.standing or tune._cached_trial_decisions)
+    assert not (tune._queues or tune.waiting_in_place or tune._cached_trial_decisions)
     restorable = {trial.checkpoint.path for trial in ran.trials if trial.checkpoint}
     assert restorable >= leases, "a lease that nobody needs"
     assert all(Path(path).exists() for path in leases)
@@ -351,7 +351,7 @@ def test_any_sweep(tmp_path, name, on_pending):
             "end_by": "stop",
             "length": 8,
         },
-        # Where trials stand, what is offered and what is to be cloned is leased again.
+        # Where trials stand, what is cloneable and what is to be cloned is leased again.
         *(
             {"kind": "pbt", "lag_s": 4.0, "on_pending": mode, "at_end": False, "kills": 1}
             for mode in MODES

@@ -82,7 +82,7 @@ def on_workstation(folder, base, *, told=True, reuse=False, **options):
     ran = sweep(folder, BASES[base](), trials=4, executor_class=Shared, run=False, **options)
     ran.executor.take_turns_with(ran.sweep)
     if told:
-        ran.validation.shares = Shares(at_once=1, squeezed=True)
+        ran.validation.shares = Shares(at_once=1, exclusive=True)
     ran.executor.in_trials = False
     ran.sweep.controller._reuse_actors = reuse or options.get("on_pending") == "wait-reused"
     return ran
@@ -193,13 +193,13 @@ def test_validations_go_before_the_next_trial(tmp_path):
 
 def test_for_one_trial_that_waits_for_a_place_one_is_given_up(tmp_path, monkeypatch):
     """Validations have resources of their own; two trials reach their next rung together."""
-    lent, lend = [], ValidatingController.lend
+    lent, release = [], ValidatingController.release_slot
 
     def watched(controller, trial):
         lent.append(trial.trial_id)
-        lend(controller, trial)
+        release(controller, trial)
 
-    monkeypatch.setattr(ValidatingController, "lend", watched)
+    monkeypatch.setattr(ValidatingController, "release_slot", watched)
     ran = sweep(
         tmp_path,
         ASHAScheduler(max_t=4, grace_period=1, reduction_factor=2),

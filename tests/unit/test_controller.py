@@ -43,9 +43,9 @@ def heeding(tmp_path):
     ran = sweep(tmp_path, trials=4, slots=1, run=False)
     while not (ran.trials and ran.sweep.controller._running_trials):
         ran.sweep.step()
-    says = SimpleNamespace(waits=False, may=None, lacking=lambda: False)
-    says.pending, says.places = lambda: says.waits, lambda: says.may
-    ran.sweep.controller._room = says
+    says = SimpleNamespace(waits=False, may=None, lacks_resources=lambda: False)
+    says.has_pending, says.slots = lambda: says.waits, lambda: says.may
+    ran.sweep.controller._rules = says
     return ran.sweep.controller, says
 
 

@@ -78,7 +78,7 @@ def test_hyperband_asks_for_a_trial_that_comes_back_what_its_bracket_waits_for()
     bracket.successive_halving("acc", 1.0)
     bracket._live_trials[trial] = None  # it failed and was added again
     rule = rule_for(base, trial)
-    assert [i for i in range(1, 12) if rule.serves(i, ()) is not None] == [9, 10, 11]
+    assert [i for i in range(1, 12) if rule.decision_point(i, ()) is not None] == [9, 10, 11]
 
 
 # The others --------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def on_cluster(look):
     ],
 )
 def test_trials_workers_and_validations_fit_together(on_cluster, cpus, options, limit):
-    assert on_cluster(cpus, ASHAScheduler(), **options).leaving_room == limit
+    assert on_cluster(cpus, ASHAScheduler(), **options).alongside == limit
 
 
 def test_a_validation_that_must_run_in_a_trial_has_to_fit_there(on_cluster):
@@ -107,13 +107,13 @@ def test_what_a_machine_of_its_own_lacks_is_an_error_rather_than_an_endless_wait
     with pytest.raises(tunekit.errors.ConfigError) as caught:
         on_cluster(3, workers=4, ray_remote_kwargs={"resources": {"validator": 1}})
     assert len(caught.value.problems) == 2, "both at once"
-    assert on_cluster(8, ASHAScheduler(), evaluators=1).leaving_room == 3
+    assert on_cluster(8, ASHAScheduler(), evaluators=1).alongside == 3
 
 
 @pytest.mark.parametrize("several", [tune.choice([1, 3]), tune.grid_search([3, 2])])
 def test_the_largest_number_of_workers_counts(on_cluster, several):
     space = {"scaling_config": {"num_workers": several}}
-    assert on_cluster(8, ASHAScheduler(), space=space).leaving_room == 2
+    assert on_cluster(8, ASHAScheduler(), space=space).alongside == 2
 
 
 @pytest.mark.parametrize("evaluators", [1, None])
@@ -121,7 +121,7 @@ def test_on_one_gpu_validations_get_it_from_trials_that_wait(look, caplog, evalu
     cluster, trainable = {"CPU": 4.0, "GPU": 1.0}, tune.with_resources(lambda config: 0, {"gpu": 1})
     needs = {"evaluators": evaluators, "ray_remote_kwargs": {"num_gpus": 1}}
     shares = look(cluster, trainable, **needs)
-    assert shares.squeezed and shares.leaving_room is None
+    assert shares.exclusive and shares.alongside is None
     # A function runs in a trial that waits.
     assert ("a trial that waits for a score pauses" in caplog.text) is (evaluators is not None)
 

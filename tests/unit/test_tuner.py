@@ -149,7 +149,7 @@ def test_a_users_limit_is_limit_enough(tmp_path, monkeypatch):
         settings = make(tmp_path, tune_config=config, validation_config=elsewhere)
         validation = validation_of(settings)
         share_cluster(settings, validation)
-        assert validation.shares.leaving_room == limit
+        assert validation.shares.alongside == limit
         assert settings.tune_config.max_concurrent_trials == own
 
 

@@ -240,7 +240,7 @@ def _command() -> str:
     return f"pip install 'ray[tune,train,data]=={TESTED}'"
 
 
-def its(thing: Any, name: str) -> Any:
+def private(thing: Any, name: str) -> Any:
     """Return a private attribute of an object, which cannot be checked at import."""
     try:
         return getattr(thing, name)

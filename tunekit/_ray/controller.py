@@ -20,7 +20,7 @@ from ray.tune.stopper import Stopper, TimeoutStopper
 
 from tunekit._ray.cluster import ending_groups
 from tunekit._ray.functions import CAN_SAVE, HAS_ASKED, can_be_resumed, can_be_saved
-from tunekit._ray.processes import ProcessController, Room, has_starting_actor
+from tunekit._ray.processes import ProcessController, WaitingRules, has_starting_actor
 from tunekit._ray.scheduler_kinds import controller_in
 from tunekit._ray.stoppers import parts
 
@@ -57,9 +57,9 @@ def parts_of(tune_controller: Any) -> Parts:
 class Controller(ProcessController):
     """Tune's controller, with what a driver reads and changes of a running experiment."""
 
-    def begin(self, room: Room) -> None:
+    def begin(self, rules: WaitingRules) -> None:
         """Begin, before the controller has processed a result."""
-        super().begin(room)
+        super().begin(rules)
         # The references that end Tune's wait in addition to its trials, and whether one has.
         self._awaited: set[Any] = set()
         self._woken = False
@@ -111,7 +111,7 @@ class Controller(ProcessController):
         return out_of_time or bool(self._fail_fast and self._has_errored)
 
     @property
-    def to_come(self) -> int:
+    def trials_to_come(self) -> int:
         """Return how many trials the search algorithm has still to create; 0 if unknown."""
         return max(0, self.search_alg.total_samples - len(self.get_trials()))
 
@@ -164,7 +164,7 @@ class Controller(ProcessController):
             self._capable[name] = can_be_resumed(cls), can_be_saved(cls)
         return self._capable[name]
 
-    def look_at_nodes(self, now: float) -> None:
+    def check_nodes(self, now: float) -> None:
         """Find the trials on nodes that are about to end, at most every 2 s."""
         if now < self._next_look:
             return
@@ -191,7 +191,7 @@ class Controller(ProcessController):
         """Return whether a trial waits for a place that nobody has given up for it."""
         if self.reuses_actors:
             return bool(self._pending_trials)
-        given_up = max(0, self._places - self._occupied)
+        given_up = max(0, self._slots - self._occupied)
         waiting = (one for one in self._pending_trials if not has_starting_actor(self, one))
         return next(itertools.islice(waiting, given_up, None), None) is not None
 
@@ -259,7 +259,7 @@ class Controller(ProcessController):
 
     # Reports and saved state -------------------------------------------------------------------
 
-    def look_at_reports_first(self, look: Callable[..., None]) -> None:
+    def preprocess_reports(self, look: Callable[..., None]) -> None:
         """Call ``look`` with each report, and that of each save, before Tune receives it.
 
         ``look(trial, report, saved=...)`` may change the report. Tune prints and flattens reports
@@ -295,7 +295,7 @@ class Controller(ProcessController):
         """Return the experiment's storage context."""
         return self._storage
 
-    def bring_home(self, trial: Trial) -> None:
+    def use_current_folder(self, trial: Trial) -> None:
         """Store a trial in the experiment's current folder.
 
         A restored search algorithm creates trials in the folder in which it was saved, but the
@@ -324,7 +324,7 @@ class Controller(ProcessController):
         """Change the status of a trial that has no actor."""
         self._set_trial_status(trial, status)
 
-    def changed(self, trial: Trial) -> None:
+    def mark_changed(self, trial: Trial) -> None:
         """Include a trial's changed metadata in the next saved state."""
         trial.run_metadata.invalidate_cache()
         self._mark_trial_to_checkpoint(trial)

@@ -27,7 +27,7 @@ from tunekit.core.timing import USUAL_S
 logger = logging.getLogger(__name__)
 
 
-class Room(Protocol):
+class WaitingRules(Protocol):
     """What trials do while their scores are pending, and what validations leave to them."""
 
     def reported(self, trial_id: str) -> None:
@@ -45,17 +45,17 @@ class Room(Protocol):
     def stops_waiting(self, trial_id: str) -> None:
         """Record that a trial has ended or paused, so that it waits for nothing."""
 
-    def pending(self) -> bool:
+    def has_pending(self) -> bool:
         """Return whether validations are pending, so that Tune does not warn that no trial runs."""
 
-    def places(self) -> int | None:
+    def slots(self) -> int | None:
         """Return how many trials may have a process at once; None if only resources limit them.
 
         While it is 0, resources that Tune has requested for trials, or holds in cached actors, are
         released.
         """
 
-    def lacking(self) -> bool:
+    def lacks_resources(self) -> bool:
         """Return whether a validation lacks resources that a cached actor may hold."""
 
 
@@ -66,13 +66,13 @@ class ProcessController(TuneController):
     _reuse_actors: bool
     _has_errored: bool
 
-    def begin(self, room: Room) -> None:
+    def begin(self, rules: WaitingRules) -> None:
         """Begin to follow the rules; the controller has not processed a result.
 
         Args:
-            room: What validations leave to trials.
+            rules: What validations leave to trials.
         """
-        self._room = room
+        self._rules = rules
         # The trials in processes that other trials have used, those in an iteration, and those that
         # are being paused.
         self._sharing: set[Trial] = set()
@@ -82,9 +82,9 @@ class ProcessController(TuneController):
         # needs the resources: workers take seconds to start again, and no other trial may use them.
         self._kept: dict[Trial, Any] = {}
         # How many trials had a place when one lent its own last.
-        self._places = 0
+        self._slots = 0
         #: The trials that start before all others that wait for resources, in order.
-        self.first: dict[Trial, None] = {}
+        self.starts_first: dict[Trial, None] = {}
         #: The trials with resources on a node that is about to end.
         self.leaving: set[str] = set()
         #: The trials whose processes have ended with a validation.
@@ -102,7 +102,7 @@ class ProcessController(TuneController):
 
         Cached processes count, because the next trials reuse them.
         """
-        most = self._room.places()
+        most = self._rules.slots()
         if self.resumed and (limit := _limit_of(self._search_alg)) is not None:
             most = limit if most is None else min(most, limit)
         processes = len(self._trial_to_actor) + self._actor_cache.num_cached_objects
@@ -177,7 +177,7 @@ class ProcessController(TuneController):
             self._unstage_trial_with_resources(trial)
             self._set_trial_status(trial, Trial.RUNNING)
         failures, errored = trial.run_metadata.num_failures, self._has_errored
-        with having(trial, max_failures=-1):
+        with overriding(trial, max_failures=-1):
             super()._process_trial_failure(trial, exception)
         if trial.status == Trial.PENDING:
             trial.run_metadata.num_failures, self._has_errored = failures, errored
@@ -229,7 +229,7 @@ class ProcessController(TuneController):
         if keeps:
             self._staged_trials.add(trial)
             self._actor_cache.increase_max(resources)
-        with having(self, _reuse_actors=self._reuse_actors and not ends):
+        with overriding(self, _reuse_actors=self._reuse_actors and not ends):
             super()._schedule_trial_stop(trial, exception=exception)
         if keeps:
             self._staged_trials.discard(trial)
@@ -242,7 +242,7 @@ class ProcessController(TuneController):
         # Waiting trials with the same resources continue in cached actors in the next step.
         used = [one for one in waiting if cached.has_cached_object(one)]
         if (used or self._kept) and not self._pending_trials:
-            force_all = force_all or self._room.lacking()
+            force_all = force_all or self._rules.lacks_resources()
         others = any(not has_starting_actor(self, one) for one in self._pending_trials)
         for trial in list(self._kept):
             if not (force_all or others or trial.is_finished()):
@@ -256,8 +256,8 @@ class ProcessController(TuneController):
 
     def _schedule_trial_actor(self, trial: Trial) -> None:
         super()._schedule_trial_actor(trial)
-        if trial in self.first:
-            del self.first[trial]
+        if trial in self.starts_first:
+            del self.starts_first[trial]
             actor, requests = self._trial_to_actor.get(trial), self._actor_manager
             waiting = requests._resource_request_to_pending_actors[trial.placement_group_factory]
             if actor in waiting:  # otherwise, the trial continues in a cached actor
@@ -265,15 +265,15 @@ class ProcessController(TuneController):
                 waiting.insert(0, actor)
 
     def _maybe_add_actors(self) -> None:
-        if self._room.pending():
+        if self._rules.has_pending():
             self._insufficient_resources_manager._no_running_trials_since = -1
-        if self._room.places() == 0:
+        if self._rules.slots() == 0:
             _clear_the_way(self)
             return
         most, more = self._max_pending_trials, self.left()
         if more is not None:
             most = min(most, self._actor_manager.num_pending_actors + more)
-        with having(self, _max_pending_trials=most):
+        with overriding(self, _max_pending_trials=most):
             super()._maybe_add_actors()
 
 
@@ -292,7 +292,7 @@ def _limit_of(search_alg: Any) -> int | None:
 
 
 @contextlib.contextmanager
-def having(owner: Any, **values: Any) -> Iterator[None]:
+def overriding(owner: Any, **values: Any) -> Iterator[None]:
     """Change attributes of an object for some time."""
     former = {name: getattr(owner, name) for name in values}
     for name, value in values.items():

@@ -23,7 +23,7 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 
-from tunekit._ray.compat import its
+from tunekit._ray.compat import private
 from tunekit.core.decision_points import Always, DecisionRule, Interval, Never, Rungs
 from tunekit.core.metrics import flatten
 from tunekit.core.values import finite_number
@@ -78,7 +78,7 @@ class SchedulerBase(TrialScheduler):
         ...     def on_trial_result(self, tune_controller, trial, result):
         ...         return self.STOP if result[self.time_attr] >= self.max_t else self.CONTINUE
         >>> scheduler = StopAt("epoch", "accuracy", "max", max_t=4)
-        >>> [scheduler.rule(None).serves(now, coming=()) for now in (3, 5)]
+        >>> [scheduler.rule(None).decision_point(now, pending=()) for now in (3, 5)]
         [None, 4]
     """
 
@@ -166,29 +166,29 @@ class Kind:
 
 def _asha(scheduler: Any, trial: Trial) -> DecisionRule:
     """Return the rungs of the trial's bracket."""
-    bracket = its(scheduler, "_trial_info").get(trial.trial_id)
+    bracket = private(scheduler, "_trial_info").get(trial.trial_id)
     if bracket is None:
         return Never()
-    rungs = its(bracket, "_rungs")
+    rungs = private(bracket, "_rungs")
     times = {milestone for milestone, _ in rungs}
-    served = frozenset(milestone for milestone, scores in rungs if trial.trial_id in scores)
+    used = frozenset(milestone for milestone, scores in rungs if trial.trial_id in scores)
     # With stop_last_trials, it also uses lower rungs once the highest has a score of the trial.
-    each = bool(its(scheduler, "_stop_last_trials"))
+    each = bool(private(scheduler, "_stop_last_trials"))
     if each:
-        times.add(its(scheduler, "_max_t"))
-    return Rungs(tuple(sorted(times)), served, each)
+        times.add(private(scheduler, "_max_t"))
+    return Rungs(tuple(sorted(times)), used, each)
 
 
 def _hyperband(scheduler: Any, trial: Trial) -> DecisionRule:
     """Return the times at which the trial's bracket is halved."""
-    bracket, _band = its(scheduler, "_trial_info").get(trial, (None, None))
-    if bracket is None or trial not in its(bracket, "_live_trials"):
+    bracket, _band = private(scheduler, "_trial_info").get(trial, (None, None))
+    if bracket is None or trial not in private(bracket, "_live_trials"):
         return Never()
     # The times of all halvings, past and future, as the bracket computes them. It stores how many
     # are left, not how many there were.
-    now, left = its(bracket, "_r"), its(bracket, "_halves")
-    eta, most = its(bracket, "_eta"), its(bracket, "_max_t_attr")
-    times = [its(bracket, "_r0")]
+    now, left = private(bracket, "_r"), private(bracket, "_halves")
+    eta, most = private(bracket, "_eta"), private(bracket, "_max_t_attr")
+    times = [private(bracket, "_r0")]
     while times[-1] < now:
         grown = int(min(times[-1] * eta, most))
         if grown <= times[-1]:
@@ -196,28 +196,28 @@ def _hyperband(scheduler: Any, trial: Trial) -> DecisionRule:
         times.append(grown)
     for _ in range(left):
         times.append(int(min(times[-1] * eta, most)))
-    if not its(bracket, "stop_last_trials"):
+    if not private(bracket, "stop_last_trials"):
         times.pop()  # after the last halving, trials continue
     # Past halvings of the bracket are also past for a trial that joined late, after a failure.
-    passed, newest = its(bracket, "_cumul_r"), bracket._live_trials[trial]
-    reached = 0 if newest is None else newest[its(scheduler, "_time_attr")]
-    served = frozenset(time for time in times if time < passed or time <= reached)
-    return Rungs(tuple(sorted(set(times))), served)
+    passed, newest = private(bracket, "_cumul_r"), bracket._live_trials[trial]
+    reached = 0 if newest is None else newest[private(scheduler, "_time_attr")]
+    used = frozenset(time for time in times if time < passed or time <= reached)
+    return Rungs(tuple(sorted(set(times))), used)
 
 
 def _pbt(scheduler: Any, trial: Trial) -> DecisionRule:
     """Return the interval of perturbations, since the last one."""
-    state = its(scheduler, "_trial_state").get(trial)
+    state = private(scheduler, "_trial_state").get(trial)
     if state is None:
         return Never()
-    last = its(state, "last_perturbation_time")
-    if its(scheduler, "_synch"):
+    last = private(state, "last_perturbation_time")
+    if private(scheduler, "_synch"):
         # Its score was used, and it waits for the others; the perturbation sets the time of all.
-        trained = its(state, "last_train_time")
-        if trained >= its(scheduler, "_next_perturbation_sync"):
+        trained = private(state, "last_train_time")
+        if trained >= private(scheduler, "_next_perturbation_sync"):
             last = max(last, trained)
     return Interval(
-        its(scheduler, "_perturbation_interval"), its(scheduler, "_burn_in_period"), last
+        private(scheduler, "_perturbation_interval"), private(scheduler, "_burn_in_period"), last
     )
 
 
@@ -230,26 +230,28 @@ def set_pbt_times(scheduler: TrialScheduler, trial: Trial, donor: Trial | None) 
         donor: The trial that it has exploited; None for none.
     """
     decides = innermost(scheduler)
-    states = its(decides, "_trial_state") if isinstance(decides, PopulationBasedTraining) else {}
+    states = (
+        private(decides, "_trial_state") if isinstance(decides, PopulationBasedTraining) else {}
+    )
     own = states.get(trial)
     if own is not None and donor in states:
-        own.last_perturbation_time = its(states[donor], "last_perturbation_time")
-        own.last_train_time = its(states[donor], "last_train_time")
+        own.last_perturbation_time = private(states[donor], "last_perturbation_time")
+        own.last_train_time = private(states[donor], "last_train_time")
     elif own is not None and donor is None and own.last_result:
-        own.last_train_time = flatten(own.last_result)[its(decides, "_time_attr")]
-        if not its(decides, "_synch"):
+        own.last_train_time = flatten(own.last_result)[private(decides, "_time_attr")]
+        if not private(decides, "_synch"):
             own.last_perturbation_time = own.last_train_time
 
 
 def _replay(scheduler: Any, trial: Trial) -> DecisionRule:
     """Return the times at which the policy changes something."""
-    if trial != its(scheduler, "_trial"):
+    if trial != private(scheduler, "_trial"):
         return Never()
     times: list[int] = []
-    for change_at, _config in its(scheduler, "_policy"):
+    for change_at, _config in private(scheduler, "_policy"):
         # One change per report, and in the order of the policy.
         times.append(max(change_at, times[-1] + 1) if times else change_at)
-    changes = its(scheduler, "_num_perturbations")
+    changes = private(scheduler, "_num_perturbations")
     return Rungs(tuple(times), frozenset(times[:changes]), each=True)
 
 
@@ -305,7 +307,7 @@ def traits_of(scheduler: TrialScheduler) -> Traits:
         return decides.traits if decides.knows_its_rule else Traits()
     known = next((_KINDS[kind] for kind in type(decides).__mro__ if kind in _KINDS), _UNKNOWN)
     traits = known.traits
-    if isinstance(decides, PopulationBasedTraining) and its(decides, "_synch"):
+    if isinstance(decides, PopulationBasedTraining) and private(decides, "_synch"):
         traits = replace(traits, synchronous=True, waits_for_all=True)
     if kind_of(decides) is known:
         return traits if decides is scheduler else replace(traits, pauses=True)
@@ -346,7 +348,7 @@ def time_attr_of(scheduler: TrialScheduler) -> str:
     """
     decides = innermost(scheduler)
     name = kind_of(decides).time_attr
-    return TRAINING_ITERATION if name is None else str(its(decides, name))
+    return TRAINING_ITERATION if name is None else str(private(decides, name))
 
 
 def exhausts(scheduler: TrialScheduler, result: Mapping[str, Any]) -> bool:
@@ -366,7 +368,7 @@ def exhausts(scheduler: TrialScheduler, result: Mapping[str, Any]) -> bool:
     """
     decides = innermost(scheduler)
     reached, name = finite_number(result.get(time_attr_of(decides))), kind_of(decides).max_t
-    return name is not None and reached is not None and reached >= its(decides, name)
+    return name is not None and reached is not None and reached >= private(decides, name)
 
 
 def mode_of(scheduler: TrialScheduler) -> str | None:
@@ -403,5 +405,5 @@ def objectives_of(scheduler: TrialScheduler, mode: str | None) -> dict[str, str 
 def innermost(scheduler: TrialScheduler) -> TrialScheduler:
     """Return the scheduler that decides, without a wrapper that changes resources."""
     while isinstance(scheduler, ResourceChangingScheduler):
-        scheduler = its(scheduler, "_base_scheduler")
+        scheduler = private(scheduler, "_base_scheduler")
     return scheduler

@@ -17,7 +17,7 @@ from ray.tune.search.sample import (
     Quantized,
 )
 
-from tunekit._ray.compat import its
+from tunekit._ray.compat import private
 from tunekit.core.constraints import Constraint, penalize, violation
 from tunekit.core.parameters import CHOICE, FLOAT, INT, Parameter
 from tunekit.core.values import finite_number
@@ -35,7 +35,7 @@ class ScoredSearch:
         search_alg: The search algorithm.
         constraints: The constraints on scores.
         scored: Whether the result that is processed has a score.
-        hears: Whether it hears of anything; it has heard of what is replayed.
+        receives: Whether it gets anything; it has got what is replayed.
     """
 
     def __init__(
@@ -44,24 +44,24 @@ class ScoredSearch:
         constraints: Sequence[Constraint],
         *,
         scored: bool,
-        hears: bool,
+        receives: bool,
     ):
         self.search_alg, self._constraints = search_alg, constraints
-        self._scored, self._hears = scored, hears
+        self._scored, self._receives = scored, receives
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.search_alg, name)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Pass on a result."""
-        if self._scored and self._hears:
+        if self._scored and self._receives:
             self.search_alg.on_trial_result(trial_id, self._told(trial_id, result))
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Pass on the end of a trial, with its newest score if it has one."""
-        if self._hears:
+        if self._receives:
             scores = [
                 finite_number((result or {}).get(name)) for name in objectives_of(self.search_alg)
             ]
@@ -119,10 +119,10 @@ def constrain(searcher: Any, trial_id: str, broken: Sequence[float]) -> bool:
     optuna = sys.modules.get("ray.tune.search.optuna.optuna_search")  # it is slow to import
     if optuna is None or type(searcher) is not optuna.OptunaSearch:
         return False
-    study = its(searcher, "_ot_study")
+    study = private(searcher, "_ot_study")
     if getattr(study.sampler, "_constraints_func", None) is None:
         return False
-    its(searcher, "_ot_trials")[trial_id].set_user_attr(CONSTRAINTS, list(broken))
+    private(searcher, "_ot_trials")[trial_id].set_user_attr(CONSTRAINTS, list(broken))
     return True
 
 

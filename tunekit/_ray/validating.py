@@ -24,7 +24,7 @@ from ray.tune.stopper import NoopStopper
 
 from tunekit._ray.compat import become, check_controller
 from tunekit._ray.controller import Controller
-from tunekit._ray.processes import Room, having
+from tunekit._ray.processes import WaitingRules, overriding
 from tunekit._ray.scheduler_kinds import controller_in
 from tunekit._ray.searchers import ScoredSearch
 from tunekit._ray.stoppers import WithoutScore
@@ -104,16 +104,16 @@ class ValidatingController(Controller):
         controller._callbacks = SplitCallbacks(callbacks, callbacks.index(validation))
         return cast(ValidatingController, controller)
 
-    def connect(self, door: Door, room: Room, constraints: Sequence[Constraint]) -> None:
+    def connect(self, door: Door, rules: WaitingRules, constraints: Sequence[Constraint]) -> None:
         """Connect a new controller with what decides about reports and processes.
 
         Args:
             door: What decides about reports.
-            room: What decides about processes.
+            rules: What decides about processes.
             constraints: The constraints on scores.
         """
         saved = set(vars(self))
-        self.begin(room)
+        self.begin(rules)
         self._constraints = constraints
         self._door = self._callbacks.door = door
         # The reports that have not been processed; a trial without any has no queue.
@@ -124,15 +124,15 @@ class ValidatingController(Controller):
         self._recorded: dict[str, str] = {}
         #: The trials that stand still in their processes, in order, each with the circumstances in
         #: which that was decided; None: it is to be decided again at the end of the step.
-        self.standing: dict[Trial, Circumstances | None] = {}
+        self.waiting_in_place: dict[Trial, Circumstances | None] = {}
         # The trials that do nothing until the scheduler acts on them.
         self._idle: set[Trial] = set()
         #: Whether the sweep is being interrupted: what waits stays pending.
         self.closing = False
         # Whether Tune stops all trials if it has a reason.
         self._ends = False
-        # Whether the search algorithm hears of what is replayed.
-        self._hears = True
+        # Whether the search algorithm gets what is replayed.
+        self._for_searcher = True
         # Whether it has warned about a checkpoint that was requested late.
         self._has_warned = False
         self._unsaved = {"_unsaved", *vars(self).keys() - saved}
@@ -159,7 +159,7 @@ class ValidatingController(Controller):
             queue.append(Entry(report, last=True))
         else:
             report["trial_id"] = trial.trial_id
-            self._room.reported(trial.trial_id)
+            self._rules.reported(trial.trial_id)
             self._callbacks.on_trial_report(self._iteration, self._trials, trial, report)
             entry = self._door.reported(trial, queue, report)
             queue.append(entry)
@@ -202,39 +202,41 @@ class ValidatingController(Controller):
         queue = self._queues.setdefault(trial, Queue())
         restarts = self.restarts_after(trial, exception)
         self._door.dropped(trial, queue.fail(exception, restarts=restarts))
-        self._room.stops_waiting(trial.trial_id)
+        self._rules.stops_waiting(trial.trial_id)
         if not restarts:
             self._door.returned(trial, queue)
         self.advance(trial)
 
     # A restore ---------------------------------------------------------------------------------
 
-    def replay(self, trial: Trial, entry: Entry, decision: str, *, hears: bool, new: bool) -> None:
+    def replay(
+        self, trial: Trial, entry: Entry, decision: str, *, for_searcher: bool, for_stoppers: bool
+    ) -> None:
         """Process a report that was processed before the sweep was interrupted.
 
         Args:
             trial: The trial, which has no actor.
             entry: The report.
             decision: The decision on it, which takes precedence because it was carried out.
-            hears: Whether the search algorithm has not heard of it.
-            new: Whether stoppers have not, either.
+            for_searcher: Whether the search algorithm gets it, because it has not yet.
+            for_stoppers: Whether stoppers do.
         """
         self._set_trial_status(trial, Trial.RUNNING)
         self._recorded[trial.trial_id] = decision
-        stopper = self._stopper if new else NoopStopper()
-        with having(self, _hears=hears, _stopper=stopper):
+        stopper = self._stopper if for_stoppers else NoopStopper()
+        with overriding(self, _for_searcher=for_searcher, _stopper=stopper):
             self._process(trial, entry)
 
-    def replay_end(self, trial: Trial, *, hears: bool) -> None:
+    def replay_end(self, trial: Trial, *, for_searcher: bool) -> None:
         """End a trial that had ended before the sweep was interrupted."""
-        with having(self, _hears=hears):
+        with overriding(self, _for_searcher=for_searcher):
             self.stop_trial(trial)
 
     def silent(self) -> AbstractContextManager[None]:
         """Let callbacks hear nothing, while what they have heard is replayed."""
-        return having(self, _callbacks=CallbackList([]))
+        return overriding(self, _callbacks=CallbackList([]))
 
-    def queue_again(self, trial: Trial, queue: Queue) -> None:
+    def requeue(self, trial: Trial, queue: Queue) -> None:
         """Let a trial without an actor wait for reports that were not processed."""
         self._queues[trial] = queue
         self._set_trial_status(trial, Trial.RUNNING)
@@ -260,24 +262,24 @@ class ValidatingController(Controller):
             self._process(trial, entry)
         if self._queues.get(trial):
             if trial in self._trial_to_actor and trial not in self._training:
-                self.standing[trial] = None
+                self.waiting_in_place[trial] = None
             return
         self._queues.pop(trial, None)
-        self._go_on(trial, self._room.circumstances())
+        self._continue_trial(trial, self._rules.circumstances())
 
     def advance_all(self) -> None:
         """Pass on what waited for the first scores of the sweep, in the order of these."""
         for trial in list(self._queues):
             self.advance(trial)
 
-    def go_on(self) -> None:
+    def continue_waiting(self) -> None:
         """Let each trial that stands do what is next, if anything has changed for it."""
-        now = self._room.circumstances() if self.standing else None
-        for trial, then in list(self.standing.items()):
+        now = self._rules.circumstances() if self.waiting_in_place else None
+        for trial, then in list(self.waiting_in_place.items()):
             if now is not None and now != then:
-                self._go_on(trial, now)
-                if trial not in self.standing:
-                    now = self._room.circumstances()
+                self._continue_trial(trial, now)
+                if trial not in self.waiting_in_place:
+                    now = self._rules.circumstances()
 
     def _process(self, trial: Trial, entry: Entry) -> None:
         self._processed[trial] = entry
@@ -309,39 +311,39 @@ class ValidatingController(Controller):
         elif not scored:
             stopper = WithoutScore(stopper, self._door.names)
         search = self._searching(scored=scored)
-        return having(self, _stopper=stopper, _search_alg=search)
+        return overriding(self, _stopper=stopper, _search_alg=search)
 
     def _searching(self, *, scored: bool) -> ScoredSearch:
         search = self._search_alg
         if isinstance(search, ScoredSearch):  # within the processing of a result
             search = search.search_alg
-        return ScoredSearch(search, self._constraints, scored=scored, hears=self._hears)
+        return ScoredSearch(search, self._constraints, scored=scored, receives=self._for_searcher)
 
     def stop_trial(self, trial: Trial) -> None:
         """Stop a trial; the search algorithm gets its newest score if it has one."""
-        with having(self, _search_alg=self._searching(scored=False)):
+        with overriding(self, _search_alg=self._searching(scored=False)):
             super().stop_trial(trial)
 
-    def _go_on(self, trial: Trial, now: Circumstances) -> None:
+    def _continue_trial(self, trial: Trial, now: Circumstances) -> None:
         """Let a trial do what is next."""
         stays = trial.status != Trial.RUNNING or trial in self._training or trial in self._idle
         if stays or trial.is_saving:
-            self.standing.pop(trial, None)
+            self.waiting_in_place.pop(trial, None)
             return
         queue = self._queues.get(trial) or Queue()
-        what = self._room.next(trial, queue, now)
-        if what is Next.STAND and trial in self._trial_to_actor:
-            self.standing[trial] = now
+        what = self._rules.next(trial, queue, now)
+        if what is Next.WAIT and trial in self._trial_to_actor:
+            self.waiting_in_place[trial] = now
             return
-        self.standing.pop(trial, None)
+        self.waiting_in_place.pop(trial, None)
         if trial not in self._trial_to_actor:  # it has lent its place
             if not queue:
-                self.first[trial] = None
+                self.starts_first[trial] = None
                 self._set_trial_status(trial, Trial.PENDING)
         elif what is Next.TRAIN:
             super()._schedule_trial_train(trial)
         else:
-            self.lend(trial)
+            self.release_slot(trial)
 
     def _set_trial_status(self, trial: Trial, status: str) -> None:
         super()._set_trial_status(trial, status)
@@ -391,7 +393,7 @@ class ValidatingController(Controller):
             self._queue_decision(trial, decision)
             self._maybe_execute_queued_decision(trial, after_save=True)
         if entry is not None:
-            entry.offered = True
+            entry.cloneable = True
         return _Saved(saved)
 
     def _on_saving_result(self, trial: Trial, checkpoint_value: Any) -> None:
@@ -419,8 +421,8 @@ class ValidatingController(Controller):
         if RESULT_DUPLICATE not in entry.report:
             decided = decision or self._cached_trial_decisions.get(trial.trial_id)
             decided = decided or TrialScheduler.CONTINUE
-            if entry.serves is not None:
-                self._room.decided(continues=decided == TrialScheduler.CONTINUE)
+            if entry.decision_point is not None:
+                self._rules.decided(continues=decided == TrialScheduler.CONTINUE)
             self._door.processed(trial, entry, decided)
         return decision
 
@@ -444,18 +446,18 @@ class ValidatingController(Controller):
 
     def _drop(self, trial: Trial) -> None:
         """Forget what a trial has trained past a decision."""
-        self.standing.pop(trial, None)
+        self.waiting_in_place.pop(trial, None)
         self._idle.discard(trial)
         if queue := self._queues.pop(trial, None):
             self.closing = self.closing or (self._ends and self.cuts_short)
             self._door.dropped(trial, [] if self.closing else queue.drop())
-            self._room.stops_waiting(trial.trial_id)
+            self._rules.stops_waiting(trial.trial_id)
 
-    def lend(self, trial: Trial) -> None:
+    def release_slot(self, trial: Trial) -> None:
         """Let another have the place of a trial that waits; it resumes from what is scored."""
         queue = self._queues.pop(trial, None)
-        self.standing.pop(trial, None)
-        self._places = self._occupied
+        self.waiting_in_place.pop(trial, None)
+        self._slots = self._occupied
         super()._schedule_trial_stop(trial)
         self._set_trial_status(trial, Trial.RUNNING)  # for Tune it still runs
         if queue:
@@ -463,7 +465,7 @@ class ValidatingController(Controller):
             self._queues[trial] = queue
         self.advance(trial)
 
-    def processes(self, trial: Trial) -> bool:
+    def is_processing(self, trial: Trial) -> bool:
         """Return whether a result of a trial is being processed."""
         return trial in self._processed
 

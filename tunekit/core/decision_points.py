@@ -3,7 +3,7 @@
 Most schedulers decide only at some reports: at a rung, at a perturbation interval. A rule
 describes a scheduler's internal state for one trial: when it decides, and which scores it has
 already used. What that state does not show is passed in: what pending scores will serve
-(``Queue.coming``). So a rule is evaluated again for each report, any number of times.
+(``Queue.pending_points``). So a rule is evaluated again for each report, any number of times.
 
 One report too many does no harm: the scheduler looks at it and continues. One too few leaves it
 without a score to decide by. In case of doubt, a report is a decision point.
@@ -19,12 +19,12 @@ from typing import Protocol
 class DecisionRule(Protocol):
     """When a scheduler uses a score of one trial, given its current internal state."""
 
-    def serves(self, now: float, coming: Collection[float]) -> float | None:
+    def decision_point(self, now: float, pending: Collection[float]) -> float | None:
         """Return what a report's score would serve in that state; None if nothing.
 
         Args:
             now: The time of the report, in the scheduler's own unit.
-            coming: What this method returned for reports whose scores are pending.
+            pending: What this method returned for reports whose scores are pending.
         """
         ...
 
@@ -35,30 +35,30 @@ class Rungs:
 
     Args:
         times: The milestones, sorted.
-        served: The milestones that the scheduler has a score for, or will not need one for.
+        used: The milestones that the scheduler has a score for, or will not need one for.
         each: What a report serves that has passed several open milestones at once. False: all of
             them. True: the highest; the next report serves the next lower one, as in ASHA.
 
     Example:
         >>> rule = Rungs((1, 4, 16))
-        >>> [rule.serves(now, coming=()) for now in (0.5, 1, 3, 4, 20)]
+        >>> [rule.decision_point(now, pending=()) for now in (0.5, 1, 3, 4, 20)]
         [None, 1, 1, 4, 16]
-        >>> [rule.serves(now, coming=(4,)) for now in (5, 15, 16)]
+        >>> [rule.decision_point(now, pending=(4,)) for now in (5, 15, 16)]
         [None, None, 16]
-        >>> [Rungs((1, 4, 16), each=True).serves(now, coming=(4,)) for now in (5, 15, 16)]
+        >>> [Rungs((1, 4, 16), each=True).decision_point(now, pending=(4,)) for now in (5, 15, 16)]
         [1, 1, 16]
-        >>> Rungs((1, 4, 16), served=frozenset({1, 4})).serves(5, coming=())
+        >>> Rungs((1, 4, 16), used=frozenset({1, 4})).decision_point(5, pending=())
     """
 
     times: tuple[float, ...]
-    served: frozenset[float] = frozenset()
+    used: frozenset[float] = frozenset()
     each: bool = False
 
-    def serves(self, now: float, coming: Collection[float]) -> float | None:
+    def decision_point(self, now: float, pending: Collection[float]) -> float | None:
         """Return the milestone that a report at ``now`` would serve."""
         for time in reversed(self.times):
             if time <= now:
-                if time not in self.served and time not in coming:
+                if time not in self.used and time not in pending:
                     return time
                 if not self.each:
                     return None
@@ -76,9 +76,9 @@ class Interval:
 
     Example:
         >>> rule = Interval(4, burn_in=6)
-        >>> [now for now in range(10) if rule.serves(now, coming=()) is not None]
+        >>> [now for now in range(10) if rule.decision_point(now, pending=()) is not None]
         [6, 7, 8, 9]
-        >>> [now for now in range(12) if rule.serves(now, coming=(6,)) is not None]
+        >>> [now for now in range(12) if rule.decision_point(now, pending=(6,)) is not None]
         [10, 11]
     """
 
@@ -86,9 +86,9 @@ class Interval:
     burn_in: float = 0.0
     last: float = 0.0
 
-    def serves(self, now: float, coming: Collection[float]) -> float | None:
+    def decision_point(self, now: float, pending: Collection[float]) -> float | None:
         """Return ``now``, if it is late enough."""
-        last = max([self.last, *coming])
+        last = max([self.last, *pending])
         return now if now >= self.burn_in and now - last >= self.interval else None
 
 
@@ -97,11 +97,11 @@ class Always:
     """Decide at every report: the scheduler uses all scores, or it is unknown which.
 
     Example:
-        >>> Always().serves(3, coming=())
+        >>> Always().decision_point(3, pending=())
         3
     """
 
-    def serves(self, now: float, coming: Collection[float]) -> float | None:
+    def decision_point(self, now: float, pending: Collection[float]) -> float | None:
         """Return ``now``."""
         return now
 
@@ -111,10 +111,10 @@ class Never:
     """Decide at no report but the trial's last.
 
     Example:
-        >>> Never().serves(3, coming=())
+        >>> Never().decision_point(3, pending=())
     """
 
-    def serves(self, now: float, coming: Collection[float]) -> float | None:
+    def decision_point(self, now: float, pending: Collection[float]) -> float | None:
         """Return None."""
         return None
 
@@ -129,14 +129,14 @@ class Selection:
 
     Example:
         >>> selection = Selection(when=2)
-        >>> [selection.wants("a", iteration) for iteration in (1, 2, 3, 5, 6, 7)]
+        >>> [selection.selects("a", iteration) for iteration in (1, 2, 3, 5, 6, 7)]
         [False, True, False, True, False, True]
-        >>> selection.wants("a", 3)  # the trial has gone back
+        >>> selection.selects("a", 3)  # the trial has gone back
         True
-        >>> selection.wants("a", 8, wish=True), selection.wants("a", 20, wish=False)
+        >>> selection.selects("a", 8, requested=True), selection.selects("a", 20, requested=False)
         (True, False)
         >>> asked = Selection(when="requested")
-        >>> asked.wants("a", 1), asked.wants("a", 1, wish=True)
+        >>> asked.selects("a", 1), asked.selects("a", 1, requested=True)
         (False, True)
     """
 
@@ -147,19 +147,19 @@ class Selection:
         # The newest selected iteration of each trial.
         self._newest: dict[str, int] = {}
 
-    def wants(
-        self, trial_id: str, iteration: int, wish: bool | None = None, *, used: bool = True
+    def selects(
+        self, trial_id: str, iteration: int, requested: bool | None = None, *, used: bool = True
     ) -> bool:
         """Return whether to validate a checkpoint, the newest of its trial.
 
         Args:
             trial_id: The trial that saved it.
             iteration: The iteration at which it was saved.
-            wish: True or False decides, None leaves it to ``when``.
+            requested: True or False decides, None leaves it to ``when``.
             used: Whether the scheduler will use its score, or whether it is the trial's last.
         """
-        if wish is not None:
-            return wish
+        if requested is not None:
+            return requested
         if isinstance(self._when, str):
             return used and self.takes_last
         apart = iteration - self._newest.get(trial_id, 0)

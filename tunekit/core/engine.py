@@ -137,7 +137,7 @@ class Engine:
                 self.has_decided |= event.ranked
                 if event.checkpoint:  # from now on the trial restarts from its own
                     self.leases.release(clone_holder(event.trial_id, event.generation))
-                if event.offered:
+                if event.cloneable:
                     holder = scheduler_holder(event.trial_id)
                     self.leases.acquire(holder, event.checkpoint, event.trial_id)
             case Exploited():

@@ -132,11 +132,11 @@ class Reported(TrialEvent, frozen=True, kw_only=True):
 
     Attributes:
         report: What it reported, without its hyperparameters.
-        serves: What its score would serve in the scheduler's internal state; None if nothing.
+        decision_point: The decision point that its score would fill, such as a rung; None if none.
     """
 
     report: Mapping[Any, Any]
-    serves: float | None = None
+    decision_point: float | None = None
 
     @property
     def place(self) -> tuple[int, int]:
@@ -266,13 +266,13 @@ class Processed(CheckpointEvent, frozen=True, kw_only=True):
     Tune has its checkpoint now, if there is one.
 
     Attributes:
-        offered: Whether the scheduler may clone the checkpoint later.
+        cloneable: Whether the scheduler may clone the checkpoint later.
         ranked: Whether the scheduler and the searcher got it.
         decision: What the trial does then.
         finished: Whether a trial that was stopped had finished, rather than being stopped early.
     """
 
-    offered: bool = False
+    cloneable: bool = False
     ranked: bool = False
     decision: str = "CONTINUE"
     finished: bool = False

@@ -24,7 +24,7 @@ class RungAction(enum.Enum):
     """What a trial does after a result."""
 
     #: It trains to the next rung.
-    GO_ON = "go on"
+    CONTINUE = "continue"
     #: It waits at the rung that it has reached.
     WAIT = "wait"
     #: It has trained for as long as a trial may, or is stopped.
@@ -134,13 +134,13 @@ class Halving:
         >>> list(halving.promotable())
         []
         >>> halving.reported("b", 2, (0.8,)), halving.reported("b", 3, (0.9,))
-        (<RungAction.GO_ON: 'go on'>, <RungAction.WAIT: 'wait'>)
+        (<RungAction.CONTINUE: 'continue'>, <RungAction.WAIT: 'wait'>)
         >>> halving = Halving([(1, 3)], max_t=9, reduction_factor=3, stops=True)
         >>> for name, score in [("a", (0.1, 5)), ("b", (0.7, 1)), ("c", (0.4, 3)), ("d", (0.3, 1))]:
         ...     halving.add(name)
         ...     print(halving.reported(name, 1, score))
-        RungAction.GO_ON
-        RungAction.GO_ON
+        RungAction.CONTINUE
+        RungAction.CONTINUE
         RungAction.END
         RungAction.END
     """
@@ -198,19 +198,19 @@ class Halving:
             score: Its value of each objective (larger is better).
         """
         if trial_id not in self._bracket:
-            return RungAction.GO_ON
+            return RungAction.CONTINUE
         self.promote(trial_id)  # it runs, so it no longer waits
         if time >= self._max_t:
             return RungAction.END
         rungs = self._brackets[self._bracket[trial_id]]
         level = bisect.bisect_right([rung.time for rung in rungs], time) - 1
         if level <= self._level[trial_id]:
-            return RungAction.GO_ON
+            return RungAction.CONTINUE
         rungs[level].record(trial_id, score)
         self._level[trial_id] = level
         if self._stops:
             best = rungs[level].is_among_best(trial_id, self._reduction_factor)
-            return RungAction.GO_ON if best else RungAction.END
+            return RungAction.CONTINUE if best else RungAction.END
         self._waiting.add(trial_id)
         self._promotable = None
         return RungAction.WAIT
@@ -305,14 +305,15 @@ class Halving:
             >>> halving = Halving([(1, 3)], max_t=9, reduction_factor=3)
             >>> halving.add("a")
             >>> verdict = halving.reported("a", 1, (0.5,))
-            >>> [time for time in range(1, 10) if halving.rule("a").serves(time, coming=[]) == time]
+            >>> rule = halving.rule("a")
+            >>> [time for time in range(1, 10) if rule.decision_point(time, pending=[]) == time]
             [3, 9]
         """
         if trial_id not in self._bracket:
             return Never()
         times = [rung.time for rung in self._brackets[self._bracket[trial_id]]]
-        served = frozenset(times[: self._level[trial_id] + 1])
-        return Rungs((*times, self._max_t), served)
+        used = frozenset(times[: self._level[trial_id] + 1])
+        return Rungs((*times, self._max_t), used)
 
     def counts(self) -> list[tuple[float, int, int]]:
         """Return (time, scores, waiting trials) of each rung, from the lowest up."""

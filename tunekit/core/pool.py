@@ -221,14 +221,14 @@ class Pool:
         return bool(used) and all(one.started is not None for one in used)
 
     @property
-    def wants_room(self) -> bool:
+    def needs_slot(self) -> bool:
         """Return whether a validation that the scheduler will decide by waits for resources."""
         if any(one.queued and one.request.used for one in self._in_flight.values()):
             return True
         can_start = self._limit is None or len(self._in_flight) < self._limit
         return can_start and any(trial.decides for trial in self._queue.values())
 
-    def hosts(self, trial_id: str) -> bool:
+    def runs_in(self, trial_id: str) -> bool:
         """Return whether an attempt runs in the process of a trial."""
         trial = self._trials.get(trial_id)
         return trial is not None and any(one.started is None for one in trial.in_flight.values())

@@ -1,7 +1,7 @@
 """The queue of a trial: its reports that Tune has not processed, in order.
 
 Tune gets a report once its validation has ended, after all older ones of its trial. Meanwhile the
-trial trains on, stands still or lends its place: :func:`what_next`.
+trial trains on, waits, or releases its slot: :func:`what_next`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Entry:
         iteration: The training iteration of the report.
         validated: Whether its checkpoint is to be validated.
         task: The settings of the validation that came with the report; opaque here.
-        serves: What its score will serve in the scheduler's internal state; None if nothing.
+        decision_point: The decision point that its score will fill, such as a rung; None if none.
         last: Whether the trial ends with it, so that it does not train on.
         checkpoint: The checkpoint that was saved at the report; opaque here.
         metrics: The metrics of its validation; None until that has ended with a score.
@@ -35,7 +35,7 @@ class Entry:
         saving: Whether the checkpoint is still to come.
         scoring: Whether the end of the validation is still to come.
         ranked: Whether the scheduler and the searcher get it: it has all metrics that they use.
-        offered: Whether the scheduler has got its checkpoint, and may clone it later.
+        cloneable: Whether the scheduler has got its checkpoint, and may clone it later.
         replayed: Whether it was scored in an earlier session.
     """
 
@@ -44,7 +44,7 @@ class Entry:
     iteration: int = 0
     validated: bool = False
     task: Any = None
-    serves: float | None = None
+    decision_point: float | None = None
     last: bool = False
     checkpoint: Any = None
     metrics: Mapping[str, Any] | None = None
@@ -52,7 +52,7 @@ class Entry:
     saving: bool = False
     scoring: bool = False
     ranked: bool = False
-    offered: bool = False
+    cloneable: bool = False
     replayed: bool = False
 
     @property
@@ -130,12 +130,14 @@ class Queue(deque[Entry]):
         """Return how many scores are pending that the scheduler decides by."""
         if all(entry.complete for entry in self):
             return 0  # they wait for the first score of the sweep
-        return sum(entry.serves is not None for entry in self)
+        return sum(entry.decision_point is not None for entry in self)
 
-    def coming(self, before: float) -> list[float]:
+    def pending_points(self, before: float) -> list[float]:
         """Return what the pending scores of iterations below ``before`` will serve."""
         return [
-            entry.serves for entry in self if entry.serves is not None and entry.iteration < before
+            entry.decision_point
+            for entry in self
+            if entry.decision_point is not None and entry.iteration < before
         ]
 
 
@@ -143,8 +145,8 @@ class Next(Enum):
     """What a trial does next."""
 
     TRAIN = "train"  #: its next iteration
-    STAND = "stand"  #: nothing, in its process
-    LEND = "lend"  #: nothing; another trial or a validation has its place meanwhile
+    WAIT = "wait"  #: nothing, in its process
+    RELEASE = "release"  #: nothing; another trial or a validation has its slot meanwhile
 
 
 class Process(Enum):
@@ -163,18 +165,18 @@ class Circumstances(NamedTuple):
 
     Attributes:
         on_pending: As for :class:`tunekit.ValidationConfig`.
-        each: Whether trials wait for each score, as with inline validation.
+        each_score: Whether trials wait for each score, as with inline validation.
         synchronous: Whether the scheduler compares all trials at the same time.
-        others: Whether another trial waits for a place.
-        squeezed: Whether validations can only run once a trial has released its resources.
+        others_wait: Whether another trial waits for a slot.
+        exclusive: Whether validations can only run once a trial has released its resources.
         rest: What else a trial may base its decision on; opaque here.
     """
 
     on_pending: str = "auto"
-    each: bool = False
+    each_score: bool = False
     synchronous: bool = False
-    others: bool = False
-    squeezed: bool = False
+    others_wait: bool = False
+    exclusive: bool = False
     rest: Any = None
 
 
@@ -194,9 +196,9 @@ class Wait:
     All are measured in the sweep; None where nothing was measured yet.
 
     Example:
-        >>> Wait(10.0, start_s=4.0).pays_to_lend, Wait(3.0, start_s=4.0).pays_to_lend
+        >>> Wait(10.0, start_s=4.0).pays_to_release, Wait(3.0, start_s=4.0).pays_to_release
         (True, False)
-        >>> Wait(3.0, start_s=4.0, continues=0.5).pays_to_lend
+        >>> Wait(3.0, start_s=4.0, continues=0.5).pays_to_release
         True
         >>> [Wait(4.0, iteration_s=s, continues=0.5).pays_to_train for s in (3.0, 7.0, 9.0)]
         [True, True, False]
@@ -211,7 +213,7 @@ class Wait:
     continues: float = 1.0
 
     @property
-    def pays_to_lend(self) -> bool:
+    def pays_to_release(self) -> bool:
         """Return whether the trial releases its resources to one that needs another process.
 
         The other trial has to start a process in any case. This trial has to start a second one, if
@@ -241,8 +243,8 @@ def what_next(
     process: Process = Process.FREE,
     *,
     decides_again: Callable[[], bool] = lambda: True,
-    hosts: bool = False,
-    lends: bool = False,
+    can_host: bool = False,
+    can_release: bool = False,
     trains: bool = True,
 ) -> Next:
     """Return what a trial does while reports of it wait for their scores.
@@ -261,42 +263,42 @@ def what_next(
         process: The state of its process.
         decides_again: Returns whether the scheduler can use the score of a later report of the
             trial. It is called only if the result depends on it.
-        hosts: Whether its validations can run in its process, and none runs elsewhere.
-        lends: Whether another trial can use its process or place, and it can be resumed later.
+        can_host: Whether its validations can run in its process, and none runs elsewhere.
+        can_release: Whether another trial can use its process or slot, and it can be resumed later.
         trains: Whether it pays to train while others wait: :attr:`Wait.pays_to_train`.
 
     Example:
         >>> queue = Queue()
-        >>> what_next(queue, Circumstances("wait", each=True))
+        >>> what_next(queue, Circumstances("wait", each_score=True))
         <Next.TRAIN: 'train'>
         >>> pending = {"checkpoint": "c", "scoring": True, "validated": True}
-        >>> queue.append(Entry(iteration=1, serves=1.0, **pending))
+        >>> queue.append(Entry(iteration=1, decision_point=1.0, **pending))
         >>> [what_next(queue, Circumstances(how)) for how in ("continue", "auto")]
         [<Next.TRAIN: 'train'>, <Next.TRAIN: 'train'>]
-        >>> what_next(queue, Circumstances(others=True), lends=True)
-        <Next.LEND: 'lend'>
-        >>> queue.append(Entry(iteration=3, serves=3.0, **pending))
+        >>> what_next(queue, Circumstances(others_wait=True), can_release=True)
+        <Next.RELEASE: 'release'>
+        >>> queue.append(Entry(iteration=3, decision_point=3.0, **pending))
         >>> what_next(queue, Circumstances("continue"))
-        <Next.STAND: 'stand'>
+        <Next.WAIT: 'wait'>
     """
     if process is Process.VALIDATES:
-        return Next.STAND
+        return Next.WAIT
     if process is Process.LOST or queue.failed:
-        return Next.LEND
-    if process is Process.LEAVES or (queue.over and not hosts):  # it needs its process no more
-        return Next.STAND if queue.saves else Next.LEND
+        return Next.RELEASE
+    if process is Process.LEAVES or (queue.over and not can_host):  # it needs its process no more
+        return Next.WAIT if queue.saves else Next.RELEASE
     resumable = queue.resumable or queue.saves
     if not queue.over:
         decisions = queue.decisions
-        if now.each:
-            stands = any(entry.validated and not entry.complete for entry in queue)
+        if now.each_score:
+            waits = any(entry.validated and not entry.complete for entry in queue)
         else:
             hedges = decisions == 1
             if now.on_pending == "auto":
-                unused = trains and not (hosts or (lends and resumable))
-                hedges &= not now.synchronous and (unused or not now.others)
-            stands = decisions > 0 and not (hedges and decides_again())
-        if not stands:
+                unused = trains and not (can_host or (can_release and resumable))
+                hedges &= not now.synchronous and (unused or not now.others_wait)
+            waits = decisions > 0 and not (hedges and decides_again())
+        if not waits:
             return Next.TRAIN
-    away = now.squeezed or (lends and now.others)
-    return Next.LEND if away and queue.resumable and not queue.saves else Next.STAND
+    away = now.exclusive or (can_release and now.others_wait)
+    return Next.RELEASE if away and queue.resumable and not queue.saves else Next.WAIT

@@ -62,12 +62,12 @@ def ranking_of(timeline: Timeline, metric: str | None, mode: str | None) -> list
     names = short_names(list(timeline.trials))
     best = {one: timeline.score(one, metric, mode) if mode else None for one in timeline.trials}
 
-    def standing(trial_id: str) -> tuple[float, float]:
+    def sort_key(trial_id: str) -> tuple[float, float]:
         found = best[trial_id]
-        return (math.inf, math.inf) if found is None else found.standing(str(metric), str(mode))
+        return (math.inf, math.inf) if found is None else found.sort_key(str(metric), str(mode))
 
     ranked = []
-    for place, trial_id in enumerate(sorted(timeline.trials, key=standing), start=1):
+    for place, trial_id in enumerate(sorted(timeline.trials, key=sort_key), start=1):
         own, last = best[trial_id], timeline.score(trial_id, metric, None)
         ranked.append(
             Ranked(

@@ -94,20 +94,20 @@ class Shares:
 
     Attributes:
         at_once: The number of trials that fit; None: unknown or unlimited.
-        leaving_room: The number of trials that leave resources for validations; None: none or
+        alongside: The number of trials that leave resources for validations; None: none or
             unlimited.
         validations: The number of validations that these leave resources for.
         apart: Whether there are resources for validations that no trial can use.
-        squeezed: Whether a trial and a validation fit, but only one after the other.
+        exclusive: Whether a trial and a validation fit, but only one after the other.
         have_workers: Whether trials are runs of a trainer, each of whose workers has one of their
             bundles.
     """
 
     at_once: int | None = None
-    leaving_room: int | None = None
+    alongside: int | None = None
     validations: int = 0
     apart: bool = False
-    squeezed: bool = False
+    exclusive: bool = False
     have_workers: bool = False
 
     def processes(self, bundles: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
@@ -136,13 +136,13 @@ def shares(
 
     Example:
         >>> known = shares({"CPU": 8}, {"CPU": 1}, {"CPU": 2}, most=1)
-        >>> known.at_once, known.leaving_room, known.apart
+        >>> known.at_once, known.alongside, known.apart
         (8, 6, False)
         >>> shares({"CPU": 2}, {"CPU": 1}, {"CPU": 1}, most=4).validations  # one has to do
         1
         >>> shares({"CPU": 8, "GPU": 1}, {"GPU": 1}, {"CPU": 1}, most=1).apart
         True
-        >>> shares({"CPU": 1}, {"CPU": 1}, {"CPU": 1}, most=1).squeezed
+        >>> shares({"CPU": 1}, {"CPU": 1}, {"CPU": 1}, most=1).exclusive
         True
     """
     times = _times(cluster, trial)
@@ -158,13 +158,13 @@ def shares(
             for name in shared
         )
         if beside >= 1:
-            return replace(known, leaving_room=beside, validations=count)
+            return replace(known, alongside=beside, validations=count)
     each_fits = all(
         cluster.get(name, 0.0) >= amount - _FINEST
         for need in (trial, validation)
         for name, amount in need.items()
     )
-    return replace(known, squeezed=bool(shared) and each_fits)
+    return replace(known, exclusive=bool(shared) and each_fits)
 
 
 def queued(demands: Iterable[tuple[Mapping[str, float], int]], need: Mapping[str, float]) -> int:

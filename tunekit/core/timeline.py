@@ -85,7 +85,7 @@ class ScoredCheckpoint:
         """Return its validated value of a metric, by flat name; None if it has no such number."""
         return finite_number(flatten(self.metrics).get(metric))
 
-    def standing(self, metric: str, mode: str) -> tuple[float, float]:
+    def sort_key(self, metric: str, mode: str) -> tuple[float, float]:
         """Return the sort key for ranking, the least first; without the metric, it comes last.
 
         A checkpoint that satisfies the constraints precedes one that does not.
@@ -99,7 +99,7 @@ class ScoredCheckpoint:
             ...     ScoredCheckpoint(0, n, {"accuracy": n / 10}, f"c{n}", violation=n // 3)
             ...     for n in range(1, 5)
             ... ]
-            >>> ranked = sorted(checkpoints, key=lambda one: one.standing("accuracy", "max"))
+            >>> ranked = sorted(checkpoints, key=lambda one: one.sort_key("accuracy", "max"))
             >>> [one.iteration for one in ranked]
             [2, 1, 4, 3]
         """
@@ -346,7 +346,7 @@ class Timeline:
         if metric is None:
             return ()
         known = [one for one in self.scores(trial_id) if one.value(metric) is not None]
-        return sorted(known, key=lambda one: one.standing(metric, mode)) if mode else known[::-1]
+        return sorted(known, key=lambda one: one.sort_key(metric, mode)) if mode else known[::-1]
 
     def score(self, trial_id: str, metric: str | None, mode: str | None) -> ScoredCheckpoint | None:
         """Return the first of a trial's :meth:`ranked` checkpoints."""

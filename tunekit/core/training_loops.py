@@ -112,7 +112,7 @@ def may_return(decided: int, ahead: int, clear: int | None = None) -> int:
 class WorkerAction(Enum):
     """The action of a worker that has reported."""
 
-    GO_ON = "go on"
+    CONTINUE = "continue"
     WAIT = "wait"
     LEAVE = "leave"  #: leave the training loop, for the next assignment
 
@@ -124,11 +124,11 @@ class WorkerInbox:
         >>> inbox = WorkerInbox()
         >>> inbox.assigned(1, upto=1)
         >>> inbox.action(1, report=1), inbox.action(1, report=2)
-        (<WorkerAction.GO_ON: 'go on'>, <WorkerAction.WAIT: 'wait'>)
+        (<WorkerAction.CONTINUE: 'continue'>, <WorkerAction.WAIT: 'wait'>)
         >>> inbox.allowed(1, upto=2)
         >>> inbox.assigned(2, upto=0)  # the second report may return still, the third leaves
         >>> inbox.action(1, report=2), inbox.action(1, report=3)
-        (<WorkerAction.GO_ON: 'go on'>, <WorkerAction.LEAVE: 'leave'>)
+        (<WorkerAction.CONTINUE: 'continue'>, <WorkerAction.LEAVE: 'leave'>)
     """
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class WorkerInbox:
     def action(self, number: int, report: int) -> WorkerAction:
         """Return the action of a worker after its ``report``-th report of an assignment."""
         if report <= self._upto.get(number, 0):
-            return WorkerAction.GO_ON
+            return WorkerAction.CONTINUE
         return WorkerAction.WAIT if number == self.newest else WorkerAction.LEAVE
 
 

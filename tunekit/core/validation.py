@@ -75,7 +75,7 @@ class Request:
         config: The hyperparameters that the checkpoint was trained with, those of its generation;
             they must not be changed.
         used: Whether the scheduler decides by the score, or whether it is the trial's last.
-        serves: What the score serves in the scheduler's internal state; None if nothing.
+        decision_point: The decision point that the score fills; None if none.
     """
 
     trial_id: str
@@ -89,7 +89,7 @@ class Request:
     timeout_s: float | None = None
     config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     used: bool = field(default=True, compare=False, repr=False)
-    serves: float | None = field(default=None, compare=False, repr=False)
+    decision_point: float | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def id(self) -> str:

@@ -215,10 +215,10 @@ class ValidationCallback(tune.Callback):
         most, need = self.config.most_in_flight or 1, self.executor.need
         known = shares(cluster, total(*bundles), need, most=most)
         if not limits_trials:
-            known = replace(known, at_once=None, leaving_room=None)
+            known = replace(known, at_once=None, alongside=None)
         self.shares = replace(known, have_workers=have_workers)
-        stands = self.config.on_pending != "continue"
-        return stands and self.executor.fits_in(self.shares.processes(bundles))
+        waits = self.config.on_pending != "continue"
+        return waits and self.executor.fits_in(self.shares.processes(bundles))
 
     # Wiring ------------------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class ValidationCallback(tune.Callback):
                 listener.attach(self.door.saves, controller.can_save)
         goals = {*controller.required_metrics(), *scheduler.objectives}
         engine.require([*goals, *(one.metric for one in config.constraints)])
-        controller.look_at_reports_first(self.door.receive)
+        controller.preprocess_reports(self.door.receive)
         self._open_experiment(goals)
         show(self, controller, self._reporter)
 
@@ -299,7 +299,7 @@ class ValidationCallback(tune.Callback):
     def adopt(self, trial: Trial) -> None:
         """Add a trial: a new one, or one of a restored experiment."""
         self.trials[trial.trial_id] = trial
-        self.controller.bring_home(trial)
+        self.controller.use_current_folder(trial)
         self._checkpoints_of(trial)
         self.ledger.add(trial)
 
@@ -322,14 +322,14 @@ class ValidationCallback(tune.Callback):
         controller = self.controller
         if controller.resumed:
             controller.begin_session()
-        controller.look_at_reports_first(self.door.receive)
+        controller.preprocess_reports(self.door.receive)
         if restore.past:
             restore.replay()
             self._stop_requests.record_new()
         if controller.is_finished():
             self._failures.conclude(list(self.trials.values()))
             self._raise_error()
-            self._failures.note_end(True)
+            self._failures.record_end(True)
         self._delete_surplus()
 
     def on_trial_start(
@@ -352,22 +352,22 @@ class ValidationCallback(tune.Callback):
             return
         controller, now = self.controller, self.clock.monotonic()
         if controller.cuts_short:
-            self._failures.note_cut(trials)
+            self._failures.record_cut_short(trials)
         self._keep()
-        controller.look_at_nodes(now)
+        controller.check_nodes(now)
         for trial in controller.begun():
             self.waiting.starts.begins(trial.trial_id, now)
         for ended in self.validator.poll(at_once=controller.woken()):
             self.door.ended(ended)
         self._stop_requests.record_new()
         self._stop_by_hand()
-        self.door.let_pass()
+        self.door.release_held()
         self.waiting.relieve()
-        controller.go_on()
+        controller.continue_waiting()
         if finished := controller.is_finished():
             self._failures.conclude(trials)
         self._raise_error()
-        self._failures.note_end(finished)
+        self._failures.record_end(finished)
         self._delete_surplus()
         controller.wake_on(self.executor.awaited())
         self.waiting.spare()
@@ -394,7 +394,7 @@ class ValidationCallback(tune.Callback):
             trial = self.trials.get(trial_id)  # None: a donor that the restored experiment lacks
             if trial is not None:
                 self._checkpoints_of(trial).prune()
-                self.controller.changed(trial)
+                self.controller.mark_changed(trial)
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Record that Tune has registered a checkpoint of a trial."""
@@ -412,7 +412,7 @@ class ValidationCallback(tune.Callback):
     ) -> None:
         """Record that a trial has finished or was stopped; its actor still runs."""
         # Stopped on the result of another trial.
-        removed = not self.controller.processes(trial)
+        removed = not self.controller.is_processing(trial)
         self.emit(TrialEnded(trial_id=trial.trial_id, removed=removed))
         self._failures.ended(trial)
 
@@ -425,7 +425,7 @@ class ValidationCallback(tune.Callback):
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Close the session; called by Tune last. A sweep that has not ended was interrupted."""
         self._keep()
-        self.has_ended = self.has_begun and self._failures.has_ended(self.controller.to_come)
+        self.has_ended = self.has_begun and self._failures.has_ended(self.controller.trials_to_come)
         self.validator.close()
         if self.has_ended and not self.controller.reuses_actors:
             starts = self.waiting.starts

@@ -141,7 +141,7 @@ class Door:
     def reported(self, trial: Trial, queue: Queue, report: dict[str, Any]) -> Entry:
         """See :class:`~tunekit._ray.validating.Door`."""
         trial_id, iteration = trial.trial_id, report[TRAINING_ITERATION]
-        wish, problem = parse_override(report.pop(VALIDATION_KEY, None))
+        requested, problem = parse_override(report.pop(VALIDATION_KEY, None))
         if problem:
             logger.warning(
                 "Trial %s, iteration %d: %s=%s The sweep's own setting is used.",
@@ -150,8 +150,8 @@ class Door:
                 VALIDATION_KEY,
                 problem,
             )
-        serves, last = self._serves(trial, queue, report), self.is_last(trial, report)
-        if wish or (trial_id in self.controller.leaving and self.controller.can_save(trial)):
+        point, last = self._decision_point(trial, queue, report), self.is_last(trial, report)
+        if requested or (trial_id in self.controller.leaving and self.controller.can_save(trial)):
             report[SHOULD_CHECKPOINT] = True
         self.failures.reported(trial, report, self.controller.callbacks)
         saving = is_saved_at(trial, report, last=last)
@@ -160,16 +160,16 @@ class Door:
         queue.settle()
         row = dict(own_names(report, self.engine.history.names))
         row[GENERATION] = self.engine.ancestry.generation(trial_id)
-        self.emit(Reported(trial_id=trial_id, report=row, serves=serves))
+        self.emit(Reported(trial_id=trial_id, report=row, decision_point=point))
         entry = Entry(row, iteration=iteration, last=last, saving=saving)
         if entry.saving:
-            chosen = bool(wish) if wish is not None else self._wants_all(trial) or None
-            used = serves is not None or last
-            entry.validated = self._selection.wants(trial_id, iteration, chosen, used=used)
-            entry.serves = serves if entry.validated else None
-            unsure = wish is None and self._selection.takes_last
+            chosen = bool(requested) if requested is not None else self._wants_all(trial) or None
+            used = point is not None or last
+            entry.validated = self._selection.selects(trial_id, iteration, chosen, used=used)
+            entry.decision_point = point if entry.validated else None
+            unsure = requested is None and self._selection.takes_last
             entry.may_be_last = unsure and not (entry.validated or last)
-            entry.task = None if isinstance(wish, bool) else wish
+            entry.task = None if isinstance(requested, bool) else requested
         elif trial.checkpoint_at_end and not last:  # a function does not say which is its last
             entry.may_be_last = is_checkpointable_function(trial.get_trainable_cls())
         return entry
@@ -180,7 +180,7 @@ class Door:
         if last is None:
             return None
         last.may_be_last = False
-        last.validated = self._selection.wants(trial.trial_id, last.iteration)
+        last.validated = self._selection.selects(trial.trial_id, last.iteration)
         if last.checkpoint is None:
             return last
         if last.validated:
@@ -223,8 +223,8 @@ class Door:
             kwargs={**(general.fn_kwargs or {}), **(task.fn_kwargs or {})},
             timeout_s=general.timeout_s if task.timeout_s is None else task.timeout_s,
             config=trial.config,
-            used=entry.serves is not None or entry.last,
-            serves=entry.serves,
+            used=entry.decision_point is not None or entry.last,
+            decision_point=entry.decision_point,
         )
         entry.scoring = True
         self._scoring[request.id] = trial, entry
@@ -233,15 +233,17 @@ class Door:
         for ended in self.validator.submit(request):
             self.ended(ended)
 
-    def _serves(self, trial: Trial, queue: Queue, report: Mapping[str, Any]) -> float | None:
+    def _decision_point(
+        self, trial: Trial, queue: Queue, report: Mapping[str, Any]
+    ) -> float | None:
         """Return the entry of the scheduler that a report's score would fill, such as a rung."""
         now = found(report, time_attr_of(self.scheduler))
-        coming = queue.coming(report[TRAINING_ITERATION])
-        return None if now is None else rule_for(self.scheduler, trial).serves(now, coming)
+        pending = queue.pending_points(report[TRAINING_ITERATION])
+        return None if now is None else rule_for(self.scheduler, trial).decision_point(now, pending)
 
     def saves(self, trial: Trial, report: Mapping[str, Any]) -> bool:
         """Return whether ``when`` lets a trial save at a report."""
-        used = self._serves(trial, self.controller.queue_of(trial), report) is not None
+        used = self._decision_point(trial, self.controller.queue_of(trial), report) is not None
         return used or self._wants_all(trial) or self.is_last(trial, report)
 
     def _wants_all(self, trial: Trial) -> bool:
@@ -297,10 +299,10 @@ class Door:
         if trial is not None and entry is not None:
             merged = {**flatten(entry.report), **flatten(event.metrics)}
             if not event.validated or self.engine.lacks(merged):
-                entry.serves = None  # a later report makes up for it
+                entry.decision_point = None  # a later report makes up for it
             self.controller.scored(trial, entry, event.metrics if event.validated else None)
 
-    def let_pass(self) -> None:
+    def release_held(self) -> None:
         """Let the reports pass that have waited for the names of validation's metrics."""
         if self._has_news and not self._named:
             self._has_news, self._named = False, self.engine.knows_names
@@ -341,7 +343,7 @@ class Door:
         entry.ranked = self.is_rankable(result)
         if not entry.ranked:
             new = not entry.replayed  # else it has ended the sweep already
-            self.failures.passed_over(trial.trial_id, entry.iteration, result, ends=new)
+            self.failures.log_unranked(trial.trial_id, entry.iteration, result, ends=new)
         return entry.ranked
 
     def is_rankable(self, result: Mapping[str, Any]) -> bool:
@@ -372,7 +374,7 @@ class Door:
             Processed(
                 **_named(key),
                 checkpoint=path,
-                offered=entry.offered and bool(path),
+                cloneable=entry.cloneable and bool(path),
                 ranked=ranked,
                 decision=decision,
                 finished=finished,
@@ -392,7 +394,7 @@ class Door:
             now = trial.latest_checkpoint_result
             if now is not None and (trial.config is not config or now is not start):
                 self.emit(self._exploit(trial, config, now))
-                self.controller.changed(trial)
+                self.controller.mark_changed(trial)
 
     def _exploit(self, trial: Trial, config: Mapping[str, Any], now: Any) -> Exploited:
         metrics, trial_id = now.metrics, trial.trial_id

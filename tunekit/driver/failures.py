@@ -48,7 +48,7 @@ class FailureReports:
         # Until a checkpoint is saved: whether any trial has reported, or has ended.
         self._has_reported = self._has_ended = False
         self._how_to_save = NO_CHECKPOINT
-        self._has_passed_over = False
+        self._has_logged_unranked = False
 
     def end(self, error: TunekitError | None) -> None:
         """End the sweep with an error, if there is one, at the end of the current step."""
@@ -93,7 +93,7 @@ class FailureReports:
             if verdict.more is not None:
                 logger.warning("Validations have failed: %s.", verdict.more)
 
-    def passed_over(
+    def log_unranked(
         self, trial_id: str, iteration: int, result: Mapping[str, Any], *, ends: bool
     ) -> None:
         """Log a result without a score; end the sweep if all lack it, and if ``ends``."""
@@ -105,8 +105,8 @@ class FailureReports:
                 self.end(MetricNotFoundError(metric_advice(missing, names, result)))
             return
         # NaN is usual at the first checkpoints, before an episode has ended.
-        level = logging.INFO if self._has_passed_over else logging.WARNING
-        self._has_passed_over = True
+        level = logging.INFO if self._has_logged_unranked else logging.WARNING
+        self._has_logged_unranked = True
         logger.log(
             level,
             "Trial %s has no score at iteration %d, so it is not ranked by that iteration: %s.",
@@ -151,7 +151,7 @@ class FailureReports:
 
     # The end of the sweep ----------------------------------------------------------------------
 
-    def note_cut(self, trials: list[Trial]) -> None:
+    def record_cut_short(self, trials: list[Trial]) -> None:
         """Record the trials that a time budget or ``fail_fast`` has stopped.
 
         Call it before Tune saves them as ended; a restore continues them.
@@ -161,7 +161,7 @@ class FailureReports:
             self._cut = {t for t in stopped if t not in self._engine.ended}
             self._emit(SessionCutShort(trial_ids=sorted(self._cut)))
 
-    def note_end(self, ended: bool) -> None:
+    def record_end(self, ended: bool) -> None:
         """Record whether everything is done, before Tune ends all trials and makes it look so."""
         self._ended_by_itself = ended
 

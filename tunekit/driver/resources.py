@@ -69,17 +69,17 @@ def share_cluster(settings: Settings, validation: ValidationCallback) -> None:
         logger.info(
             "Trials validate their checkpoints in their own processes, while training waits."
         )
-    elif shares.leaving_room is not None:
+    elif shares.alongside is not None:
         logger.info(
             "At most %d %s (%s each) at once, to leave room for validation (%s each). "
             "Set TuneConfig(max_concurrent_trials=...) to change that%s.",
-            shares.leaving_room,
-            "trials train" if shares.leaving_room != 1 else "trial trains",
+            shares.alongside,
+            "trials train" if shares.alongside != 1 else "trial trains",
             format_resources(per_trial),
             format_resources(per_validation),
             "" if cannot_grow() else ", if the cluster will grow",
         )
-    elif shares.squeezed:
+    elif shares.exclusive:
         logger.warning(
             "A trial (%s) and a validation (%s) do not fit alongside each other on this cluster "
             "(%s), so a trial that waits for a score pauses. Ask for less with ray_remote_kwargs "

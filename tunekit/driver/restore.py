@@ -168,7 +168,7 @@ class Restore:
             trial.set_config(config)
             start_from(trial, start)
             set_pbt_times(self._driver.user_scheduler, trial, None)
-            self._driver.controller.changed(trial)
+            self._driver.controller.mark_changed(trial)
         self._repeated.clear()
 
     def _take(self, event: Event, trial: Trial | None) -> None:
@@ -188,7 +188,7 @@ class Restore:
         """Apply a line to Tune's trial, the scheduler and the searcher, which lack it."""
         driver = self._driver
         controller, scheduler = driver.controller, driver.user_scheduler
-        hears = event.n > (self.searcher_line or self.as_of)
+        for_searcher = event.n > (self.searcher_line or self.as_of)
         match event:
             case TrialAdded() if trial.trial_id not in self._added:
                 scheduler.on_trial_add(controller.wrapped(), trial)
@@ -205,7 +205,9 @@ class Restore:
                 one = self._open.at(event)
                 if one is not None:
                     entry, new = self._entry(trial, one), event.n > self.as_of
-                    controller.replay(trial, entry, event.decision, hears=hears, new=new)
+                    controller.replay(
+                        trial, entry, event.decision, for_searcher=for_searcher, for_stoppers=new
+                    )
             case TrialResumed():
                 driver.scheduler.choose_again(controller.wrapped())
                 self._undo()
@@ -213,10 +215,10 @@ class Restore:
             case Exploited():
                 self._exploit_again(event, trial)
             case TrialEnded():
-                controller.replay_end(trial, hears=hears)
+                controller.replay_end(trial, for_searcher=for_searcher)
             case TrialErrored():
                 scheduler.on_trial_error(controller.wrapped(), trial)
-                if hears:
+                if for_searcher:
                     controller.search_alg.on_trial_complete(trial.trial_id, error=True)
                 controller.set_status(trial, Trial.ERROR)
 
@@ -229,7 +231,7 @@ class Restore:
             start_from(trial, saved_at(event.checkpoint, filesystem, self._row_of(event)))
         if (donor := self._driver.trials.get(event.donor_id)) is not None:
             set_pbt_times(self._driver.user_scheduler, trial, donor)
-        self._driver.controller.changed(trial)
+        self._driver.controller.mark_changed(trial)
 
     def _row_of(self, event: Exploited) -> dict[str, Any]:
         """Return the row of the checkpoint that a trial was overwritten with."""
@@ -256,7 +258,7 @@ class Restore:
             report,
             iteration=one.report.place[1],
             validated=one.requested is not None,
-            serves=one.report.serves,
+            decision_point=one.report.decision_point,
             last=self._driver.door.is_last(trial, report),
             checkpoint=checkpoint,
             metrics=one.metrics,
@@ -335,7 +337,7 @@ class Restore:
             if trial.status == Trial.RUNNING:
                 controller.set_status(trial, Trial.PENDING)
             return
-        controller.queue_again(trial, Queue(entry for entry, _ in entries))
+        controller.requeue(trial, Queue(entry for entry, _ in entries))
         for entry, one in entries:
             driver.door.request_again(trial, entry, one)
         controller.advance(trial)

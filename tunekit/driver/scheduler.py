@@ -212,7 +212,7 @@ class ValidatedScheduler(TrialScheduler):
         controller = sweep.controller
         if controller.is_full:
             return None
-        ready = next((one for one in controller.first if one.status == Trial.PENDING), None)
+        ready = next((one for one in controller.starts_first if one.status == Trial.PENDING), None)
         if ready is None and self._in_order and not controller.has_cached_actors:
             return None  # it would look through all trials, and Tune starts the first one anyway
         trial = ready or self.scheduler.choose_trial_to_run(tune_controller)

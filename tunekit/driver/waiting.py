@@ -68,7 +68,7 @@ class Waiting(Hosts):
     # When each waiting trial began to wait for a score.
     _since: dict[str, float] = field(default_factory=dict, init=False)
     # The resources of each process of each trial, and what Ray has them in.
-    _places_of: dict[Trial, tuple[Any, Sequence[Mapping[str, float]]]] = field(
+    _slots_of: dict[Trial, tuple[Any, Sequence[Mapping[str, float]]]] = field(
         default_factory=dict, init=False
     )
     # Trials whose places are lent to validations that could not start otherwise.
@@ -92,35 +92,35 @@ class Waiting(Hosts):
     # What a waiting trial does -----------------------------------------------------------------
 
     def reported(self, trial_id: str) -> None:
-        """See :class:`~tunekit._ray.processes.Room`."""
+        """See :class:`~tunekit._ray.processes.WaitingRules`."""
         self.starts.reported(trial_id, self.clock.monotonic())
 
     def decided(self, *, continues: bool) -> None:
-        """See :class:`~tunekit._ray.processes.Room`."""
+        """See :class:`~tunekit._ray.processes.WaitingRules`."""
         self._decided, self._continued = self._decided + 1, self._continued + continues
 
     def circumstances(self) -> Circumstances:
-        """See :class:`~tunekit._ray.processes.Room`."""
+        """See :class:`~tunekit._ray.processes.WaitingRules`."""
         each = self.config.on_pending == "wait" or self.validates_each
         ending = frozenset(self.controller.lost | self.controller.leaving | self._relieved)
         return Circumstances(
             self.config.on_pending,
-            each=each and not self.undecided,
+            each_score=each and not self.undecided,
             synchronous=self._traits.synchronous,
-            others=self.controller.has_new_trials,
-            squeezed=self.squeezed,
+            others_wait=self.controller.has_new_trials,
+            exclusive=self.exclusive,
             rest=(ending, self._measured),
         )
 
     def next(self, trial: Trial, queue: Queue, now: Circumstances) -> Next:
-        """See :class:`~tunekit._ray.processes.Room`."""
+        """See :class:`~tunekit._ray.processes.WaitingRules`."""
         what = self._next(trial, queue, now)
         if what is Next.TRAIN:
             self._waited(trial.trial_id)
             self.starts.trains(trial.trial_id, self.clock.monotonic())
         else:
             self._since.setdefault(trial.trial_id, self.clock.monotonic())
-        if what is Next.LEND:
+        if what is Next.RELEASE:
             self._relieved.discard(trial.trial_id)
         return what
 
@@ -133,8 +133,8 @@ class Waiting(Hosts):
             now,
             self._process(trial, queue),
             decides_again=lambda: self._decides_again(trial, queue),
-            hosts=self._hosts(trial) and not elsewhere,
-            lends=self.hands_over(trial),
+            can_host=self._can_host(trial) and not elsewhere,
+            can_release=self.can_release(trial),
             trains=now.on_pending != "auto" or self._wait(trial).pays_to_train,
         )
 
@@ -162,7 +162,7 @@ class Waiting(Hosts):
 
     def _process(self, trial: Trial, queue: Queue) -> Process:
         trial_id, controller = trial.trial_id, self.controller
-        if self.pool.hosts(trial_id):
+        if self.pool.runs_in(trial_id):
             return Process.VALIDATES
         if trial_id in controller.lost:
             return Process.LOST
@@ -171,7 +171,7 @@ class Waiting(Hosts):
 
     def _decides_again(self, trial: Trial, queue: Queue) -> bool:
         rule = rule_for(self.scheduler, trial)
-        return rule.serves(math.inf, queue.coming(math.inf)) is not None
+        return rule.decision_point(math.inf, queue.pending_points(math.inf)) is not None
 
     def _can_leave(self, trial: Trial, queue: Queue) -> bool:
         """Return whether a trial would continue elsewhere where it stands now."""
@@ -197,7 +197,7 @@ class Waiting(Hosts):
         return fifo and self.config.on_pending == "auto" and not self.validates_each
 
     def stops_waiting(self, trial_id: str) -> None:
-        """See :class:`~tunekit._ray.processes.Room`."""
+        """See :class:`~tunekit._ray.processes.WaitingRules`."""
         self.starts.ends(trial_id)
         self._waited(trial_id)
 
@@ -217,15 +217,15 @@ class Waiting(Hosts):
 
     # Where validations run ---------------------------------------------------------------------
 
-    def _hosts(self, trial: Trial) -> bool:
+    def _can_host(self, trial: Trial) -> bool:
         """Return whether a validation can run in the processes of a trial while it waits."""
         if self.config.on_pending == "continue":
             return False
-        factory, place = self._places_of.get(trial, (None, ()))
+        factory, place = self._slots_of.get(trial, (None, ()))
         if factory is not trial.placement_group_factory:  # Ray copies bundles slowly
             factory = trial.placement_group_factory
             place = self.shares.processes(factory.bundles)
-            self._places_of[trial] = factory, place
+            self._slots_of[trial] = factory, place
         return self.executor.fits_in(place)
 
     def _typically(self, rule: Callable[[Trial], bool]) -> bool:
@@ -236,12 +236,12 @@ class Waiting(Hosts):
     @property
     def validate_themselves(self) -> bool:
         """Return whether checkpoints are validated in the processes of waiting trials."""
-        return self._typically(self._hosts)
+        return self._typically(self._can_host)
 
     @property
-    def squeezed(self) -> bool:
+    def exclusive(self) -> bool:
         """Return whether validations can only run once a trial has released its resources."""
-        return self.shares.squeezed and not self.validate_themselves
+        return self.shares.exclusive and not self.validate_themselves
 
     def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
         """See :class:`~tunekit.validating.validator.Hosts`."""
@@ -263,27 +263,27 @@ class Waiting(Hosts):
         now, queue_of = self.circumstances(), self.controller.queue_of
         hosts = {
             trial.trial_id: trial
-            for trial in self.controller.standing
+            for trial in self.controller.waiting_in_place
             if self.controller.has_actor(trial)
-            and not pool.hosts(trial.trial_id)
+            and not pool.runs_in(trial.trial_id)
             and trial.trial_id not in self.controller.leaving
-            and self._hosts(trial)
+            and self._can_host(trial)
             and (
                 self.validates_each
                 or not elsewhere
-                or self._next(trial, queue_of(trial), now, elsewhere=True) is Next.STAND
+                or self._next(trial, queue_of(trial), now, elsewhere=True) is Next.WAIT
             )
         }
         attempts = pool.start_in_trials(
             hosts,
-            each=now.each or self.undecided,
-            others_wait=now.others and self.typically_hand_over,
+            each=now.each_score or self.undecided,
+            others_wait=now.others_wait and self.typically_hand_over,
         )
         return attempts, hosts
 
     # Resources ---------------------------------------------------------------------------------
 
-    def hands_over(self, trial: Trial, *, typically: bool = False) -> bool:
+    def can_release(self, trial: Trial, *, typically: bool = False) -> bool:
         """Return whether another trial runs with the resources of a waiting one.
 
         Args:
@@ -297,12 +297,12 @@ class Waiting(Hosts):
             )
         if not self.shares.apart or not controller.can_resume(trial):
             return False
-        return (self._typical_wait if typically else self._wait(trial)).pays_to_lend
+        return (self._typical_wait if typically else self._wait(trial)).pays_to_release
 
     @property
     def typically_hand_over(self) -> bool:
         """Return whether other trials run with the resources of those that wait."""
-        return self._typically(partial(self.hands_over, typically=True))
+        return self._typically(partial(self.can_release, typically=True))
 
     def _competes(self, trial: Trial) -> bool:
         """Return whether a trial and a validation need the same kind of resources."""
@@ -314,24 +314,24 @@ class Waiting(Hosts):
         """Return whether trials and validations compete for resources."""
         return self._typically(self._competes)
 
-    def pending(self) -> bool:
-        """See :class:`~tunekit._ray.processes.Room`."""
+    def has_pending(self) -> bool:
+        """See :class:`~tunekit._ray.processes.WaitingRules`."""
         return not self.pool.idle
 
-    def places(self) -> int | None:
-        """See :class:`~tunekit._ray.processes.Room`.
+    def slots(self) -> int | None:
+        """See :class:`~tunekit._ray.processes.WaitingRules`.
 
         It is 0 while pending validations lack resources that trials would take. Only validations
         that the scheduler will use count, unless none fits next to a trial. (Trials that hand over
         their resources would lose these to the validations.)
         """
-        wanted = not self.pool.idle if self.squeezed else self.pool.wants_room
+        wanted = not self.pool.idle if self.exclusive else self.pool.needs_slot
         if wanted and self.contend and not self.typically_hand_over:
             return 0
-        return self.shares.at_once if self.validate_themselves else self.shares.leaving_room
+        return self.shares.at_once if self.validate_themselves else self.shares.alongside
 
-    def lacking(self) -> bool:
-        """See :class:`~tunekit._ray.processes.Room`."""
+    def lacks_resources(self) -> bool:
+        """See :class:`~tunekit._ray.processes.WaitingRules`."""
         waits = self.pool.waiting > 0 or self.pool.queued > 0
         return waits and self.contend and not self.shares.apart
 
@@ -346,7 +346,7 @@ class Waiting(Hosts):
         Otherwise, all trials would wait for scores while the validations wait for the trials'
         resources.
         """
-        pool, now, standing = self.pool, self.clock.monotonic(), self.controller.standing
+        pool, now, standing = self.pool, self.clock.monotonic(), self.controller.waiting_in_place
         if pool.starved_s(now) < _STARVED_S or not self.contend or not standing:
             return
         running = [one for one in self.controller.running if self.controller.has_actor(one)]

@@ -95,16 +95,16 @@ def test_a_metric_that_is_never_a_number_is_named():
 
 
 def test_a_checkpoint_that_the_scheduler_may_clone_is_kept_until_it_has_a_newer_one():
-    engine = after(processed(1, offered=True), processed(2))
+    engine = after(processed(1, cloneable=True), processed(2))
     assert list(engine.leases) == ["/sweep/c1"]
-    engine.apply(processed(3, offered=True))
+    engine.apply(processed(3, cloneable=True))
     assert list(engine.leases) == ["/sweep/c3"] and engine.leases.pop_touched() == ["a"]
     engine.apply(TrialEnded(trial_id="a"))
     assert list(engine.leases) == []
 
 
 def test_a_cloned_checkpoint_is_kept_until_tune_has_another_of_the_clone():
-    engine = after(processed(1, offered=True), exploited(1), TrialEnded(trial_id="a"))
+    engine = after(processed(1, cloneable=True), exploited(1), TrialEnded(trial_id="a"))
     assert list(engine.leases) == ["/sweep/c1"]
     clone = {"generation": 1, "trial": "b"}
     for event in (reported(2, **clone), saved(2, **clone)):

@@ -125,7 +125,7 @@ def test_a_trial_that_fails_after_its_promotion_keeps_its_place():
     books.promote("b")
     books.failed("b")
     books.add("b")
-    assert books.reported("b", 1, (0.7,)) is RungAction.GO_ON  # it went back
+    assert books.reported("b", 1, (0.7,)) is RungAction.CONTINUE  # it went back
     assert books.reported("b", 3, (0.9,)) is RungAction.WAIT
 
 
@@ -133,13 +133,13 @@ def test_a_result_past_several_rungs_counts_for_the_last():
     books = Halving([(1, 3, 9)], max_t=27, reduction_factor=3)
     books.add("a")
     assert books.reported("a", 5, (0.5,)) is RungAction.WAIT
-    assert books.reported("a", 6, (0.5,)) is RungAction.GO_ON
+    assert books.reported("a", 6, (0.5,)) is RungAction.CONTINUE
     assert books.counts() == [(1, 0, 0), (3, 1, 0), (9, 0, 0)]
 
 
 def test_a_trial_that_runs_though_it_was_to_wait_waits_no_more():
     books = rung_of_three()
-    assert books.reported("b", 2, (0.7,)) is RungAction.GO_ON
+    assert books.reported("b", 2, (0.7,)) is RungAction.CONTINUE
     assert list(books.promotable()) == []
 
 
@@ -154,7 +154,7 @@ def test_nan_is_the_worst_and_equals_go_in_the_order_in_which_they_came():
 
 def test_unknown_trials_go_on():
     books = Halving([(1,)], max_t=9, reduction_factor=2)
-    assert books.reported("x", 1, (0.5,)) is RungAction.GO_ON
+    assert books.reported("x", 1, (0.5,)) is RungAction.CONTINUE
     books.failed("x")
     books.ended("x")
     assert not books.waits("x") and not books.has_begun("x")

@@ -174,9 +174,9 @@ def test_in_the_processes_of_trials_run_those_that_decide():
         "c:0:1:1#1",
     ]
     assert names(pool.start_in_trials("a", each=True)) == ["a:0:1:1#1"]
-    assert [trial for trial in "abcx" if pool.hosts(trial)] == ["a", "b", "c"]
+    assert [trial for trial in "abcx" if pool.runs_in(trial)] == ["a", "b", "c"]
     pool.returned("b:0:3:1#1", FINE, {}, now=1.0)
-    assert [trial for trial in "abcx" if pool.hosts(trial)] == ["a", "c"]
+    assert [trial for trial in "abcx" if pool.runs_in(trial)] == ["a", "c"]
 
 
 def test_in_the_process_of_a_trial_older_ones_go_first_and_the_limit_holds():
@@ -238,14 +238,14 @@ def test_validations_are_starved_until_anything_has_its_resources():
 
 
 def test_room_is_wanted_for_what_decides_unless_the_limit_keeps_it_waiting():
-    assert not filled(decoration("a", 1)).wants_room
+    assert not filled(decoration("a", 1)).needs_slot
     pool = filled(request("a", 1), request("b", 1))
-    assert pool.wants_room
+    assert pool.needs_slot
     limited = filled(request("a", 1), request("b", 1), max_in_flight=1)
     limited.start(capacity=0, now=0.0)
-    assert not limited.wants_room
+    assert not limited.needs_slot
     limited.queue(1, now=0.0)  # the one that was started waits for resources
-    assert limited.wants_room
+    assert limited.needs_slot
 
 
 def test_a_trial_waits_for_what_decides_as_long_as_validations_usually_take():

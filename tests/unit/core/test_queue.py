@@ -21,7 +21,7 @@ def queue_of(*entries: Entry) -> Queue:
 
 
 def pending(iteration: int, serves: float | None = None) -> Entry:
-    return entry(iteration, validated=True, scoring=True, checkpoint="c", serves=serves)
+    return entry(iteration, validated=True, scoring=True, checkpoint="c", decision_point=serves)
 
 
 STEPS = st.lists(st.sampled_from(["report", "ask", "end", "fail", "take", "drop"]), max_size=40)
@@ -77,37 +77,37 @@ def test_the_next_report_decides_whether_one_was_the_last():
     assert [queue.take().iteration, queue.take().iteration] == [1, 2]
 
 
-WAIT, EACH = Circumstances("wait"), Circumstances("wait", each=True)
+WAIT, EACH = Circumstances("wait"), Circumstances("wait", each_score=True)
 CONTINUE, AUTO = Circumstances("continue"), Circumstances()
-OTHERS = Circumstances(others=True)
+OTHERS = Circumstances(others_wait=True)
 
 
 @pytest.mark.parametrize(
     ("entries", "now", "known", "what"),
     [
         ([], EACH, {}, Next.TRAIN),
-        ([pending(1)], EACH, {}, Next.STAND),
+        ([pending(1)], EACH, {}, Next.WAIT),
         ([entry(1)], EACH, {}, Next.TRAIN),
         ([pending(1)], CONTINUE, {}, Next.TRAIN),
         ([pending(1, 1.0)], CONTINUE, {}, Next.TRAIN),
-        ([pending(1, 1.0)], CONTINUE, {"decides_again": lambda: False}, Next.STAND),
-        ([pending(1, 1.0), pending(3, 3.0)], CONTINUE, {}, Next.STAND),
+        ([pending(1, 1.0)], CONTINUE, {"decides_again": lambda: False}, Next.WAIT),
+        ([pending(1, 1.0), pending(3, 3.0)], CONTINUE, {}, Next.WAIT),
         ([pending(1, 1.0)], AUTO, {}, Next.TRAIN),
-        ([pending(1)], OTHERS, {"hosts": True}, Next.TRAIN),
-        ([pending(1, 1.0)], OTHERS, {"hosts": True}, Next.STAND),
-        ([pending(1, 1.0)], AUTO, {"hosts": True}, Next.TRAIN),
-        ([pending(1, 1.0)], Circumstances(synchronous=True), {}, Next.STAND),
-        ([pending(1), entry(2, last=True)], CONTINUE, {}, Next.LEND),
-        ([pending(1), entry(2, last=True)], WAIT, {"hosts": True}, Next.STAND),
-        ([pending(1), entry(2, last=True, saving=True)], CONTINUE, {}, Next.STAND),
-        ([pending(1)], EACH, {"lends": True}, Next.STAND),
-        ([pending(1)], EACH._replace(others=True), {"lends": True}, Next.LEND),
-        ([pending(1)], EACH._replace(squeezed=True), {}, Next.LEND),
-        ([pending(1), entry(2)], EACH._replace(squeezed=True), {}, Next.STAND),
-        ([pending(1)], WAIT, {"process": Process.VALIDATES}, Next.STAND),
-        ([entry(1, saving=True)], WAIT, {"process": Process.LOST}, Next.LEND),
-        ([entry(1, saving=True)], WAIT, {"process": Process.LEAVES}, Next.STAND),
-        ([], WAIT, {"process": Process.LEAVES}, Next.LEND),
+        ([pending(1)], OTHERS, {"can_host": True}, Next.TRAIN),
+        ([pending(1, 1.0)], OTHERS, {"can_host": True}, Next.WAIT),
+        ([pending(1, 1.0)], AUTO, {"can_host": True}, Next.TRAIN),
+        ([pending(1, 1.0)], Circumstances(synchronous=True), {}, Next.WAIT),
+        ([pending(1), entry(2, last=True)], CONTINUE, {}, Next.RELEASE),
+        ([pending(1), entry(2, last=True)], WAIT, {"can_host": True}, Next.WAIT),
+        ([pending(1), entry(2, last=True, saving=True)], CONTINUE, {}, Next.WAIT),
+        ([pending(1)], EACH, {"can_release": True}, Next.WAIT),
+        ([pending(1)], EACH._replace(others_wait=True), {"can_release": True}, Next.RELEASE),
+        ([pending(1)], EACH._replace(exclusive=True), {}, Next.RELEASE),
+        ([pending(1), entry(2)], EACH._replace(exclusive=True), {}, Next.WAIT),
+        ([pending(1)], WAIT, {"process": Process.VALIDATES}, Next.WAIT),
+        ([entry(1, saving=True)], WAIT, {"process": Process.LOST}, Next.RELEASE),
+        ([entry(1, saving=True)], WAIT, {"process": Process.LEAVES}, Next.WAIT),
+        ([], WAIT, {"process": Process.LEAVES}, Next.RELEASE),
     ],
 )
 def test_what_a_trial_does_next(entries, now, known, what):

@@ -8,7 +8,7 @@ from tunekit.core.room import queued, shares
 
 
 @pytest.mark.parametrize(
-    ("cluster", "trial", "validation", "squeezed"),
+    ("cluster", "trial", "validation", "exclusive"),
     [
         ({"CPU": 1}, {"CPU": 1}, {"CPU": 1}, True),
         ({"CPU": 2}, {"CPU": 1}, {"CPU": 1}, False),
@@ -23,10 +23,10 @@ from tunekit.core.room import queued, shares
         ({"CPU": 4, "fast": 1}, {"CPU": 1, "fast": 1}, {"CPU": 1, "fast": 1}, True),
     ],
 )
-def test_what_can_only_run_one_after_the_other(cluster, trial, validation, squeezed):
+def test_what_can_only_run_one_after_the_other(cluster, trial, validation, exclusive):
     found = shares(cluster, trial, validation, most=1)
-    assert found.squeezed is squeezed
-    assert not (squeezed and found.leaving_room)
+    assert found.exclusive is exclusive
+    assert not (exclusive and found.alongside)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_what_can_only_run_one_after_the_other(cluster, trial, validation, squee
 )
 def test_trials_leave_room_for_validations(cluster, trial, validation, most, left):
     found = shares(cluster, trial, validation, most=most)
-    assert (found.leaving_room, found.validations) == left
+    assert (found.alongside, found.validations) == left
 
 
 @pytest.mark.parametrize(

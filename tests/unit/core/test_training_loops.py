@@ -24,7 +24,9 @@ class Rank:
 
     def train(self):
         """One more report, unless it waits in one; on to the next assignment if it leaves."""
-        action = self.inbox.action(self.number, self.report) if self.report else WorkerAction.GO_ON
+        action = (
+            self.inbox.action(self.number, self.report) if self.report else WorkerAction.CONTINUE
+        )
         if self.report and action is WorkerAction.WAIT:
             return
         if action is WorkerAction.LEAVE:
@@ -72,4 +74,4 @@ def test_a_permission_is_never_taken_back():
     inbox = WorkerInbox()
     inbox.assigned(1, upto=2)
     inbox.allowed(1, upto=1)
-    assert inbox.action(1, report=2) is WorkerAction.GO_ON
+    assert inbox.action(1, report=2) is WorkerAction.CONTINUE
