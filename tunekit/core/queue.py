@@ -225,7 +225,7 @@ class Wait:
 
     @property
     def pays_to_train(self) -> bool:
-        """Return whether the trial trains another iteration rather than stand still.
+        """Return whether the trial trains another iteration rather than wait.
 
         If it does not continue, others get its resources later: when the score is there and that
         iteration has ended.
