@@ -48,7 +48,7 @@ SWEEP = ROOT / "docs/clusters/sweep.py"
 sys.path.insert(0, str(ROOT))
 
 import tunekit  # noqa: E402
-from tests.integration.s3 import S3Server  # noqa: E402
+from tests.support.s3 import S3Server  # noqa: E402
 
 #: For each trial: its status, the iterations at which it was stopped, and its scores by iteration.
 History = dict[str, dict[str, Any]]

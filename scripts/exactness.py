@@ -26,9 +26,9 @@ from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tunekit
-from tests.doubles import FakeClock, FakeExecutor
-from tests.local_sweep import LocalSweep
-from tests.versions import Versioned, Versions, score_of, version_at
+from tests.support.fakes import FakeClock, FakeExecutor
+from tests.support.local_sweep import LocalSweep
+from tests.support.versioned import Versioned, Versions, score_of, version_at
 
 MOST_LAG = 10
 LENGTH = 30

@@ -42,8 +42,8 @@ from ray.cluster_utils import Cluster  # noqa: E402
 from ray.util.placement_group import placement_group_table  # noqa: E402
 
 import tunekit  # noqa: E402
-from tests import forked_workers  # noqa: E402
-from tests.invariants import check_journal  # noqa: E402
+from tests.support import forked_workers  # noqa: E402
+from tests.support.invariants import check_journal  # noqa: E402
 from tunekit.core.events import AttemptStarted, TrialRetried, ValidationEnded  # noqa: E402
 from tunekit.journal.journal import events_in  # noqa: E402
 

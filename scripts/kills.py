@@ -37,7 +37,7 @@ from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 import tunekit
 from scripts.bench.harness import arguments, start_ray
-from tests.invariants import JournalSummary, check_journal
+from tests.support.invariants import JournalSummary, check_journal
 from tunekit.core.events import SnapshotTaken, TrialAdded
 from tunekit.journal.journal import events_in
 

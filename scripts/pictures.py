@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.chromium import Chromium
+from tests.support.chromium import Chromium
 
 ROOT = Path(__file__).resolve().parents[1]
 TUNEKIT = (sys.executable, "-m", "tunekit")

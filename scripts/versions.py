@@ -50,19 +50,19 @@ SELECTED = (
     "tests/unit/test_controller.py",
     "tests/unit/test_journal.py",
     "tests/unit/test_ray_decision_points.py",
-    "tests/unit/test_restore.py",
+    "tests/unit/test_restore_errors.py",
     "tests/unit/test_tuner.py",
-    "tests/contract/test_pbt.py",
-    "tests/contract/test_contract.py::test_late_and_out_of_order[asha-auto]",
-    "tests/contract/test_contract.py::test_late_and_out_of_order[hyperband-auto]",
-    "tests/contract/test_contract.py::test_late_and_out_of_order[pbt-auto]",
-    "tests/contract/test_restore.py",
-    "tests/integration/test_sweeps.py::test_asha_ranks_by_validated_accuracy",
-    "tests/integration/test_interruption.py",
-    "tests/integration/test_distributed.py::test_asha_over_trainers_ranks_by_validated_accuracy",
+    "tests/contract/test_pbt_clones_what_it_ranked.py",
+    "tests/contract/test_every_scheduler.py::test_late_and_out_of_order[asha-auto]",
+    "tests/contract/test_every_scheduler.py::test_late_and_out_of_order[hyperband-auto]",
+    "tests/contract/test_every_scheduler.py::test_late_and_out_of_order[pbt-auto]",
+    "tests/kills/test_restored_sweeps.py",
+    "tests/ray/test_whole_sweeps.py::test_asha_ranks_by_validated_accuracy",
+    "tests/ray/test_sigterm.py",
+    "tests/ray/test_torch_trainer.py::test_asha_over_trainers_ranks_by_validated_accuracy",
 )
 #: The selected files that need an extra, which ``--without`` can leave out.
-NEEDS = {"tests/integration/test_distributed.py": "torch"}
+NEEDS = {"tests/ray/test_torch_trainer.py": "torch"}
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import pyarrow.fs
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import forked_workers
-from tests.seeds import SCHEDULES, at_push, mode_at_push
+from tests.support import forked_workers
+from tests.support.seeds import SCHEDULES, at_push, mode_at_push
 
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -38,7 +38,9 @@ def pytest_configure(config):
     )
     forked_workers.use(here=not distributes)
     if not distributes:
-        from tests.broken import check_sweeps  # imports Ray, which reads the variables above
+        from tests.support.broken import (
+            check_sweeps,
+        )  # imports Ray, which reads the variables above
 
         check_sweeps()
 

@@ -36,7 +36,7 @@ import ray
 
 import tunekit
 from scripts.bench.harness import arguments, start_ray
-from tests.integration.s3 import S3Server
+from tests.support.s3 import S3Server
 from tunekit.core.events import ValidationEnded
 from tunekit.following.folder import DOUBT_S, WatchedFolder
 from tunekit.following.follow import _Watched

@@ -31,8 +31,8 @@ from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from scripts.bench.harness import Span, arguments, in_turn, median, memory, quiet, table
-from tests.doubles import FakeClock, FakeExecutor
-from tests.local_sweep import LocalSweep
+from tests.support.fakes import FakeClock, FakeExecutor
+from tests.support.local_sweep import LocalSweep
 
 SLOTS = 64
 ITERATIONS = 3

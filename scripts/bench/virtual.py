@@ -24,8 +24,8 @@ from ray.tune.result import DONE, TRAINING_ITERATION
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 import tunekit
-from tests.doubles import FakeClock
-from tests.local_sweep import LocalSweep
+from tests.support.fakes import FakeClock
+from tests.support.local_sweep import LocalSweep
 from tunekit._ray.scheduler_kinds import exhausts, rule_for
 from tunekit.core.room import fits
 from tunekit.core.timing import Clock

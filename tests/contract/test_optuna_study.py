@@ -18,9 +18,9 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
-from tests.kills import Killed, killed_after
-from tests.schedulers import pbt, seed_all
-from tests.sweeps import LENGTH, Endless, Ran, sweep
+from tests.support.kills import Killed, killed_after
+from tests.support.schedulers import pbt, seed_all
+from tests.support.sweeps import LENGTH, Endless, Ran, sweep
 from tunekit._ray.tuner import described_space
 from tunekit.core.parameters import parameters_of
 from tunekit.reading.optuna_study import distribution_of

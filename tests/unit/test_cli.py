@@ -18,10 +18,10 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
-from tests.journals import read
-from tests.kills import killed_sweep
-from tests.readers import tunekit_
-from tests.sweeps import Ran, quality, sweep
+from tests.support.journals import read
+from tests.support.kills import killed_sweep
+from tests.support.readers import tunekit_
+from tests.support.sweeps import Ran, quality, sweep
 from tunekit.cli import commands
 from tunekit.cli.status import format_status, status_json
 from tunekit.cli.trainables import trainable_at
@@ -305,7 +305,7 @@ def written_down(folder: Path, where: str | None, **options: Any) -> Path:
 
 
 def test_resume_goes_on_with_the_trainable_that_was_written_down(tmp_path, restored):
-    path = written_down(tmp_path, "tests.sweeps:Counting")
+    path = written_down(tmp_path, "tests.support.sweeps:Counting")
     result = tunekit_("resume", path, "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout)["state"] == "finished"
@@ -313,7 +313,7 @@ def test_resume_goes_on_with_the_trainable_that_was_written_down(tmp_path, resto
     (call,) = restored.calls
     assert call[0] == str(path) and call[1].__name__ == "Counting"
     assert call[2] == {"resume_errored": False, "restart_errored": False}
-    result = tunekit_("resume", path, "--errored", "--trainable", "tests.sweeps:Endless")
+    result = tunekit_("resume", path, "--errored", "--trainable", "tests.support.sweeps:Endless")
     assert "sweep  finished" in result.stdout and "Tune's own output" in result.stdout
     assert restored.calls[1][1].__name__ == "Endless"
     assert restored.calls[1][2] == {"resume_errored": True, "restart_errored": False}
@@ -331,14 +331,18 @@ def test_resume_of_a_sweep_that_does_not_end_or_all_of_whose_trials_fail_ends_wi
     tmp_path, restored
 ):
     path = killed(tmp_path / "killed")
-    result = tunekit_("resume", path, "--trainable", "tests.sweeps:Counting")
+    result = tunekit_("resume", path, "--trainable", "tests.support.sweeps:Counting")
     assert result.exit_code == 1 and result.stdout.count("sweep  killed") == 1
     sweep(tmp_path / "bad", trials=2, param_space={"fail_at": 3})
-    result = tunekit_("resume", tmp_path / "bad/sweep", "--trainable", "tests.sweeps:Counting")
+    result = tunekit_(
+        "resume", tmp_path / "bad/sweep", "--trainable", "tests.support.sweeps:Counting"
+    )
     assert result.exit_code == 1 and "2 error" in result.stdout
     grid = tune.grid_search([3, None])
     sweep(tmp_path / "half", trials=1, param_space={"fail_at": grid})
-    result = tunekit_("resume", tmp_path / "half/sweep", "--trainable", "tests.sweeps:Counting")
+    result = tunekit_(
+        "resume", tmp_path / "half/sweep", "--trainable", "tests.support.sweeps:Counting"
+    )
     assert result.exit_code == 0 and "1 error" in result.stdout
 
 
@@ -350,7 +354,7 @@ def test_resume_of_a_sweep_that_does_not_end_or_all_of_whose_trials_fail_ends_wi
     ],
 )
 def test_errors_of_tunekit_are_told_and_others_are_traced(tmp_path, restored, error):
-    path = written_down(tmp_path, "tests.sweeps:Counting")
+    path = written_down(tmp_path, "tests.support.sweeps:Counting")
 
     def fail() -> None:
         raise error

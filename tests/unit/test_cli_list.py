@@ -12,9 +12,9 @@ from pyarrow.fs import LocalFileSystem
 from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
-from tests.kills import killed_sweep
-from tests.readers import tunekit_
-from tests.sweeps import sweep
+from tests.support.kills import killed_sweep
+from tests.support.readers import tunekit_
+from tests.support.sweeps import sweep
 from tunekit.journal.experiments import sweeps_below
 from tunekit.journal.lock import LOCK, DriverLock
 

@@ -21,8 +21,8 @@ from ray.exceptions import (
 )
 from ray.tune.execution.tune_controller import TuneController
 
-from tests.restores import contents
-from tests.sweeps import sweep
+from tests.support.restores import contents
+from tests.support.sweeps import sweep
 from tunekit._ray.failures import fail_alone
 from tunekit._ray.processes import start_in_order
 

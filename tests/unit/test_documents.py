@@ -26,8 +26,8 @@ from ray.tune.search import BasicVariantGenerator
 from ray.tune.search.optuna import OptunaSearch
 
 import tunekit
-from tests.readers import validate_here
-from tests.sweeps import Counting, sweep
+from tests.support.readers import validate_here
+from tests.support.sweeps import Counting, sweep
 from tunekit.schedulers import MOASHA
 
 ROOT = Path(__file__).parents[2]
@@ -143,7 +143,7 @@ def blocks(path: Path) -> list[Block]:
     return found
 
 
-# These are run as they stand, on a Ray: tests/integration/test_documents.py.
+# These are run as they stand, on a Ray: tests/ray/test_documented_programs.py.
 ELSEWHERE = {ROOT / name for name in ("README.md", "docs/quickstart.md", "docs/torchtrainer.md")}
 BLOCKS = [block for path in DOCUMENTS if path not in ELSEWHERE for block in blocks(path)]
 

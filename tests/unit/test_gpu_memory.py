@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch  # noqa: F401  (its settings are kept and put back)
 
-from tests.doubles import FakeClock
+from tests.support.fakes import FakeClock
 from tunekit._ray.process_state import release_gpu_memory
 from tunekit.core.validation import Attempt, Request
 from tunekit.validating import ray_executor

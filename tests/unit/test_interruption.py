@@ -13,7 +13,7 @@ import pytest
 from ray import tune
 
 import tunekit
-from tests.restores import tuner
+from tests.support.restores import tuner
 from tunekit._ray.interruption import ended_by_sigterm, without_advice
 from tunekit._ray.tuner import settings_of
 from tunekit.core.events import Home

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.journals import read
+from tests.support.journals import read
 from tunekit.core.events import (
     AttemptStarted,
     Event,

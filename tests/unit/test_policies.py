@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from ray import tune
 
-from tests.sweeps import SavesWhen, sweep
+from tests.support.sweeps import SavesWhen, sweep
 from tunekit import EveryIterations
 
 

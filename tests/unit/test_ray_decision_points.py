@@ -1,7 +1,7 @@
 """What tunekit reads of the schedulers of Tune, and of its own.
 
 That only the scores are computed by which they decide, and all of these, is in
-``tests/contract/test_inline.py``.
+``tests/contract/test_same_decisions_as_inline.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ray.tune.schedulers import (
 )
 from ray.tune.schedulers.pb2 import PB2
 
-from tests.schedulers import replay
+from tests.support.schedulers import replay
 from tunekit._ray.scheduler_kinds import rule_for, time_attr_of, traits_of
 from tunekit.core.decision_points import Always, Interval, Never
 from tunekit.errors import UnsupportedRayError

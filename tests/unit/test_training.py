@@ -9,7 +9,7 @@ import pytest
 from ray import tune
 
 import tunekit
-from tests.sweeps import sweep
+from tests.support.sweeps import sweep
 
 
 def test_a_validation_reads_the_dict_that_a_class_returned(tmp_path):

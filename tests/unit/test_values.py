@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.hostile import EXCEPTIONS, ODD, VALUES, OpensBadly, made, tensors
-from tests.journals import read
+from tests.support.journals import read
+from tests.support.odd_values import EXCEPTIONS, ODD, VALUES, OpensBadly, made, tensors
 from tunekit._ray.pickles import portable
 from tunekit.core.events import CheckpointSaved, Reported, TrialAdded, ValidationEnded
 from tunekit.core.reports import own_names, sanitize_report

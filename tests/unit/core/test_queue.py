@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.broken import of_queue
+from tests.support.broken import of_queue
 from tunekit.core.queue import Circumstances, Entry, Next, Process, Queue, what_next
 
 

@@ -1,0 +1,402 @@
+"""What holds for every scheduler, whatever happens to its trials and their validations."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.train import ValidationTaskConfig
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import ASHAScheduler, TrialScheduler
+
+import tunekit
+from tests.support.fakes import FakeClock, FakeExecutor
+from tests.support.journals import read
+from tests.support.local_sweep import LocalSweep
+from tests.support.schedulers import CASES, MODES, every_case
+from tests.support.seeds import seeds
+from tests.support.sweeps import LENGTH, Counting, Endless, Ran, SavesWhen, index_of, sweep
+from tunekit._ray import checkpoints
+from tunekit.core.validation import Attempt
+from tunekit.driver import door
+
+every_mode = pytest.mark.parametrize("on_pending", MODES)
+
+
+STOP = TrialScheduler.STOP
+
+
+def run(name: str, folder: Path, **options: Any) -> Ran:
+    """A sweep with one of the schedulers."""
+    case = CASES[name]
+    return sweep(folder, case.make(folder), **{**options, **case.options()})
+
+
+def lags(seed: int, most: float):
+    """Validations that take anything from no time to ``most`` seconds."""
+    return lambda attempt: most * random.Random(f"{seed}/{attempt.id}").random()
+
+
+def check_contract(ran: Ran) -> None:
+    """The rules that hold whatever happened."""
+    heard, scores = ran.heard, ran.processed()
+    told = list(zip(heard.results, heard.generations, strict=True))
+    assert set(heard.statuses) <= {Trial.RUNNING}, "as Tune promises its schedulers"
+    removed = {e["trial_id"] for e in read(ran.home, "trial_ended") if e["removed"]}
+    for trial in ran.trials:
+        index = index_of(trial)
+        places = heard.places(index)
+        assert places == sorted(set(places)), "each once, in order"
+        assert set(places) <= set(scores[index]), "validated results only"
+        for (heard_index, iteration, score, _), generation in told:
+            if heard_index == index:
+                assert score == scores[index][generation, iteration], "with its own score"
+        ends = [score for i, score in heard.ends if i == index]
+        if trial.status == Trial.TERMINATED:
+            newest = max(scores[index], default=None)
+            if trial.trial_id not in removed:
+                assert ends == [newest and scores[index][newest]], "one end, with the newest score"
+            if newest:
+                assert trial.last_result["accuracy"] == scores[index][newest]
+                assert trial.last_result["validated_iteration"] == newest[1]
+        else:
+            assert not ends
+    assert len({i for i, _ in heard.ends}) == len(heard.ends)
+    counts = ran.validation.summary()
+    assert counts["running"] == counts["starting"] == counts["waiting"] == 0
+    assert not ran.sweep.controller._cached_trial_decisions, "no decision is left for a later save"
+    assert not ran.sweep.controller._queues, "no report is left"
+    check_leases(ran)
+
+
+def check_leases(ran: Ran) -> None:
+    """Nothing is kept but what a trial that has ended would be restored from."""
+    for path in ran.validation.engine.leases:
+        restarts = [t for t in ran.trials if t.checkpoint and t.checkpoint.path == path]
+        assert restarts, path
+        assert Path(path).exists()
+
+
+@pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
+@every_case
+def test_late_and_out_of_order(tmp_path, name, on_pending):
+    for seed in seeds(1, name, on_pending):
+        draw = random.Random(seed)
+        keep = {"num_to_keep": draw.choice([None, 1, 2, 3])}
+        ran = run(
+            name,
+            tmp_path / str(seed),
+            on_pending=on_pending,
+            seed=seed,
+            trials=10,
+            # One at a time, PBT may overwrite its trials for ever, in every mode.
+            slots=draw.randint(1 + CASES[name].clones, 6),
+            validation_s=lags(seed, draw.choice([1.0, 8.0, 12.0])),
+            settings={"max_in_flight": draw.choice([None, 1, 3])},
+            checkpoint_config=tune.CheckpointConfig(**keep, checkpoint_score_attribute="accuracy"),
+        )
+        check_contract(ran)
+        assert len(ran.trials) == CASES[name].options().get("trials", 10)
+        assert all(t.status == Trial.TERMINATED for t in ran.trials)
+        for index, scores in ran.validated().items() if name == "fifo" else ():
+            assert sorted(scores) == list(range(1, LENGTH + 1))
+            # The last report ends the trial by itself; as in Tune, its score goes with the end.
+            assert ran.heard.of(index) == list(range(1, LENGTH))
+
+
+@pytest.mark.parametrize(("name", "on_pending"), [("asha", "auto"), ("pbt", "continue")])
+def test_results_that_arrive_in_another_order(tmp_path, name, on_pending):
+    """If a save and the report after it have ended, Ray may pass on the report first."""
+    ran = run(
+        name,
+        tmp_path,
+        on_pending=on_pending,
+        trials=4,
+        slots=4,
+        training_s=lambda trial, method: {"train": 0.3}.get(method, 0.1),
+        disordered=True,
+    )
+    check_contract(ran)
+    for trial in ran.trials:
+        assert trial.status == Trial.TERMINATED and not trial.num_failures
+        assert trial.last_result["loss"] == 1 / trial.last_result["training_iteration"]
+    reports = [event["report"] for event in read(ran.home, "reported")]
+    assert all(one["loss"] == 1 / one["training_iteration"] for one in reports)
+
+
+@pytest.mark.sampled(2)  # tests/kills/test_random_sweeps.py has it for each
+@every_case
+def test_failing_validations(tmp_path, name, on_pending):
+    def validate(attempt: Attempt):
+        draw = random.Random(attempt.id).random()
+        if draw < 0.2:
+            raise ValueError("no")
+        if draw < 0.3:
+            return {"accuracy": float("nan")}
+        if draw < 0.4:
+            return "not a dict"
+        return {"accuracy": draw}
+
+    def seconds(attempt: Attempt) -> float:
+        return 1e9 if random.Random(f"hang{attempt.id}").random() < 0.1 else 2.0
+
+    ran = run(
+        name,
+        tmp_path,
+        on_pending=on_pending,
+        trials=6,
+        slots=3,
+        validate=validate,
+        validation_s=seconds,
+        settings={"task_config": ValidationTaskConfig(timeout_s=30.0), "max_retries": 1},
+    )
+    check_contract(ran)
+    assert all(t.status == Trial.TERMINATED for t in ran.trials), "a validation fails no trial"
+    counts = ran.validation.summary()
+    assert counts["validated"] and (counts["failed"] or len(ran.trials) == 1)
+
+
+@every_case
+def test_a_trial_that_fails_for_good_takes_its_validations_with_it(tmp_path, name, on_pending):
+    only_one = CASES[name].options().get("trials") == 1
+    victim, seen = (0 if only_one else 3), tmp_path / "seen"
+    seen.mkdir()
+
+    def number(trial_id: str) -> int:
+        """In the order in which trials started; a file, as Tune pickles trainables."""
+        mark = seen / trial_id
+        if not mark.exists():
+            mark.write_text(str(len(list(seen.iterdir()))))
+        return int(mark.read_text())
+
+    class Fails(Counting):
+        def setup(self, config):
+            super().setup(config)
+            if number(self.trial_id) == victim:
+                self.fail_at = 4
+
+        def iteration_was_restored(self):
+            return False
+
+    ran = run(
+        name,
+        tmp_path,
+        on_pending=on_pending,
+        trainable=Fails,
+        # The one that fails is the best: no scheduler ends it before.
+        validate=lambda attempt: {"accuracy": float(number(attempt.request.trial_id) == victim)},
+        validation_s=lambda attempt: 2.5,
+        slots=8,
+    )
+    check_contract(ran)
+    [failed] = [trial for trial in ran.trials if number(trial.trial_id) == victim]
+    assert failed.status == Trial.ERROR
+    assert ran.heard.errors == [index_of(failed)]
+    assert index_of(failed) not in {index for index, _ in ran.heard.ends}
+    assert failed.last_result["training_iteration"] == 3, "what it has reported is scored first"
+
+
+class FailsOnce(Counting):
+    """Fails when it is trained for the sixth time, and not again."""
+
+    def setup(self, config):
+        super().setup(config)
+        self.fail_at = 6
+
+    def iteration_was_restored(self):
+        mark = Path(self.logdir, "has-failed")
+        again = mark.exists()
+        mark.touch()
+        return again
+
+
+@pytest.mark.sampled(2)  # tests/kills/test_random_sweeps.py has it for each
+@every_case
+def test_a_trial_that_restarts_repeats_no_delivery(tmp_path, name, on_pending):
+    ran = run(
+        name,
+        tmp_path,
+        on_pending=on_pending,
+        trainable=FailsOnce,
+        max_failures=1,
+        policy=tunekit.EveryIterations(2),
+        validation_s=lags(3, 6.0),
+        slots=3,
+    )
+    check_contract(ran)
+    assert all(t.status == Trial.TERMINATED for t in ran.trials)
+    longest = [t for t in ran.trials if t.last_result["training_iteration"] >= 6]
+    assert longest
+    if not CASES[name].clones:  # a clone may go on beyond
+        # In the process of another trial, it does not count; nor past a pause.
+        assert {t.num_failures for t in longest} <= {0, 1}
+    assert not ran.heard.errors, "none failed for good"
+    assert sorted(ran.heard.added) == [index_of(t) for t in ran.trials]
+
+
+@pytest.mark.one_mode
+@every_mode
+@pytest.mark.parametrize("name", ["hyperband", "bohb"])
+def test_trials_that_restart_stay_in_their_brackets(tmp_path, name, on_pending):
+    """What HyperBand compares, and so how far each trial gets, is not up to lost machines."""
+
+    def lengths(trainable: type[tune.Trainable], folder: Path) -> dict[int, int]:
+        ran = run(
+            name,
+            folder,
+            on_pending=on_pending,
+            trainable=trainable,
+            max_failures=1,
+            validation_s=lags(5, 3.0),
+            slots=3,
+        )
+        check_contract(ran)
+        assert any(t.num_failures for t in ran.trials) == (trainable is FailsOnce)
+        return {index: max(ran.heard.of(index)) for index in ran.lengths()}
+
+    quiet = lengths(Counting, tmp_path / "quiet")
+    assert min(quiet.values()) < max(quiet.values())
+    assert lengths(FailsOnce, tmp_path / "restarts") == quiet
+
+
+@pytest.mark.sampled(2)  # tests/kills/test_random_sweeps.py has it for each
+@every_case
+def test_checkpoints_here_and_there(tmp_path, name, on_pending):
+    """A trial waits only where a score is on its way, and judges by what is validated."""
+    policy = SavesWhen(
+        lambda trial, result: (
+            random.Random(f"{index_of(trial)}/{result['training_iteration']}").random() < 0.4
+        )
+    )
+    ran = run(
+        name,
+        tmp_path,
+        on_pending=on_pending,
+        policy=policy,
+        settings={"when": 2},
+        trials=12,
+        slots=4,
+    )
+    check_contract(ran)
+    assert all(t.status == Trial.TERMINATED for t in ran.trials)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", [n for n, case in CASES.items() if "continue" in case.modes])
+def test_what_is_trained_past_a_stop_does_not_appear(tmp_path, name):
+    ran = run(
+        name,
+        tmp_path,
+        trainable=Endless,
+        trials=12,
+        validation_s=lambda attempt: 2.5,
+        stop={"training_iteration": 15},
+    )
+    check_contract(ran)
+    lengths = ran.lengths()
+    for index, iteration, _, decision in ran.heard.results:
+        if decision == TrialScheduler.STOP:
+            assert lengths[index] == iteration, "what was trained past it does not appear"
+    if name.startswith("asha"):
+        assert ran.executor.cancelled, "no trial has trained past its end: the test shows nothing"
+
+
+@pytest.mark.sampled(2)
+def test_a_storage_that_fails_to_delete_ends_no_sweep(tmp_path, monkeypatch):
+    kept: list[str] = []
+
+    def fails(filesystem: Any, path: str) -> None:
+        kept.append(path)
+        raise OSError("no connection")
+
+    monkeypatch.setattr(door, "delete_checkpoint", fails)
+    ran = run("asha", tmp_path, trainable=Endless, validation_s=lambda attempt: 2.5)
+    check_contract(ran)
+    assert kept and all(Path(path).exists() for path in kept)
+    assert all(trial.status == Trial.TERMINATED for trial in ran.trials)
+
+
+@pytest.mark.sampled(2)
+@every_mode
+def test_a_trial_that_is_saving_is_left_alone(tmp_path, on_pending):
+    """Tune would keep a STOP for the next save, and end the trial then or never (fact of 2.60)."""
+    for save_s in (0.4, 2.2):
+        ran = sweep(
+            tmp_path / str(save_s),
+            ASHAScheduler(max_t=20, grace_period=1, reduction_factor=2),
+            on_pending=on_pending,
+            trainable=Endless,
+            trials=10,
+            validation_s=lambda attempt: 1.5,
+            training_s=lambda trial, method, save_s=save_s: {"train": 1.0, "save": save_s}.get(
+                method, 0.0
+            ),
+            stop={"training_iteration": 40},
+        )
+        check_contract(ran)
+        stopped = [i for i, _, _, decision in ran.heard.results if decision == "STOP"]
+        assert len(stopped) == len(set(stopped)) == 10
+        assert all(t.status == Trial.TERMINATED and not t.is_saving for t in ran.trials)
+        assert not ran.sweep.controller._cached_trial_decisions
+
+
+@pytest.mark.sampled(2)
+@every_mode
+def test_fair_and_within_the_limit(tmp_path, on_pending):
+    live: list[int] = []
+
+    class Watched(FakeExecutor):
+        def start(self, attempt: Attempt, *, host: Any = None) -> None:
+            super().start(attempt, host=host)
+            live.append(len(self._live))
+
+    ran = sweep(
+        tmp_path,
+        on_pending=on_pending,
+        validation_s=lambda attempt: 3.0,
+        settings={"max_in_flight": 2},
+        trials=4,
+        executor_class=Watched,
+    )
+    check_contract(ran)
+    assert max(live) == 2
+
+
+def test_the_same_state_saved_again_is_not_validated_again(tmp_path):
+    """A scheduler may ask a trial that has just saved to save once more."""
+    ran = sweep(tmp_path, on_pending="wait", trials=1, run=False)
+    controller, again = ran.sweep.controller, 0
+    while not controller.is_finished():
+        ran.sweep.step()
+        [trial] = ran.trials
+        waits = trial.status == Trial.RUNNING and ran.validation.waiting.waits(trial.trial_id)
+        if waits and not trial.is_saving and again < 3 * LENGTH:
+            controller._schedule_trial_save(trial)
+            again += 1
+    assert again >= LENGTH - 1
+    check_contract(ran)
+    assert len(ran.executor.started) == LENGTH
+
+
+def test_a_checkpoint_that_is_needed_is_not_deleted_whatever_the_rule_says(tmp_path, monkeypatch):
+    """A clone has not saved yet: it would restart from that of its donor."""
+    monkeypatch.setattr(checkpoints, "surplus", lambda ranked, *_: list(ranked))
+    with pytest.raises(AssertionError, match="is needed but was about to be deleted"):
+        run(
+            "pbt",
+            tmp_path,
+            on_pending="wait",
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
+        )
+
+
+def test_a_validation_callback_needs_a_validated_scheduler(tmp_path):
+    validation = tunekit.ValidationCallback(tunekit.ValidationConfig(fn=lambda checkpoint: {}))
+    local = LocalSweep(Counting, tmp_path, FakeClock(), callbacks=[validation])
+    with pytest.raises(
+        tunekit.errors.WiringError, match="but its scheduler is not a ValidatedScheduler: "
+    ):
+        local.run()

@@ -1,0 +1,402 @@
+"""What holds for every searcher, whatever happens to trials and their validations."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.result import TRAINING_ITERATION
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.search import (
+    ConcurrencyLimiter,
+    Repeater,
+    Searcher,
+    SearchGenerator,
+)
+from ray.tune.search.optuna import OptunaSearch
+from threadpoolctl import threadpool_limits
+
+from tests.contract.test_every_scheduler import check_contract, lags
+from tests.support.journals import read, scores_of
+from tests.support.sweeps import LENGTH, Counting, Ran, index_of, sweep
+from tunekit.core.validation import Attempt
+
+pytestmark = pytest.mark.sampled(4)
+
+MODES = ["continue", "wait", "wait-paused"]
+SPACE = {"lr": tune.uniform(0.0, 1.0), "momentum": tune.uniform(0.5, 1.0)}
+TRIALS = 8
+
+
+def importable(*names: str) -> bool:
+    return all(find_spec(name) is not None for name in names)
+
+
+def nevergrad(**options: Any) -> Searcher:
+    import nevergrad as ng
+
+    return made("nevergrad.NevergradSearch", optimizer=ng.optimizers.OnePlusOne, **options)
+
+
+def made(name: str, **options: Any) -> Searcher:
+    module, _, kind = name.rpartition(".")
+    return getattr(import_module(f"ray.tune.search.{module}"), kind)(**options)
+
+
+def kind(name: str, make: Callable[..., Searcher], *needs: str) -> Any:
+    lacking = [package for package in needs if not importable(package)]
+    reason = f"needs {', '.join(lacking)}"
+    return pytest.param(make, id=name, marks=pytest.mark.skipif(bool(lacking), reason=reason))
+
+
+every_searcher = pytest.mark.parametrize(
+    "make",
+    [
+        kind("optuna", lambda **o: OptunaSearch(seed=1, **o)),
+        kind(
+            "ax",
+            lambda **o: made("ax.AxSearch", verbose_logging=False, random_seed=1, **o),
+            "ax",
+        ),
+        kind(
+            "hyperopt",
+            lambda **o: made(
+                "hyperopt.HyperOptSearch", n_initial_points=3, random_state_seed=1, **o
+            ),
+            "hyperopt",
+        ),
+        kind("nevergrad", nevergrad, "nevergrad"),
+        kind(
+            "bayesopt",
+            lambda **o: made("bayesopt.BayesOptSearch", random_search_steps=3, **o),
+            "bayes_opt",
+        ),
+        kind(
+            "bohb",
+            lambda **o: made("bohb.TuneBOHB", seed=1, **o),
+            "hpbandster",
+            "ConfigSpace",
+        ),
+    ],
+)
+every_mode = pytest.mark.parametrize("on_pending", MODES)
+every_scheduler = pytest.mark.parametrize(
+    "scheduler",
+    [
+        pytest.param(FIFOScheduler, id="fifo"),
+        pytest.param(
+            lambda: ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3), id="asha"
+        ),
+    ],
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """The models of searchers are small: threads that wait for each other cost more."""
+    with threadpool_limits(1):
+        yield
+
+
+@dataclass
+class Told:
+    """Something that a base searcher was told or asked, in the words of the searcher."""
+
+    what: str
+    trial_id: str
+    result: dict[str, Any] | None = None
+    #: How much was known then and not told of any trial.
+    overdue: int = 0
+
+
+class Hears:
+    """Mixed into a searcher's class: it keeps what it is told, also when it is saved."""
+
+    ran: Ran
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
+        suggestion = super().suggest(trial_id)
+        if isinstance(suggestion, dict):
+            self._note("suggest", trial_id)
+        return suggestion
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        self._note("result", trial_id, dict(result))
+        super().on_trial_result(trial_id, result)
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        self._note("error" if error else "complete", trial_id, result and dict(result))
+        super().on_trial_complete(trial_id, result=result, error=error)
+
+    def _note(self, what: str, trial_id: str, result: dict[str, Any] | None = None) -> None:
+        ran = type(self).ran
+        due = ran.executor.next_due()
+        overdue = due is not None and due <= ran.clock.monotonic()
+        self.told.append(Told(what, trial_id, result, int(overdue)))
+
+
+def hearing(base: Searcher) -> Searcher:
+    """Let a searcher keep what it is told; it stays the searcher that it is."""
+    base.told = []
+    base.__class__ = type(type(base).__name__, (Hears, type(base)), {})
+    return base
+
+
+def search(folder, base: Searcher, alg: Any = None, *, run: bool = True, **options: Any) -> Ran:
+    """Run a sweep with a searcher that hears, wrapped as ``alg``."""
+    base = base if isinstance(base, Hears) else hearing(base)
+    alg = base if alg is None else alg
+    options = {"trials": TRIALS, "slots": 3, "param_space": SPACE, **options}
+    ran = sweep(
+        folder, options.pop("scheduler", FIFOScheduler)(), search_alg=alg, run=False, **options
+    )
+    type(base).ran = ran
+    if run:
+        ran.sweep.run(most=20_000)
+    return ran
+
+
+def check_searcher(ran: Ran, base: Searcher, names: tuple[str, ...] = ("accuracy",)) -> None:
+    """The rules that hold whatever happened."""
+    ranked = defaultdict(set)
+    for event in read(ran.home):
+        if event["event"] == "processed" and event["ranked"]:
+            ranked[event["trial_id"]].add(event["iteration"])
+    for trial in ran.trials:
+        scores, told_of = scores_of(ran.home)[trial.trial_id].items(), ranked[trial.trial_id]
+        history = {i: m for (_, i), m in scores if i in told_of}
+        first, *told = [t for t in base.told if t.trial_id == trial.trial_id]
+        assert first.what == "suggest"
+        *results, last = told
+        assert {t.what for t in results} <= {"result"}, "nothing after the completion"
+        iterations = [t.result[TRAINING_ITERATION] for t in results]
+        assert iterations == sorted(set(iterations)), "each once, in order"
+        for iteration, t in zip(iterations, results, strict=True):
+            assert [t.result[n] for n in names] == [history[iteration][n] for n in names]
+            assert not t.result["done"]
+        if trial.status == Trial.ERROR:
+            assert last == Told("error", trial.trial_id, None, last.overdue)
+            continue
+        assert trial.status == Trial.TERMINATED
+        assert last.what == "complete"
+        if not history:
+            assert last.result is None
+            continue
+        newest = max(history)
+        assert last.result[TRAINING_ITERATION] == newest and last.result["done"]
+        assert [last.result[n] for n in names] == [history[newest][n] for n in names]
+    assert not any(t.overdue for t in base.told if t.what == "suggest"), "all that is known first"
+
+
+@every_mode
+@every_scheduler
+@every_searcher
+def test_late_and_out_of_order(tmp_path, make, scheduler, on_pending):
+    base = make()
+    ran = search(
+        tmp_path,
+        base,
+        scheduler=scheduler,
+        on_pending=on_pending,
+        validation_s=lags(3, 8.0),
+    )
+    check_contract(ran)
+    check_searcher(ran, base)
+    assert len(ran.trials) == TRIALS
+    if scheduler is FIFOScheduler:
+        for trial in ran.trials:
+            told = [t for t in base.told if t.trial_id == trial.trial_id and t.what == "result"]
+            # The last report ends the trial by itself; as in Tune, its score goes with the end.
+            assert [t.result[TRAINING_ITERATION] for t in told] == list(range(1, LENGTH))
+
+
+@every_mode
+def test_trials_that_fail_or_never_have_a_score(tmp_path, on_pending):
+    class Fails(Counting):
+        def setup(self, config):
+            super().setup(config)
+            if f"_{TRIALS - 1}_lr=" in self.logdir:
+                self.fail_at = 4
+
+        def iteration_was_restored(self):
+            return False
+
+    def validate(attempt: Attempt) -> dict[str, float]:
+        unscored = attempt.request.trial_id == ran.trials[1].trial_id
+        return {"accuracy": math.nan if unscored else attempt.request.iteration / 10}
+
+    base = OptunaSearch(seed=1)
+    how = {"trainable": Fails, "validate": validate, "validation_s": lags(4, 6.0)}
+    ran = search(tmp_path, base, on_pending=on_pending, run=False, **how)
+    ran.sweep.run(most=20_000)
+    check_contract(ran)
+    check_searcher(ran, base)
+    assert [t.status for t in ran.trials].count(Trial.ERROR) == 1
+    assert [t.what for t in base.told].count("error") == 1
+    [end] = [t for t in base.told if t.what == "complete" and t.result is None]
+    assert end.trial_id == ran.trials[1].trial_id
+
+
+def run_exchanging(ran: Ran, folder: Path, make: Callable[[], tuple[Searcher, Searcher]]) -> Any:
+    """Run a sweep whose searcher is exchanged for a fresh one, restored, again and again.
+
+    ``make()`` returns a searcher, and what it is wrapped in; so does this, of the last one.
+    """
+    controller, validation, exchanged = ran.sweep.controller, ran.validation, 0
+    while not controller.is_finished():
+        for _ in range(25):
+            if not controller.is_finished():
+                ran.sweep.step()
+        if validation.validator.pool.pending():
+            saved = folder / f"saved-{exchanged}"
+            saved.mkdir()
+            controller.search_alg.save_to_dir(str(saved), "now")
+            base, alg = make()
+            controller._search_alg = SearchGenerator(alg)
+            controller._search_alg.restore_from_dir(str(saved))
+            exchanged += 1
+    assert exchanged > 3
+    return base
+
+
+def search_exchanging(
+    folder: Path, on_pending: str, make: Callable[[], Searcher], wrap: Any = lambda base: base
+) -> tuple[Ran, Searcher]:
+    """Run a sweep whose searcher is exchanged; return it, and the last of the searchers."""
+    base = hearing(make())
+
+    def fresh() -> tuple[Searcher, Searcher]:
+        again = make()
+        again.__class__ = type(base)
+        return again, wrap(again)
+
+    options = {"on_pending": on_pending, "validation_s": lags(6, 8.0), "run": False}
+    ran = search(folder, base, wrap(base), **options)
+    last = run_exchanging(ran, folder, fresh)
+    check_contract(ran)
+    assert len(ran.trials) == TRIALS
+    return ran, last
+
+
+@every_mode
+@every_searcher
+def test_saved_and_restored_with_validations_pending(tmp_path, make, on_pending):
+    check_searcher(*search_exchanging(tmp_path, on_pending, make))
+
+
+#: What may wrap a searcher, and the most trials that live at once then.
+WRAPS = {
+    "limiter": (2, lambda base: ConcurrencyLimiter(base, 2)),
+    "batch": (2, lambda base: ConcurrencyLimiter(base, 2, batch=True)),
+    "repeater": (TRIALS, lambda base: Repeater(base, repeat=2)),
+    "limited repeater": (2, lambda base: ConcurrencyLimiter(Repeater(base, repeat=2), 2)),
+    "repeated limiter": (4, lambda base: Repeater(ConcurrencyLimiter(base, 2), repeat=2)),
+}
+every_wrap = pytest.mark.parametrize("wrap", WRAPS)
+
+
+def wrapped() -> Searcher:
+    # A limiter inside of a Repeater must have the metric when it is made, with stock Tune, too.
+    return OptunaSearch(metric="accuracy", mode="max", seed=3)
+
+
+def check_wrapped(ran: Ran, base: Searcher, wrap: str) -> None:
+    """A searcher in a Repeater gets the mean of the repetitions, once."""
+    if "repeat" not in wrap:
+        check_searcher(ran, base)
+        return
+    groups: dict[float, list[Trial]] = defaultdict(list)
+    for trial in ran.trials:
+        groups[trial.config["lr"]].append(trial)
+    assert [len(trials) for trials in groups.values()] == [2] * (TRIALS // 2)
+    for seen in base._ot_study.trials:
+        scores = [t.last_result["accuracy"] for t in groups[seen.params["lr"]]]
+        assert seen.value == pytest.approx(sum(scores) / 2)
+
+
+@every_mode
+@every_wrap
+def test_saved_and_restored_with_all_that_wraps_it(tmp_path, wrap, on_pending):
+    ran, last = search_exchanging(tmp_path, on_pending, wrapped, WRAPS[wrap][1])
+    check_wrapped(ran, last, wrap)
+
+
+class Live(tune.Callback):
+    """How many trials lived at once, at most."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def on_step_end(self, iteration, trials, **info):
+        self.most = max(self.most, sum(not trial.is_finished() for trial in trials))
+
+
+@every_mode
+@every_wrap
+def test_trials_that_wait_for_scores_count_for_limits_and_batches(tmp_path, wrap, on_pending):
+    live, base, (most, wraps) = Live(), hearing(wrapped()), WRAPS[wrap]
+    how = {"validation_s": lags(9, 8.0), "more_callbacks": (live,), "slots": 8}
+    ran = search(tmp_path, base, wraps(base), on_pending=on_pending, **how)
+    check_contract(ran)
+    check_wrapped(ran, base, wrap)
+    assert live.most == most
+    out, told = 0, [t.what for t in base.told if t.what != "result"]
+    for before, what in itertools.pairwise(["suggest", *told]):
+        in_mid_batch = out and (before, what) == ("complete", "suggest")
+        assert wrap != "batch" or not in_mid_batch
+        out += 1 if what == "suggest" else -1
+    assert out == 0, "each has ended, once"
+
+
+# Optuna ------------------------------------------------------------------------------------------
+
+
+@every_mode
+def test_optunas_study_has_the_folded_metrics(tmp_path, on_pending):
+    base = OptunaSearch(seed=2)
+    ran = search(tmp_path, base, on_pending=on_pending, validation_s=lags(7, 8.0))
+    study = base._ot_study
+    assert len(study.trials) == len(ran.trials) == TRIALS
+    for seen, trial in zip(study.trials, ran.trials, strict=True):
+        assert seen.params == {name: trial.config[name] for name in SPACE}
+        assert seen.value == trial.last_result["accuracy"]
+        scores = ran.validated()[index_of(trial)]
+        assert seen.intermediate_values == {i: scores[i] for i in range(1, LENGTH)}
+    best = max(ran.trials, key=lambda t: t.last_result["accuracy"])
+    assert study.best_params == {name: best.config[name] for name in SPACE}
+
+
+def two_metrics(attempt: Attempt) -> dict[str, float]:
+    draw = random.Random(f"{attempt.id}").random()
+    return {"accuracy": draw, "size": 1.0 / draw + attempt.request.iteration}
+
+
+@every_mode
+def test_several_metrics_at_once(tmp_path, on_pending):
+    base = OptunaSearch(metric=["accuracy", "size"], mode=["max", "min"], seed=2)
+    ran = search(
+        tmp_path,
+        base,
+        on_pending=on_pending,
+        validate=two_metrics,
+        validation_s=lags(8, 8.0),
+        metric=None,
+        mode=None,
+    )
+    check_contract(ran)
+    check_searcher(ran, base, ("accuracy", "size"))
+    seen = [t.values for t in base._ot_study.trials]
+    assert seen == [[t.last_result["accuracy"], t.last_result["size"]] for t in ran.trials]

@@ -1,0 +1,228 @@
+"""A validation that is broken is told early and once, and does not cost the sweep."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+
+import tunekit
+from tests.support.fakes import FakeClock, FakeExecutor
+from tests.support.invariants import check_journal
+from tests.support.journals import read
+from tests.support.local_sweep import LocalSweep
+from tests.support.restores import restoring
+from tests.support.sweeps import LENGTH, Counting, Ran, index_of, sweep
+from tunekit.cli import commands
+from tunekit.core.validation import Attempt
+from tunekit.driver.callback import ValidationCallback
+from tunekit.journal.journal import events_in
+from tunekit.journal.storage import LocalFolder
+
+
+def validate(checkpoint):
+    raise NotImplementedError("it is not called")
+
+
+def broken(attempt: Attempt) -> dict[str, float]:
+    raise KeyError(f"no weights in {attempt.request.path}")
+
+
+def run(folder: Path, **settings: Any) -> Ran:
+    names = ("validate", "trials", "run", "mended", "resume")
+    options = {name: settings.pop(name) for name in names if name in settings}
+    given = {"fn": validate, "on_failure": "record", "max_retries": 0, **settings}
+    return sweep(folder, **{"trials": 4, **options}, settings=given)
+
+
+def outcomes(folder: Path) -> list[str]:
+    return [event["status"] for event in read(folder / "sweep", "validation_ended")]
+
+
+@pytest.mark.parametrize("max_failures", [0, 1])
+@pytest.mark.parametrize("when", ["auto", "decisions"])
+def test_a_trial_fails_between_two_decisions(when, max_failures, tmp_path):
+    ran = sweep(
+        tmp_path,
+        ASHAScheduler(max_t=9, grace_period=3, reduction_factor=3),
+        on_pending="continue",
+        settings={"when": when},
+        param_space={"fail_at": 6},
+        max_failures=max_failures,
+        trials=4,
+    )
+    check_journal(events_in(LocalFolder(ran.home)))
+    for trial in ran.trials:
+        scored = [iteration for _, iteration in ran.scores()[index_of(trial)]]
+        if max_failures:
+            assert trial.status == Trial.TERMINATED and set(scored) <= {3, 9}
+        else:  # its last checkpoint is validated
+            last = trial.last_result
+            assert trial.status == Trial.TERMINATED or scored == [3, 5]
+            assert last["validated_iteration"] == last["training_iteration"] == scored[-1]
+
+
+def test_a_broken_function_ends_the_sweep_before_it_is_trained_for_nothing(tmp_path):
+    with pytest.raises(tunekit.errors.ValidationFailedError) as caught:
+        run(tmp_path, validate=broken)
+    message = str(caught.value)
+    assert "first 3 validations all failed in this way and none has succeeded" in message
+    assert "raised KeyError" in message and "Traceback of a test" in message
+    assert "Fix validate" in message and "validation_config=" in message
+    assert "on_failure='ignore'" in message
+    assert outcomes(tmp_path)[:3] == ["failed"] * 3
+    reports = read(tmp_path / "sweep", "reported")
+    assert len(reports) < 4 * LENGTH / 2, "trials do not train to their ends"
+
+
+def test_it_goes_on_by_choice_and_after_one_success(tmp_path):
+    ran = run(tmp_path / "choice", validate=broken, on_failure="ignore")
+    assert outcomes(tmp_path / "choice") == ["failed"] * 4 * LENGTH
+    assert all(len(scores) == 0 for scores in ran.scores().values())
+
+    def fails_but_once(attempt: Attempt) -> dict[str, float]:
+        return {"accuracy": 0.5} if attempt.request.iteration == 1 else broken(attempt)
+
+    run(tmp_path / "success", validate=fails_but_once)
+    assert outcomes(tmp_path / "success").count("validated") == 4
+
+
+def test_on_failure_raise_raises_at_the_first(tmp_path):
+    with pytest.raises(tunekit.errors.ValidationFailedError, match="because on_failure='raise'"):
+        run(tmp_path, validate=broken, trials=1, on_failure="raise")
+    assert outcomes(tmp_path) == ["failed"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_checkpoint_with_no_finite_value_has_no_score_and_is_not_a_failure(
+    tmp_path, value, caplog
+):
+    """As in reinforcement learning, before an episode has ended."""
+
+    def validate(attempt: Attempt) -> dict[str, float]:
+        early = attempt.request.iteration <= 2
+        return {"accuracy": value if early else attempt.request.iteration / 10}
+
+    ran = run(tmp_path, validate=validate, on_failure="raise")
+    assert outcomes(tmp_path) == ["validated"] * 4 * LENGTH
+    for trial in ran.trials:
+        assert trial.status == trial.TERMINATED
+        assert ran.heard.of(index_of(trial)) == list(range(3, LENGTH))
+    loaded = tunekit.load(ran.home)
+    assert loaded.best().score == LENGTH / 10
+    early = loaded.reports[loaded.reports.training_iteration <= 2].accuracy
+    assert all(repr(float(one)) == repr(value) for one in early), "the rows show it"
+    assert CliRunner().invoke(commands.tunekit, ["status", str(ran.home)]).exit_code == 0
+    warned = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert len([r for r in warned if "'accuracy'" in r.getMessage()]) == 1, "once, not each time"
+
+
+def test_a_trial_that_ends_without_a_value_keeps_its_last_score(tmp_path):
+    def validate(attempt: Attempt) -> dict[str, float]:
+        n = attempt.request.iteration
+        return {"accuracy": math.nan if n in (2, LENGTH) else n / 10}
+
+    for trial in run(tmp_path, validate=validate).trials:
+        assert trial.last_result["accuracy"] == (LENGTH - 1) / 10
+        assert trial.last_result["validated_iteration"] == LENGTH - 1
+
+
+def test_a_sweep_that_never_gets_a_score_says_so_at_its_end(tmp_path, caplog):
+    ran = run(tmp_path, validate=lambda attempt: {"accuracy": math.nan})
+    assert all(trial.status == trial.TERMINATED for trial in ran.trials)
+    [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert "'accuracy'" in told and "no best trial" in told and "NaN" in told
+    loaded = tunekit.load(ran.home)
+    assert [one.rank for one in loaded.ranking()] == [None] * 4
+    assert (
+        len(loaded.trials) == 4
+        and CliRunner().invoke(commands.tunekit, ["status", str(ran.home)]).exit_code == 0
+    )
+    with pytest.raises(tunekit.errors.MetricNotFoundError):
+        loaded.best()
+
+
+def test_it_is_restored_with_a_function_that_was_mended(tmp_path):
+    with pytest.raises(tunekit.errors.ValidationFailedError):
+        run(tmp_path, validate=broken)
+    lost = {event["id"] for event in read(tmp_path / "sweep", "validation_ended")}
+
+    def mended_with_another_mistake(attempt: Attempt) -> dict[str, float]:
+        if attempt.request.iteration == 4:
+            raise ValueError("another one")
+        return {"accuracy": 0.5}
+
+    ran = run(tmp_path, validate=mended_with_another_mistake, **restoring(tmp_path / "sweep"))
+    lives = check_journal(events_in(tmp_path / "sweep"))
+    assert len(lost) >= 3 and len(lives.scores) == 4 * LENGTH - 4 - len(
+        {name for name in lost if ":4:" not in name}
+    )
+    assert all(t.last_result["training_iteration"] == LENGTH for t in ran.trials)
+
+
+class Saves(Counting):
+    """Its first report asks for a checkpoint of itself."""
+
+    def step(self) -> dict[str, Any]:
+        return {**super().step(), "should_checkpoint": True}
+
+
+class Scores(Counting):
+    """Reports what it is judged by."""
+
+    def step(self) -> dict[str, Any]:
+        return {**super().step(), "accuracy": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("trainable", "checkpoints", "forgotten"),
+    [
+        (Counting, {}, True),
+        (Counting, {"checkpoint_frequency": 5}, False),
+        (Counting, {"checkpoint_at_end": True}, False),
+        (Saves, {}, False),
+        (Scores, {}, False),
+    ],
+)
+def test_a_forgotten_policy_is_told_at_the_first_report(
+    tmp_path, caplog, trainable, checkpoints, forgotten
+):
+    clock = FakeClock()
+    executor = FakeExecutor(clock, lambda attempt: {"accuracy": 0.5})
+    config = tunekit.ValidationConfig(fn=validate)
+    validation = ValidationCallback(config, executor=executor, clock=clock)
+    local = LocalSweep(
+        trainable,
+        tmp_path,
+        clock,
+        num_samples=2,
+        scheduler=tunekit.ValidatedScheduler(FIFOScheduler()),
+        callbacks=[validation],
+        metric="accuracy",
+        mode="max",
+        checkpoint_config=tune.CheckpointConfig(**checkpoints),
+        next_due=executor.next_due,
+    )
+    for _ in range(12):
+        local.step()
+    told = [r.getMessage() for r in caplog.records if "nothing requests one" in r.getMessage()]
+    assert len(told) == forgotten, "once for the sweep"
+    if forgotten:
+        assert "neither 'accuracy'" in told[0] and "checkpoint_policy=" in told[0]
+        assert max(t.last_result.get("training_iteration", 0) for t in local.trials) < LENGTH
+
+
+def test_a_sweep_that_lacked_its_metric_goes_on_once_the_function_returns_it(tmp_path):
+    options: dict = {"trials": 2, "on_pending": "wait", "listening": False}
+    with pytest.raises(tunekit.errors.MetricNotFoundError, match="Validation returned 'other'"):
+        sweep(tmp_path, validate=lambda attempt: {"other": 1.0}, **options)
+    ran = sweep(tmp_path, **restoring(tmp_path / "sweep"), **options)
+    assert [trial.status for trial in ran.trials] == ["TERMINATED"] * 2
+    assert all("accuracy" in trial.last_result for trial in ran.trials)

@@ -1,0 +1,179 @@
+"""Constraints with every scheduler: no infeasible score beats a feasible one."""
+
+from __future__ import annotations
+
+import optuna
+import pytest
+from ray import tune
+from ray.tune.search.optuna import OptunaSearch
+
+import tunekit
+from tests.contract.test_every_scheduler import lags, run
+from tests.support.journals import scores_of
+from tests.support.schedulers import every_case, pb2
+from tests.support.sweeps import LENGTH, index_of, sweep
+from tunekit.cli.best import format_best, format_front
+from tunekit.cli.status import format_status, status_json
+from tunekit.core.constraints import penalize
+from tunekit.core.metrics import flatten
+from tunekit.core.pareto import pareto_front as front_places
+from tunekit.results.grid import ValidatedResults
+from tunekit.schedulers import MOASHA
+
+#: Broken from the sixth iteration on, where scores are best.
+LIMITS = [tunekit.Constraint("loss >= 0.19")]
+
+
+def told(score: float, iteration: int) -> float:
+    result = {"accuracy": score, "loss": 1 / iteration}
+    return penalize(result, {"accuracy": "max"}, LIMITS)["accuracy"]
+
+
+@every_case
+def test_no_infeasible_score_beats_a_feasible_one(tmp_path, name, on_pending):
+    if name.startswith("pb2"):
+        pytest.skip("PB2 fits a model to scores, and is refused")
+    settings = {"constraints": LIMITS}
+    ran = run(
+        name,
+        tmp_path,
+        on_pending=on_pending,
+        trials=7,
+        slots=3,
+        settings=settings,
+        validation_s=lags(3, 4.0),
+    )
+    scores = ran.scores()
+    feasible, infeasible = [], []
+    for (index, iteration, heard, _), generation in zip(
+        ran.heard.results, ran.heard.generations, strict=True
+    ):
+        raw = scores[index].get((generation, iteration))
+        if raw is None:
+            continue  # a result that it was reminded of
+        assert heard == told(raw, iteration)
+        (feasible if iteration <= 5 else infeasible).append(heard)
+    assert feasible, "nothing was compared"
+    assert not infeasible or max(infeasible) < min(feasible)
+    for index, heard in ran.heard.ends:
+        assert heard is None or heard in {told(s, i) for (_, i), s in scores[index].items()}
+    # What people see is what was validated.
+    indices = {trial.trial_id: index_of(trial) for trial in ran.trials}
+    for exploit in ran.validation.engine.ancestry if name != "pbt-replay" else ():
+        place = exploit.donor_generation, exploit.iteration
+        assert exploit.score == scores[indices[exploit.donor_id]][place]
+    for trial in ran.trials:
+        of_trial, newest = scores[index_of(trial)], trial.last_result
+        assert not of_trial or newest["accuracy"] in of_trial.values()
+    best = tunekit.load(ran.home).best("accuracy", "max")
+    assert best.iteration <= 5
+    assert best.score == max(
+        score for of_trial in scores.values() for (_, i), score in of_trial.items() if i <= 5
+    )
+
+
+def test_schedulers_and_searchers_that_fit_a_model_to_scores_are_refused():
+    with pytest.raises(tunekit.errors.ConfigError, match="PB2 fits a model"):
+        tunekit.Tuner(
+            lambda config: None,
+            param_space={"lr": tune.uniform(0, 1)},
+            tune_config=tune.TuneConfig(metric="accuracy", mode="max", scheduler=pb2(None)),
+            validation_config=tunekit.ValidationConfig(lambda c: {}, constraints=LIMITS),
+        )
+
+
+# What people see --------------------------------------------------------------------------------
+
+
+def sized(attempt):
+    """The larger a network, the better and slower it is; trials differ in size."""
+    size = 10.0 * (1 + int(attempt.request.trial_id.rsplit("_", 1)[1], 16))
+    return {"accuracy": 1 - 1 / size + attempt.request.iteration / 1000, "latency_ms": size}
+
+
+@pytest.mark.parametrize(
+    ("bound", "index", "violation"), [(25, 1, 0.0), (5, 0, 1.0)], ids=["kept", "kept by none"]
+)
+def test_the_best_checkpoint_keeps_the_constraints_or_is_nearest(tmp_path, bound, index, violation):
+    limits = [tunekit.Constraint(f"latency_ms <= {bound}")]
+    ran = sweep(tmp_path, trials=4, validate=sized, settings={"constraints": limits})
+    loaded = tunekit.load(ran.home)
+    best = loaded.best()
+    assert (best.trial_id, best.iteration) == (ran.trials[index].trial_id, LENGTH)
+    assert best.violation == violation
+    assert loaded.ranking()[0].trial_id == best.trial_id
+    told = format_best(best, str(ran.home), loaded)
+    assert (f"No validated checkpoint satisfies latency_ms <= {bound}" in told) == (violation > 0)
+    status = format_status(status_json(loaded, now=0.0))
+    assert ("no validated checkpoint satisfies" in status) == (violation > 0)
+    assert "violation" in status and "60%" in status if bound == 25 else "300%" in status
+    study = loaded.to_optuna()
+    if violation == 0:
+        assert study.best_trial.user_attrs["trial_id"] == best.trial_id
+    results = ValidatedResults(_grid_of(ran), limits)
+    found = results.get_best_result("accuracy", "max")
+    assert found.metrics["trial_id"] == best.trial_id, "as Sweep.best"
+    with pytest.raises(tunekit.errors.ConfigError, match="scope='all'"):
+        results.get_best_result("accuracy", "max", scope="all")
+
+
+def _grid_of(ran):
+    home, trials = ran.trials[0].storage, ran.trials
+    return tune.ResultGrid(
+        tune.ExperimentAnalysis(home.experiment_fs_path, trials=trials, default_metric="accuracy")
+    )
+
+
+def test_the_front_is_what_no_other_checkpoint_dominates(tmp_path):
+    moasha = MOASHA({"accuracy": "max", "latency_ms": "min"}, max_t=9, reduction_factor=3)
+    ran = sweep(tmp_path, moasha, trials=6, validate=sized, metric=None, mode=None, listening=False)
+    loaded = tunekit.load(ran.home)
+    front = loaded.pareto()
+    scores = [
+        (flatten(m)["accuracy"], -flatten(m)["latency_ms"])
+        for trial in ran.trials
+        for _, m in scores_of(ran.home)[trial.trial_id].items()
+    ]
+    expected = sorted((scores[place] for place in front_places(scores)), reverse=True)
+    assert [(one.score, -one.metrics["latency_ms"]) for one in front] == expected
+    assert len(front) > 1 and loaded.metric is None
+    summary = loaded.summary()
+    assert [one["trial_id"] for one in summary["pareto"]] == [one.trial_id for one in front]
+    text = format_front(summary, "x").splitlines()
+    assert [line.split()[2] for line in text[3 : 3 + len(front)]] == [o.trial_id for o in front]
+    assert f"{len(front)} checkpoints. To list them" in format_status(status_json(loaded, now=0.0))
+    one = loaded.pareto({"accuracy": "max", "training_iteration": "max"})
+    assert one == [], "not validated"
+    study = loaded.to_optuna()
+    assert [one.name for one in study.directions] == ["MAXIMIZE", "MINIMIZE"]
+    done = {trial.user_attrs["trial_id"]: trial.values for trial in study.trials}
+    assert done[front[0].trial_id] == [front[0].score, front[0].metrics["latency_ms"]]
+    with pytest.raises(tunekit.errors.ConfigError, match="Pass two metrics or more"):
+        tunekit.load(ran.home, metric="accuracy", mode="max").pareto({"accuracy": "max"})
+
+
+def limits(trial):
+    return trial.user_attrs["constraints"]
+
+
+def test_optuna_gets_scores_as_they_are_and_constraints_beside_them(tmp_path):
+    sampler = optuna.samplers.TPESampler(seed=0, constraints_func=limits)
+    search = OptunaSearch(metric="accuracy", mode="max", sampler=sampler)
+
+    def validate(attempt):
+        lr = attempt.request.config["lr"]
+        return {"accuracy": lr, "latency_ms": 50 * lr}
+
+    sweep(
+        tmp_path,
+        trials=6,
+        validate=validate,
+        settings={"constraints": [tunekit.Constraint("latency_ms <= 25")]},
+        search_alg=search,
+        param_space={"lr": tune.uniform(0, 1)},
+    )
+    trials = search._ot_study.trials
+    assert [trial.value for trial in trials] == [trial.params["lr"] for trial in trials]
+    broken = [trial.user_attrs["constraints"] for trial in trials]
+    assert broken == [[max(0.0, (50 * trial.value - 25) / 25)] for trial in trials]
+    assert 0 < sum(one == [0.0] for one in broken) < 6, "some keep it, some do not"

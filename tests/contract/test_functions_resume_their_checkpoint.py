@@ -1,0 +1,311 @@
+"""Functions that are resumed go on from their checkpoint, or fail; none begins anew in silence."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from contextlib import suppress
+from itertools import groupby
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.train._internal.session import get_checkpoint, shutdown_session
+from ray.tune import ResumeConfig
+from ray.tune.schedulers import ASHAScheduler
+
+import tunekit
+from tests.support.invariants import check_journal
+from tests.support.journals import read
+from tests.support.kills import Killed, killed_after
+from tests.support.restores import restoring
+from tests.support.schedulers import pbt
+from tests.support.sweeps import Ran, sweep
+from tunekit._ray.functions import CAN_SAVE, HAS_ASKED, let_tell_of_resuming
+from tunekit.journal.journal import events_in
+from tunekit.policies import DefaultPolicy
+
+LENGTH = 5
+
+
+@pytest.fixture(autouse=True)
+def no_session_is_left():
+    yield
+    shutdown_session()
+
+
+# How a function may ask for its checkpoint -------------------------------------------------------
+
+
+def from_tune(config: dict[str, Any]) -> Any:
+    return tune.get_checkpoint()
+
+
+def from_train(config: dict[str, Any]) -> Any:
+    """As functions did before Ray Train had a session of its own, and integrations do."""
+    return get_checkpoint()
+
+
+def in_a_thread(config: dict[str, Any]) -> Any:
+    found: list[Any] = []
+    thread = Thread(target=lambda: found.append(tune.get_checkpoint()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def counting(ask: Any = None, *, fails_at: int = 0, at_end: Any = None) -> Any:
+    """A function that counts to ``LENGTH``, and begins where what it asked for says."""
+
+    def function(config: dict[str, Any]) -> None:
+        state = {"steps": 0}
+        checkpoint = ask and ask(config)
+        if checkpoint:
+            with checkpoint.as_directory() as folder:
+                state = json.loads(Path(folder, "state.json").read_text())
+        tunekit.checkpoint_with(lambda d: (d / "state.json").write_text(json.dumps(state)))
+        while state["steps"] < LENGTH:
+            state["steps"] += 1
+            if state["steps"] == fails_at and not checkpoint:
+                raise RuntimeError("fails")
+            tune.report({"steps": state["steps"]})
+
+    return function
+
+
+def ran(folder: Path, function: Any, **options: Any) -> Ran:
+    """A sweep of a function, one trial at a time: Ray has one session in a process."""
+    given = {"trials": 1, "slots": 1, "listening": False}
+    given |= {"trainable": tunekit.checkpointable(function), **options}
+    return sweep(folder, **given)
+
+
+def rows(ran: Ran) -> list[list[tuple[int, int]]]:
+    """Of each trial, (training_iteration, steps) of its reports, as the journal has them."""
+    events = read(ran.home, "reported")
+    return [
+        [
+            (e["report"]["training_iteration"], e["report"]["steps"])
+            for e in events
+            if e["trial_id"] == trial.trial_id
+        ]
+        for trial in ran.trials
+    ]
+
+
+WHOLE = [(n, n) for n in range(1, LENGTH + 1)]
+
+
+@pytest.mark.parametrize("ask", [from_tune, from_train, in_a_thread])
+def test_a_function_that_asks_for_its_checkpoint_goes_on_from_it(tmp_path, ask):
+    sweep = ran(tmp_path, counting(ask), on_pending="wait-paused", trials=2)
+    assert rows(sweep) == [WHOLE, WHOLE]
+    assert [trial.status for trial in sweep.trials] == ["TERMINATED"] * 2
+
+
+def beside(folder: Path, function: Any, **options: Any) -> Ran:
+    """A sweep in which validations have resources of their own, and take long."""
+    given = {
+        "on_pending": "auto-beside",
+        "base": ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=2),
+        "trials": 4,
+        "validation_s": lambda attempt: 20.0,
+    }
+    trainable = tunekit.checkpointable(function)
+    let_tell_of_resuming(trainable)
+    return ran(folder, trainable, **{**given, **options})
+
+
+def turns(ran: Ran) -> list[str]:
+    """Which trial has reported, in order, without repetitions."""
+    reports = read(ran.home, "reported")
+    return [trial_id for trial_id, _ in groupby(e["trial_id"] for e in reports)]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_only_a_function_that_has_asked_gives_its_place_up_while_it_waits(tmp_path, asks):
+    sweep = beside(tmp_path, counting(from_tune if asks else None))
+    assert [trial.status for trial in sweep.trials] == ["TERMINATED"] * 4
+    for row in rows(sweep):
+        assert row == WHOLE[: len(row)], "none begins anew"
+    reported = turns(sweep)
+    assert (len(reported) > len(set(reported))) is asks, "others report in between"
+    events = read(sweep.home, "reported")
+    assert not any({HAS_ASKED, CAN_SAVE} & e["report"].keys() for e in events)
+
+
+def test_a_trial_whose_score_is_there_resumes_before_others_begin(tmp_path):
+    """Tune has requested the resources of all others by then."""
+    sweep = beside(tmp_path, counting(from_tune), trials=8, validation_s=lambda attempt: 3.0)
+    reported, names = turns(sweep), [trial.trial_id for trial in sweep.trials]
+    back = next(n for n, name in enumerate(reported) if name in reported[:n])
+    assert set(reported[: back + 1]) == set(names[:4]), "the fourth began before the score came"
+
+
+def test_a_function_that_waits_for_less_than_a_start_keeps_its_place(tmp_path):
+    sweep = beside(
+        tmp_path,
+        counting(from_tune),
+        training_s=lambda trial, method: {"train": 1.0, "start": 30.0}.get(method, 0.0),
+    )
+    reported = turns(sweep)
+    assert len(reported) == len(set(reported)) == 4
+
+
+def test_where_trials_can_use_all_resources_none_gives_its_place_up(tmp_path):
+    sweep = beside(tmp_path, counting(from_tune), on_pending="auto")
+    reported = turns(sweep)
+    assert len(reported) == len(set(reported)) == 4
+
+
+@pytest.mark.parametrize("max_failures", [0, 2, -1])
+def test_a_function_that_begins_anew_fails_with_what_to_write_and_is_not_retried(
+    tmp_path, max_failures
+):
+    sweep = ran(tmp_path, counting(), on_pending="wait-paused", trials=2, max_failures=max_failures)
+    assert rows(sweep) == [[(1, 1)], [(1, 1)]], "no report of a second life is anywhere"
+    for trial in sweep.trials:
+        assert trial.status == "ERROR" and trial.num_failures == 1
+        assert trial.last_result["training_iteration"] == 1
+        error = Path(trial.error_file).read_text()
+        assert "resumed from its checkpoint of iteration 1" in error
+        assert "checkpoint = tune.get_checkpoint()" in error
+        assert "with checkpoint.as_directory() as folder:" in error
+    check_journal(events_in(sweep.home))
+
+
+def test_a_function_that_begins_anew_after_a_failure_of_its_own(tmp_path):
+    function = counting(fails_at=4)
+    sweep = ran(tmp_path, function, max_failures=-1, policy=tunekit.EveryIterations(2))
+    [trial] = sweep.trials
+    assert trial.status == "ERROR" and trial.num_failures == 2
+    assert rows(sweep) == [WHOLE[:3]]
+
+
+def test_a_function_that_failed_before_its_first_checkpoint_begins_anew_rightly(tmp_path):
+    failed = tmp_path / "failed"
+
+    def function(config: dict[str, Any]) -> None:
+        tunekit.checkpoint_with(lambda folder: None)
+        for step in (1, 2, 3):
+            if step == 2 and not failed.exists():
+                failed.touch()
+                raise RuntimeError("fails once")
+            tune.report({"steps": step})
+
+    sweep = ran(tmp_path, function, max_failures=1, policy=tunekit.EveryIterations(3))
+    assert [trial.status for trial in sweep.trials] == ["TERMINATED"]
+    assert rows(sweep) == [[(1, 1), (1, 1), (2, 2), (3, 3)]]
+
+
+def test_a_function_that_needs_nothing_asks_and_ignores_it(tmp_path):
+    def function(config: dict[str, Any]) -> None:
+        tune.get_checkpoint()
+        tunekit.checkpoint_with(lambda folder: None)
+        for step in range(LENGTH):
+            tune.report({"steps": step})
+
+    sweep = ran(tmp_path, function, on_pending="wait-paused", stop={"training_iteration": 4})
+    assert [trial.status for trial in sweep.trials] == ["TERMINATED"]
+
+
+@pytest.mark.parametrize(("asks", "status"), [(False, "ERROR"), (True, "TERMINATED")])
+def test_a_clone_that_begins_anew_fails(tmp_path, asks, status):
+    scheduler = pbt(
+        hyperparam_mutations={"lr": [0.1]},
+        custom_explore_fn=lambda config: {"lr": 0.2},
+        quantile_fraction=0.5,
+    )
+    sweep = ran(
+        tmp_path,
+        counting(lambda config: tune.get_checkpoint() if asks or config["lr"] == 0.1 else None),
+        base=scheduler,
+        trials=2,
+        param_space={"lr": 0.1},
+        policy=tunekit.EveryIterations(2),
+        validate=lambda attempt: {"accuracy": 1.0 - int(attempt.request.trial_id[-1])},
+        validation_s=lambda attempt: 0.1,
+    )
+    assert [e["iteration"] for e in read(sweep.home, "exploited")]
+    assert status in {trial.status for trial in sweep.trials} <= {status, "TERMINATED"}
+    assert all(iteration == steps for row in rows(sweep) for iteration, steps in row)
+    check_journal(events_in(sweep.home))
+
+
+def test_a_restored_sweep_whose_function_begins_anew(tmp_path):
+    options = {"policy": tunekit.EveryIterations(2), "validation_s": lambda attempt: 0.5}
+    with suppress(Killed), killed_after(14):
+        ran(tmp_path, counting(), **options)
+        raise AssertionError("It was to be killed.")
+    shutdown_session()  # of the driver that is no more
+    home = tmp_path / "sweep"
+    before = [e["report"]["training_iteration"] for e in read(home, "reported")]
+    assert 2 <= len(before) < LENGTH
+    sweep = ran(tmp_path, counting(), **options, **restoring(home))
+    assert [trial.status for trial in sweep.trials] == ["ERROR"]
+    assert rows(sweep) == [WHOLE[: len(before)]]
+
+    again = restoring(home, errored=ResumeConfig.ResumeType.RESUME)
+    sweep = ran(tmp_path, counting(from_tune), **options, **again)
+    assert [trial.status for trial in sweep.trials] == ["TERMINATED"], "the mended one goes on"
+    assert dict(rows(sweep)[0]) == dict(WHOLE)
+
+
+# What saves by default ---------------------------------------------------------------------------
+
+
+def reporting_checkpoints(config: dict[str, Any]) -> None:
+    for step in range(1, LENGTH + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            own = tune.Checkpoint.from_directory(folder) if step % 2 == 0 else None
+            tune.report({"steps": step}, checkpoint=own)
+
+
+def choosing(config: dict[str, Any]) -> None:
+    tunekit.checkpoint_with(lambda directory: None)
+    for step in range(1, LENGTH + 1):
+        tunekit.report({"steps": step}, validation=step == 3)
+
+
+class Saving(tune.Trainable):
+    def step(self) -> dict[str, Any]:
+        step = self.iteration + 1
+        return {"steps": step, "done": step == LENGTH}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        return {}
+
+
+class SavingByItself(Saving):
+    def step(self) -> dict[str, Any]:
+        asked = {"should_checkpoint": True} if self.iteration in (0, 2) else {}
+        return {**super().step(), **asked}
+
+
+@pytest.mark.parametrize(
+    ("trainable", "expected"),
+    [
+        (counting(), [1, 2, 3, 4, 5]),
+        (reporting_checkpoints, [2, 4]),
+        (choosing, [3]),
+        (Saving, [1, 2, 3, 4, 5]),
+        (SavingByItself, [1, 3]),
+    ],
+)
+@pytest.mark.parametrize("when", ["auto", 1])
+def test_what_nothing_else_asks_to_save_is_asked(tmp_path, caplog, trainable, expected, when):
+    if not isinstance(trainable, type):
+        trainable = tunekit.checkpointable(trainable)
+    let_tell_of_resuming(trainable)
+    sweep = ran(
+        tmp_path,
+        trainable,
+        trainable=trainable,
+        policy=DefaultPolicy(when),
+        settings={"when": when},
+    )
+    events = read(sweep.home, "checkpoint_saved")
+    assert [e["iteration"] for e in events] == expected
+    assert "is due" not in caplog.text

@@ -1,0 +1,331 @@
+"""Loggers and files, all of them Tune's own or a user's, have each result once, with its score."""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.tune import ExperimentAnalysis, ResultGrid
+from ray.tune.experiment import Trial
+from ray.tune.logger import LoggerCallback, TBXLoggerCallback
+from ray.tune.schedulers import AsyncHyperBandScheduler
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import tunekit
+from tests.support import schedulers
+from tests.support.journals import read
+from tests.support.kills import run_killed
+from tests.support.sweeps import Counting, Endless, Ran, rows_of, sweep
+from tunekit.results.grid import ValidatedResults
+
+LENGTH = 14
+
+# By trial, in order: generation, iteration and score of each result; None without a score.
+Rows = dict[str, list[tuple[int, int, float | None]]]
+
+
+class Store(LoggerCallback):
+    """As those of MLflow or Comet: a run per trial, closed at its end, from which nothing comes."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self.open: set[str] = set()
+        self.ends: dict[str, bool] = {}
+
+    def log_trial_start(self, trial: Trial) -> None:
+        self.open.add(trial.trial_id)
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        assert trial.trial_id in self.open
+        self.rows[trial.trial_id].append(dict(result))
+
+    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
+        self.open.discard(trial.trial_id)
+        self.ends[trial.trial_id] = failed
+
+
+def any_order(attempt: Any) -> float:
+    return random.Random(attempt.id).uniform(0.1, 9.0)
+
+
+def run(folder: Path, base: Any = None, **options: Any) -> tuple[Ran, Store]:
+    """A sweep of which loggers of Tune's and of a user's write."""
+    store = Store()
+    space = {"trainable": Endless, "stop": {"training_iteration": LENGTH}, "loggers": True}
+    space["validation_s"] = any_order
+    ran = sweep(folder, base, later_callbacks=(store, TBXLoggerCallback()), **{**space, **options})
+    return ran, store
+
+
+def fifo(folder: Path) -> tuple[Ran, Store]:
+    return run(folder, trials=3, policy=tunekit.EveryIterations(2))
+
+
+def asha(folder: Path) -> tuple[Ran, Store]:
+    base = AsyncHyperBandScheduler(grace_period=2, reduction_factor=2, max_t=LENGTH)
+    return run(folder, base, trials=8)
+
+
+def pbt(folder: Path) -> tuple[Ran, Store]:
+    schedulers.seed_all(0)  # PBT draws donors and hyperparameters
+    base = schedulers.pbt(perturbation_interval=3, quantile_fraction=0.5)
+    return run(folder, base, trials=4, **schedulers.space())
+
+
+def row_of(row: dict[str, Any]) -> tuple[int, int, float | None]:
+    score = float(row.get("accuracy") or "nan")
+    place = int(row["generation"]), int(row["training_iteration"])
+    return (*place, None if math.isnan(score) else score)
+
+
+def processed(ran: Ran) -> Rows:
+    """What the journal says that Tune has processed."""
+    found: Rows = {trial.trial_id: [] for trial in ran.trials}
+    scores = {}
+    for event in read(ran.home):
+        if event["event"] == "validation_ended" and event["status"] == "validated":
+            scores[event["id"]] = event["metrics"]["accuracy"]
+        elif event["event"] == "processed":
+            place = event["generation"], event["iteration"]
+            found[event["trial_id"]].append((*place, scores.get(event["id"])))
+    return found
+
+
+def in_result_json(trial: Trial) -> list[Any]:
+    return [row_of(row) for row in rows_of(trial)]
+
+
+def in_progress_csv(trial: Trial) -> list[Any]:
+    return [row_of(row) for row in table(trial)]
+
+
+def table(trial: Trial) -> list[dict[str, str]]:
+    with Path(trial.local_path, "progress.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def scalars(trial: Trial, tag: str) -> list[tuple[int, float]]:
+    events = EventAccumulator(str(trial.local_path), {"scalars": 0}).Reload()
+    known = tag in events.Tags()["scalars"]
+    return [(event.step, event.value) for event in events.Scalars(tag)] if known else []
+
+
+@pytest.mark.parametrize("make", [fifo, asha, pbt])
+def test_every_place_has_the_same_rows(tmp_path, make):
+    ran, store = make(tmp_path)
+    wanted = processed(ran)
+    assert sum(score is not None for rows in wanted.values() for *_, score in rows) > 15
+    tables = tunekit.load(ran.home).reports
+    analysis = ExperimentAnalysis(str(ran.home), default_metric="accuracy", default_mode="max")
+    results = {one.metrics["trial_id"]: one.metrics_dataframe for one in ResultGrid(analysis)}
+    for trial in ran.trials:
+        rows, name = wanted[trial.trial_id], trial.trial_id
+        assert len({row[:2] for row in rows}) == len(rows), "a row is there twice"
+        assert rows == sorted(rows, key=lambda row: row[:2]), "out of order"
+        assert [row_of(row) for row in store.rows[name]] == rows
+        assert in_result_json(trial) == rows
+        assert in_progress_csv(trial) == rows
+        for frame in (tables[tables.trial_id == name], results[name]):
+            assert [row_of(row) for row in frame.to_dict("records")] == rows
+        points = [(n, pytest.approx(score)) for _, n, score in rows if score is not None]
+        # Tune's logger begins another file after an exploit, whose name is the time in seconds.
+        if len({row[0] for row in rows}) == 1:
+            assert scalars(trial, "ray/tune/accuracy") == points
+        newest = [row for row in rows if row[2] is not None][-1]
+        assert trial.last_result["accuracy"] == newest[2]
+        assert trial.last_result["validated_iteration"] == newest[1]
+        assert not any(math.isnan(v) for v in trial.metric_analysis["accuracy"].values())
+
+
+def test_a_table_of_trials_has_the_newest_score_of_each(tmp_path):
+    policy = tunekit.EveryIterations(4)
+    ran, _ = run(tmp_path, trials=3, policy=policy, param_space={"lr": 0.1})
+    analysis = ExperimentAnalysis(str(ran.home), default_metric="accuracy", default_mode="max")
+    own = ResultGrid(analysis)
+    results = ValidatedResults(own)
+    frame = results.get_dataframe().set_index("trial_id")
+    assert len(frame) == len(results) == len(ran.trials)
+    for result in results:
+        metrics, row = result.metrics, frame.loc[result.metrics["trial_id"]]
+        assert (metrics["training_iteration"], metrics["validated_iteration"]) == (LENGTH, 12)
+        for name in ("accuracy", "validated_iteration", "training_iteration"):
+            assert row[name] == metrics[name]
+        assert row["config/lr"] == result.config["lr"]
+    # The best row of each trial is as it was reported and validated.
+    best = results.get_dataframe("accuracy", "max")
+    assert best.equals(own.get_dataframe("accuracy", "max"))
+
+
+@pytest.mark.parametrize("on_pending", ["auto", "continue", "wait", "wait-paused", "wait-reused"])
+def test_rows_come_in_order_and_before_the_end(tmp_path, on_pending):
+    base = AsyncHyperBandScheduler(grace_period=2, reduction_factor=2, max_t=LENGTH)
+    ran, store = run(tmp_path, base, trials=6, slots=2, on_pending=on_pending)
+    assert not store.open and store.ends == {t.trial_id: False for t in ran.trials}
+    for trial_id, rows in processed(ran).items():
+        assert [row_of(row) for row in store.rows[trial_id]] == rows
+
+
+class Both(Counting):
+    """Training reports a quantity of the same name as validation's."""
+
+    def step(self) -> dict[str, Any]:
+        return {**super().step(), "accuracy": -float(self.steps)}
+
+
+def test_trainings_values_of_a_name_of_validations(tmp_path):
+    """Also those of the first iterations, which wait until it is known whose name it is."""
+    policy = tunekit.EveryIterations(4)
+    ran, store = run(tmp_path, trainable=Both, trials=2, policy=policy)
+    for trial in ran.trials:
+        rows = store.rows[trial.trial_id]
+        assert [row["reported"]["accuracy"] for row in rows] == [-float(n) for n in range(1, 10)]
+        assert [n for n, row in enumerate(rows, 1) if not math.isnan(row["accuracy"])] == [4, 8]
+        assert [float(row["reported/accuracy"]) for row in table(trial)] == [
+            -n for n in range(1, 10)
+        ]
+
+
+def test_a_metric_that_stays_trainings_is_logged(tmp_path):
+    _, store = run(
+        tmp_path,
+        trainable=Both,
+        trials=2,
+        metric="loss",
+        mode="min",
+        validate=lambda attempt: {"f1": 0.5},
+    )
+    for rows in store.rows.values():
+        assert [row["loss"] for row in rows] == [1 / n for n in range(1, 10)]
+        assert all(row["f1"] == 0.5 and "reported" not in row for row in rows)
+
+
+def test_without_any_score_nothing_is_shown_as_validated(tmp_path):
+    _, store = run(
+        tmp_path,
+        trainable=Both,
+        trials=2,
+        validate=lambda attempt: RuntimeError("fails"),
+        settings={"max_retries": 0},
+    )
+    for rows in store.rows.values():
+        assert [row["reported"]["accuracy"] for row in rows] == [-float(n) for n in range(1, 10)]
+        assert all(math.isnan(row["accuracy"]) for row in rows)
+
+
+def test_nested_metrics_and_a_later_name(tmp_path):
+    """A metric that later validations add is a column only where the logger can add one."""
+
+    def validate(attempt):
+        more = {"late": 1.0} if attempt.request.iteration > 4 else {}
+        return {"accuracy": 0.5, "eval": {"n": attempt.request.iteration}, **more}
+
+    ran, store = run(
+        tmp_path,
+        trainable=Counting,
+        trials=1,
+        policy=tunekit.EveryIterations(2),
+        validate=validate,
+    )
+    [rows] = store.rows.values()
+    scored = [row.get("eval", {}).get("n") for row in rows]
+    assert scored == [None, 2, None, 4, None, 6, None, 8, None]
+    assert math.isnan(rows[0]["eval/n"]) and "late" not in rows[0]
+    [trial] = ran.trials
+    assert [row["eval/n"] for row in table(trial)[:4]] == ["nan", "2", "nan", "4"]
+    loaded = tunekit.load(ran.home).reports
+    assert list(loaded["late"].dropna()) == [1.0, 1.0]
+
+
+def test_what_a_trial_repeats_after_a_failure_is_there_again(tmp_path):
+    """As in stock Tune; ``tunekit.load`` has only the newest run."""
+
+    class FailsOnce(Counting):
+        def step(self) -> dict[str, Any]:
+            mark = Path(self.logdir, "failed")
+            if self.steps == 6 and not mark.exists():
+                mark.touch()
+                raise RuntimeError("fails once")
+            return super().step()
+
+    options = {"trainable": FailsOnce, "max_failures": 1, "policy": tunekit.EveryIterations(4)}
+    ran, store = run(tmp_path, trials=2, **options)
+    steps = [*range(1, 7), *range(5, 10)]
+    for trial in ran.trials:
+        assert [row["training_iteration"] for row in store.rows[trial.trial_id]] == steps
+        assert [n for _, n, _ in in_result_json(trial)] == steps
+    reports = tunekit.load(ran.home).reports
+    assert list(reports.training_iteration) == 2 * list(range(1, 10))
+    assert list(reports.iteration_runs) == 2 * [1, 1, 1, 1, 2, 2, 1, 1, 1]
+
+
+def test_failed_validations_and_trials_hold_nothing_back(tmp_path):
+    def validate(attempt: Any) -> Any:
+        if random.Random(attempt.request.id).random() < 0.3:
+            return RuntimeError("fails")
+        return {"accuracy": 0.5}
+
+    ran, store = run(
+        tmp_path,
+        trainable=Counting,
+        validate=validate,
+        param_space={"fail_at": tune.grid_search([None, 4, 7])},
+        trials=3,
+        settings={"max_retries": 0},
+    )
+    errored = [trial for trial in ran.trials if trial.status == Trial.ERROR]
+    assert len(errored) == 6
+    for trial in ran.trials:
+        last = (trial.config["fail_at"] or 10) - 1
+        rows = [row["training_iteration"] for row in store.rows[trial.trial_id]]
+        assert rows == list(range(1, last + 1))
+        assert store.ends[trial.trial_id] == (trial in errored)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("on_pending", ["continue", "wait-paused"])
+def test_each_row_is_there_once_after_kills(tmp_path, seed, on_pending):
+    stores: list[Store] = []
+    draw = random.Random(seed)
+
+    def made(folder: Path, **options: Any) -> Ran:
+        own = {"saved_every_s": draw.choice([0.0, float("inf")]), "trainable": Counting}
+        own |= {"on_pending": on_pending, "run": False, "listening": False}
+        ran, store = run(folder, trials=4, **own, **options)
+        stores.append(store)
+        return ran
+
+    lives = iter([draw.randrange(20, 160) for _ in range(3)])
+    ran, kills = run_killed(tmp_path, made, lives)
+    assert kills
+    reports = tunekit.load(ran.home).reports
+    for trial in ran.trials:
+        name, steps = trial.trial_id, list(range(1, 10))
+        assert list(reports[reports.trial_id == name].training_iteration) == steps
+        rows = in_result_json(trial)
+        assert [row[1] for row in rows] == steps and rows == in_progress_csv(trial)
+        told = [row["training_iteration"] for store in stores for row in store.rows[name]]
+        # A driver that died before it had recorded a row passes it on again.
+        assert sorted(set(told)) == steps and len(told) <= len(steps) + kills
+
+
+class Changes(LoggerCallback):
+    """A user's callback that changes results in place, as Tune allows."""
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        result["accuracy_percent"] = 100 * result["accuracy"]
+
+
+def test_a_callback_may_add_to_results(tmp_path):
+    ran, _ = run(tmp_path, trials=1, more_callbacks=(), trainable=Counting)
+    changed = sweep(tmp_path / "b", trials=1, later_callbacks=(Changes(),))
+    [trial] = changed.trials
+    last = trial.last_result
+    assert last["accuracy_percent"] == pytest.approx(100 * last["accuracy"])
+    assert ran.trials[0].last_result["accuracy"] == last["accuracy"]

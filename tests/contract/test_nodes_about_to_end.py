@@ -1,0 +1,106 @@
+"""Trials whose node is about to end: they save at their next report, and go on elsewhere."""
+
+from __future__ import annotations
+
+from collections import Counter as Count
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.test_every_scheduler import check_contract
+from tests.support.schedulers import CASES, MODES
+from tests.support.sweeps import LENGTH, Ran, SavesWhen, sweep
+from tunekit._ray.controller import Controller
+from tunekit.core.events import CheckpointSaved, Reported
+from tunekit.journal.journal import record_of
+from tunekit.journal.storage import folder_at
+from tunekit.reading.sweep import load
+
+pytestmark = pytest.mark.sampled(2)
+
+
+@contextmanager
+def notice(monkeypatch: pytest.MonkeyPatch, *, at: float = 2.5) -> Iterator[set[str]]:
+    """From then on, the node of all trials that run is about to end; yields which these are."""
+    told: set[str] = set()
+    first: list[float] = []
+
+    def look(self: Controller, now: float) -> None:
+        first[:] = first or [now]
+        if not told and now >= first[0] + at:
+            told.update(trial.trial_id for trial in self._running_trials)
+            self.leaving.update(told)
+
+    monkeypatch.setattr(Controller, "check_nodes", look)
+    yield told
+
+
+def events_of(ran: Ran) -> list[Any]:
+    known = load(str(ran.home))
+    return list(record_of(folder_at(known.filesystem, known.path)).events)
+
+
+def starts_in(events: list[Any]) -> list[Reported]:
+    """The first report of each process of a trial."""
+    reports = [event for event in events if isinstance(event, Reported)]
+    return [event for event in reports if event.report["iterations_since_restore"] == 1]
+
+
+@pytest.mark.parametrize("on_pending", MODES)
+@pytest.mark.parametrize("name", ["fifo", "asha", "hyperband", "pbt"])
+def test_nothing_is_lost_or_done_twice(
+    name: str, on_pending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES[name]
+    with notice(monkeypatch) as told:
+        ran = sweep(
+            tmp_path,
+            case.make(tmp_path),
+            on_pending=on_pending,
+            policy=SavesWhen(lambda trial, result: result["training_iteration"] % 2 == 1)
+            if name == "fifo"
+            else None,
+            **{"trials": 3, "validation_slots": 2, **case.options()},
+        )
+    check_contract(ran)
+    events = events_of(ran)
+    starts = Count(event.trial_id for event in starts_in(events))
+    assert told
+    if name == "fifo":
+        assert set(ran.lengths().values()) == {LENGTH}
+        runs = Count(
+            (e.trial_id, e.report["training_iteration"]) for e in events if isinstance(e, Reported)
+        )
+        assert set(runs.values()) == {1}, "no iteration is run again"
+        assert all(starts[trial_id] >= 2 for trial_id in told)
+        # Each saved where it left, whatever its policy says of that iteration.
+        saved = {(e.trial_id, e.iteration) for e in events if isinstance(e, CheckpointSaved)}
+        scores = {
+            (row.trial_id, row.iteration) for row in load(str(ran.home)).validations.itertuples()
+        }
+        assert scores == saved
+
+
+def test_a_trial_that_saves_by_itself_leaves_once_it_has_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Controller, "can_save", lambda self, trial: False)
+    with notice(monkeypatch, at=4.5):
+        ran = sweep(
+            tmp_path,
+            trials=1,
+            policy=SavesWhen(lambda trial, result: result["training_iteration"] in (3, 7)),
+        )
+    events = events_of(ran)
+    assert [e.report["training_iteration"] for e in starts_in(events)] == [1, 8]
+
+
+def test_one_that_cannot_be_resumed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Controller, "can_resume", lambda self, trial: False)
+    with notice(monkeypatch) as told:
+        ran = sweep(tmp_path, trials=1)
+    assert told and len(starts_in(events_of(ran))) == 1
+    assert set(ran.lengths().values()) == {LENGTH}

@@ -1,0 +1,207 @@
+"""Odd values anywhere in a sweep: it ends as it should, and what it has written can be read."""
+
+from __future__ import annotations
+
+import copy
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ray.tune.schedulers import AsyncHyperBandScheduler
+
+import tunekit
+from tests.support.journals import read
+from tests.support.kills import run_killed
+from tests.support.odd_values import EXCEPTIONS, KEYS, ODD, VALUES, made
+from tests.support.seeds import SCHEDULES
+from tests.support.sweeps import LENGTH, Counting, Ran, rows_of, sweep
+from tunekit.board.charts import draw_charts
+from tunekit.board.page import render_report, report_data
+from tunekit.validating.process import pack_result
+
+ROUNDS = 3
+
+
+def copied(value: Any) -> Any:
+    """A value as it comes from another process; None if it does not."""
+    with suppress(Exception):
+        return copy.deepcopy(value)
+    return None
+
+
+def score(attempt: Any) -> float:
+    return attempt.request.iteration / 10
+
+
+def of_first(attempt: Any) -> bool:
+    return attempt.request.trial_id.endswith("0")
+
+
+def odd_sweep(
+    folder: Path,
+    *,
+    report: Any = dict,
+    validated: Any = lambda attempt: {},
+    space: dict[str, Any] | None = None,
+    asha: bool = True,
+    rounds: int = ROUNDS,
+    **options: Any,
+) -> Ran:
+    """A sweep of two trials of which the first comes up with odd values."""
+
+    class Odd(Counting):
+        def step(self):
+            own = report() if self.trial_id.endswith("0") else {}
+            return {**super().step(), "done": False, **own}
+
+    def validate(attempt):
+        return {"accuracy": score(attempt), **(validated(attempt) if of_first(attempt) else {})}
+
+    base = AsyncHyperBandScheduler(max_t=100, grace_period=1) if asha else None
+    return sweep(
+        folder,
+        base,
+        trainable=Odd,
+        validate=validate,
+        trials=2,
+        stop={"training_iteration": rounds},
+        param_space=space or {},
+        loggers=True,
+        settings={"max_retries": 0},
+        **options,
+    )
+
+
+def can_be_read(ran: Ran, *, page: bool = False) -> tunekit.Sweep:
+    """Read all that a sweep has written, in every way that there is."""
+    for unpickle in (False, True):
+        assert read(ran.home, unpickle=unpickle)
+    loaded = tunekit.load(ran.home)
+    for table in (loaded.trials, loaded.reports, loaded.validations, loaded.decisions):
+        str(table)
+    json.dumps(loaded.summary(), default=str)
+    report_data(loaded, draw_charts(loaded))
+    if page:
+        render_report(loaded).encode()
+    for trial in ran.trials:
+        rows = rows_of(trial)
+        assert len({row["training_iteration"] for row in rows}) == len(rows)
+        Path(trial.local_path, "progress.csv").read_text()
+    healthy = ran.trials[-1]
+    assert healthy.status == "TERMINATED"
+    own = loaded.reports[loaded.reports.trial_id == healthy.trial_id]
+    assert list(own.accuracy) == [n / 10 for n in range(1, len(own) + 1)]
+    return loaded
+
+
+def everything() -> dict[str, Any]:
+    """A report with every odd value that comes out of a process, and every one as a key."""
+    own: dict[str, Any] = {}
+    for number, make in enumerate(ODD):
+        value = copied(make())
+        if value is not None:
+            own[f"odd_{number}"] = value
+            own[f"in/{number}"] = {"list": [value], "dict": {"it": (value,)}}
+            with suppress(Exception):
+                own[value] = number
+                copy.deepcopy(own)
+    return own
+
+
+@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
+def test_every_odd_value_in_one_report(tmp_path, on_pending):
+    ran = odd_sweep(tmp_path, report=everything, on_pending=on_pending, asha=False)
+    loaded = can_be_read(ran, page=True)
+    assert [trial.status for trial in ran.trials] == ["TERMINATED", "TERMINATED"]
+    assert len(loaded.reports) == 2 * ROUNDS and set(ran.validated()[0]) == {1, 2, 3}
+
+
+ROW = st.dictionaries(
+    KEYS.filter(lambda key: key != "training_iteration")
+    | st.sampled_from(["accuracy", "timestamp", "timesteps_total", "config", "done", "hostname"]),
+    VALUES,
+    max_size=3,
+)
+
+
+@settings(max_examples=6 * SCHEDULES, suppress_health_check=list(HealthCheck))
+@given(
+    row=ROW,
+    validated=ROW,
+    raises=st.none() | st.sampled_from(EXCEPTIONS),
+    on_pending=st.sampled_from(["continue", "wait", "wait-paused"]),
+    killed=st.none() | st.integers(8, 60),
+)
+def test_a_sweep_ends_whatever_its_values(
+    tmp_path_factory, row, validated, raises, on_pending, killed
+):
+    """Also if its driver is killed, and it is restored."""
+    folder = tmp_path_factory.mktemp("sweep")
+
+    def report():
+        return {key: copied(made(tree)) for key, tree in row.items()}
+
+    def returned(attempt):
+        if raises is not None and attempt.request.iteration == 2:
+            raise raises()
+        return made(validated)
+
+    def make(folder, **options):
+        return odd_sweep(
+            folder,
+            report=report,
+            validated=returned,
+            on_pending=on_pending,
+            asha=False,
+            run=False,
+            **options,
+        )
+
+    lives = iter(() if killed is None else [killed])
+    ran, _ = run_killed(folder, make, lives)
+    can_be_read(ran)
+
+
+@pytest.mark.parametrize("on_pending", ["auto", "continue", "wait"])
+def test_iterations_that_a_trial_numbers_in_its_own_way_are_counted(tmp_path, on_pending):
+    class Floats(Counting):
+        def step(self):
+            return {**super().step(), "training_iteration": float(self.steps)}
+
+    ran = sweep(
+        tmp_path,
+        on_pending=on_pending,
+        trainable=Floats,
+        trials=2,
+        validation_s=lambda attempt: 3.0,
+    )
+    assert [ran.heard.of(index) for index in (0, 1)] == [list(range(1, LENGTH))] * 2
+    rows = tunekit.load(ran.home).reports
+    assert list(rows["training_iteration"]) == [*range(1, LENGTH + 1)] * 2
+    assert list(rows["reported/training_iteration"]) == list(rows["training_iteration"])
+    assert rows["accuracy"].notna().all()
+
+
+def test_of_what_is_too_large_a_text_is_kept_and_the_score_counts(tmp_path, caplog):
+    assert pack_result({"pixels": numpy.ones(2**17)})["pixels"].sum() == 2**17
+    array, lines = numpy.zeros((512, 512)), ["a line of 24 characters."] * 100_000
+
+    def validated(attempt):
+        return pack_result({"pixels": array, "said": {"all": lines}, "tensor": torch.zeros(2**19)})
+
+    ran = odd_sweep(tmp_path, validated=validated, asha=False)
+    rows = can_be_read(ran).reports
+    row = rows[rows.trial_id.str.endswith("0")].iloc[-1]
+    assert row["accuracy"] == ROUNDS / 10
+    assert row["pixels"] == "<a value of about 2,097,152 bytes, left out>"
+    assert row["said/all"] == "<a value of about 2,400,000 bytes, left out>"
+    assert row["tensor"].startswith("<a value of about 2,09")
+    assert sum(file.stat().st_size for file in ran.home.rglob("*") if file.is_file()) < 2**20
+    [told] = [r.getMessage() for r in caplog.records if "1 MiB" in r.getMessage()]
+    assert "'pixels', 'said/all', 'tensor', which is recorded" in told

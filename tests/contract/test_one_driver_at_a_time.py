@@ -1,0 +1,335 @@
+"""One driver at a time goes on with a sweep, and whoever is dead keeps nobody from it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from msgspec.structs import replace
+from pyarrow.fs import LocalFileSystem
+
+import tunekit
+from tests.support.fakes import FakeClock
+from tests.support.journals import read
+from tests.support.kills import Killed, killed_after
+from tests.support.object_store import Store
+from tests.support.restores import contents, restoring, train, tuner
+from tests.support.seeds import SCHEDULES
+from tests.support.sweeps import sweep
+from tunekit.core.events import Reported, SnapshotTaken
+from tunekit.journal.journal import Journal
+from tunekit.journal.ledger import Ledger
+from tunekit.journal.lock import BEAT_S, LOCK, SILENT_S, TAKE_OVER, Driver, DriverLock, driver_of
+from tunekit.journal.storage import LocalFolder
+
+LOCAL = LocalFileSystem()
+
+
+class Elsewhere:
+    """A driver on another machine, by the lock that it has written."""
+
+    def __init__(self, folder, clock, filesystem=LOCAL):
+        self.file = DriverLock(filesystem, str(folder))
+        self.clock = clock
+        self.holder = Driver("elsewhere", "gpu7", 4711, heard=clock.time())
+        assert self.file.swap(None, self.holder.encoded())
+
+    def beats(self):
+        self.file.swap(self.file.read(), replace(self.holder, heard=self.clock.time()).encoded())
+
+
+def lock(folder, clock=None, filesystem=LOCAL, on_lost=pytest.fail):
+    return DriverLock(filesystem, str(folder), clock or FakeClock(), on_lost)
+
+
+def few(folder, **options):
+    return sweep(folder, trials=3, run=False, **options)
+
+
+@pytest.fixture(params=["local", "remote"])
+def filesystem(request):
+    return LOCAL if request.param == "local" else Store().filesystem
+
+
+@pytest.fixture
+def home(filesystem, tmp_path):
+    return tmp_path if filesystem is LOCAL else "bucket/sweep"
+
+
+# Who may -----------------------------------------------------------------------------------------
+
+
+def test_a_second_driver_is_refused_and_told_who_has_it(home, filesystem):
+    first, second = lock(home, filesystem=filesystem), lock(home, filesystem=filesystem)
+    claims = threading.Thread(target=first.claim)
+    claims.start()
+    claims.join(10)
+    with pytest.raises(tunekit.errors.AlreadyRunningError) as caught:
+        second.claim()
+    text = str(caught.value)
+    assert f"process {os.getpid()} on {platform.node()}" in text and TAKE_OVER in text
+    first.release()
+    second.claim()
+    with pytest.raises(tunekit.errors.AlreadyRunningError):
+        first.claim()
+    second.release()
+
+
+class Interrupted(FakeClock):
+    def sleep(self, seconds):
+        raise KeyboardInterrupt
+
+
+def test_a_driver_that_was_interrupted_while_it_took_over_can_let_go(tmp_path, monkeypatch):
+    lock(tmp_path).claim()
+    monkeypatch.setenv(TAKE_OVER, "1")
+    storage = SimpleNamespace(storage_filesystem=LOCAL, experiment_fs_path=str(tmp_path))
+    ledger = Ledger(Interrupted(), on_lost=print)
+    with pytest.raises(KeyboardInterrupt):
+        ledger.claim(storage)
+    monkeypatch.delenv(TAKE_OVER)
+    with pytest.raises(tunekit.errors.AlreadyRunningError):
+        lock(tmp_path).claim()
+    ledger.let_go()
+    lock(tmp_path).claim()
+
+
+def test_a_driver_elsewhere_is_alive_until_its_heartbeat_is_stale(home, filesystem):
+    clock = FakeClock()
+    other = Elsewhere(home, clock, filesystem)
+    clock.sleep(SILENT_S - 1)
+    other.beats()
+    clock.sleep(SILENT_S - 1)
+    with pytest.raises(tunekit.errors.AlreadyRunningError, match=r"process 4711 on gpu7"):
+        lock(home, clock, filesystem).claim()
+    clock.sleep(1)
+    lock(home, clock, filesystem).claim()
+
+
+def test_a_driver_can_be_taken_over_from(home, filesystem, monkeypatch, caplog):
+    clock, told = FakeClock(), []
+    first = lock(home, clock, filesystem, told.append)
+    first.claim()
+    monkeypatch.setenv(TAKE_OVER, "1")
+    began = clock.monotonic()
+    second = lock(home, clock, filesystem)
+    second.claim()
+    assert clock.monotonic() - began > BEAT_S, "the first has had time to notice"
+    assert f"from process {os.getpid()}" in caplog.text
+    first.beat()
+    first.beat()
+    [error] = told
+    assert isinstance(error, tunekit.errors.AlreadyRunningError) and "taken over" in str(error)
+    first.release()
+    assert driver_of(filesystem, str(home), clock.time()) is not None
+    second.release()
+    assert driver_of(filesystem, str(home), clock.time()) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"7", b'{"token": "t"}', b"\xff\xfe"])
+def test_what_is_no_lock_is_replaced(data, home, filesystem):
+    clock = FakeClock()
+    DriverLock(filesystem, str(home)).swap(None, data)
+    assert driver_of(filesystem, str(home), 0.0) is None
+    lock(home, clock, filesystem).claim()
+    assert driver_of(filesystem, str(home), clock.time()).alive
+
+
+def test_a_lock_that_was_cleaned_up_is_made_again(home, filesystem):
+    clock = FakeClock()
+    held = lock(home, clock, filesystem)
+    held.claim()
+    file = DriverLock(filesystem, str(home))
+    file.swap(file.read(), None)
+    clock.sleep(BEAT_S)
+    held.beat()
+    assert driver_of(filesystem, str(home), clock.time()).alive
+
+
+def test_a_storage_that_is_away_ends_no_sweep():
+    store, clock = Store(), FakeClock()
+    held = lock("sweep", clock, store.filesystem)
+    held.claim()
+    store.errors["open"] = lambda path: OSError("503 Slow Down")
+    clock.sleep(BEAT_S)
+    held.beat()
+    del store.errors["open"]
+    clock.sleep(BEAT_S)
+    held.beat()
+    assert driver_of(store.filesystem, "sweep", clock.time()).heard == clock.time()
+
+
+# At the same moment ------------------------------------------------------------------------------
+
+
+def claim_at_once(folder, barrier, results):
+    barrier.wait()
+    held = DriverLock(LOCAL, folder)
+    try:
+        held.claim()
+    except tunekit.errors.AlreadyRunningError:
+        results.put(False)
+    else:
+        results.put(True)
+    barrier.wait()  # nobody ends before all have tried
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_of_many_that_begin_at_the_same_moment_one_gets_it(tmp_path, stale):
+    context = multiprocessing.get_context("fork")
+    for attempt in range(2 * SCHEDULES):
+        folder = str(tmp_path / str(attempt))
+        if stale:
+            clock = FakeClock(epoch=0.0)
+            Elsewhere(folder, clock)
+        barrier, results = context.Barrier(6), context.Queue()
+        drivers = [
+            context.Process(target=claim_at_once, args=(folder, barrier, results)) for _ in range(6)
+        ]
+        for driver in drivers:
+            driver.start()
+        got = [results.get(timeout=30) for _ in drivers]
+        for driver in drivers:
+            driver.join(30)
+        assert sorted(got) == [False] * 5 + [True]
+
+
+def test_on_an_object_store_whoever_is_written_over_gives_way():
+    store = Store()
+    rival = lock("sweep", filesystem=store.filesystem)
+
+    class Slow(FakeClock):
+        def sleep(self, seconds):
+            super().sleep(seconds)
+            if rival._mine is None:  # it has looked before this one wrote, and writes after it
+                store.files.clear()
+                rival.claim()
+
+    with pytest.raises(tunekit.errors.AlreadyRunningError):
+        lock("sweep", Slow(), store.filesystem).claim()
+
+
+# Dead drivers ------------------------------------------------------------------------------------
+
+CLAIM = (
+    "import sys, time; from pyarrow.fs import LocalFileSystem; from tunekit.journal.lock import "
+    "DriverLock; DriverLock(LocalFileSystem(), sys.argv[1]).claim(); print('held', flush=True); "
+    "time.sleep(60)"
+)
+
+
+def test_a_driver_that_was_killed_keeps_nobody_waiting(tmp_path):
+    driver = subprocess.Popen(
+        [sys.executable, "-c", CLAIM, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert driver.stdout.readline() == "held\n"
+        clock = FakeClock(epoch=time.time())
+        with pytest.raises(tunekit.errors.AlreadyRunningError, match=f"process {driver.pid} on"):
+            lock(tmp_path, clock).claim()
+        assert driver_of(LOCAL, str(tmp_path), clock.time()).alive
+        driver.kill()
+        driver.wait()
+        assert not driver_of(LOCAL, str(tmp_path), clock.time()).alive
+        lock(tmp_path, clock).claim()
+        assert clock.monotonic() == 0.0
+    finally:
+        driver.kill()
+        driver.wait()
+
+
+# In a sweep --------------------------------------------------------------------------------------
+
+
+def test_a_sweep_holds_its_lock_until_it_has_ended(tmp_path):
+    ran = few(tmp_path)
+    for _ in range(30):
+        ran.sweep.step()
+    driver = driver_of(LOCAL, str(ran.home), FakeClock().time())
+    assert driver.alive and driver.pid == os.getpid()
+    ran.sweep.run()
+    assert not (ran.home / LOCK).exists()
+    summary = tunekit.load(ran.home).summary()
+    assert summary["state"] == "finished" and summary["driver"] is None
+
+
+def test_a_sweep_on_a_folder_that_has_a_driver_does_not_begin(tmp_path):
+    ran = few(tmp_path)
+    lock(ran.home).claim()
+    before = contents(ran.home)
+    with pytest.raises(tunekit.errors.AlreadyRunningError, match="has a driver"):
+        ran.sweep.run()
+    ran.sweep.controller.cleanup()
+    assert contents(ran.home).items() >= before.items()
+    assert not read(ran.home)
+
+
+def test_a_restored_sweep_whose_driver_is_alive_says_so_and_not_what_tune_makes_of_it(tmp_path):
+    with pytest.raises(Killed), killed_after(60):
+        few(tmp_path, saved_every_s=0.0).sweep.run()
+    home = tmp_path / "sweep"
+    options = restoring(home)
+    (home / LOCK).unlink()
+    lock(home).claim()
+    before = (home / "journal/000001.jsonl").read_bytes()
+    with pytest.raises(tunekit.errors.AlreadyRunningError, match="has a driver"):
+        few(tmp_path, **options)
+    assert [path.name for path in (home / "journal").glob("*.jsonl")] == ["000001.jsonl"]
+    assert (home / "journal/000001.jsonl").read_bytes() == before
+
+
+def test_a_sweep_that_was_taken_over_stops_and_writes_nothing_more(tmp_path):
+    ran = few(tmp_path, saved_every_s=0.0)
+    for _ in range(20):
+        ran.sweep.step()
+    home = ran.home
+    other = DriverLock(LOCAL, str(home))
+    mine = other.read()
+    assert other.swap(mine, replace(Driver.decoded(mine), token="another", pid=1).encoded())
+    ran.validation.ledger._lock.beat()  # as its thread does
+
+    before = [contents(home / name) for name in ("journal", "state")]
+    with pytest.raises(tunekit.errors.AlreadyRunningError, match="taken over by another driver"):
+        ran.sweep.run()
+    ran.sweep.controller.cleanup()
+    assert [contents(home / name) for name in ("journal", "state")] == before
+    assert Driver.decoded(other.read()).token == "another", "the lock is the other's"
+
+
+# By Tuner, and on the command line ---------------------------------------------------------------
+
+
+def test_a_tuner_does_not_touch_what_another_one_drives(tmp_path):
+    tuner(tmp_path)
+    tuner(tmp_path)  # nobody drives it
+    home = tmp_path / "sweep"
+    journal = tunekit.journal.journal.Journal(LocalFolder(home))
+    journal.append(SnapshotTaken(file="state/000000001-snapshot.zip"))
+    lock(home, FakeClock(epoch=time.time())).claim()
+    before = contents(home)
+    with pytest.raises(tunekit.errors.AlreadyRunningError):
+        tuner(tmp_path, checkpoint_policy=tunekit.EveryIterations(2))
+    with pytest.raises(tunekit.errors.AlreadyRunningError):
+        tunekit.Tuner.restore(str(home), train)
+    assert contents(home) == before
+    assert tunekit.load(home).summary()["state"] == "running"
+
+
+def test_a_tuner_that_could_not_be_restored_holds_nothing(tmp_path):
+    tuner(tmp_path)
+    home = tmp_path / "sweep"
+    journal = Journal(LocalFolder(home))
+    journal.append(SnapshotTaken(file="state/gone.zip"))
+    journal.append(Reported(trial_id="a", report={"training_iteration": 1, "generation": 0}))
+    journal.close()
+    for _ in range(2):
+        with pytest.raises(tunekit.errors.RestoreError):
+            tunekit.Tuner.restore(str(home), train)
+    assert not (home / LOCK).exists()

@@ -1,0 +1,229 @@
+"""One GPU (or one CPU) that every trial and every validation needs: they take turns."""
+
+from __future__ import annotations
+
+import pytest
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
+from ray.tune.search import Searcher
+
+from tests.support.fakes import FakeExecutor
+from tests.support.schedulers import MODES
+from tests.support.sweeps import LENGTH, Counting, sweep
+from tunekit._ray.validating import ValidatingController
+from tunekit.core.room import Shares
+from tunekit.schedulers import PromotionASHA
+
+pytestmark = pytest.mark.sampled(2)
+
+# Seconds of the sweep's clock after which it is taken for one that never ends.
+NEVER = 1000.0
+
+
+class Shared(FakeExecutor):
+    """Its attempts run when no trial holds the GPU; trials start when no attempt does.
+
+    A trial that waits gets it first. One that ends holds it until Tune has worked on.
+    """
+
+    def take_turns_with(self, local):
+        self.actors = local.controller._actor_manager
+        self.actors._slots = lambda: 1
+        self.line = []
+        #: (the trial whose checkpoint it was, the trials that had begun by then), in order.
+        self.order = []
+        self.trials = lambda: local.trials
+        self.queue_of = lambda trial: local.controller.queue_of(trial)
+
+    def capacity(self, promised):
+        return 0
+
+    def start(self, attempt, *, host=None):
+        self.started.append(attempt)
+        self._live[attempt.id] = attempt
+        self.line.append(attempt)
+
+    def queued(self):
+        return sum(attempt.id in self._live for attempt in self.line)
+
+    def poll(self):
+        assert self._clock.monotonic() < NEVER, "the sweep does not end"
+        yield from super().poll()
+        self.line = [attempt for attempt in self.line if attempt.id in self._live]
+        held = self.actors.num_live_actors or self.actors._events
+        if self.line and not held and len(self._live) == len(self.line):
+            attempt = self.line.pop(0)
+            begun = {
+                trial.trial_id
+                for trial in self.trials()
+                if "training_iteration" in trial.last_result or len(self.queue_of(trial))
+            }
+            self.order.append((attempt.request.trial_id, begun))
+            self.started.pop()
+            super().start(attempt)
+            yield from super().poll()
+        room = int(len(self._live) == len(self.line))
+        self.actors._slots = lambda: room
+
+
+BASES = {
+    "fifo": lambda: FIFOScheduler(),
+    "asha": lambda: ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3),
+    "pbt": lambda: PopulationBasedTraining(
+        perturbation_interval=3, hyperparam_mutations={"lr": [0.1, 0.2, 0.4]}
+    ),
+}
+
+
+def on_workstation(folder, base, *, told=True, reuse=False, **options):
+    """A sweep of four trials; ``told``: it is known that nothing fits beside a trial."""
+    if base == "pbt":
+        options["param_space"] = {"lr": 0.1}
+    ran = sweep(folder, BASES[base](), trials=4, executor_class=Shared, run=False, **options)
+    ran.executor.take_turns_with(ran.sweep)
+    if told:
+        ran.validation.shares = Shares(at_once=1, exclusive=True)
+    ran.executor.in_trials = False
+    ran.sweep.controller._reuse_actors = reuse or options.get("on_pending") == "wait-reused"
+    return ran
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("on_pending", MODES)
+@pytest.mark.parametrize("base", BASES)
+def test_a_sweep_ends_with_every_checkpoint_validated_or_skipped(tmp_path, base, on_pending, told):
+    ran = on_workstation(tmp_path, base, on_pending=on_pending, told=told)
+    ran.sweep.run(most=100_000)
+    assert all(trial.status == "TERMINATED" for trial in ran.trials)
+    counts = ran.validation.summary()
+    saved = sum(counts.values())
+    assert saved >= len(ran.trials)
+    stopped = counts["skipped"] if base == "asha" else 0
+    assert counts["validated"] == saved - stopped, "each, and once"
+    if told:
+        # What the trials and the validations take, one after the other, and hardly more.
+        work = sum(ran.lengths().values()) if base != "pbt" else saved
+        assert ran.clock.monotonic() < 1.2 * (work + saved)
+
+
+@pytest.mark.parametrize("on_pending", ["continue", "wait"])
+@pytest.mark.parametrize("base", ["fifo", "asha"])
+def test_actors_that_are_kept_for_the_next_trial_make_room(tmp_path, base, on_pending):
+    ran = on_workstation(tmp_path, base, on_pending=on_pending, reuse=True)
+    ran.sweep.run(most=100_000)
+    assert all(trial.status == "TERMINATED" for trial in ran.trials)
+    counts = ran.validation.summary()
+    stopped = counts["skipped"] if base == "asha" else 0
+    assert counts["validated"] == sum(counts.values()) - stopped
+
+
+class StopAll(tune.Stopper):
+    """Ends the sweep with its third report, while other trials wait for the slot."""
+
+    reports = 0
+
+    def __call__(self, trial_id, result):
+        self.reports += 1
+        return result["training_iteration"] >= LENGTH
+
+    def stop_all(self):
+        return self.reports >= 3
+
+
+class OneByOne(Searcher):
+    """Suggests a trial when it has the scores of the one before."""
+
+    def __init__(self):
+        super().__init__(metric="accuracy", mode="max")
+        self.live = set()
+
+    def suggest(self, trial_id):
+        if self.live:
+            return None
+        self.live.add(trial_id)
+        return {"lr": 0.1}
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        self.live.discard(trial_id)
+
+    def save(self, checkpoint_path): ...
+
+    def restore(self, checkpoint_path): ...
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("on_pending", ["continue", "wait"])
+@pytest.mark.parametrize("others", ["stopped", "not suggested"])
+def test_a_process_that_is_kept_for_nobody_makes_room(tmp_path, others, on_pending, told):
+    options = {"stop": StopAll()}
+    if others == "not suggested":
+        options = {"search_alg": OneByOne()}
+    ran = on_workstation(tmp_path, "fifo", on_pending=on_pending, told=told, reuse=True, **options)
+    ran.sweep.run(most=60_000)
+    assert ran.validation.validator.pool.idle
+    assert len(ran.trials) == 4 or others == "stopped"
+
+
+class Sized(Counting):
+    """Takes as many CPUs as its configuration says."""
+
+    @classmethod
+    def default_resource_request(cls, config):
+        return tune.PlacementGroupFactory([{"CPU": config["size"]}])
+
+
+@pytest.mark.parametrize("on_pending", ["continue-reused", "wait-reused"])
+def test_a_process_that_is_kept_makes_room_for_trials_of_another_size(tmp_path, on_pending):
+    base = PromotionASHA(max_t=LENGTH, grace_period=1, reduction_factor=3)
+    space = {"size": tune.grid_search([1, 2, 1, 2])}
+    known = {"trainable": Sized, "trials": 1, "slots": 1, "param_space": space}
+    ran = sweep(tmp_path, base, on_pending=on_pending, run=False, **known)
+    ran.sweep.run(most=4_000)
+    assert all(trial.status == "TERMINATED" for trial in ran.trials)
+
+
+def test_validations_go_before_the_next_trial(tmp_path):
+    ran = on_workstation(tmp_path, "fifo")
+    ran.sweep.run(most=100_000)
+    ids = [trial.trial_id for trial in ran.trials]
+    assert [of for of, _ in ran.executor.order] == [i for i in ids for _ in range(LENGTH)]
+    for of, begun in ran.executor.order:
+        assert begun == set(ids[: ids.index(of) + 1]), "no later trial has begun"
+
+
+def test_for_one_trial_that_waits_for_a_place_one_is_given_up(tmp_path, monkeypatch):
+    """Validations have resources of their own; two trials reach their next rung together."""
+    lent, release = [], ValidatingController.release_slot
+
+    def watched(controller, trial):
+        lent.append(trial.trial_id)
+        release(controller, trial)
+
+    monkeypatch.setattr(ValidatingController, "release_slot", watched)
+    ran = sweep(
+        tmp_path,
+        ASHAScheduler(max_t=4, grace_period=1, reduction_factor=2),
+        on_pending="auto-beside",
+        trials=3,
+        slots=2,
+        training_s=lambda trial, method: {"train": 1.0, "start": 5.0}.get(method, 0.0),
+        validate=lambda attempt: {"accuracy": 0.5},  # none is stopped
+        validation_s=lambda attempt: 20.0,
+    )
+    assert all(trial.status == "TERMINATED" for trial in ran.trials)
+    assert ran.lengths() == {0: 4, 1: 4, 2: 4}
+    assert len(lent) == 1
+
+
+def test_a_trial_that_gets_a_kept_process_has_a_folder(tmp_path):
+    """Tune also hands one to a trial that it has not scheduled, and then fails for want of one."""
+    ran = sweep(tmp_path, trials=2, reuse_actors=True, run=False)
+    controller = ran.sweep.controller
+    while not controller._pending_trials:
+        controller._maybe_update_trial_queue()
+    [trial, *_] = controller._pending_trials
+    assert trial not in controller._staged_trials and trial.storage.trial_dir_name is None
+    controller._maybe_reuse_cached_actor(trial)
+    assert trial.storage.trial_dir_name, "it is handed over with this storage"
+    ran.sweep.run()
+    assert {one.status for one in ran.trials} == {"TERMINATED"}

@@ -1,0 +1,153 @@
+"""Population based training clones what it has ranked, exactly, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from ray import tune
+from ray.tune.experiment import Trial
+
+import tunekit
+from tests.contract.test_every_scheduler import check_contract
+from tests.support.journals import read
+from tests.support.schedulers import CASES, PB2_SEARCH, pb2_module, pbt, seed_all, space
+from tests.support.seeds import seeds
+from tests.support.sweeps import Endless, Ran, index_of, sweep
+from tests.support.versioned import Versioned, Versions, score_of, version_at
+from tunekit.policies import AtDecisions
+
+pytestmark = pytest.mark.sampled(2)
+
+
+def validate(attempt):
+    """What lies in the checkpoint when the validation ends."""
+    return {"accuracy": score_of(version_at(attempt.request.path))}
+
+
+def lags(seed: int):
+    """0 to 10 iterations of a second each."""
+    return lambda attempt: 10 * random.Random(f"{seed}/{attempt.id}").random()
+
+
+def run(folder: Path, *, seed: int = 0, synch: bool = False, **options) -> tuple[Ran, Versions]:
+    seed_all(seed)
+    versions = Versions()
+    ran = sweep(
+        folder,
+        options.pop("base", None) or pbt(synch=synch),
+        **{
+            "trainable": Versioned,
+            "validate": validate,
+            "seed": seed,
+            "validation_s": lags(seed),
+            "later_callbacks": (versions,),
+            "stop": {"training_iteration": 24},
+            **space(),
+            **options,
+        },
+    )
+    return ran, versions
+
+
+def check_exact(ran: Ran, versions: Versions) -> int:
+    """Every clone that went on did so from what was scored, with the donor's hyperparameters."""
+    exact = 0
+    for exploit in ran.validation.engine.ancestry:
+        assert versions.is_exact(exploit) is not False, exploit
+        exact += bool(versions.is_exact(exploit))
+        assert exploit.old_config.keys() == exploit.config.keys() == exploit.donor_config.keys()
+    assert not any(t.status == Trial.ERROR for t in ran.trials)
+    return exact
+
+
+@pytest.mark.parametrize(
+    ("on_pending", "options"),
+    [
+        *((mode, {}) for mode in ("continue", "wait", "wait-paused")),
+        *((mode, {"synch": True, "slots": 4}) for mode in ("wait", "wait-paused")),
+        ("continue", {"settings": {"when": "decisions"}, "policy": AtDecisions()}),
+    ],
+)
+def test_every_clone_is_the_version_that_was_scored(tmp_path, on_pending, options):
+    runs = seeds(1)
+    exact, donors, generations = 0, [], []
+    for seed in runs:
+        ran, versions = run(
+            tmp_path / str(seed), seed=seed, on_pending=on_pending, trials=8, **options
+        )
+        check_contract(ran)
+        exact += check_exact(ran, versions)
+        events = read(ran.home, "exploited")
+        donors += [(seed, e["donor_id"], e["donor_generation"], e["iteration"]) for e in events]
+        generations += [e["donor_generation"] for e in events]
+    assert exact >= 12 * len(runs)
+    assert len(set(donors)) < len(donors), "no checkpoint was cloned twice"
+    assert any(generations), "no clone was a donor"
+
+
+@pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_checkpoint_stays_as_long_as_it_may_be_cloned(tmp_path, keep):
+    ran, versions = run(
+        tmp_path,
+        base=pbt(perturbation_interval=6),
+        trials=6,
+        stop={"training_iteration": 40},
+        checkpoint_config=tune.CheckpointConfig(num_to_keep=keep),
+    )
+    check_contract(ran)
+    assert check_exact(ran, versions) > 3
+    assert not any(trial.num_failures for trial in ran.trials)
+
+
+def test_scores_of_a_former_generation_are_recorded_and_not_judged(tmp_path):
+    ran, _ = run(tmp_path, seed=1, trials=8)
+    scores, late = ran.scores(), 0
+    for exploit in ran.validation.engine.ancestry:
+        [trial] = [t for t in ran.trials if t.trial_id == exploit.trial_id]
+        index = index_of(trial)
+        former = [p for p in scores[index] if p[0] == exploit.generation - 1]
+        told = set(ran.heard.places(index))
+        late += len([place for place in former if place not in told])
+        begun = [place for place in told if place[0] == exploit.generation]
+        assert all(iteration > exploit.iteration for _, iteration in begun)
+    assert late > 5, "no score was late: the test shows nothing"
+
+
+def test_the_lineage_tells_where_weights_came_from(tmp_path):
+    ran, versions = run(
+        tmp_path, seed=2, trials=8, on_pending="wait", stop={"training_iteration": 16}
+    )
+    lineage = ran.validation.lineage
+    table = lineage.to_dataframe()
+    assert len(table) == len(lineage) == len(ran.validation.engine.ancestry) > 5
+    # The journal tells the same, without the sweep.
+    read_back = tunekit.load(tmp_path / "sweep").lineage
+    pd.testing.assert_frame_equal(read_back.to_dataframe(), table)
+    best = max(ran.trials, key=lambda t: len(lineage.ancestors(t.trial_id)))
+    line, schedule = lineage.ancestors(best.trial_id), lineage.schedule(best.trial_id)
+    assert len(line) >= 2 and line["trial_id"].iloc[-1] == best.trial_id
+    # Each clone begins where its donor's weights were saved; the last configuration is its own.
+    assert schedule["iteration"].tolist() == [0, *line["iteration"]]
+    assert schedule["lr"].iloc[-1] == best.config["lr"]
+    assert schedule["lr"].tolist()[:-1] == line["donor_config/lr"].tolist()
+    # The weights were made by those trials: the first one's version, counted up.
+    root = versions.reports[line["donor_id"].iloc[0]][0]["version"]
+    final = versions.reports[best.trial_id][-1]
+    assert final["version"] == root + final["training_iteration"] - 1
+
+
+def test_pb2_searches_by_itself(tmp_path, monkeypatch):
+    """The other tests leave its search out, which takes long."""
+    monkeypatch.setattr(pb2_module, "_select_config", PB2_SEARCH)
+    case = CASES["pb2"]
+    seed_all(1)
+    base = case.make(tmp_path / "made")
+    options = {"trials": 4, "stop": {"training_iteration": 5}, **case.options()}
+    ran = sweep(tmp_path, base, on_pending="wait", trainable=Endless, **options)
+    exploits = list(ran.validation.engine.ancestry)
+    assert exploits and all(0 <= exploit.config["lr"] <= 1 for exploit in exploits)
+    assert set(ran.lengths().values()) == {5}

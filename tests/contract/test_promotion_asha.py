@@ -1,0 +1,297 @@
+"""Promotion by rungs: with stock Tune, and with scores that come late."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
+
+import tunekit
+from tests.contract.test_every_scheduler import check_contract, lags
+from tests.support.fakes import FakeClock
+from tests.support.local_sweep import LocalSweep
+from tests.support.schedulers import MODES
+from tests.support.sweeps import Endless, index_of, quality, sweep
+from tunekit.core.events import TrialAdded, TrialEnded
+from tunekit.journal.journal import events_in
+from tunekit.schedulers import PromotionASHA
+
+pytestmark = pytest.mark.sampled(2)
+
+every_mode = pytest.mark.parametrize("on_pending", MODES)
+
+
+def promotion(**options: Any) -> PromotionASHA:
+    return PromotionASHA(**{"max_t": 9, "grace_period": 1, "reduction_factor": 3, **options})
+
+
+class Scored(tune.Trainable):
+    """Reports its score itself, as a sweep without validations needs it."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.steps, self.index = 0, config.get("index", 0)
+        self.ends_at = config.get("ends_at")
+
+    def step(self) -> dict[str, Any]:
+        self.steps += 1
+        self.may_fail()
+        return {"accuracy": quality(self.index, self.steps), "done": self.steps == self.ends_at}
+
+    def may_fail(self) -> None:
+        pass
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.steps = checkpoint["steps"]
+
+
+class FailsOnce(Scored):
+    def may_fail(self) -> None:
+        mark = Path(self.logdir, f"has-failed-at-{self.steps}")
+        if self.steps in (1, 3, 4) and self.index % 2 and not mark.exists():
+            mark.touch()
+            raise RuntimeError(f"fails at {self.steps}")
+
+
+@dataclass
+class Saw(tune.Callback):
+    """Which trial reported, and which began to run, in order."""
+
+    told: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any):
+        last = trial.last_result.get("training_iteration", 0)
+        self.told.append(("starts", index_of(trial), last))
+
+    def on_trial_result(self, iteration, trials, trial: Trial, result: dict[str, Any], **info):
+        self.told.append(("reports", index_of(trial), result["training_iteration"]))
+
+
+def stock(folder: Path, scheduler: Any, trials: int = 9, **options: Any) -> tuple[LocalSweep, Saw]:
+    """A sweep without anything of tunekit's but the scheduler."""
+    saw, space = Saw(), {"index": tune.grid_search(list(range(trials)))}
+    sweep = LocalSweep(
+        options.pop("trainable", Scored),
+        folder,
+        FakeClock(),
+        scheduler=scheduler,
+        callbacks=[saw],
+        metric="accuracy",
+        mode="max",
+        seconds=lambda trial, method: float(method == "train"),
+        **{"slots": 3, "param_space": space, **options},
+    )
+    return sweep.run(most=20_000), saw
+
+
+def lengths(sweep: LocalSweep) -> dict[int, int]:
+    return {index_of(trial): trial.last_result["training_iteration"] for trial in sweep.trials}
+
+
+def test_with_stock_tune_the_best_of_each_rung_go_on(tmp_path):
+    scheduler = promotion()
+    ran, saw = stock(tmp_path, scheduler, trials=27)
+    assert all(trial.status == Trial.TERMINATED for trial in ran.trials)
+    reached = lengths(ran)
+    assert set(reached.values()) <= {1, 3, 9}
+    for rung in (1, 3):
+        came = [index for index, length in reached.items() if length >= rung]
+        best = sorted(came, key=lambda index: -quality(index, rung))[: len(came) // 3]
+        assert all(reached[index] > rung for index in best)
+    assert sum(length == 9 for length in reached.values()) >= 27 // 9
+    reports = [(index, iteration) for what, index, iteration in saw.told if what == "reports"]
+    assert len(reports) == len(set(reports)), "a resumed trial goes on from where it paused"
+    assert "1: 27 (0 paused)" in scheduler.debug_string()
+
+
+def test_promotions_go_before_new_trials(tmp_path):
+    """One new trial at most has asked for resources before it is known who is promoted."""
+    ran, saw = stock(tmp_path, promotion(), trials=27, slots=1)
+    starts = [iteration for what, _, iteration in saw.told if what == "starts"]
+    for n in range(len(starts)):
+        new, at_first_rung = starts[:n].count(0), starts[:n].count(1)
+        assert new <= 3 * (at_first_rung + 1) + 1, "a new trial goes before a promotion"
+    assert lengths(ran) and starts.count(1) == 9
+
+
+@pytest.mark.parametrize("trials", [1, 2, 3, 5])
+@pytest.mark.parametrize("own_end", [None, 2, 7])
+def test_of_few_trials_the_best_comes_to_its_end(tmp_path, trials, own_end):
+    space = {"index": tune.grid_search(list(range(trials))), "ends_at": own_end}
+    ran, _ = stock(tmp_path, promotion(), param_space=space)
+    assert all(trial.status == Trial.TERMINATED for trial in ran.trials)
+    reached = lengths(ran)
+    assert max(reached.values()) == (own_end or 9)
+    assert sum(length == max(reached.values()) for length in reached.values()) == 1
+    if trials < 3:
+        best = max(range(trials), key=lambda index: quality(index, 1))
+        assert reached[best] == max(reached.values())
+
+
+def test_a_trial_that_fails_comes_to_its_rung_again(tmp_path):
+    ran, _ = stock(tmp_path, promotion(), trials=9, trainable=FailsOnce, max_failures=3)
+    assert all(trial.status == Trial.TERMINATED for trial in ran.trials)
+    assert sum(trial.num_failures for trial in ran.trials) >= 4
+    assert max(lengths(ran).values()) == 9
+
+
+class Suggests(Searcher):
+    def __init__(self) -> None:
+        super().__init__(metric="accuracy", mode="max")
+        self.next = 0
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        self.next += 1
+        return {"index": self.next}
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        pass
+
+
+LIMITED = {
+    "generator": lambda most: BasicVariantGenerator(random_state=0, max_concurrent=most),
+    "limiter": lambda most: ConcurrencyLimiter(Suggests(), max_concurrent=most),
+}
+
+
+@pytest.mark.parametrize("most", [1, 2, 4])
+@pytest.mark.parametrize("name", LIMITED)
+def test_a_limit_of_trials_does_not_end_in_a_standstill(tmp_path, name, most):
+    options = {"search_alg": LIMITED[name](most), "num_samples": 12, "param_space": {"index": 1}}
+    ran, _ = stock(tmp_path, promotion(), **options)
+    assert len(ran.trials) == 12
+    assert all(trial.status == Trial.TERMINATED for trial in ran.trials)
+    assert max(lengths(ran).values()) == 9
+
+
+@every_mode
+@pytest.mark.parametrize("most", [1, 3])
+def test_nor_does_it_when_scores_come_late(tmp_path, on_pending, most):
+    search = ConcurrencyLimiter(Suggests(), max_concurrent=most)
+    ran = sweep(
+        tmp_path,
+        promotion(),
+        on_pending=on_pending,
+        trainable=Endless,
+        trials=12,
+        search_alg=search,
+        param_space={"index": 1},
+        validation_s=lags(0, 6.0),
+        stop={"training_iteration": 20},
+    )
+    check_contract(ran)
+    assert len(ran.trials) == 12
+    assert all(trial.status == Trial.TERMINATED for trial in ran.trials)
+
+
+@every_mode
+def test_trials_make_room_one_at_a_time(tmp_path, on_pending):
+    """Also where a trial takes some time to end, because it is saving."""
+    search = ConcurrencyLimiter(Suggests(), max_concurrent=4)
+    ran = sweep(
+        tmp_path,
+        promotion(),
+        on_pending=on_pending,
+        trainable=Endless,
+        trials=12,
+        search_alg=search,
+        param_space={"index": 1},
+        validation_s=lambda attempt: 1.5,
+        training_s=lambda trial, method: {"train": 1.0, "save": 4.2}.get(method, 0.0),
+        stop={"training_iteration": 20},
+    )
+    check_contract(ran)
+    added, ended, made_room = set(), set(), 0
+    for event in events_in(ran.home):
+        match event:
+            case TrialAdded():
+                added.add(event.trial_id)
+            case TrialEnded() if event.removed and len(added) < 12:
+                assert len(added - ended) == 4, "there was room already"
+                ended.add(event.trial_id)
+                made_room += 1
+            case TrialEnded():
+                ended.add(event.trial_id)
+    assert len(added) == 12 and made_room >= 3
+
+
+def test_it_is_the_worst_of_the_lowest_rung_that_makes_room(tmp_path):
+    search = ConcurrencyLimiter(Suggests(), max_concurrent=6)
+    ran = sweep(
+        tmp_path,
+        promotion(),
+        on_pending="wait-paused",
+        trainable=Endless,
+        trials=12,
+        search_alg=search,
+        param_space={"index": 1},
+        validation_s=lambda attempt: 5.0,
+        slots=6,
+        stop={"training_iteration": 20},
+    )
+    check_contract(ran)
+    scores = ran.validated()
+    first_six = range(1, 7)
+    stopped = [index for index in first_six if max(scores[index]) == 1]
+    assert stopped, "there was no room"
+    went_on = [index for index in first_six if max(scores[index]) > 1]
+    assert min(scores[i][1] for i in went_on) > max(scores[i][1] for i in stopped)
+
+
+def test_brackets_begin_at_later_rungs(tmp_path):
+    ran, saw = stock(tmp_path, promotion(brackets=3), trials=27, slots=27)
+    pauses: dict[int, int] = {}
+    for what, index, iteration in saw.told:
+        if what == "starts" and iteration:
+            pauses.setdefault(index, iteration)
+    reached = lengths(ran)
+    first = [pauses.get(index, length) for index, length in reached.items()]
+    assert {1, 3, 9} == set(first)
+    assert first.count(1) > first.count(3) > first.count(9)
+
+
+def test_the_smaller_is_better_where_it_is_said(tmp_path):
+    scheduler = promotion(metric="accuracy", mode="min")
+    assert not scheduler.set_search_properties("other", None)
+    assert not scheduler.set_search_properties(None, "max")
+    space = {"index": tune.grid_search(list(range(3)))}
+    saw = Saw()
+    ran = LocalSweep(
+        Scored, tmp_path, FakeClock(), scheduler=scheduler, callbacks=[saw], param_space=space
+    ).run(most=20_000)
+    reached = lengths(ran)
+    assert reached[min(range(3), key=lambda index: quality(index, 1))] == 9
+
+
+def test_without_a_metric_no_trial_is_taken(tmp_path):
+    with pytest.raises(tunekit.errors.ConfigError, match=r"metric is not set.*\n.*mode is not set"):
+        promotion().on_trial_add(None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"max_t": 0}, "max_t=0 must be a number above 0. Pass 1 or more."),
+        ({"max_t": True}, "max_t=True must be a number above 0"),
+        ({"grace_period": -1}, "grace_period=-1 must be a number above 0"),
+        ({"grace_period": 10}, "grace_period=10 is above max_t=9. Pass max_t or less."),
+        ({"reduction_factor": 1}, "reduction_factor=1 must be a number above 1. Pass 2 or more."),
+        ({"reduction_factor": float("inf")}, "reduction_factor=inf must be a number above 1"),
+        ({"brackets": 0}, "brackets=0 must be a whole number of at least 1"),
+        ({"brackets": 4}, "brackets=4 is more than .* allow. Pass at most 3."),
+        ({"mode": "best"}, "mode='best' is not one of 'min', 'max'"),
+        ({"metric": 3}, "metric=3 is of type int"),
+        ({"time_attr": None}, "time_attr=None is of type NoneType"),
+        ({"max_t": -1, "brackets": 0, "mode": ""}, "3 problems"),
+    ],
+)
+def test_wrong_arguments(options, says):
+    with pytest.raises(tunekit.errors.ConfigError, match=says):
+        promotion(**options)

@@ -1,0 +1,255 @@
+"""With ``wait``, every decision is the one that validating inline would give."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+    TrialScheduler,
+)
+
+import tunekit
+from tests.support.fakes import FakeClock
+from tests.support.local_sweep import LocalSweep
+from tests.support.schedulers import pbt, seed_all, space
+from tests.support.seeds import seeds
+from tests.support.sweeps import Counting, Endless, Heard, index_of, listen, quality, sweep
+from tunekit.core.halving import milestones
+from tunekit.schedulers import PromotionASHA
+
+SCHEDULERS = {
+    "hyperband": lambda: HyperBandScheduler(max_t=9, reduction_factor=3),
+    "hyperband-halving": lambda: HyperBandScheduler(max_t=16, reduction_factor=2),
+    "pbt": lambda: pbt(),
+    "pbt-sync": lambda: pbt(synch=True),
+    "asha": lambda: ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3),
+    "asha-slow": lambda: ASHAScheduler(max_t=27, grace_period=2, reduction_factor=2),
+    "median": lambda: MedianStoppingRule(
+        time_attr="training_iteration", grace_period=2, min_samples_required=2
+    ),
+}
+
+
+def spent(seed: int, index: int, iteration: int, on: str) -> float:
+    """Seconds, different for each iteration of each trial: they fix the order of arrival."""
+    return 1 + 10 * random.Random(f"{on}/{seed}/{index}/{iteration}").random()
+
+
+def training_s(seed: int, *, inline: bool):
+    def seconds(trial, method):
+        if method != "train":
+            return 0.0
+        iteration = trial.last_result.get("training_iteration", 0) + 1
+        trained = spent(seed, index_of(trial), iteration, "training")
+        return trained + inline * spent(seed, index_of(trial), iteration, "validation")
+
+    return seconds
+
+
+def by_call(seed: int):
+    """As ``training_s``, for trials whose results are not passed on at once."""
+    calls: Counter[int] = Counter()
+
+    def seconds(trial, method):
+        if method != "train":
+            return 0.0
+        calls[index_of(trial)] += 1
+        return spent(seed, index_of(trial), calls[index_of(trial)], "training")
+
+    return seconds
+
+
+def run_inline(folder, base, trainable, seed, trials, slots, seconds=None):
+    """Stock Tune; the score is in the report, and a report takes the time of both."""
+
+    class Inline(trainable):
+        def step(self):
+            result = super().step()
+            index = int(self.trial_name.rsplit("_", 1)[1])
+            return {**result, "accuracy": quality(index, self.steps, seed)}
+
+    heard = listen(base)
+    seed_all(seed)
+    local = LocalSweep(
+        Inline,
+        folder,
+        FakeClock(),
+        num_samples=trials,
+        scheduler=base,
+        metric="accuracy",
+        mode="max",
+        seconds=seconds or training_s(seed, inline=True),
+        slots=slots,
+        stop={"training_iteration": 30},
+        seed=seed,
+        **space(),
+    ).run(most=50_000)
+    lengths = {index_of(t): t.last_result["training_iteration"] for t in local.trials}
+    return heard, lengths, {index_of(t): t.config for t in local.trials}
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("trainable", [Counting, Endless])
+@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
+def test_decisions_equal_those_of_validating_inline(tmp_path, name, on_pending, trainable):
+    decided = 0
+    for seed in seeds(1):
+        trials = 12
+        # A trial that pauses, or ends by itself, makes room for the next one before its score is
+        # there; the order of arrival is the same as inline only where that does not matter.
+        ended_by_scheduler = trainable is Endless and name.startswith("asha")
+        slots = 4 if on_pending == "wait" and ended_by_scheduler else trials
+        inline, lengths, configs = run_inline(
+            tmp_path / f"inline{seed}", SCHEDULERS[name](), trainable, seed, trials, slots
+        )
+        seed_all(seed)
+        beside = sweep(
+            tmp_path / f"beside{seed}",
+            SCHEDULERS[name](),
+            on_pending=on_pending,
+            trainable=trainable,
+            trials=trials,
+            seed=seed,
+            slots=slots,
+            training_s=training_s(seed, inline=False),
+            validation_s=lambda attempt, seed=seed: spent(
+                seed, index_of_id(attempt), attempt.request.iteration, "validation"
+            ),
+            stop={"training_iteration": 30},
+            **space(),
+        )
+        assert beside.heard.results == inline.results, seed
+        assert {index_of(t): t.config for t in beside.trials} == configs
+        assert beside.lengths() == lengths
+        assert sorted(beside.heard.ends) == sorted(inline.ends)
+        decided += sum(decision != "CONTINUE" for *_, decision in inline.results)
+    assert decided, "the scheduler decided nothing: the test shows nothing"
+
+
+def index_of_id(attempt) -> int:
+    return int(attempt.request.trial_id.rsplit("_", 1)[1])
+
+
+# Only what decides -------------------------------------------------------------------------------
+
+
+class Leaps(Endless):
+    """Its own time grows by leaps, or stands still."""
+
+    leaps: list[float] = [1.0]
+
+    def setup(self, config: dict[str, Any]) -> None:
+        super().setup(config)
+        self.t = 0.0
+
+    def step(self) -> dict[str, Any]:
+        report = super().step()
+        number = self.trial_name.rsplit("_", 1)[1]
+        self.t += random.Random(f"{number}/{self.steps}").choice(self.leaps)
+        return {**report, "t": self.t}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        return {"steps": self.steps, "t": self.t}
+
+    def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.steps, self.t = checkpoint["steps"], checkpoint["t"]
+
+
+def halving(draw: random.Random) -> dict[str, Any]:
+    known = {"time_attr": "t", "max_t": draw.randint(20, 40), "grace_period": draw.randint(1, 5)}
+    return {**known, "reduction_factor": draw.choice([1.3, 1.5, 2, 3])}
+
+
+def drawn_asha(draw: random.Random) -> TrialScheduler:
+    more = {"brackets": draw.randint(1, 3), "stop_last_trials": draw.random() < 0.5}
+    return ASHAScheduler(**halving(draw), **more)
+
+
+def drawn_promotion(draw: random.Random) -> TrialScheduler:
+    known = halving(draw)
+    rungs = milestones(known["grace_period"], known["max_t"], known["reduction_factor"])
+    return PromotionASHA(**known, brackets=min(draw.randint(1, 3), len(rungs) + 1))
+
+
+def drawn_hyperband(draw: random.Random) -> TrialScheduler:
+    max_t, eta = draw.choice([(9, 3), (16, 2), (27, 3), (16, 4)])
+    known = {"max_t": max_t, "reduction_factor": eta, "stop_last_trials": draw.random() < 0.5}
+    return HyperBandScheduler(time_attr="t", **known)
+
+
+def drawn_pbt(draw: random.Random) -> TrialScheduler:
+    times = {"perturbation_interval": draw.choice([1, 3, 4, 7.5])}
+    times |= {"burn_in_period": draw.choice([0, 2, 6]), "synch": draw.random() < 0.5}
+    return pbt(time_attr="t", quantile_fraction=draw.choice([0.0, 0.25, 0.5]), **times)
+
+
+def books(base: TrialScheduler) -> Any:
+    """What changes when a scheduler uses a score; HyperBand keeps each."""
+    match base:
+        case ASHAScheduler():
+            return [[(at, dict(own)) for at, own in one._rungs] for one in base._brackets]
+        case PromotionASHA():
+            return base.debug_string()
+        case PopulationBasedTraining():
+            names = ("last_perturbation_time", "last_train_time", "last_score")
+            states = [[getattr(one, name) for name in names] for one in base._trial_state.values()]
+            return states, base._next_perturbation_sync, base._num_perturbations
+    return None
+
+
+def watch(base: TrialScheduler) -> list[bool]:
+    """Return of each result, as it comes, whether the scheduler has used it."""
+    used, on_result = [], base.on_trial_result
+
+    def on_trial_result(controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        before = books(base)
+        decision = on_result(controller, trial, result)
+        used.append(decision != TrialScheduler.CONTINUE or books(base) != before)
+        return decision
+
+    base.on_trial_result = on_trial_result
+    return used
+
+
+def decisions(heard: Heard) -> list[tuple[int, int, float, str]]:
+    return [one for one in heard.results if one[3] != TrialScheduler.CONTINUE]
+
+
+@pytest.mark.parametrize("make", [drawn_asha, drawn_promotion, drawn_hyperband, drawn_pbt])
+def test_only_the_scores_that_stock_tune_decides_by_are_computed(tmp_path, make):
+    for seed in seeds(4, make.__name__):
+        draw = random.Random(seed)
+        leaps = draw.sample([0.0, 0.5, 1.0, 1.0, 2.5, 8.0], 3)
+        trainable = type("Leaps", (Leaps,), {"leaps": leaps})
+        stock, few = make(random.Random(seed)), make(random.Random(seed))
+        inline, lengths, configs = run_inline(
+            tmp_path / f"inline{seed}", stock, trainable, seed, 5, 5, by_call(seed)
+        )
+        used = watch(few)
+        seed_all(seed)
+        ran = sweep(
+            tmp_path / f"few{seed}",
+            few,
+            on_pending="wait",
+            trainable=trainable,
+            trials=5,
+            seed=seed,
+            training_s=by_call(seed),
+            validation_s=lambda attempt: 0.0,
+            settings={"when": "decisions"},
+            policy=tunekit.policies.AtDecisions(),
+            stop={"training_iteration": 30},
+            **space(),
+        )
+        assert decisions(ran.heard) == decisions(inline), seed
+        assert ran.lengths() == lengths and books(few) == books(stock), seed
+        assert {index_of(t): t.config for t in ran.trials} == configs, seed
+        assert make is drawn_hyperband or all(used), f"{seed}: a score was computed for nothing"

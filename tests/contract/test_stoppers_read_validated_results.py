@@ -1,0 +1,282 @@
+"""Tune's stoppers, and those of users: asked with validated results where they read them."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.stopper import (
+    CombinedStopper,
+    ExperimentPlateauStopper,
+    MaximumIterationStopper,
+    TrialPlateauStopper,
+)
+
+import tunekit
+from tests.support.invariants import check_journal
+from tests.support.journals import read
+from tests.support.kills import killed_at_each
+from tests.support.sweeps import Endless, Ran, sweep
+from tunekit.core.validation import Attempt
+from tunekit.journal.journal import events_in
+
+pytestmark = pytest.mark.sampled(2)
+
+every_way = pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
+exactly = pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
+
+#: When a trial ends that nothing stops.
+END = 12
+
+
+class Net(Endless):
+    """It reports an accuracy of its own, which is not validation's."""
+
+    def step(self) -> dict[str, Any]:
+        shown = {"accuracy": 0.99, "eval": {"accuracy": 0.99, "loss": 0.5}}
+        return {**super().step(), **shown, "done": self.steps >= END}
+
+
+class Quiet(Endless):
+    """It reports nothing of the sort."""
+
+    def step(self) -> dict[str, Any]:
+        return {**super().step(), "done": self.steps >= END}
+
+
+def rises_to(most: int) -> Callable[[Attempt], dict[str, Any]]:
+    """Scores of a tenth of the iteration, up to a plateau."""
+
+    def validate(attempt: Attempt) -> dict[str, Any]:
+        score = min(attempt.request.iteration, most) / 10
+        return {"accuracy": score, "eval": {"accuracy": score}}
+
+    return validate
+
+
+def stopped(folder: Path, stop: Any, **options: Any) -> Ran:
+    given = {"trials": 2, "trainable": Net, "on_pending": "wait"}
+    given |= {"validate": rises_to(4), "listening": False, "stop": stop}
+    return sweep(folder, **{**given, **options})
+
+
+def lengths(ran: Ran) -> set[int]:
+    begun = (trial.last_result.get("training_iteration") for trial in ran.trials)
+    return {length for length in begun if length is not None}
+
+
+def stops(ran: Ran) -> set[int]:
+    """At which iterations a validated result stopped a trial."""
+    events = read(ran.home)
+    ranked = [event for event in events if event["event"] == "processed" and event["ranked"]]
+    return {event["iteration"] for event in ranked if event["decision"] == "STOP"}
+
+
+def plateau(metric: str = "accuracy") -> TrialPlateauStopper:
+    return TrialPlateauStopper(metric, num_results=3, grace_period=3)
+
+
+@every_way
+@pytest.mark.parametrize(
+    ("base", "trainable"),
+    [(FIFOScheduler, Net), (lambda: ASHAScheduler(max_t=1000, grace_period=500), Quiet)],
+    ids=["fifo", "asha"],
+)
+def test_a_plateau_of_validated_scores_stops_a_trial(tmp_path, on_pending, base, trainable):
+    ran = stopped(
+        tmp_path,
+        plateau(),
+        base=base(),
+        on_pending=on_pending,
+        trainable=trainable,
+        validation_s=lambda attempt: 1.5,
+    )
+    assert stops(ran) == {6}, "0.4 at 4, 5 and 6"
+    assert lengths(ran) == {6} or (on_pending == "continue" and max(lengths(ran)) < END)
+    check_journal(events_in(ran.home))
+
+
+def bound(trial_id: str, result: dict[str, Any], least: float) -> bool:
+    return result["accuracy"] >= least
+
+
+def swallows(trial_id: str, result: dict[str, Any]) -> bool:
+    try:
+        return result["accuracy"] >= 0.3
+    except Exception:
+        return True
+
+
+def unpacks(trial_id: str, result: dict[str, Any]) -> bool:
+    return {**result}["accuracy"] >= 0.3
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda trial_id, result: result["accuracy"] >= 0.3,
+        lambda trial_id, result: result["eval"]["accuracy"] >= 0.3,
+        lambda trial_id, result: result.get("eval", {}).get("accuracy", 0) >= 0.3,
+        lambda trial_id, result: result.get("accuracy", 0.0) >= 0.3,
+        lambda trial_id, result: "accuracy" in result and result["accuracy"] >= 0.3,
+        functools.partial(bound, least=0.3),
+        swallows,
+        unpacks,
+    ],
+)
+@pytest.mark.parametrize("trainable", [Net, Quiet])
+def test_a_function_of_a_validated_metric(tmp_path, function, trainable):
+    assert stops(stopped(tmp_path, function, trainable=trainable)) == {3}
+
+
+class Either(tune.Stopper):
+    """Looks at the score first."""
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return result["accuracy"] >= 0.8 or result["training_iteration"] >= 7
+
+    def stop_all(self) -> bool:
+        return False
+
+
+@every_way
+@pytest.mark.parametrize(
+    "stop",
+    [Either(), lambda _, r: r["accuracy"] >= 0.8 or r["training_iteration"] >= 7],
+    ids=["stopper", "function"],
+)
+def test_what_reads_both_stops_at_whichever_comes_first(tmp_path, on_pending, stop):
+    options = {"on_pending": on_pending, "policy": tunekit.EveryIterations(4)}
+    ran = stopped(tmp_path / "report", stop, **options)
+    assert lengths(ran) == {7} and stops(ran) == set(), "0.4 at 4; 7 has no checkpoint"
+    ran = stopped(tmp_path / "first", stop, validate=lambda attempt: {"accuracy": 0.9}, **options)
+    assert stops(ran) == {4}
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        lambda trial_id, result: not result["accuracy"] < 0.8,
+        lambda trial_id, result: not -1.0 < result["accuracy"] < 0.8,
+        lambda trial_id, result: result["accuracy"] < 0.1 or result["accuracy"] > 0.9,
+        lambda trial_id, result: result["accuracy"] >= 0.8 or result["training_iteration"] > 99,
+    ],
+)
+def test_what_depends_on_the_score_waits_for_it(tmp_path, stop):
+    ran = stopped(tmp_path, stop, policy=tunekit.EveryIterations(4))
+    assert min(lengths(ran)) >= 8, "0.4 at 4, 0.8 at 8"
+
+
+def test_a_metric_that_training_alone_reports_is_read_at_the_report(tmp_path):
+    ran = stopped(
+        tmp_path,
+        [tune.stopper.FunctionStopper(lambda _, r: r["eval"]["loss"] < 1 and r["loss"] < 0.3)],
+        policy=tunekit.EveryIterations(3),
+        validate=lambda attempt: {"accuracy": 0.1},
+    )
+    assert lengths(ran) == {4} and stops(ran) == set()
+
+
+@pytest.mark.parametrize("combined", [list, lambda parts: CombinedStopper(*parts)])
+def test_several_stoppers_are_asked_one_by_one(tmp_path, combined):
+    ran = stopped(tmp_path / "plateau", combined([plateau(), MaximumIterationStopper(9)]))
+    assert lengths(ran) == {6} and stops(ran) == {6}
+    ran = stopped(tmp_path / "most", combined([plateau(), MaximumIterationStopper(5)]))
+    assert lengths(ran) == {5}
+
+
+class Patience(tune.Stopper):
+    """Stops a trial after so many results without a better one; it counts before it looks."""
+
+    def __init__(self, most: int):
+        self.most = most
+        self.asked: dict[str, list[int]] = defaultdict(list)
+        self.best: dict[str, float] = {}
+        self.since: dict[str, int] = defaultdict(int)
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        self.asked[trial_id].append(result["training_iteration"])
+        self.since[trial_id] += 1
+        if result["accuracy"] > self.best.get(trial_id, 0.0):
+            self.best[trial_id], self.since[trial_id] = result["accuracy"], 0
+        return self.since[trial_id] >= self.most
+
+    def stop_all(self) -> bool:
+        return False
+
+
+class Smoke(tune.Stopper):
+    """As in Ray's documentation: by a score, for all trials, or by the number of iterations."""
+
+    def __init__(self) -> None:
+        self.should_stop = False
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        if not self.should_stop and result["accuracy"] > 0.35:
+            self.should_stop = True
+        return self.should_stop or result["training_iteration"] >= 100
+
+    def stop_all(self) -> bool:
+        return self.should_stop
+
+
+@every_way
+def test_a_stopper_ends_the_sweep_by_a_validated_score(tmp_path, on_pending):
+    ran = stopped(tmp_path, Smoke(), on_pending=on_pending, trials=4, slots=2)
+    assert [trial.status for trial in ran.trials] == ["TERMINATED"] * len(ran.trials)
+    assert max(lengths(ran)) < END and stops(ran) == {4}
+    check_journal(events_in(ran.home))
+
+
+def test_a_plateau_of_the_whole_sweep(tmp_path):
+    stopper = ExperimentPlateauStopper("accuracy", std=0.001, top=5, mode="max")
+    ran = stopped(tmp_path, stopper, trials=2)
+    assert lengths(ran) == {6}, "the fifth 0.4 is one of iteration 6"
+    assert [trial.status for trial in ran.trials] == ["TERMINATED"] * 2
+    assert stopper._top_values == [0.4] * 5
+
+
+@pytest.mark.parametrize(
+    ("every", "asked"), [(1, list(range(1, END + 1))), (4, [4, 8, 12]), (5, [5, 10])]
+)
+def test_a_trials_last_score_counts_once_for_stoppers_of_the_whole_sweep(tmp_path, every, asked):
+    """Tune does not show schedulers a report with which a trial ends by itself."""
+    seen = Patience(99)
+    stopped(tmp_path, seen, trials=1, policy=tunekit.EveryIterations(every))
+    assert list(seen.asked.values()) == [asked]
+
+
+def test_an_error_of_a_stopper_ends_the_sweep_as_in_tune(tmp_path):
+    with pytest.raises(KeyError, match="acuracy"):
+        stopped(tmp_path, lambda trial_id, result: result["acuracy"] > 0.4)
+
+
+@exactly
+@pytest.mark.parametrize("make", [plateau, lambda: Patience(2)], ids=["plateau", "patience"])
+def test_killed_and_restored_it_stops_where_it_would_have(tmp_path, on_pending, make):
+    def made(folder: Path, **options: Any) -> Ran:
+        return stopped(folder, make(), on_pending=on_pending, run=False, trials=1, **options)
+
+    runs = [ran for ran, _ in killed_at_each(tmp_path, made, 15)]
+    assert len(runs) > 3
+    for ran in runs:
+        assert stops(ran) == {6} and lengths(ran) == {6}, ran.home
+
+
+@exactly
+def test_a_function_that_counts_sees_each_validated_result_once(tmp_path, on_pending):
+    """As a stopper does. It stops a trial after three results without a better one."""
+    patience = Patience(3)
+
+    def stop(trial_id: str, result: dict[str, Any]) -> bool:
+        return patience(trial_id, result)
+
+    ran = stopped(tmp_path, stop, on_pending=on_pending)
+    assert list(patience.asked.values()) == [[1, 2, 3, 4, 5, 6, 7]] * 2
+    assert stops(ran) == {7} and lengths(ran) == {7}

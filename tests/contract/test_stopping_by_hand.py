@@ -1,0 +1,237 @@
+"""Trials are stopped by hand, whatever they are doing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import ASHAScheduler
+
+import tunekit
+from tests.support.invariants import check_journal
+from tests.support.kills import killed_at_each
+from tests.support.schedulers import CASES, seed_all
+from tests.support.seeds import SCHEDULES, seeds
+from tests.support.sweeps import Endless, Ran, index_of, sweep
+from tunekit.cli import commands
+from tunekit.core.events import Reported, StopRequested
+from tunekit.journal.journal import events_in
+from tunekit.journal.stop_requests import ask_to_stop, request_file
+
+pytestmark = pytest.mark.sampled(2)
+
+MODES = ["continue", "wait", "wait-paused", "wait-reused", "auto", "auto-beside"]
+SCHEDULERS = ["fifo", "asha", "pbt", "pbt-sync", "hyperband", "promotion"]
+
+
+@pytest.fixture(autouse=True)
+def checked(monkeypatch):
+    monkeypatch.setattr("tunekit.journal.stop_requests._INTERVAL_S", 0.0)
+
+
+def put(home: Path, trial_id: str) -> None:
+    """Ask to stop a trial, as ``ask_to_stop`` does."""
+    (home / "stop").mkdir(exist_ok=True)
+    (home / request_file(trial_id)).touch()
+
+
+class Asks(tune.Callback):
+    """Asks to stop trials; it comes before the ValidationCallback.
+
+    Args:
+        home: The experiment's folder.
+        which: Returns the trials to stop at the end of a step, given all trials by number.
+    """
+
+    def __init__(self, home: Path, which: Callable[[dict[int, Trial]], list[Trial]]):
+        self.home, self.which = home, which
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        for trial in self.which({index_of(trial): trial for trial in trials}):
+            put(self.home, trial.trial_id)
+
+
+def second_at(iteration: int) -> Callable[[dict[int, Trial]], list[Trial]]:
+    """The second trial, once Tune has processed an iteration."""
+
+    def which(trials: dict[int, Trial]) -> list[Trial]:
+        second = trials.get(1)
+        if second is None or (second.last_result or {}).get("training_iteration", 0) < iteration:
+            return []
+        return [second]
+
+    return which
+
+
+def at_random(seed: int) -> Callable[[dict[int, Trial]], list[Trial]]:
+    draw = random.Random(seed)
+    return lambda trials: (
+        [draw.choice(list(trials.values()))] if trials and draw.random() < 0.05 else []
+    )
+
+
+def run(folder: Path, which: Any = None, **options: Any) -> Ran:
+    which = which or second_at(3)
+    known: dict[str, Any] = {
+        "trials": 3,
+        "trainable": Endless,
+        "stop": {"training_iteration": 6},
+        "more_callbacks": (Asks(folder / "sweep", which),),
+    }
+    return sweep(folder, options.pop("scheduler", None), **{**known, **options})
+
+
+def asked(home: Path) -> list[str]:
+    return [event.trial_id for event in events_in(home) if isinstance(event, StopRequested)]
+
+
+def trains_no_more(events: list[Any]) -> None:
+    """Check that no trial has reported after it was stopped."""
+    for event in (one for one in events if isinstance(one, StopRequested)):
+        after = events[events.index(event) + 1 :]
+        assert not any(isinstance(e, Reported) and e.trial_id == event.trial_id for e in after)
+
+
+@pytest.mark.parametrize("on_pending", MODES)
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_any_trial_can_be_stopped_at_any_time(tmp_path, name, on_pending):
+    case = CASES[name]
+    if on_pending not in case.modes:
+        pytest.skip("not with this scheduler")
+    for seed in seeds(2, name, on_pending):
+        seed_all(seed)
+        folder = tmp_path / str(seed)
+        ran = sweep(
+            folder,
+            case.make(folder / "policies"),
+            on_pending=on_pending,
+            trainable=Endless,
+            seed=seed,
+            slots=3,
+            validation_s=lambda attempt: 1.7,
+            more_callbacks=(Asks(folder / "sweep", at_random(seed)),),
+            **({"trials": 5, "stop": {"training_iteration": 9}} | case.options()),
+        )
+        events = events_in(ran.home)
+        check_journal(events)
+        trains_no_more(events)
+        assert all(trial.status == "TERMINATED" for trial in ran.trials)
+        assert len(set(asked(ran.home))) == len(asked(ran.home))
+
+
+@pytest.mark.parametrize("on_pending", MODES)
+def test_a_trial_that_is_stopped_is_judged_by_its_last_score(tmp_path, on_pending):
+    ran = run(tmp_path, on_pending=on_pending, validation_s=lambda attempt: 4.0)
+    assert asked(ran.home) == [ran.trials[1].trial_id]
+    reached = ran.lengths()
+    assert reached[0] == reached[2] == 6 and reached[1] in (3, 4)
+    assert ran.heard.of(1)[-1:] == [reached[1]]
+    [end] = [score for index, score in ran.heard.ends if index == 1]
+    # As in Tune, a trial that has no process is removed, without a result.
+    assert end in (ran.validated()[1][reached[1]], None if on_pending == "wait-paused" else end)
+    shown = tunekit.load(ran.home).timeline.trials[ran.trials[1].trial_id]
+    assert shown.shown_status == "stopped by hand" and shown.stopped
+
+
+def test_files_that_ask_for_nothing_change_nothing(tmp_path):
+    home, secret = tmp_path / "sweep", tmp_path / "secret"
+    secret.write_text("kept")
+
+    class Writes(tune.Callback):
+        def on_trial_result(self, iteration: int, **info: Any) -> None:
+            put(home, "nobody")
+            put(home, "../../secret")
+            (home / "stop/of-somebody-else.txt").write_text("?")
+            link = home / "stop/trial-link"
+            if not link.is_symlink():
+                link.symlink_to(secret)
+
+    ran = run(tmp_path, more_callbacks=(Writes(),))
+    assert ran.lengths() == {0: 6, 1: 6, 2: 6} and asked(home) == []
+    assert secret.read_text() == "kept"
+    assert [one.name for one in (home / "stop").iterdir()] == ["of-somebody-else.txt"]
+
+
+def once(home: Path, which: Callable[[dict[int, Trial]], list[Trial]]) -> Any:
+    """The same trials, but only once, whatever becomes of the driver."""
+    mark = home.parent / "asked"
+
+    def asked_for(trials: dict[int, Trial]) -> list[Trial]:
+        found = [] if mark.exists() else which(trials)
+        mark.touch() if found else None
+        return found
+
+    return asked_for
+
+
+@pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
+def test_killed_at_any_write_a_trial_is_stopped_once(tmp_path, on_pending):
+    def made(folder: Path, **options: Any) -> Ran:
+        base = ASHAScheduler(max_t=5, grace_period=4, reduction_factor=2)
+        more = {"max_concurrent": 1, "slots": 1, "listening": False, "run": False, **options}
+        which = once(folder / "sweep", second_at(3))
+        return run(folder, which, scheduler=base, on_pending=on_pending, **more)
+
+    *killed, (undisturbed, expected) = killed_at_each(tmp_path, made, 9 if SCHEDULES == 1 else 1)
+    assert asked(undisturbed.home) == [undisturbed.trials[1].trial_id]
+    assert len(killed) > 4
+    for ran, lives in killed:
+        assert asked(ran.home) == asked(undisturbed.home), ran.home
+        assert lives == expected, ran.home
+        assert ran.lengths() == undisturbed.lengths(), ran.home
+
+
+def test_whoever_asks_reads_the_answer_in_the_journal(tmp_path, monkeypatch):
+    ran = run(tmp_path, lambda trials: [], run=False)
+    monkeypatch.setattr("tunekit.journal.stop_requests.time", ran.clock)
+    for _ in range(12):
+        ran.sweep.step()
+    filesystem = ran.sweep.controller._storage.storage_filesystem
+    where = (filesystem, str(ran.home))
+    assert not ask_to_stop(*where, "00000_00000", sleep=lambda seconds: None)
+    assert ask_to_stop(*where, "00000_00001", sleep=lambda seconds: ran.sweep.step())
+    ran.sweep.run(most=50_000)
+    assert asked(ran.home) == ["00000_00000", "00000_00001"]
+    with pytest.raises(ValueError, match="no driver is running this sweep"):
+        ask_to_stop(*where, "00000_00002")
+    assert not list((ran.home / "stop").iterdir()), "nothing was asked"
+
+
+def command(*arguments: Any) -> tuple[int, str]:
+    result = CliRunner().invoke(commands.tunekit, [str(argument) for argument in arguments])
+    return result.exit_code, result.output
+
+
+def test_the_command_says_what_came_of_it(tmp_path, monkeypatch):
+    ran = run(tmp_path, lambda trials: [], run=False)
+    monkeypatch.setattr("tunekit.journal.stop_requests.time", ran.clock)
+    for _ in range(12):
+        ran.sweep.step()
+    monkeypatch.setattr(
+        "tunekit.journal.stop_requests.ask_to_stop.__kwdefaults__",
+        {"sleep": lambda seconds: ran.sweep.step()},
+    )
+    one = ("--trial", "00000_00001")
+    assert command("stop", ran.home, *one) == (0, "Trial 00000_00001 is stopped.\n")
+    code, said = command("stop", ran.home, *one)
+    assert code == 2 and "00000_00001 has ended" in said and "00000_00000, 00000_00002" in said
+    code, said = command("stop", ran.home, "--trial", "nobody")
+    assert code == 2 and "nobody is not in this sweep" in said
+    for _ in range(3):
+        ran.sweep.step()
+    ran.validation.ledger.let_go()
+    code, said = command("stop", ran.home, "--trial", "00000_00002")
+    assert code == 2 and "no driver is running this sweep, so no request was sent" in said
+    ran.sweep.run(most=50_000)
+    code, said = command("status", ran.home)
+    assert "1 stopped by hand" in said and "stopped by the scheduler" not in said
+    assert command("stop", tmp_path / "none", *one)[0] == 2

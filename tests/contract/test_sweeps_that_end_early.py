@@ -1,0 +1,353 @@
+"""How sweeps end that do not end well: all trials fail, time is up, somebody presses Ctrl-C."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.exceptions import RaySystemError
+from ray.tune import ResumeConfig, TuneError
+from ray.tune.integration.ray_train import CHECKPOINT_PATH_KEY
+from ray.tune.schedulers import ASHAScheduler
+from ray.tune.stopper import CombinedStopper, NoopStopper, TimeoutStopper
+
+import tunekit
+from tests.support.invariants import check_journal
+from tests.support.journals import read
+from tests.support.kills import Killed, killed_after
+from tests.support.restores import contents, restoring
+from tests.support.sweeps import LENGTH, Counting, Ran, SavesWhen, sweep
+from tunekit.driver.callback import ValidationCallback
+from tunekit.journal.journal import events_in
+from tunekit.validating.watch import RayWatch
+
+
+def run(folder: Path, **options: Any) -> Ran:
+    return sweep(folder, listening=False, **options)
+
+
+# All trials fail --------------------------------------------------------------------------------
+
+
+def failing(folder: Path, *fail_at: int | None, **options: Any) -> Ran:
+    return run(
+        folder,
+        param_space={"fail_at": tune.grid_search(list(fail_at))},
+        trials=1,
+        policy=tunekit.EveryIterations(100),
+        **options,
+    )
+
+
+def test_a_sweep_whose_trials_fail_before_they_have_saved_ends_with_their_errors(tmp_path):
+    ran = failing(tmp_path, 2, 3)
+    assert [trial.status for trial in ran.trials] == ["ERROR", "ERROR"]
+    assert all("fails at" in str(trial.get_error()) for trial in ran.trials)
+    assert read(tmp_path / "sweep")[-1]["finished"] is True
+    again = failing(tmp_path, 2, 3, **restoring(tmp_path / "sweep"))
+    assert [trial.status for trial in again.trials] == ["ERROR", "ERROR"]
+
+
+def test_trials_that_have_ended_without_a_checkpoint_are_told_of_apart_from_those_that_failed(
+    tmp_path,
+):
+    with pytest.raises(tunekit.errors.MetricNotFoundError, match="No trial has saved") as caught:
+        failing(tmp_path, 2, None)
+    assert "1 trial failed" in str(caught.value)
+
+
+# Time is up -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _a_second_per_step(monkeypatch):
+    """Tune's own clock of time budgets, which it looks at once per step."""
+    seconds = SimpleNamespace(time=itertools.count(1.0).__next__)
+    monkeypatch.setattr("ray.tune.stopper.timeout.time", seconds)
+
+
+def asha(folder: Path, on_pending: str, **options: Any) -> Ran:
+    """One trial at a time: nothing depends on which of two is faster."""
+    scheduler = ASHAScheduler(max_t=5, grace_period=1, reduction_factor=2)
+    known = {"on_pending": on_pending, "trials": 6, "max_concurrent": 1, "listening": False}
+    return sweep(folder, scheduler, **known, **options)
+
+
+def fifo(folder: Path, on_pending: str, **options: Any) -> Ran:
+    return sweep(
+        folder,
+        on_pending=on_pending,
+        trials=5,
+        slots=2,
+        validation_s=lambda attempt: 2.5,
+        listening=False,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "on_pending"), [(asha, "continue"), (asha, "wait-paused"), (fifo, "wait")]
+)
+def test_each_session_has_the_whole_time_budget_and_goes_on_with_what_it_cut_short(
+    tmp_path, make, on_pending, _a_second_per_step
+):
+    whole = make(tmp_path / "whole", on_pending)
+    sessions, options = 0, {}
+    while not sessions or not read(tmp_path / "sweep")[-1]["finished"]:
+        budget = TimeoutStopper(25)
+        ran = make(tmp_path, on_pending, stop=CombinedStopper(NoopStopper(), budget), **options)
+        sessions, options = sessions + 1, restoring(tmp_path / "sweep")
+        assert sessions < 20, "no session comes any further"
+    assert sessions > 2, "the time was never up: the test shows nothing"
+    assert [trial.status for trial in ran.trials] == ["TERMINATED"] * len(whole.trials)
+    if make is fifo or on_pending != "continue":
+        assert ran.scores() == whole.scores() and ran.lengths() == whole.lengths()
+    lives, undisturbed = (
+        check_journal(events_in(at / "sweep")) for at in (tmp_path, tmp_path / "whole")
+    )
+    if on_pending != "continue":
+        assert lives.decisions == undisturbed.decisions or make is fifo
+    validated = tunekit.load(tmp_path / "sweep").validations
+    assert not validated.duplicated(["trial_id", "iteration"]).any(), "what was done is done once"
+
+
+def test_trials_that_are_not_to_go_on_end_where_the_time_budget_has_cut_them_short(
+    tmp_path, _a_second_per_step
+):
+    fifo(tmp_path, "wait", stop=TimeoutStopper(25))
+    first = tunekit.load(tmp_path / "sweep")
+    assert set(first.trials["status"]) != {"terminated"} and first.summary()["state"] != "finished"
+    skip = ResumeConfig.ResumeType.SKIP
+    ran = fifo(tmp_path, "wait", **restoring(tmp_path / "sweep", unfinished=skip))
+    cut = [t for t in ran.trials if t.last_result.get("training_iteration", 0) < LENGTH]
+    assert cut and len(ran.trials) == 5, "those that were not made yet are made"
+    assert {trial.status for trial in ran.trials} == {"TERMINATED"}
+    assert read(tmp_path / "sweep")[-1]["finished"] is True
+
+
+def test_trials_that_the_time_budget_cut_before_they_had_saved_are_no_mistake(
+    tmp_path, _a_second_per_step
+):
+    options = {"policy": tunekit.EveryIterations(8), "stop": TimeoutStopper(12)}
+    ran = run(tmp_path, trials=3, **options)
+    assert all(0 < length < 8 for length in ran.lengths().values())
+    assert read(tmp_path / "sweep")[-1]["finished"] is False
+
+
+# A failure ends all ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("errored", [ResumeConfig.ResumeType.RESUME, ResumeConfig.ResumeType.SKIP])
+def test_what_a_failure_has_cut_short_with_fail_fast_is_continued(tmp_path, errored):
+    def make(**options: Any) -> Ran:
+        return run(
+            tmp_path,
+            param_space={"fail_at": tune.grid_search([None, 3, None, None, None, None])},
+            trials=1,
+            max_concurrent=3,
+            run=False,
+            **options,
+        )
+
+    ran = make()
+    ran.sweep.controller._fail_fast = True
+    ran.sweep.run()
+    first = tunekit.load(ran.home)
+    assert first.summary()["state"] == "interrupted"
+    assert len(first.trials) == 3 and not first.trials["stopped"].any()
+    assert sorted(first.trials["status"]) == ["error", "running", "running"]
+
+    ran = make(**restoring(tmp_path / "sweep", errored=errored))
+    assert ran.sweep.controller._fail_fast
+    ran.sweep.run()
+    skips = errored is ResumeConfig.ResumeType.SKIP
+    assert sorted(ran.lengths().values()) == [LENGTH if not skips else 2] + [LENGTH] * 5
+    assert tunekit.load(ran.home).summary()["state"] == "finished"
+
+
+# A limit of trials ------------------------------------------------------------------------------
+
+
+def has_process(trial: Any) -> bool:
+    return trial.status == "RUNNING" and trial.temporary_state.ray_actor is not None
+
+
+class Live(tune.Callback):
+    """The most trials that had a process at once."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        self.most = max(self.most, sum(map(has_process, trials)))
+
+
+@pytest.mark.parametrize("most", [1, 2])
+@pytest.mark.parametrize("how", [ResumeConfig.ResumeType.RESUME, ResumeConfig.ResumeType.RESTART])
+def test_a_limit_of_trials_holds_in_a_restored_sweep(tmp_path, how, most):
+    def make(live: Live, **options: Any) -> Ran:
+        return run(
+            tmp_path,
+            param_space={"fail_at": tune.grid_search([3] * 5)},
+            trials=1,
+            slots=8,
+            max_concurrent=most,
+            more_callbacks=(live,),
+            **options,
+        )
+
+    first, again = Live(), Live()
+    assert {trial.status for trial in make(first).trials} == {"ERROR"}
+    ran = make(again, **restoring(tmp_path / "sweep", errored=how))
+    assert len(ran.trials) == 5 and all(trial.is_finished() for trial in ran.trials)
+    assert first.most == again.most == most
+
+
+# Who may go on with it --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [15, 60])
+def test_rays_own_restore_of_an_experiment_of_a_tuner_changes_nothing(tmp_path, monkeypatch, at):
+    with pytest.raises(Killed), killed_after(at):
+        fifo(tmp_path, "wait")
+    before = contents(tmp_path / "sweep")
+    monkeypatch.setattr(ValidationCallback, "_run_by_ray", True)  # as tunekit.Tuner leaves it
+    with pytest.raises(tunekit.errors.RestoreError, match="Nothing was changed") as caught:
+        fifo(tmp_path, "wait", resume=ResumeConfig())
+    assert f"    tunekit resume {tmp_path}/sweep" in str(caught.value)
+    assert contents(tmp_path / "sweep") == before
+    monkeypatch.undo()
+    ran = fifo(tmp_path, "wait", **restoring(tmp_path / "sweep"))
+    assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
+
+
+# A trainer in a driver function -----------------------------------------------------------------
+
+
+class Drives(Counting):
+    """Reports as Ray's ``TuneReportCallback`` does: with the path of a checkpoint, not with one."""
+
+    def step(self) -> dict[str, Any]:
+        return {**super().step(), CHECKPOINT_PATH_KEY: f"/results/run/checkpoint_{self.steps}"}
+
+
+def test_a_trainer_in_a_driver_function_is_told_of_at_its_first_report(tmp_path, caplog):
+    never = SavesWhen(lambda trial, result: False)
+    with pytest.raises(
+        tunekit.errors.MetricNotFoundError, match="Pass the trainer itself"
+    ) as caught:
+        run(tmp_path, trainable=Drives, trials=2, policy=never)
+    assert "checkpoint_with" not in str(caught.value), "advice that does not help"
+    said = [m for m in caplog.messages if "TuneReportCallback" in m]
+    assert len(said) == 1 and "checkpoint_path='/results/run/checkpoint_1'" in said[0]
+    assert "tunekit.Tuner(TorchTrainer(" in said[0] and "TrainerFactory" in said[0]
+
+
+# Ray itself dies --------------------------------------------------------------------------------
+
+
+def dying_ray() -> None:
+    raise RaySystemError("the raylet is gone")
+
+
+@pytest.mark.parametrize("what", ["trial", "validation"])
+def test_nothing_is_recorded_as_failed_that_fails_with_ray(tmp_path, monkeypatch, what):
+    def validate(attempt: Any) -> Any:
+        if what == "validation" and attempt.request.iteration == 3:
+            raise RuntimeError("was lost")
+        return {"accuracy": 0.5}
+
+    fails = {"param_space": {"fail_at": 5}} if what == "trial" else {}
+    options = {"trials": 2, "validation_s": lambda attempt: 2.5, **fails}
+    monkeypatch.setattr(RayWatch, "check", staticmethod(dying_ray))
+    with pytest.raises((RaySystemError, TuneError), match="the raylet is gone"):
+        run(tmp_path, validate=validate, **options)
+    happened = read(tmp_path / "sweep")
+    assert not {"trial_failed", "trial_errored"} & {event["event"] for event in happened}
+    assert {e["status"] for e in happened if e["event"] == "validation_ended"} <= {"validated"}
+    monkeypatch.undo()
+    ran = run(tmp_path, **options, **restoring(tmp_path / "sweep"))
+    assert {trial.status for trial in ran.trials} == {"TERMINATED"}
+    assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
+    check_journal(events_in(tmp_path / "sweep"))
+
+
+# Finished, or not ------------------------------------------------------------------------------
+
+
+class Raises(tune.Callback):
+    """Fails at the fifth report, or at the start or the end of a step with nothing to validate."""
+
+    def __init__(self, when):
+        self.when, self.reports = when, 0
+        self.idle = lambda: False
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        self.reports += 1
+        if self.when == "report" and self.reports == 5:
+            raise TuneError("of a user's callback")
+
+    def on_step_begin(self, iteration, trials, **info):
+        if self.when == "step begins" and self.reports > 5 and self.idle():
+            raise TuneError("of a user's callback")
+
+    def on_step_end(self, iteration, trials, **info):
+        if self.when == "step ends" and self.reports > 5 and self.idle():
+            raise TuneError("of a user's callback")
+
+
+def closed(ran):
+    [end] = read(ran.home, "session_closed")
+    return end
+
+
+def ended_as_tune_does(ran, steps=None):
+    """``tune.run``: it cleans up in any case, and that ends every trial."""
+    controller = ran.sweep.controller
+    try:
+        if steps is None:
+            ran.sweep.run()
+            return
+        for _ in range(steps):
+            ran.sweep.step()
+        controller.checkpoint(force=True, wait=True)
+    except Exception:
+        controller.cleanup()
+        raise
+    controller.cleanup()
+
+
+def few(tmp_path, **options):
+    """Three trials, whose validations have ended whenever anything else happens."""
+    soon = {"trials": 3, "validation_s": lambda attempt: 0.001}
+    return run(tmp_path, run=False, **soon, **options)
+
+
+@pytest.mark.parametrize("when", ["report", "step begins", "step ends"])
+@pytest.mark.parametrize("before", [False, True])
+def test_a_sweep_that_died_is_not_finished(tmp_path, when, before):
+    raises = Raises(when)
+    ran = few(tmp_path, **{"more_callbacks" if before else "later_callbacks": (raises,)})
+    raises.idle = lambda: ran.validation.validator.pool.idle
+    with pytest.raises(TuneError, match="of a user"):
+        ended_as_tune_does(ran)
+    assert all(trial.is_finished() for trial in ran.trials)
+    assert closed(ran)["finished"] is False
+    assert tunekit.load(ran.home).summary()["state"] == "interrupted"
+
+
+def test_a_sweep_that_was_interrupted_is_not_finished(tmp_path):
+    ran = few(tmp_path)
+    ended_as_tune_does(ran, steps=20)
+    assert all(trial.is_finished() for trial in ran.trials) and ran.validation.validator.pool.idle
+    assert closed(ran)["finished"] is False
+
+
+def test_a_sweep_that_ended_is_finished(tmp_path):
+    ran = few(tmp_path)
+    ended_as_tune_does(ran)
+    assert closed(ran)["finished"] is True

@@ -1,0 +1,390 @@
+"""A folder that something else writes checkpoints into is evaluated, and read as a sweep is."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+
+import tunekit
+from tests.support.fakes import FakeClock, FakeExecutor
+from tests.support.kills import DoomedFolder, Killed
+from tests.support.readers import tunekit_, validate_here
+from tunekit.core.events import ValidationEnded
+from tunekit.following import follow, loop, record
+from tunekit.following.folder import REST_S
+from tunekit.journal.journal import Journal, events_in
+from tunekit.journal.lock import LOCK
+from tunekit.journal.storage import LocalFolder
+
+CALLS: Counter[str] = Counter()
+
+
+class World(FakeClock):
+    """Time, and what happens at which: a writer's doings, in seconds after the start."""
+
+    def __init__(self, root: Path):
+        super().__init__()
+        self.root, self._script = root, []
+        #: How long an evaluation takes, and how many run at once.
+        self.takes_s, self.slots = 0.0, 1_000_000
+
+    def at(self, seconds: float, action: Callable[..., Any], *given: Any, **named: Any) -> None:
+        self._script.append((seconds, len(self._script), lambda: action(*given, **named)))
+        self._script.sort(key=lambda one: one[:2])
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        while self._script and self._script[0][0] <= self.monotonic():
+            self._script.pop(0)[2]()
+        if self.monotonic() > 10_000:
+            raise TimeoutError("it does not end")
+
+    # What a writer does
+
+    def write(self, name: str, content: str = "w", file: str = "w.bin") -> None:
+        """Write a file of a checkpoint; what is written has the time of this world."""
+        path = self.root / name / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        for one in (path, path.parent):
+            os.utime(one, (self.time(), self.time()))
+
+    def save(self, step: int, *, run: str = "", limit: int | None = None, last: int = 0) -> None:
+        """Save as transformers.Trainer does, and rotate to ``limit`` checkpoints."""
+        name = f"{run}/checkpoint-{step}" if run else f"checkpoint-{step}"
+        self.write(name, str(step), "model.safetensors")
+        log = [{"step": step, "loss": 1 / step}]
+        state = {"global_step": step, "max_steps": last, "log_history": log}
+        self.write(name, json.dumps(state), "trainer_state.json")
+        steps = sorted(int(one.name[11:]) for one in (self.root / run).glob("checkpoint-*"))
+        for old in steps[:-limit] if limit else ():
+            shutil.rmtree(self.root / run / f"checkpoint-{old}")
+
+    def done(self) -> None:
+        (self.root / "done").write_text("")
+
+
+def accuracy(checkpoint: tune.Checkpoint) -> dict[str, Any]:
+    with checkpoint.as_directory() as folder:
+        step = int(Path(folder, "model.safetensors").read_text())
+    CALLS[checkpoint.path] += 1
+    return {"accuracy": step % 7 / 10}
+
+
+def content(checkpoint: tune.Checkpoint) -> dict[str, Any]:
+    """What is in a file, or in a folder's only file."""
+    path = Path(checkpoint.path)
+    CALLS[checkpoint.path] += 1
+    own = path if path.is_file() else next(path.iterdir())
+    return {"value": own.read_text()}
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch) -> World:
+    root = tmp_path / "outputs"
+    root.mkdir()
+    world = World(root)
+
+    def made(clock: Any, validate: Any) -> FakeExecutor:
+        return FakeExecutor(world, validate, lambda attempt: world.takes_s, slots=world.slots)
+
+    CALLS.clear()
+    validate_here(monkeypatch, made)
+    monkeypatch.setattr(loop, "_WAIT_S", 0.2)  # of the world's time
+    for module in (loop, record, follow):
+        monkeypatch.setattr(module, "time", world)
+    return world
+
+
+def rows(world: World) -> list[tuple[Any, ...]]:
+    table = tunekit.load(world.root).validations
+    found = table[["trial_id", "iteration", "run", "status"]].itertuples(index=False, name=None)
+    return sorted(found)
+
+
+def reasons(world: World) -> dict[int, str]:
+    table = tunekit.load(world.root).validations
+    skipped = table[table["status"] != "validated"]
+    return dict(zip(skipped["iteration"], skipped["reason"], strict=True))
+
+
+# What is evaluated -------------------------------------------------------------------------------
+
+
+def test_checkpoints_are_scored_at_their_steps_as_they_appear(world):
+    for number, step in enumerate((10, 20, 30)):
+        world.at(5.0 * number, world.save, step)
+    world.at(20.0, world.done)
+    world.sleep(0)
+    tunekit.follow(world.root, accuracy, until="done", metric="accuracy", mode="max")
+    sweep = tunekit.load(world.root)
+    assert rows(world) == [("outputs", step, 1, "validated") for step in (10, 20, 30)]
+    assert list(sweep.reports["accuracy"]) == [0.3, 0.6, 0.2]
+    assert list(sweep.reports["loss"]) == [0.1, 0.05, 1 / 30]
+    assert sweep.best().iteration == 20 and sweep.best().checkpoint is not None
+    assert sweep.summary()["state"] == "finished" and sweep.trials["status"][0] == "terminated"
+    assert max(sweep.validations["lag_s"]) < 1.0
+
+
+@pytest.mark.parametrize("until", [20, "done"])
+def test_until_a_step_or_a_file(world, until):
+    def finish() -> None:
+        world.save(20)
+        world.done()
+
+    world.save(10)
+    world.at(20.0, finish)
+    world.at(25.0, world.save, 30)
+    tunekit.follow(world.root, accuracy, until=until)
+    assert [row[1] for row in rows(world)] == [10, 20] and world.monotonic() < 30.0
+
+
+@pytest.mark.parametrize("until", [True, -1, 0.5])
+def test_until_what_cannot_be_meant(world, until):
+    with pytest.raises(tunekit.errors.ConfigError, match=f"until={until!r}"):
+        tunekit.follow(world.root, accuracy, until=until)
+
+
+def test_several_runs_are_trials(world):
+    for run in ("a", "b"):
+        for step in (10, 20):
+            world.save(step, run=run, last=20)
+    tunekit.follow(world.root, accuracy, metric="accuracy", mode="max")
+    assert {row[0] for row in rows(world)} == {"a", "b"} and len(rows(world)) == 4
+    assert set(tunekit.load(world.root).trials["folder"]) == {"a", "b"}
+
+
+def test_the_newest_goes_first_and_none_is_skipped(world):
+    world.takes_s, world.slots = 10.0, 1
+    for step in (1, 2, 3, 4):
+        world.at(3.0 * step, world.save, step)
+    world.at(20.0, world.done)
+    tunekit.follow(world.root, accuracy, until="done")
+    assert [Path(path).name for path in CALLS] == [f"checkpoint-{n}" for n in (1, 4, 3, 2)]
+
+
+# When it is complete -----------------------------------------------------------------------------
+
+
+def test_what_is_half_written_is_not_evaluated(world, caplog):
+    world.save(10)
+    world.write("checkpoint-20", "20", "model.safetensors")  # killed before the state
+    world.write("checkpoint-30", "30", "model.safetensors")
+    world.write("checkpoint-30", '{"global_st', "trainer_state.json")
+    world.at(3 * REST_S, world.done)
+    tunekit.follow(world.root, accuracy, until="done")
+    assert rows(world) == [("outputs", 10, 1, "validated")]
+    for step in (20, 30):
+        assert re.search(rf"checkpoint-{step}.*no whole trainer_state.json", caplog.text)
+    world.save(20)  # by a training that was resumed
+    world.save(30)
+    for _ in range(2):
+        tunekit.follow(world.root, accuracy, until="done")
+    assert rows(world) == [("outputs", step, 1, "validated") for step in (10, 20, 30)]
+    assert set(CALLS.values()) == {1}
+
+
+def test_a_slow_writer_is_waited_for(world):
+    for second in range(0, 90, 10):
+        world.at(second, world.write, "step-5", "x", f"__{second}_0.distcp")
+    world.at(100, world.write, "step-5", "m", ".metadata")
+    world.at(101, world.done)
+    tunekit.follow(world.root, lambda checkpoint: {"at": world.monotonic()}, until="done")
+    sweep = tunekit.load(world.root)
+    assert 100 <= sweep.validations["metrics/at"][0] < 101
+
+
+def test_what_no_framework_is_known_to_write_must_rest(world):
+    for second in (0, 20, 40):
+        world.at(second, world.write, "step_5", "x", f"{second}.bin")
+    world.at(41, world.done)
+    world.sleep(0)
+    tunekit.follow(world.root, lambda checkpoint: {"at": world.monotonic()}, until="done")
+    at = tunekit.load(world.root).validations["metrics/at"][0]
+    assert 40 + REST_S <= at < 42 + REST_S
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_single_file_is_read_as_a_folder_that_has_it(world, tmp_path, keep):
+    for step in (10, 20):
+        with zipfile.ZipFile(world.root / f"epoch={step // 10}-step={step}.ckpt", "w") as archive:
+            archive.writestr("weights", str(step))
+    world.done()
+
+    def evaluate(checkpoint):
+        with checkpoint.as_directory() as folder:
+            (name,) = os.listdir(folder)
+            with zipfile.ZipFile(Path(folder, name)) as archive:
+                return {"value": float(archive.read("weights")), "file": name}
+
+    tunekit.follow(world.root, evaluate, keep=keep, until="done")
+    sweep = tunekit.load(world.root)
+    found = sweep.validations.set_index("iteration")
+    assert dict(found["metrics/value"]) == {10: 10.0, 20: 20.0}
+    assert set(found["metrics/file"]) == {"epoch=1-step=10.ckpt", "epoch=2-step=20.ckpt"}
+    best = sweep.best("value", "max").checkpoint
+    assert os.listdir(best.to_directory(tmp_path / "copy")) == ["epoch=2-step=20.ckpt"]
+
+
+def test_the_users_own_names(world):
+    for name in ("model_a7", "model_a8", "log_9"):
+        world.write(name)
+    world.done()
+    evaluate = lambda checkpoint: {"f1": 0.5}  # noqa: E731
+    tunekit.follow(world.root, evaluate, pattern=r"model_a(\d+)", until="done")
+    assert [(row[1], row[3]) for row in rows(world)] == [(7, "validated"), (8, "validated")]
+
+
+def test_checkpoints_that_ray_train_has_registered(world):
+    for name in ("checkpoint_2026-01-01_00-00-00.1", "checkpoint_2026-01-01_00-00-09.1"):
+        world.write(name)
+    first = {"checkpoint_dir_name": "checkpoint_2026-01-01_00-00-00.1", "metrics": {"loss": 0.5}}
+    state = {"checkpoint_results": [first], "checkpoint_report_indices": [0]}
+    (world.root / "checkpoint_manager_snapshot.json").write_text(json.dumps(state))
+    world.done()
+    tunekit.follow(world.root, lambda checkpoint: {"f1": 0.5}, until="done")
+    sweep = tunekit.load(world.root)
+    assert rows(world) == [("outputs", 1, 1, "validated")] and sweep.reports["loss"][0] == 0.5
+
+
+# Deleted, replaced, renamed ----------------------------------------------------------------------
+
+
+def falls_behind(world: World, **how: Any) -> dict[str, set[int]]:
+    """Save every 3 seconds, keep two, and evaluate for 10 seconds; return what came of it."""
+    world.takes_s, world.slots = 10.0, 1
+    for step in range(1, 9):
+        world.at(3.0 * step, world.save, step, limit=2, last=8)
+    tunekit.follow(world.root, accuracy, **how)
+    found: dict[str, set[int]] = {"validated": set(), "skipped": set()}
+    for _, step, _, status in rows(world):
+        found[status].add(step)
+    return found
+
+
+def test_what_is_deleted_while_it_is_queued_is_skipped(world):
+    found = falls_behind(world)
+    assert found["validated"] | found["skipped"] == set(range(1, 9)) and found["skipped"]
+    assert {8, 7} <= found["validated"]
+    for reason in reasons(world).values():
+        assert "was deleted" in reason or "no longer in the storage" in reason
+
+
+def test_what_is_protected_is_evaluated_though_it_was_deleted(world):
+    assert falls_behind(world, keep=True) == {"validated": set(range(1, 9)), "skipped": set()}
+    assert not list((world.root / "kept").rglob("*.safetensors"))
+    assert sorted(one.name for one in world.root.glob("checkpoint-*")) == [
+        "checkpoint-7",
+        "checkpoint-8",
+    ]
+
+
+def test_what_is_written_again_is_evaluated_again(world):
+    world.save(5)
+    world.at(10, shutil.rmtree, world.root / "checkpoint-5")
+    world.at(10, world.save, 5)
+    world.at(20, world.write, "checkpoint-5", "noise", "notes.txt")  # which is no new checkpoint
+    world.at(30, world.done)
+    tunekit.follow(world.root, accuracy, until="done")
+    assert rows(world) == [("outputs", 5, 1, "validated"), ("outputs", 5, 2, "validated")]
+    tunekit.follow(world.root, accuracy, until="done")
+    assert len(rows(world)) == 2
+
+
+def test_what_is_renamed_is_not_evaluated_again(world):
+    world.write("checkpoint_5", "5", "model.safetensors")
+    world.at(40, os.rename, world.root / "checkpoint_5", world.root / "step_5")
+    world.at(50, world.done)
+    tunekit.follow(world.root, accuracy, until="done")
+    assert rows(world) == [("outputs", 5, 1, "validated")]
+
+
+# Interrupted and continued -----------------------------------------------------------------------
+
+
+def _opened(made: Callable[[Path], DoomedFolder], filesystem: Any, path: str) -> DoomedFolder:
+    return made(Path(path))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_follower_that_is_killed_scores_each_once_and_loses_none(world, seed, keep):
+    """It is killed twenty times in the middle of a line, or before one."""
+    world.takes_s, world.slots = 4.0, 2
+    for step in range(1, 31):
+        world.at(2.0 * step, world.save, step, limit=2 if keep else None, last=30)
+    draw, kills, ended = random.Random(seed), 0, Counter[tuple[int, str]]()
+    while True:
+        writes = draw.randrange(12) if kills < 20 else 10**9
+        doomed = partial(DoomedFolder, writes=count(writes, -1), torn=draw.random() < 0.5)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(record, "folder_at", partial(_opened, doomed))
+            try:
+                tunekit.follow(world.root, accuracy, keep=keep)
+                break
+            except Killed:
+                kills += 1
+                (world.root / LOCK).unlink(missing_ok=True)  # it names this process, which lives
+    assert kills == 20
+    ends = [one for one in events_in(world.root) if isinstance(one, ValidationEnded)]
+    ended.update((one.key.iteration, one.status) for one in ends)
+    assert set(ended.values()) == {1} and {step for step, _ in ended} == set(range(1, 31))
+    if not keep:
+        assert rows(world) == [("outputs", step, 1, "validated") for step in range(1, 31)]
+
+
+def test_scores_of_another_function_are_not_mixed(world):
+    world.save(5, last=5)
+    tunekit.follow(world.root, accuracy)
+    with pytest.raises(tunekit.errors.ConfigError, match="--journal"):
+        tunekit.follow(world.root, content)
+    other = world.root.parent / "other"
+    tunekit.follow(world.root, lambda checkpoint: {"f1": 0.5}, journal=other)
+    assert tunekit.load(other).validations["metrics/f1"][0] == 0.5
+
+
+# The command line, and other readers -------------------------------------------------------------
+
+
+def test_the_command_prints_a_line_of_json_for_each(world, tmp_path):
+    (tmp_path / "evals.py").write_text(
+        "def score(checkpoint):\n    return {'accuracy': 0.5, 'by': {'kind': 1}}\n"
+    )
+    for step in (1, 2):
+        world.save(step, last=2)
+    where = f"{tmp_path}/evals.py:score"
+    options = ["validate", str(world.root), "--fn", where, "--follow", "--json"]
+    ran = tunekit_(*options)
+    lines = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [line["step"] for line in lines] == [2, 1] and ran.exit_code == 0
+    assert lines[0]["metrics"] == {"accuracy": 0.5, "by/kind": 1}
+    goal = ["--metric", "accuracy", "--mode", "max"]
+    for read in (["status"], ["best", *goal], ["report"]):
+        shown = tunekit_(read[0], world.root, *read[1:])
+        assert shown.exit_code == 0, shown.output
+
+
+def test_wrong_arguments_are_said_together(world):
+    with pytest.raises(tunekit.errors.ConfigError, match="3 problems"):
+        tunekit.follow(world.root, accuracy, until=-1, pattern="x", metric="loss")
+
+
+def test_the_folder_of_a_sweep_is_refused(world):
+    Journal(LocalFolder(world.root)).close()
+    with pytest.raises(tunekit.errors.ConfigError, match="folder of a sweep"):
+        tunekit.follow(world.root, accuracy)
+    assert not (world.root / LOCK).exists()

@@ -1,0 +1,415 @@
+"""Checkpoints of a sweep are validated with another function, and the sweep stays as it is."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.train import ValidationTaskConfig
+from ray.tune.schedulers import ASHAScheduler
+
+import tunekit
+from tests.kills.test_restored_sweeps import kill, restored
+from tests.support.fakes import FakeExecutor
+from tests.support.journals import lines_of, read, write_lines
+from tests.support.readers import tunekit_, validate_here
+from tests.support.restores import contents
+from tests.support.sweeps import sweep
+from tunekit.board.page import render_report
+from tunekit.cli import commands
+from tunekit.validating.executor import AttemptEvent
+
+CALLS: Counter[str] = Counter()
+
+
+def steps_of(checkpoint: tune.Checkpoint) -> int:
+    with checkpoint.as_directory() as folder:
+        files = [path for path in Path(folder).iterdir() if not path.name.startswith(".")]
+        loaded = [pickle.loads(path.read_bytes()) for path in files]
+    return next(one["steps"] for one in loaded if isinstance(one, dict) and "steps" in one)
+
+
+def robust(checkpoint: tune.Checkpoint, *, noise: float = 0.0) -> dict[str, Any]:
+    """The fewer steps, the better."""
+    CALLS[checkpoint.path] += 1
+    return {"accuracy": noise - steps_of(checkpoint), "by": {"kind": "robust"}}
+
+
+def other(checkpoint: tune.Checkpoint) -> dict[str, Any]:
+    return {"f1": 0.5}
+
+
+def broken(checkpoint: tune.Checkpoint) -> dict[str, Any]:
+    raise ValueError("no data")
+
+
+class Interrupted(FakeExecutor):
+    """Gets Ctrl-C once so many validations have ended."""
+
+    after = 2
+
+    def poll(self) -> Iterator[AttemptEvent]:
+        if len(self.started) > self.after:
+            raise KeyboardInterrupt
+        return super().poll()
+
+
+@pytest.fixture(autouse=True)
+def executors(monkeypatch) -> list[FakeExecutor]:
+    """Validate in this process; return the executors that were made."""
+    CALLS.clear()
+    return validate_here(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("swept")
+    sweep(folder, ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3), trials=4)
+    return folder / "sweep"
+
+
+@pytest.fixture
+def home(swept, tmp_path) -> Path:
+    """The folder of a sweep that has ended, with all of its checkpoints."""
+    return Path(shutil.copytree(swept, tmp_path / "sweep"))
+
+
+def best_of(sweep: tunekit.Sweep) -> list[tuple[str, int]]:
+    """The best checkpoint of each trial, the best trial first."""
+    ranked = [one for one in sweep.ranking() if one.best is not None]
+    return [(one.trial_id, one.best.iteration) for one in ranked if one.best]
+
+
+def chosen(sweep: tunekit.Sweep) -> set[tuple[str, int]]:
+    table = sweep.later_validations
+    return set(zip(table["trial_id"], table["iteration"], strict=True))
+
+
+# What comes of it -------------------------------------------------------------------------------
+
+
+def test_new_metrics_are_beside_the_old_and_the_sweep_stays_as_it_was(home):
+    before, files = tunekit.load(home), contents(home)
+    top = best_of(before)
+    after = before.validate(robust)
+    now = {name: data for name, data in contents(home).items() if "validations/" not in name}
+    assert now == files, "the sweep's own journal above all"
+    for table in ("trials", "validations", "decisions"):
+        assert getattr(after, table).equals(getattr(before, table)), table
+    best = before.best()
+    assert (after.best().trial_id, after.best().score) == (best.trial_id, best.score)
+    assert after.best().metrics.items() > best.metrics.items()
+    old = {k: v for k, v in before.summary().items() if k != "later"}
+    assert {k: v for k, v in after.summary().items() if k != "later"} == old
+    # each in the row that it belongs to
+    assert len(after.reports) == len(before.reports)
+    assert after.reports["accuracy"].equals(before.reports["accuracy"])
+    rows = after.reports.dropna(subset="robust/accuracy")
+    assert set(zip(rows["trial_id"], rows["training_iteration"], strict=True)) == set(top)
+    assert (rows["robust/accuracy"] == -rows["training_iteration"]).all()
+    assert set(rows["robust/by/kind"]) == {"robust"}
+    # and ranked by
+    new = after.best("robust/accuracy", "max")
+    assert new.score == -new.iteration == -min(iteration for _, iteration in top)
+    assert new.checkpoint is not None
+    assert "accuracy" in new.metrics, "the old ones, too"
+    by_new = tunekit.load(home, metric="robust/accuracy", mode="min")
+    worst = next(one.best_value for one in by_new.ranking())
+    assert worst == -max(iteration for _, iteration in top)
+
+
+def test_a_report_shows_them(home):
+    assert "Validated later" not in render_report(tunekit.load(home))
+    sweep = tunekit.load(home).validate(robust, 2)
+    page = render_report(sweep)
+    assert "Validated later" in page and "robust/accuracy" in page
+    by_new = render_report(tunekit.load(home, metric="robust/accuracy", mode="max"))
+    assert "best robust/accuracy" in by_new
+    failed = sweep.validate(tunekit.ValidationConfig(broken, on_failure="ignore"), 1)
+    assert "Later validation of" in render_report(failed)
+
+
+# Which checkpoints ------------------------------------------------------------------------------
+
+
+def test_checkpoints_that_are_gone_are_told_of_and_the_next_best_is_taken(home, caplog):
+    sweep = tunekit.load(home)
+    (first, at), (second, other_at) = best_of(sweep)[:2]
+    shutil.rmtree(sweep.best().path)
+    with caplog.at_level(logging.WARNING, logger="tunekit"):
+        after = sweep.validate(robust, 2)
+    [message] = [record.message for record in caplog.records]
+    assert f"{first}@{at}" in message
+    assert (first, at) not in chosen(after) and (second, other_at) in chosen(after)
+    assert {trial_id for trial_id, _ in chosen(after)} == {first, second}
+
+
+def test_without_any_checkpoint_left_nothing_is_started(home):
+    sweep = tunekit.load(home)
+    for path in home.glob("*/checkpoint_*"):
+        shutil.rmtree(path)
+    with pytest.raises(tunekit.errors.ConfigError, match="none of the checkpoints is in the"):
+        sweep.validate(robust)
+    assert not (home / "validations").exists()
+
+
+def test_a_checkpoint_that_disappears_meanwhile_is_skipped_and_that_is_said(home, caplog):
+    sweep = tunekit.load(home)
+    path = sweep.best().path
+
+    def deletes(checkpoint: tune.Checkpoint) -> dict[str, Any]:
+        shutil.rmtree(checkpoint.path, ignore_errors=True)
+        raise FileNotFoundError("weights")
+
+    config = tunekit.ValidationConfig(deletes, max_retries=0)
+    with caplog.at_level(logging.WARNING, logger="tunekit"):
+        after = sweep.validate(config, 1, name="new")
+    assert "was not run: its checkpoint" in caplog.text and "Traceback" not in caplog.text
+    [row] = after.later_validations.to_dict("records")
+    assert (
+        row["status"] == "skipped"
+        and path in row["reason"]
+        and "no longer in the storage" in row["reason"]
+    )
+
+
+# What is refused --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "accuracy"}, "is taken: the sweep itself has 'accuracy'"),
+        ({"name": "loss"}, "is taken: the sweep itself has 'loss'"),
+        ({"name": "config"}, "is taken: the sweep itself has 'config'"),
+        *(
+            ({"name": name}, "cannot begin a metric's name")
+            for name in ("", " ", "a//b", "/a", "a/", "a\n", "..")
+        ),
+        *(({"name": name}, "is taken") for name in ("pid", "trial_id")),
+        ({"name": 7}, "is of type int"),
+        ({"checkpoints": 0}, "at least 1"),
+        ({"checkpoints": "all"}, "checkpoints='all'"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(home, executors, options, message):
+    with pytest.raises(tunekit.errors.ConfigError, match=message):
+        tunekit.load(home).validate(robust, **options)
+    assert not executors and not (home / "validations").exists()
+
+
+def test_a_function_has_to_be_callable_with_what_is_given(home, executors):
+    def needs(checkpoint: Any, data: str) -> dict[str, Any]:
+        return {"accuracy": 0.5}
+
+    sweep = tunekit.load(home)
+    with pytest.raises(tunekit.errors.ConfigError, match="name='<lambda>' cannot begin"):
+        sweep.validate(lambda checkpoint: {"accuracy": 0.5})
+    with pytest.raises(tunekit.errors.ConfigError, match="not callable"):
+        sweep.validate("robust")  # type: ignore[arg-type]
+    assert not executors
+    with pytest.raises(tunekit.errors.ValidationFailedError, match="no value for 'data'"):
+        sweep.validate(needs)
+    assert not executors[0].started
+
+
+# Again, and again -------------------------------------------------------------------------------
+
+
+def test_what_has_a_score_is_not_validated_again(home, executors):
+    sweep = tunekit.load(home).validate(robust, 2)
+    assert sum(CALLS.values()) == 2
+    sweep = sweep.validate(robust, 3)
+    assert sum(CALLS.values()) == 3 and max(CALLS.values()) == 1
+    assert len(chosen(sweep)) == 3
+    sweep.validate(robust, 3)
+    assert sum(CALLS.values()) == 3 and len(executors) == 2
+    journals = list(home.glob("validations/*/*.jsonl"))
+    assert len(journals) == 2
+    assert sum(journal.read_text().count('"validation_requested"') for journal in journals) == 3
+
+
+def test_what_has_failed_is_validated_again(home):
+    sweep = tunekit.load(home)
+    bad = sweep.best().path
+
+    def fails_once(checkpoint: tune.Checkpoint) -> dict[str, Any]:
+        CALLS[checkpoint.path] += 1
+        if checkpoint.path == bad and CALLS[bad] == 1:
+            raise ValueError("no data")
+        return {"accuracy": 0.5}
+
+    config = tunekit.ValidationConfig(fails_once, max_retries=0)
+    sweep = sweep.validate(config, 2, name="new")
+    assert sorted(sweep.later_validations["status"]) == ["failed", "validated"]
+    sweep = sweep.validate(config, 2, name="new")
+    assert set(sweep.later_validations["status"]) == {"validated"}
+    assert CALLS[bad] == 2 and sum(CALLS.values()) == 3
+
+
+def test_scores_under_one_name_are_of_one_function(home):
+    sweep = tunekit.load(home).validate(robust, name="new")
+    assert set(CALLS.values()) == {1}
+    with pytest.raises(tunekit.errors.ConfigError, match="cannot be compared"):
+        sweep.validate(other, 2, name="new")
+    replaced = sweep.validate(other, 2, name="new", replace=True)
+    assert len(chosen(replaced)) == 2, "those of the other one are not shown any more"
+    assert set(replaced.reports["new/f1"].dropna()) == {0.5}
+    assert "new/accuracy" not in replaced.reports
+    # Arguments are not told apart.
+    noisy = tunekit.ValidationConfig(robust, ValidationTaskConfig(fn_kwargs={"noise": 3.0}))
+    changed = sweep.validate(robust, 3).validate(noisy, 2, replace=True)
+    assert changed.later_validations.value_counts("name")["robust"] == 2
+    assert changed.best("robust/accuracy", "max").score > -9 + 2.9
+
+
+def test_a_function_that_never_had_a_score_does_not_keep_its_name(home):
+    config = tunekit.ValidationConfig(broken, max_retries=0, max_in_flight=1)
+    with pytest.raises(tunekit.errors.ValidationFailedError, match="have failed alike"):
+        tunekit.load(home).validate(config, name="new")
+    statuses = Counter(tunekit.load(home).later_validations["status"])
+    assert statuses["failed"] == 3 and set(statuses) == {"failed", "waiting"}
+    sweep = tunekit.load(home).validate(other, 2, name="new")
+    assert sweep.best("new/f1", "max").score == 0.5
+    assert list(sweep.later_validations["status"]) == ["validated"] * 2, "the other one's are gone"
+
+
+def test_ctrl_c_keeps_what_has_ended_and_the_same_call_goes_on(home, monkeypatch):
+    validate_here(monkeypatch, Interrupted)
+    config = tunekit.ValidationConfig(robust, max_in_flight=1)
+    with pytest.raises(KeyboardInterrupt):
+        tunekit.load(home).validate(config)
+    statuses = Counter(tunekit.load(home).later_validations["status"])
+    assert statuses["validated"] == 2 and set(statuses) == {"validated", "waiting"}
+    assert tunekit.load(home).reports["robust/accuracy"].notna().sum() == 2
+    validate_here(monkeypatch)
+    after = tunekit.load(home).validate(config)
+    assert len(chosen(after)) == 4
+    assert set(CALLS.values()) == {1} and set(after.later_validations["status"]) == {"validated"}
+
+
+@pytest.mark.parametrize("kept", [1, 4, 8, 9.5, 12])
+def test_a_session_that_was_killed_at_any_line_goes_on(home, kept):
+    tunekit.load(home).validate(tunekit.ValidationConfig(robust, max_in_flight=1), 4)
+    [journal] = home.glob("validations/*/000001.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    torn = lines[int(kept)][:20] if kept != int(kept) else b""
+    journal.write_bytes(b"".join(lines[: int(kept)]) + torn)
+    ended = sum(b'"validation_ended"' in line for line in lines[: int(kept)])
+    CALLS.clear()
+    after = tunekit.load(home).validate(robust, 4)
+    assert after.reports["robust/accuracy"].notna().sum() == 4
+    assert sum(CALLS.values()) == 4 - ended
+
+
+# A sweep that goes on ---------------------------------------------------------------------------
+
+
+def test_a_restored_sweep_does_what_it_would_have_done(tmp_path):
+    kill(tmp_path / "one", 90)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    killed = tunekit.load(tmp_path / "two" / "sweep")
+    after = killed.validate(tunekit.ValidationConfig(robust))
+    assert len(chosen(after)) == 3 and after.summary()["state"] == killed.summary()["state"]
+    lines = {}
+    for name in ("one", "two"):
+        restored(tmp_path / name)
+        lines[name] = [
+            {k: v for k, v in line.items() if k not in ("file", "search", "tune", "report")}
+            for line in read(tmp_path / name / "sweep")
+        ]
+    assert lines["one"] == lines["two"]
+    ended = tunekit.load(tmp_path / "two" / "sweep")
+    assert ended.summary()["state"] == "finished"
+    shown = ended.reports.dropna(subset="robust/accuracy")
+    assert len(shown) == len(chosen(after)), "what was validated is still there"
+
+
+def test_another_sweep_in_the_same_folder_has_no_such_scores(swept, tmp_path):
+    home = Path(shutil.copytree(swept, tmp_path / "sweep"))
+    tunekit.load(home).validate(robust, 2)
+    for path in home.iterdir():
+        if path.name != "validations":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    journal = swept / "journal" / "000001.jsonl"
+    (home / "journal").mkdir()
+    head, *lines = lines_of(journal)
+    write_lines(home / "journal" / "000001.jsonl", [{**head, "time": 2e9}, *lines])
+    assert len(tunekit.load(home).later_validations) == 0
+
+
+# On the command line ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_folder(tmp_path, monkeypatch) -> Callable[..., Any]:
+    """Run the command in a folder with a module of validation functions."""
+    (tmp_path / "of_the_command.py").write_text(
+        "from ray.train import ValidationTaskConfig\n"
+        "from tunekit import ValidationConfig\n"
+        "def accurate(checkpoint, part=1.0):\n    return {'accuracy': part}\n"
+        "def bad(checkpoint):\n    raise ValueError('no data')\n"
+        "thirds = ValidationConfig(accurate, ValidationTaskConfig(fn_kwargs={'part': 3}))\n"
+        "single = ValidationConfig(accurate, max_in_flight=1)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    monkeypatch.setattr(commands.ray, "shutdown", lambda: None)
+
+    def run(*arguments: Any) -> Any:
+        return tunekit_("validate", *arguments)
+
+    yield run
+    sys.modules.pop("of_the_command", None)
+
+
+def test_the_command_shows_the_new_scores_beside_the_old(home, in_folder):
+    asked = ["--fn", "of_the_command:thirds", "--checkpoints", 2, "--name", "accurate"]
+    done = in_folder("sweep", *asked)
+    assert done.exit_code == 0, done.output
+    best = best_of(tunekit.load(home))
+    lines = done.stdout.splitlines()
+    assert lines[0] == "accurate: of_the_command:accurate has validated 2 checkpoints"
+    assert lines[2].split() == ["trial", "iteration", "accuracy", "accurate/accuracy"]
+    assert [line.split()[0] for line in lines[3:5]] == [trial_id for trial_id, _ in best[:2]]
+    assert {line.split()[-1] for line in lines[3:5]} == {"3.0000"}
+    assert f"tunekit best {home} --metric accurate/accuracy --mode max" in done.stdout
+    status = tunekit_("status", home).stdout
+    assert "accurate: 2 validated, by of_the_command:accurate" in status
+
+
+def test_the_command_prints_json_alone(home, in_folder):
+    found = in_folder("sweep", "--fn", "of_the_command.py:accurate", "--json")
+    known = json.loads(found.stdout)
+    assert known["scored"] == 4 and known["unscored"] == 0
+    scores = [row["score"] for row in known["rows"]]
+    assert scores == sorted(scores, reverse=True)
+    assert known["rows"][0]["metrics"] == {"accurate/accuracy": 1.0}
+
+
+def test_the_command_fails_if_a_checkpoint_got_no_score(home, in_folder):
+    done = in_folder("sweep", "--fn", "of_the_command:bad", "--checkpoints", 1)
+    assert done.exit_code == 1
+    assert "failed: raised ValueError: no data" in done.stdout
+
+
+def test_the_command_says_what_is_wrong_with_its_arguments(home, in_folder, executors):
+    for arguments, message in [
+        (["--fn", "of_the_command:nothing"], "has no 'nothing'"),
+        (["--fn", "nowhere:fn"], "there is no module 'nowhere'"),
+        (["--fn", "of_the_command:accurate", "--checkpoints", "0"], "checkpoints=0"),
+        (["--fn", "of_the_command:accurate", "--name", "loss"], "is taken"),
+        (["--fn", "of_the_command:accurate", "--metric", "nothing"], "no trial has a score"),
+    ]:
+        done = in_folder("sweep", *arguments)
+        assert done.exit_code == 2 and message in done.stderr, (arguments, done.output)
+    assert not executors

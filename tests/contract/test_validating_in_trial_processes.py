@@ -1,0 +1,284 @@
+"""Validations in the processes of trials that stand still: which, when, and what if one ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+
+from tests.support.fakes import FakeExecutor
+from tests.support.invariants import check_journal
+from tests.support.schedulers import pbt, seed_all
+from tests.support.sweeps import Endless, Ran, sweep
+from tunekit.core.events import AttemptStarted, ValidationRequested
+from tunekit.core.validation import Attempt
+from tunekit.journal.journal import events_in
+from tunekit.validating.executor import AttemptEvent, Failed, Lost
+
+LENGTH = 9
+
+
+class InTrials(FakeExecutor):
+    """Nothing is free elsewhere while trials run; ``ends``: attempts that end a trial's process."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self.in_trials = True
+        self.hosts: dict[str, str | None] = {}
+        self.ends: set[str] = set()
+        self.trials: Any = list
+        self.places = 2
+
+    def capacity(self, promised: Any) -> int:
+        if any(trial.status == "RUNNING" for trial in self.trials()):
+            return 0
+        return self.places - len(self._live) - sum(number for _, number in promised)
+
+    def start(self, attempt: Attempt, *, host: Any = None) -> None:
+        self._starts = lambda _: 2.0 if host is None else 0.0
+        super().start(attempt, host=host)
+        self.hosts[attempt.id] = host and host.trial_id
+
+    def poll(self) -> Iterator[AttemptEvent]:
+        for one in [one for one in self._live.values() if one.id in self.ends]:
+            self.ends.discard(one.id)
+            self.cancel(one)
+            self.in_trials = False
+            yield Lost(str(self.hosts[one.id]))
+            yield Failed(one.id, "its process died")
+        yield from super().poll()
+
+
+def swept(folder: Path, seconds: float, *, ends: set[str] = frozenset(), **options: Any) -> Ran:
+    """Two of six trials at a time; a validation takes so many seconds, an iteration one."""
+    seed_all(0)
+    own = {"on_pending": "auto", "executor_class": InTrials, "slots": 2} | options
+    asha = ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3)
+    ran = sweep(
+        folder,
+        own.pop("base", asha),
+        trainable=Endless,
+        trials=6,
+        validation_s=lambda attempt: seconds,
+        stop={"training_iteration": LENGTH},
+        run=False,
+        **own,
+    )
+    if isinstance(ran.executor, InTrials):
+        ran.executor.trials, ran.executor.ends = lambda: ran.sweep.trials, set(ends)
+        ran.executor.places = own["slots"]
+    ran.sweep.run(most=50_000)
+    lives = check_journal(events_in(ran.home))
+    assert lives.running == 0 and all(t.status == "TERMINATED" for t in ran.trials)
+    return ran
+
+
+def test_short_validations_run_at_each_checkpoint_as_inline(tmp_path):
+    ran = swept(tmp_path / "short", 0.01, slots=1)
+    stock = {"on_pending": "wait", "executor_class": FakeExecutor}
+    inline = swept(tmp_path / "inline", 0.01, slots=1, **stock)
+    assert ran.heard.results == inline.heard.results
+    for attempt in ran.executor.started:
+        request, host = attempt.request, ran.executor.hosts[attempt.id]
+        assert host == request.trial_id
+    assert {i: set(s) for i, s in ran.validated().items()} == {
+        i: set(range(1, length + 1)) for i, length in ran.lengths().items()
+    }
+
+
+class WithRoom(InTrials):
+    """There is always room elsewhere."""
+
+    def capacity(self, promised: Any) -> int:
+        return 4
+
+
+@pytest.mark.parametrize(("start_s", "elsewhere"), [(1.0, True), (9.0, False)])
+def test_where_a_process_would_take_long_to_start_none_is_started(tmp_path, start_s, elsewhere):
+    seconds = {"train": 1.0, "start": start_s}
+    ran = swept(
+        tmp_path,
+        0.5,
+        executor_class=WithRoom,
+        training_s=lambda trial, method: seconds.get(method, 0.0),
+    )
+    assert (None in ran.executor.hosts.values()) == elsewhere
+
+
+def test_of_longer_ones_those_that_decide_run_there_and_what_precedes_them(tmp_path):
+    ran = swept(tmp_path, 1.0)
+    started = ran.executor.started
+    begun = [t.trial_id for t in sorted(ran.trials, key=lambda trial: trial.trial_id)]
+    first = next(n for n, one in enumerate(started) if one.request.trial_id == begun[-1])
+    # Until the first one has ended, they may be short, for all that is known.
+    known, requested = {one.request.id for one in started[2:first]}, set()
+    for event in events_in(ran.home):
+        if isinstance(event, ValidationRequested):
+            requested.add((event.trial_id, event.iteration))
+        elif isinstance(event, AttemptStarted) and event.id in known:
+            rung = next(rung for rung in (1, 3, 9) if rung >= event.key.iteration)
+            assert (event.trial_id, rung) in requested
+    # What is left of a trial when it ends has no trial to run in.
+    assert None not in {
+        ran.executor.hosts[one.id] for one in started[:first] if one.request.iteration < LENGTH
+    }
+    for one in started:
+        assert ran.executor.hosts[one.id] in (None, one.request.trial_id)
+
+
+class Beside(InTrials):
+    """One more is free elsewhere."""
+
+    def capacity(self, promised: Any) -> int:
+        return max(0, 1 - sum(self.hosts[one.id] is None for one in self._live.values()))
+
+
+@pytest.mark.parametrize("options", [{}, {"base": FIFOScheduler()}], ids=["asha", "fifo"])
+@pytest.mark.parametrize("executor_class", [InTrials, Beside])
+def test_all_run_in_trials_where_that_is_asked(tmp_path, executor_class, options):
+    """However long they take, and although others could run elsewhere."""
+    where = {"settings": {"where": "trial"}, "executor_class": executor_class}
+    ran = swept(tmp_path, 1.0, **where, **options)
+    assert {(one.request.trial_id, ran.executor.hosts[one.id]) for one in ran.executor.started} == {
+        (trial.trial_id, trial.trial_id) for trial in ran.trials
+    }
+
+
+def test_a_trial_that_stands_still_has_its_score_sooner_from_its_own_process(tmp_path):
+    """Elsewhere, a process would have to start, and nobody would use the trial's place."""
+    ran = swept(tmp_path, 1.0, executor_class=Beside)
+    begun = [t.trial_id for t in sorted(ran.trials, key=lambda trial: trial.trial_id)]
+    started = ran.executor.started
+    first = next(n for n, one in enumerate(started) if one.request.trial_id == begun[-1])
+    others_wait = [one for one in started[:first] if one.request.iteration in (1, 3)]
+    assert len(others_wait) > 4
+    assert {ran.executor.hosts[one.id] for one in others_wait} == set(begun[:-1])
+    # The last ones train on while they are validated elsewhere.
+    assert None in {ran.executor.hosts[one.id] for one in started[first:]}
+
+
+class Apart(Beside):
+    """One at a time runs elsewhere, in a process that has already run."""
+
+    def start(self, attempt: Attempt, *, host: Any = None) -> None:
+        self._starts = lambda _: 0.0
+        FakeExecutor.start(self, attempt, host=host)
+        self.hosts[attempt.id] = host and host.trial_id
+
+
+def apart(folder: Path, seconds: float, *, start_s: float = 0.0, **options: Any) -> Ran:
+    """As above, where only validations can use the resources for one."""
+    times = {"train": 1.0, "start": start_s}
+    return swept(
+        folder,
+        seconds,
+        on_pending="auto-beside",
+        executor_class=Apart,
+        training_s=lambda trial, method: times.get(method, 0.0),
+        **options,
+    )
+
+
+def test_a_trial_trains_on_while_it_is_validated_elsewhere_though_others_wait(tmp_path):
+    """None is stopped; to start another in its place would take longer than its score."""
+    scores = {"validate": lambda attempt: {"accuracy": 0.5}, "settings": {"when": "decisions"}}
+    ran = apart(tmp_path, 2.0, start_s=9.0, **scores)
+    where = [ran.executor.hosts[one.id] for one in ran.executor.started]
+    assert where.count(None) > 6, "the first one may be short, for all that is known"
+    assert ran.clock.monotonic() < 3 * (9.0 + LENGTH + 3 * 2.0) - 6.0, "as inline, less what waited"
+
+
+def test_the_last_checkpoint_of_a_trial_does_not_keep_its_place_from_others(tmp_path):
+    ran = apart(tmp_path, 2.0, base=FIFOScheduler(), settings={"when": LENGTH})
+    hosts = list(ran.executor.hosts.values())
+    assert hosts.count(None) >= 3, hosts
+    assert ran.clock.monotonic() <= 3 * LENGTH + 2.0 + 2.0 + 0.1
+
+
+def test_places_are_lent_as_often_where_no_process_has_to_start(tmp_path):
+    """Whether trials have processes of their own makes no difference then."""
+
+    def seconds(reuse: bool) -> float:
+        ran = sweep(
+            tmp_path / str(reuse),
+            ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3),
+            on_pending="auto-beside",
+            trainable=Endless,
+            trials=12,
+            slots=3,
+            reuse_actors=reuse,
+            validation_s=lambda attempt: 2.0,
+            validation_slots=1,
+            settings={"when": "decisions"},
+            stop={"training_iteration": LENGTH},
+        )
+        return ran.clock.monotonic()
+
+    assert seconds(reuse=False) == pytest.approx(seconds(reuse=True), abs=0.1)
+
+
+@pytest.mark.parametrize(("seconds", "kind"), [(0.01, InTrials), (0.01, Beside), (1.0, InTrials)])
+def test_where_no_score_decides_each_is_computed_at_its_checkpoint(tmp_path, seconds, kind):
+    """As inline; short ones also where others could run elsewhere, in a new process."""
+    ran = swept(tmp_path, seconds, base=FIFOScheduler(), executor_class=kind)
+    for attempt in ran.executor.started:
+        request, host = attempt.request, ran.executor.hosts[attempt.id]
+        assert host == request.trial_id
+    assert [set(s) for s in ran.validated().values()] == [set(range(1, LENGTH + 1))] * 6
+    inline_s = 6 * LENGTH * (1.0 + seconds) / 2
+    assert ran.clock.monotonic() <= inline_s + 0.1, "nothing starts"
+
+
+def test_where_no_score_decides_nobody_waits_for_what_runs_elsewhere(tmp_path):
+    class Elsewhere(InTrials):
+        def capacity(self, promised: Any) -> int:
+            return max(0, 1 - len(self._live))
+
+    ran = swept(tmp_path, 0.5, base=FIFOScheduler(), executor_class=Elsewhere)
+    hosts = Counter(ran.executor.hosts[one.id] is None for one in ran.executor.started)
+    assert hosts[True] > 5 and hosts[False] > 5, hosts
+    assert ran.validation.timing()["trials_waited_s"] <= 0.5 * hosts[False] + 1e-6
+
+
+@pytest.mark.parametrize("seconds", [0.01, 1.0])
+def test_a_trial_whose_process_has_ended_goes_on_from_its_checkpoint(tmp_path, seconds):
+    expected = swept(tmp_path / "undisturbed", seconds)
+    best = max(expected.trials, key=lambda t: t.last_result["accuracy"])
+    victim = next(
+        one
+        for one in expected.executor.started
+        if (one.request.trial_id, one.request.iteration) == (best.trial_id, 3)
+    )
+    starts: Counter[str] = Counter()
+
+    class Starts(tune.Callback):
+        def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+            starts[trial.trial_id] += 1
+
+    ran = swept(tmp_path / "hit", seconds, ends={victim.id}, more_callbacks=(Starts(),))
+    assert not ran.executor.ends, "it was hit"
+    hit = next(t for t in ran.trials if t.trial_id == ran.executor.hosts[victim.id])
+    assert hit.num_failures == 0
+    assert starts[hit.trial_id] == 2 and set(starts.values()) == {1, 2}
+    assert all(ran.validated().values())
+
+
+def test_trials_of_pbt_stand_still_for_what_they_are_compared_by(tmp_path):
+    base = pbt(perturbation_interval=3, synch=True)
+    ran = swept(tmp_path, 0.01, base=base, param_space={"lr": 0.1}, slots=6)
+    assert check_journal(events_in(ran.home)).exploits
+    assert None not in {
+        ran.executor.hosts[one.id] for one in ran.executor.started if one.request.iteration < LENGTH
+    }
+
+
+def test_what_trials_wait_for_runs_there_whether_or_not_it_decides(tmp_path):
+    ran = swept(tmp_path, 1.0, on_pending="wait")
+    for attempt in ran.executor.started:
+        host, last = ran.executor.hosts[attempt.id], attempt.request.iteration == LENGTH
+        assert host is not None or last

@@ -1,0 +1,134 @@
+"""What a validation function is told: its arguments, and whose checkpoint it has."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import train, tune
+
+from tests.support.journals import read
+from tests.support.kills import Killed, killed_after, run_killed
+from tests.support.restores import restoring
+from tests.support.schedulers import pbt, seed_all
+from tests.support.sweeps import Counting, Ran, quality, sweep
+from tests.support.versioned import Versioned, score_of, version_at
+from tunekit.core.validation import Attempt
+from tunekit.training import VALIDATION_KEY
+
+
+class Telling(Counting):
+    """Each report says how to validate its checkpoint, but for the second."""
+
+    def step(self) -> dict[str, Any]:
+        report = super().step()
+        if self.steps != 2:
+            task = train.ValidationTaskConfig(fn_kwargs={"epoch": self.steps})
+            report[VALIDATION_KEY] = task
+        return report
+
+
+def documented(checkpoint, train_run_name: str, epoch: int):
+    return {"accuracy": 0.5}
+
+
+def test_arguments_come_with_each_report_and_are_missed_when_they_are_due(tmp_path):
+    task = train.ValidationTaskConfig(fn_kwargs={"train_run_name": "a"})
+    ran = sweep(
+        tmp_path,
+        trainable=Telling,
+        trials=1,
+        settings={"fn": documented, "task_config": task, "max_retries": 3},
+    )
+    assert [attempt.request.kwargs for attempt in ran.executor.started] == [
+        {"train_run_name": "a", "epoch": epoch} for epoch in (1, 3, 4, 5, 6, 7, 8, 9)
+    ]
+    [failed] = [e for e in read(ran.home, "validation_ended") if e["status"] == "failed"]
+    assert failed["attempts"] == 0, "it is not tried, and not tried again"
+    assert "documented has no value for 'epoch'" in failed["reason"]
+    assert "tunekit.report(metrics, validation=ValidationTaskConfig(" in failed["reason"]
+    assert ran.heard.of(0) == [1, 3, 4, 5, 6, 7, 8], "the trial is judged by its other scores"
+    assert ran.heard.ends == [(0, quality(0, 9))]
+
+
+def test_a_restored_sweep_passes_the_arguments_that_it_is_given(tmp_path):
+    def make(name: str, **more: Any) -> Ran:
+        task = train.ValidationTaskConfig(fn_kwargs={"train_run_name": name}, timeout_s=len(name))
+        settings = {"fn": documented, "task_config": task}
+        return sweep(tmp_path, trainable=Telling, trials=1, settings=settings, **more)
+
+    with pytest.raises(Killed), killed_after(20):
+        make("wrong", listening=False, validation_s=lambda attempt: 100.0)
+    home = tmp_path / "sweep"
+    assert "wrong" not in (home / "journal/000001.jsonl").read_text(), "they may be large"
+    ran = make("right", listening=False, **restoring(home))
+    called = [attempt.request for attempt in ran.executor.started]
+    assert [request.kwargs for request in called] == [
+        {"train_run_name": "right", "epoch": epoch} for epoch in (1, 3, 4, 5, 6, 7, 8, 9)
+    ]
+    assert {request.timeout_s for request in called} == {5}
+
+
+class Relu:
+    """A hyperparameter that JSON does not know."""
+
+
+class Tanh:
+    """Another one."""
+
+
+class Swish:
+    """One that no trial begins with."""
+
+
+class Configured(Versioned):
+    """Its checkpoints have the hyperparameters that they were trained with."""
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        super().save_checkpoint(checkpoint_dir)
+        known = [self.config["lr"], self.config["layer"].__name__]
+        Path(checkpoint_dir, "config.json").write_text(json.dumps(known))
+
+
+def configured(folder: Path, seed: int, asked: list[tuple[Any, Any]], **options: Any) -> Ran:
+    """A population, and beside each other what was trained with and what validation is told."""
+
+    def validate(attempt: Attempt) -> dict[str, float]:
+        config = attempt.request.config
+        lies = json.loads(Path(attempt.request.path, "config.json").read_text())
+        told = [config["lr"], getattr(config["layer"], "__name__", config["layer"])]
+        asked.append((told, lies))
+        return {"accuracy": score_of(version_at(attempt.request.path))}
+
+    seed_all(seed)
+    return sweep(
+        folder,
+        pbt(hyperparam_mutations={"lr": tune.uniform(0.0, 1.0), "layer": [Relu, Tanh, Swish]}),
+        trainable=Configured,
+        validate=validate,
+        validation_s=lambda attempt: 6 * random.Random(attempt.id).random(),
+        seed=seed,
+        trials=6,
+        stop={"training_iteration": 12},
+        param_space={"lr": tune.uniform(0.0, 1.0), "layer": tune.choice([Relu, Tanh])},
+        **options,
+    )
+
+
+@pytest.mark.parametrize(("on_pending", "seed"), [("continue", 3), ("wait", 2), ("wait-paused", 2)])
+def test_validation_is_told_what_the_checkpoint_was_trained_with(tmp_path, on_pending, seed):
+    """Also after kills."""
+    asked: list[tuple[Any, Any]] = []
+    moments = random.Random(seed)
+
+    def make(folder: Path, **options: Any) -> Ran:
+        more = {"on_pending": on_pending, "listening": False, "run": False, **options}
+        return configured(folder, seed, asked, **more)
+
+    ran, kills = run_killed(tmp_path, make, (moments.randrange(70, 210) for _ in range(3)))
+    assert kills and len(asked) >= 40
+    assert len(ran.validation.engine.ancestry) >= 2, "exploits have changed hyperparameters"
+    assert [told for told, _ in asked] == [lies for _, lies in asked]

@@ -1,0 +1,251 @@
+"""A damaged journal is an error that names the file, or tells the very same history."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.tune.schedulers import ASHAScheduler
+
+import tunekit
+from tests.support.invariants import JournalSummary, check_journal
+from tests.support.journals import lines_of, write_lines
+from tests.support.kills import run_killed
+from tests.support.restores import prepare_restore, restoring
+from tests.support.seeds import seeds
+from tests.support.sweeps import sweep
+from tunekit.journal.journal import events_in
+
+
+def one_after_the_other(folder: Path, **options: Any) -> Any:
+    """A sweep in which nothing depends on which of two trials is faster."""
+    asha = ASHAScheduler(max_t=5, grace_period=1, reduction_factor=2)
+    known = {"on_pending": "wait", "trials": 4, "max_concurrent": 1, "saved_every_s": 0.0}
+    return sweep(folder, asha, listening=False, run=False, **known, **options)
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory) -> tuple[Path, JournalSummary]:
+    """A sweep that was killed twice and can go on, and what it comes to undisturbed."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    one_after_the_other(folder / "undisturbed").sweep.run(most=50_000)
+    expected = check_journal(events_in(folder / "undisturbed/sweep"))
+    assert len(expected.scores) > 8
+    with pytest.raises(AssertionError, match="not over after 2 kills"):
+        run_killed(folder / "killed", one_after_the_other, iter([60, 60]), most=2)
+    return folder / "killed/sweep", expected
+
+
+@pytest.fixture
+def recorded(interrupted) -> Path:
+    return interrupted[0]
+
+
+def told(home: Path) -> str:
+    """Return all that a reader does with a sweep, as text."""
+    found = tunekit.load(home)
+    tables = [found.trials, found.reports, found.validations, found.decisions]
+    summary = {**found.summary(), "driver": None}
+    return json.dumps(summary, default=str) + "".join(one.to_csv() for one in tables)
+
+
+def damage_text(draw: random.Random, path: Path) -> None:
+    """Change bytes of a file, not whole lines."""
+    data = bytearray(path.read_bytes())
+    at = draw.randrange(len(data))
+    match draw.randrange(5):
+        case 0:
+            data[at] ^= 1 << draw.randrange(8)
+        case 1:
+            data[at : at + draw.randrange(1, 40)] = b""
+        case 2:
+            data[at:at] = bytes(draw.randrange(256) for _ in range(draw.randrange(1, 9)))
+        case 3:
+            data[at : at + 16] = bytes(16)
+        case _:
+            other = draw.randrange(len(data))
+            data[at : at + 9] = data[other : other + 9]
+    path.write_bytes(data)
+
+
+def damage_files(draw: random.Random, home: Path) -> None:
+    """Remove, cut, double, swap or link files of the folder, but not what users save."""
+    files = sorted(p for p in home.rglob("*") if p.is_file() and "checkpoint_" not in str(p))
+    one, other = draw.sample(files, 2)
+    if draw.random() < 0.6:
+        one, other = draw.sample(sorted((home / "journal").glob("*.jsonl")), 2)
+    match draw.randrange(5):
+        case 0:
+            one.unlink()
+        case 1:
+            data = one.read_bytes()
+            one.write_bytes(data[: draw.randrange(len(data) + 1)])
+        case 2:
+            shutil.copy(one, one.with_name(f"00000{draw.randrange(4, 9)}{one.suffix}"))
+        case 3:
+            content = one.read_bytes()
+            shutil.copy(other, one)
+            other.write_bytes(content)
+        case _:
+            one.unlink()
+            one.symlink_to(other)
+
+
+def outcome(home: Path, whole: str) -> str:
+    """Return what became of a damaged sweep; anything but these is a failure."""
+    try:
+        now = told(home)
+    except tunekit.errors.JournalError as error:
+        assert "journal" in str(error)
+        return "error"
+    except tunekit.errors.ConfigError as error:
+        assert str(home) in str(error)
+        return "error"
+    return "same" if now == whole else "less"
+
+
+@pytest.mark.parametrize("seed", seeds(8, "bytes"))
+def test_a_changed_journal_is_an_error_or_the_same_history(recorded, tmp_path, seed):
+    draw = random.Random(f"bytes/{seed}")
+    home, files = tmp_path / "sweep", sorted((recorded / "journal").glob("*.jsonl"))
+    (home / "journal").mkdir(parents=True)
+    shutil.copytree(recorded / "state", home / "state")
+    for file in files:
+        shutil.copy(file, home / "journal")
+    whole = told(home)
+    for _ in range(5):
+        damaged = home / "journal" / draw.choice(files).name
+        content = damaged.read_bytes()
+        damage_text(draw, damaged)
+        changed = damaged.read_bytes() != content
+        found = outcome(home, whole)
+        if found == "less":
+            # A torn end, behind which nothing says that there was more: as a killed driver's.
+            assert damaged.name == files[-1].name and not damaged.read_bytes().endswith(b"\n")
+            assert changed
+        damaged.write_bytes(content)
+
+
+#: What a value may be changed into.
+NUMBERS = [-1, 0, 2**53, 10**30, 1e300, -1e300, float("nan"), float("inf")]
+TEXTS = ["", "\ud800", "a:0:1:1", "x" * 300, "../..", "\x1b[2J"]
+OTHERS = [None, True, [], {}, [[]], {"a": {}}, {"training_iteration": -1}]
+
+
+def places_in(value: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return where in a line there are values."""
+    found = [above] if above else []
+    if not isinstance(value, (dict, list)):
+        return found
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+        found += places_in(part, (*above, key))
+    return found
+
+
+def put(line: Any, place: tuple[Any, ...], change: Callable[[Any, Any], None]) -> None:
+    for key in place[:-1]:
+        line = line[key]
+    change(line, place[-1])
+
+
+def deep() -> Any:
+    value: Any = 1
+    for _ in range(400):
+        value = {"in": value}
+    return value
+
+
+def forged(draw: random.Random, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Change values in lines, or their order, with the numbers that belong to it."""
+    for _ in range(draw.randrange(1, 4)):
+        at = draw.randrange(len(lines)) if draw.random() < 0.8 else 0
+        place = draw.choice([p for p in places_in(lines[at]) if p[0] not in ("n", "crc")])
+        match draw.randrange(6):
+            case 0:
+                put(lines[at], place, lambda part, key: part.pop(key))
+            case 1 | 2 | 3:
+                odd = draw.choice([*NUMBERS, *TEXTS, *OTHERS, deep()])
+                put(lines[at], place, lambda part, key: part.__setitem__(key, odd))  # noqa: B023
+            case 4:
+                lines.insert(draw.randrange(1, len(lines) + 1), dict(draw.choice(lines[1:])))
+            case _:
+                del lines[draw.randrange(1, len(lines))]
+    for number, line in enumerate(lines, start=1):
+        line["n"] = number
+    return lines
+
+
+@pytest.mark.parametrize("seed", seeds(15, "forged"))
+def test_lines_that_somebody_has_made_up_are_read_or_a_journal_error(recorded, tmp_path, seed):
+    draw = random.Random(f"forged/{seed}")
+    source = sorted((recorded / "journal").glob("*.jsonl"))[0]
+    file = tmp_path / "journal/000001.jsonl"
+    file.parent.mkdir()
+    for _ in range(3):
+        write_lines(file, forged(draw, lines_of(source)))
+        try:
+            events_in(tmp_path, unpickle=True)
+        except tunekit.errors.JournalError as error:
+            assert str(error).startswith("journal/000001.jsonl")
+
+
+def restored(home: Path) -> str:
+    """Restore a damaged sweep and let it end; return what became of it."""
+    try:
+        ran = one_after_the_other(home.parent, **restoring(home))
+        ran.sweep.run(most=50_000)
+    except (tunekit.errors.JournalError, tunekit.errors.RestoreError) as error:
+        assert re.search(
+            r"journal/|state/|journal of|before its state was saved|is a link", str(error)
+        )
+        return "error"
+    return "failed" if any(t.status == "ERROR" for t in ran.trials) else "ended"
+
+
+def came_to(home: Path, expected: JournalSummary) -> None:
+    found = check_journal(events_in(home))
+    assert (found.scores, found.decisions) == (expected.scores, expected.decisions)
+
+
+@pytest.mark.parametrize("seed", seeds(10, "folders"))
+def test_a_damaged_folder_is_an_error_or_the_same_history(interrupted, tmp_path, seed):
+    """Also once it is restored."""
+    draw = random.Random(f"folders/{seed}")
+    recorded, expected = interrupted
+    home = shutil.copytree(recorded, tmp_path / "killed/sweep")
+    whole, newest = told(home), max((home / "journal").glob("*.jsonl"))
+    content = newest.read_bytes()
+    damage_files(draw, home)
+    if outcome(home, whole) == "less":
+        # The end of the newest file was cut, behind the newest archive: as a killed driver's.
+        assert content.startswith(newest.read_bytes() if newest.exists() else b"")
+    if restored(home) == "ended":
+        came_to(home, expected)
+
+
+def test_a_copy_of_hard_links_and_its_original_are_both_restored(interrupted, tmp_path):
+    recorded, expected = interrupted
+    home = shutil.copytree(recorded, tmp_path / "killed/sweep")
+    backup = shutil.copytree(home, tmp_path / "backup/sweep", copy_function=os.link)
+    for one in (home, backup):
+        assert restored(one) == "ended"
+        came_to(one, expected)
+
+
+@pytest.mark.parametrize("name", [".validate_storage_marker", "Counting_*/result.json"])
+def test_nothing_is_restored_that_would_write_into_another_file(interrupted, tmp_path, name):
+    home = shutil.copytree(interrupted[0], tmp_path / "killed/sweep")
+    journal = home / "journal/000001.jsonl"
+    content, link = journal.read_bytes(), sorted(home.glob(name))[0]
+    link.unlink()
+    link.symlink_to(journal)
+    with pytest.raises(tunekit.errors.RestoreError, match="is a link"):
+        prepare_restore(home)
+    assert journal.read_bytes() == content

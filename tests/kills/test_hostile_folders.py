@@ -1,0 +1,317 @@
+"""A sweep's folder that somebody else has made: it is read, and nothing outside of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs
+import pytest
+
+import tunekit
+from tests.support.fakes import FakeClock
+from tests.support.journals import read
+from tests.support.readers import NOTHING, score, session, tunekit_, validate_here
+from tunekit.board.live import Catalogue, LiveSweep
+from tunekit.board.page import render_index
+from tunekit.core.events import TrialAdded, TrialErrored
+from tunekit.errors import UnsafeFileError
+from tunekit.journal.journal import Journal
+from tunekit.journal.lock import Driver
+from tunekit.journal.storage import LocalFolder, folder_at
+
+LOCAL = pyarrow.fs.LocalFileSystem()
+SECRET = "SECRET"
+SESSION = "validations/20261124-080000-0123abcd"
+
+
+def made(
+    home: Path, word: str, folder: str = "trial_a", checkpoint: str = "", bomb: Any = None
+) -> Path:
+    """A sweep whose every file has a word: its lock, error.txt and checkpoint, too."""
+    record = session(home)
+    record.append(TrialAdded(time=1e9, trial_id="a", config={"note": bomb or word}, folder=folder))
+    record.append(TrialErrored(time=1e9 + 1, trial_id="a"))
+    checkpoint = checkpoint or f"./{folder}/checkpoint_000001"
+    score(record, "a", 1, {"accuracy": 0.5, "by": bomb}, checkpoint=checkpoint)
+    record.close()
+    afterwards = Journal(
+        LocalFolder(home),
+        series=SESSION,
+        about={"time": 1e9, "sweep": 1e9, "name": word.lower(), "function": word},
+    )
+    score(afterwards, "a", 1, {"robust": 0.5, "by": bomb}, checkpoint=checkpoint)
+    afterwards.close()
+    holder = Driver("t", word, 7, heard=1e9)
+    (home / "journal/driver.json").write_bytes(holder.encoded())
+    inner = home / "trial_a/checkpoint_000001"
+    inner.mkdir(parents=True)
+    (inner / "weights").write_text(word)
+    (home / "trial_a/error.txt").write_text(f"ValueError: {word}")
+    return home
+
+
+def shown(home: Path, scratch: Path) -> str:
+    """All that the commands print of a sweep, and the pages say."""
+    output = scratch / "report.html"
+    told = []
+    for command in (
+        ("status", home),
+        ("status", home, "--json"),
+        ("best", home),
+        ("best", home, "--json"),
+        ("list", home.parent),
+        ("report", home, "--output", output),
+    ):
+        told.append(tunekit_(*command).output)
+    if output.exists():
+        told.append(output.read_text())
+    catalogue, clock = Catalogue([str(home.parent)]), FakeClock()
+    told.append(render_index(catalogue.outlines()))
+    for place in catalogue.find().values():
+        live = LiveSweep(place, NOTHING, clock)
+        while live.step():
+            pass
+        told += [*live.parts.values(), live.trouble, live.panel("a") or ""]
+    return "\n".join(told)
+
+
+def linked(home: Path, name: str, outside: Path) -> None:
+    """Put a link to what another sweep has there in place of what this one has."""
+    path = home / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    path.symlink_to(outside / name)
+
+
+PLACES = [
+    "journal",
+    "journal/000001.jsonl",
+    "journal/driver.json",
+    "trial_a",
+    "trial_a/error.txt",
+    "validations",
+    SESSION,
+    f"{SESSION}/000001.jsonl",
+]
+
+
+@pytest.fixture
+def outside(tmp_path) -> Path:
+    """What the reader keeps elsewhere."""
+    return made(tmp_path / "mine/private", SECRET)
+
+
+@pytest.fixture
+def hostile(tmp_path) -> Path:
+    """Where a sweep is made that is somebody else's."""
+    return tmp_path / "theirs/sweep"
+
+
+def test_what_is_in_the_folder_is_shown(outside, tmp_path):
+    """The control of what follows: each of these files says something that is shown."""
+    text = shown(outside, tmp_path)
+    for piece in (f"ValueError: {SECRET}", f"process 7 on {SECRET}", "secret: ", f'"{SECRET}"'):
+        assert piece in text.replace("&#34;", '"'), piece
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_no_link_in_a_sweep_shows_what_is_outside(name, hostile, outside, tmp_path):
+    linked(made(hostile, "harmless"), name, outside)
+    assert SECRET not in shown(hostile, tmp_path)
+    if "trial_a" not in name:
+        with pytest.raises(UnsafeFileError, match=r"outside the experiment's folder") as caught:
+            tunekit.load(hostile)
+        assert str(outside / name) in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["up", "root", "drive"])
+def test_no_folder_that_a_journal_names_is_outside(kind, hostile, outside, tmp_path):
+    folder = {"up": "../../mine/private/trial_a", "root": f"{outside}/trial_a", "drive": "a\0b"}
+    made(hostile, "harmless", folder=folder[kind])
+    text = shown(hostile, tmp_path)
+    assert SECRET not in text and "was not opened" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["journal/000001.jsonl", "journal/driver.json", f"{SESSION}/1.jsonl"]
+)
+def test_nobody_waits_for_a_pipe(name, hostile):
+    path = made(hostile, "harmless") / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(UnsafeFileError, match="not a plain file"):
+        tunekit.load(hostile)
+
+
+def test_an_error_that_is_a_pipe_a_link_in_the_folder_or_very_long(hostile, tmp_path):
+    made(hostile, "harmless")
+    error = hostile / "trial_a/error.txt"
+    error.unlink()
+    os.mkfifo(error)
+    assert "not a plain file" in tunekit.load(hostile).trial_errors()["a"]
+    error.unlink()
+    with open(error, "wb") as file:
+        file.truncate(10**10)  # of which the disk has nothing
+        file.seek(0, os.SEEK_END)
+        file.write(b"\nValueError: the last one")
+    known = tunekit.load(hostile).trial_errors()["a"]
+    assert known.endswith("ValueError: the last one") and len(known) < 10**5
+    error.rename(hostile / "kept")
+    error.symlink_to(hostile / "kept")
+    assert tunekit.load(hostile).trial_errors()["a"] == known
+
+
+def test_the_folder_itself_may_be_a_link(hostile, tmp_path):
+    made(hostile, "harmless")
+    (tmp_path / "link").symlink_to(hostile)
+    loaded = tunekit.load(tmp_path / "link")
+    assert loaded.trial_errors() == {"a": "ValueError: harmless"}
+    assert loaded.best().checkpoint is not None
+
+
+def test_sweeps_behind_links_are_not_listed(hostile, outside, tmp_path):
+    made(hostile, "harmless")
+    (hostile.parent / "link").symlink_to(outside)
+    (hostile.parent / "loop").symlink_to(hostile.parent)
+    assert SECRET not in shown(hostile, tmp_path)
+    assert [place.name for place in Catalogue([str(hostile.parent)]).find().values()] == ["sweep"]
+
+
+@pytest.mark.parametrize("kind", ["up", "root", "link"])
+def test_a_checkpoint_that_is_outside_is_not_there(kind, hostile, outside, tmp_path):
+    path = outside / "trial_a/checkpoint_000001"
+    named = {"up": "./../../mine/private/trial_a/checkpoint_000001", "root": str(path), "link": ""}
+    made(hostile, "harmless", checkpoint=named[kind])
+    if kind == "link":
+        linked(hostile, "trial_a/checkpoint_000001", outside)
+    loaded = tunekit.load(hostile)
+    assert loaded.best().checkpoint is None
+    seen: list[str] = []
+    with pytest.raises(tunekit.errors.ConfigError, match="is in the sweep's folder"):
+        loaded.validate(lambda checkpoint: seen.append(checkpoint.path) or {"x": 1.0}, name="x")
+    assert not seen
+
+
+ODD = "x\x1b[2J\r\nFORGED\u202e\x9b1mx"
+
+
+def test_nothing_in_a_sweep_moves_the_cursor_or_begins_a_line(hostile, tmp_path):
+    record = session(hostile, metric=ODD)
+    record.append(TrialAdded(time=1e9, trial_id=ODD, config={ODD: ODD}, folder="a"))
+    record.append(TrialAdded(time=1e9, trial_id="b", config={ODD: "other"}, folder="b"))
+    score(record, ODD, 1, None, reason=ODD)
+    score(record, ODD, 1, {ODD: 0.5}, checkpoint=f"./a/{ODD}", run=2)
+    record.close()
+    for command in (("status", hostile), ("best", hostile), ("list", hostile.parent)):
+        result = tunekit_(*command)
+        assert result.exit_code == 0 and "FORGED" in result.output, (command, result.output)
+        plainly = re.sub(r"\x1b\[\d*m", "", result.output)  # the command's own colours
+        assert all(char == "\n" or char.isprintable() for char in plainly), command
+        assert not any(line.lstrip().startswith("FORGED") for line in plainly.splitlines())
+
+
+def test_a_checkpoint_with_a_link_that_leads_out_is_refused(hostile, outside):
+    made(hostile, "harmless")
+    linked(hostile, "trial_a/checkpoint_000001/weights", outside)
+    with pytest.raises(tunekit.errors.ConfigError, match=r"weights.*leads out of"):
+        tunekit.load(hostile).validate(lambda checkpoint: {"accuracy": 1.0}, name="x")
+
+
+class Bomb:
+    """Something whose pickle leaves a file behind when it is opened."""
+
+    def __init__(self, canary: Path):
+        self.canary = canary
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.canary,)
+
+
+def opened(canary: Path) -> bool:
+    """Return whether a bomb has gone off, and clear that away."""
+    found = canary.exists()
+    canary.unlink(missing_ok=True)
+    return found
+
+
+def test_no_pickle_in_a_sweep_is_opened_by_who_reads_or_evaluates_it(
+    hostile, tmp_path, monkeypatch
+):
+    canary = tmp_path / "canary"
+    made(hostile, "harmless", bomb=Bomb(canary))
+    files = ["tuner.pkl", "callback-states-1.pkl", "trial_a/params.pkl", "state/tuner.zip"]
+    for name in files:
+        (hostile / name).parent.mkdir(exist_ok=True)
+        (hostile / name).write_bytes(pickle.dumps(Bomb(canary)))
+    opened(canary)
+
+    validate_here(monkeypatch)
+    shown(hostile, tmp_path)
+    sweep = tunekit.load(hostile).validate(lambda checkpoint: {"accuracy": 1.0}, name="x")
+    assert "x/accuracy" in sweep.reports
+    assert not opened(canary)
+    # The controls: each of them goes off.
+    read(hostile, unpickle=True)
+    assert opened(canary)
+    for name in files:
+        pickle.loads((hostile / name).read_bytes())
+        assert opened(canary)
+
+
+def test_nothing_is_written_behind_a_link(hostile, outside, tmp_path):
+    made(hostile, "harmless")
+    for name in ("journal", "validations", "state"):
+        if (hostile / name).exists():
+            shutil.rmtree(hostile / name)
+        (outside / name).mkdir(exist_ok=True)
+        (hostile / name).symlink_to(outside / name)
+    before = sorted((p, p.stat().st_mtime_ns) for p in outside.rglob("*"))
+    folder = LocalFolder(hostile)
+    writes: list[Callable[[], object]] = [
+        lambda: Journal(folder),
+        lambda: folder.put("state/a.zip", b"state"),
+        lambda: folder.remove("journal/000001.jsonl"),
+        lambda: tunekit.journal.lock.DriverLock(LOCAL, str(hostile)).claim(),
+    ]
+    for write in writes:
+        with pytest.raises(UnsafeFileError):
+            write()
+    assert sorted((p, p.stat().st_mtime_ns) for p in outside.rglob("*")) == before
+
+
+def test_a_filesystem_below_a_local_folder_is_confined_as_well(hostile, outside):
+    made(hostile, "harmless")
+    linked(hostile, "journal/000001.jsonl", outside)
+    below = pyarrow.fs.SubTreeFileSystem(str(hostile.parent), LOCAL)
+    with pytest.raises(UnsafeFileError):
+        read("sweep", filesystem=below)
+    (hostile / "journal/000001.jsonl").unlink()
+    os.mkfifo(hostile / "journal/000001.jsonl")
+    with pytest.raises(UnsafeFileError):
+        folder_at(below, "sweep").read("journal/000001.jsonl")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"pid": "7"},
+        {"pid": 2**80},
+        {"heard": 1e300},
+        {"heard": [1]},
+        {"host": {"a": 1}},
+        {"token": None},
+    ],
+)
+def test_a_lock_that_nobody_has_written_names_nobody(changed, hostile):
+    made(hostile, "harmless")
+    lock = hostile / "journal/driver.json"
+    lock.write_text(json.dumps({**json.loads(lock.read_text()), **changed}))
+    assert tunekit.load(hostile).driver is None
+    lock.write_text("[" * 50_000)
+    assert tunekit.load(hostile).driver is None

@@ -1,0 +1,387 @@
+"""A sweep that is killed at any line, and restored, comes to what it would have come to."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+
+import tunekit
+from tests.support import schedulers
+from tests.support.invariants import JournalSummary, check_journal
+from tests.support.kills import Killed, killed_after, killed_at_each, run_killed
+from tests.support.restores import restoring
+from tests.support.seeds import SCHEDULES
+from tests.support.sweeps import Endless, Ran, index_of, sweep
+from tunekit.core.events import Event, Exploited, Processed
+from tunekit.journal.journal import events_in
+from tunekit.schedulers import MOASHA, PromotionASHA
+
+#: Each so-and-so-manieth write is one to be killed at.
+STRIDE = 1 if SCHEDULES > 10 else 19
+
+
+def in_turn(*names: str) -> Any:
+    """Run a test with these sweeps in both modes; at each push, in one and the other in turn."""
+    cases = [
+        pytest.param(name, mode, marks=[pytest.mark.at_night] * ((number + paused) % 2))
+        for number, name in enumerate(names)
+        for paused, mode in enumerate(["wait", "wait-paused"])
+    ]
+    return pytest.mark.parametrize(("name", "on_pending"), cases)
+
+
+# Where the order is given, all is the same -------------------------------------------------------
+
+
+def asha(folder: Path, on_pending: str, base: Any = None, **options: Any) -> Ran:
+    """One trial at a time: nothing depends on which of two is faster."""
+    base = base or ASHAScheduler(max_t=5, grace_period=1, reduction_factor=2)
+    known = {"trials": 4, "max_concurrent": 1, "listening": False, "run": False}
+    return sweep(folder, base, on_pending=on_pending, **known, **options)
+
+
+def pbt(folder: Path, on_pending: str, **options: Any) -> Ran:
+    """All wait for all, the worst clones the best: nothing is left to chance."""
+    scheduler = schedulers.pbt(
+        hyperparam_mutations={"lr": [0.1]},
+        custom_explore_fn=lambda config: {**config, "lr": config["line"]},
+        quantile_fraction=0.25,
+        synch=True,
+    )
+    return sweep(
+        folder,
+        scheduler,
+        on_pending=on_pending,
+        trials=1,  # of each point of the grid
+        param_space={"lr": 0.1, "line": tune.grid_search([0.4, 0.3, 0.2, 0.1])},
+        listening=False,
+        run=False,
+        **{"trainable": Endless, "stop": {"training_iteration": 5}, **options},
+    )
+
+
+def promotion(folder: Path, on_pending: str, **options: Any) -> Ran:
+    """One trial at a time, so that those that wait for others have to make room."""
+    scheduler = PromotionASHA(max_t=5, grace_period=1, reduction_factor=2)
+    return asha(folder, on_pending, scheduler, trainable=Endless, **options)
+
+
+def limited(folder: Path, on_pending: str, **options: Any) -> Ran:
+    """By two metrics, with a constraint that later iterations break."""
+    metrics = {"accuracy": "max", "loss": "min"}
+    scheduler = MOASHA(metrics, max_t=5, grace_period=1, reduction_factor=2)
+    settings = {"constraints": [tunekit.Constraint("loss >= 0.3")]}
+    return asha(folder, on_pending, scheduler, settings=settings, **options)
+
+
+class Unpicklable(ASHAScheduler):
+    """Has something that cannot be saved."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        self.lock = threading.Lock()
+
+
+def shown_again(folder: Path, on_pending: str, **options: Any) -> Ran:
+    """By a scheduler that cannot be saved: it is shown everything again."""
+    scheduler = Unpicklable(max_t=5, grace_period=1, reduction_factor=2)
+    return asha(folder, on_pending, scheduler, saved_every_s=0.0, **options)
+
+
+SWEEPS = {
+    "asha": asha,
+    "promotion": promotion,
+    "limited": limited,
+    "pbt": pbt,
+    "shown again": shown_again,
+}
+
+
+@in_turn(*SWEEPS)
+def test_killed_once_at_any_write(tmp_path, on_pending, name):
+    def made(folder: Path, **options: Any) -> Ran:
+        return SWEEPS[name](folder, on_pending, **options)
+
+    every = STRIDE if name != "shown again" else 4 * STRIDE  # it is saved at each step
+    *killed, (undisturbed, expected) = killed_at_each(tmp_path, made, every)
+    assert len(killed) >= 60 // every and bool(expected.exploits) == (name == "pbt")
+    for ran, lives in killed:
+        assert same(lives, expected, name), ran.home
+        assert ran.scores() == undisturbed.scores()
+        assert ran.lengths() == undisturbed.lengths()
+
+
+@in_turn("promotion", "asha", "pbt")
+def test_killed_where_only_what_decides_is_validated(tmp_path, on_pending, name):
+
+    def made(folder: Path, **options: Any) -> Ran:
+        auto = {"settings": {"when": "auto"}, "validation_s": lambda attempt: 0.7}
+        return SWEEPS[name](folder, on_pending, **auto, **options)
+
+    *killed, (undisturbed, expected) = killed_at_each(tmp_path, made, STRIDE, start=1)
+    assert len(killed) >= 50 // STRIDE
+    for ran, lives in killed:
+        if name != "pbt":
+            assert sorted(lives.decisions) == sorted(expected.decisions), ran.home
+        assert places_of(lives) == places_of(expected), ran.home
+        assert ran.lengths() == undisturbed.lengths()
+        assert ran.validation.validator.pool.idle
+
+
+@pytest.mark.parametrize("exploit", [0, 1])
+def test_killed_before_an_exploit_is_recorded(tmp_path, monkeypatch, exploit):
+    """The scheduler has it in its state again, so it happens, with a generation of its own."""
+
+    def made(folder: Path, **options: Any) -> Ran:
+        return pbt(folder, "wait", saved_every_s=float("inf"), **options)
+
+    undisturbed, _ = run_killed(tmp_path / "undisturbed", made, iter([]))
+    expected = check_journal(events_in(undisturbed.home))
+    emit, exploits = tunekit.ValidationCallback.emit, itertools.count()
+
+    def dies(validation: tunekit.ValidationCallback, event: Event) -> None:
+        if isinstance(event, Exploited) and next(exploits) == exploit:
+            raise Killed
+        emit(validation, event)
+
+    monkeypatch.setattr(tunekit.ValidationCallback, "emit", dies)
+    ran, kills = run_killed(tmp_path, made, iter([1_000_000]))
+    assert kills == 1 and len(expected.exploits) > exploit
+    assert same(check_journal(events_in(ran.home)), expected, "pbt")
+
+
+class FailsBetween(Endless):
+    """The last of four fails between two perturbations."""
+
+    def step(self) -> dict[str, Any]:
+        if self.trial_id.endswith("3") and self.steps == 2:
+            raise RuntimeError("fails on purpose")
+        return super().step()
+
+
+def test_killed_after_a_population_has_waited_for_one_that_is_gone(tmp_path):
+    """The others have come to the next perturbation when it fails, and are reminded of that."""
+
+    def made(folder: Path, **options: Any) -> Ran:
+        return pbt(
+            folder,
+            "wait",
+            trainable=FailsBetween,
+            training_s=lambda trial, method: 9.0 if trial.trial_id.endswith("3") else 1.0,
+            stop={"training_iteration": 8},
+            **options,
+        )
+
+    *killed, (_, expected) = killed_at_each(tmp_path, made, 3 * STRIDE, start=131)
+    assert killed and len(expected.exploits) == 3
+    for ran, lives in killed:
+        assert same(lives, expected, "pbt"), ran.home
+
+
+def perturbed_at(events: Iterable[Event]) -> dict[str, int]:
+    """When each trial was perturbed last, or its donor."""
+    times: Counter[str] = Counter()
+    for event in events:
+        if isinstance(event, Processed) and event.ranked:
+            if event.iteration - times[event.trial_id] >= 2:
+                times[event.trial_id] = event.iteration
+        elif isinstance(event, Exploited):
+            times[event.trial_id] = times[event.donor_id]
+    return dict(times)
+
+
+def test_killed_where_another_donor_might_have_been_chosen(tmp_path):
+    """From the recorded one on, the next interval counts."""
+    for at in (156, 254, 331):
+        schedulers.seed_all(at)
+        base = schedulers.pbt(quantile_fraction=0.5)
+
+        def made(folder: Path, base: Any = base, **options: Any) -> Ran:
+            return sweep(
+                folder,
+                base,
+                trainable=Endless,
+                trials=6,
+                training_s=lambda trial, method: 1.0 + index_of(trial) / 3,
+                stop={"training_iteration": 20},
+                listening=False,
+                run=False,
+                **{**schedulers.space(), **options},
+            )
+
+        with pytest.raises(Killed), killed_after(at):
+            made(tmp_path / str(at)).sweep.run()
+        base = schedulers.pbt(quantile_fraction=0.5)
+        ran = made(tmp_path / str(at), base, **restoring(tmp_path / str(at) / "sweep"))
+        found = {
+            one.trial_id: state.last_perturbation_time for one, state in base._trial_state.items()
+        }
+        expected = perturbed_at(events_in(ran.home))
+        assert {name: time for name, time in found.items() if time} == expected, at
+        ran.validation.ledger.let_go()
+
+
+def test_killed_where_few_checkpoints_are_kept(tmp_path):
+    """Trials that had ended by then know no deleted one, and keep no more than others."""
+    few = {"checkpoint_config": tune.CheckpointConfig(num_to_keep=1)}
+
+    def made(folder: Path, **options: Any) -> Ran:
+        return asha(folder, "wait", saved_every_s=0.0, **few, **options)
+
+    for ran, _ in killed_at_each(tmp_path, made, 93, start=69):
+        for trial in ran.trials:
+            results = trial.run_metadata.checkpoint_manager._checkpoint_results
+            assert len(results) == 1, ran.home
+            assert all(Path(result.checkpoint.path).exists() for result in results), ran.home
+
+
+def places_of(lives: JournalSummary) -> set[str]:
+    return {place for place, _ in lives.decisions}
+
+
+def in_any_order(lives: JournalSummary) -> tuple[Any, ...]:
+    known = ("trial_id", "generation", "donor_id", "iteration")
+    exploits = [[getattr(one, name) for name in known] for one in lives.exploits]
+    rates = [one.config["lr"] for one in lives.exploits]
+    return lives.scores, places_of(lives), sorted(zip(exploits, rates, strict=True))
+
+
+def same(one: JournalSummary, other: JournalSummary, name: str) -> bool:
+    if name != "pbt":
+        return one == other
+    # The order of trials that run at the same time may be another one.
+    return in_any_order(one) == in_any_order(other)
+
+
+@in_turn("asha", "promotion", "pbt")
+def test_killed_again_and_again(tmp_path, on_pending, name):
+    draw, killed = random.Random(1), 0
+
+    def made(folder: Path, **options: Any) -> Ran:
+        often = {"saved_every_s": draw.choice([0.0, 0.0, float("inf")])}
+        return SWEEPS[name](folder, on_pending, **often, **options)
+
+    undisturbed, _ = run_killed(tmp_path / "undisturbed", made, iter([]))
+    expected = check_journal(events_in(undisturbed.home))
+    for run in range(1, SCHEDULES + 1):
+        lives = (draw.randrange(5, 80) for _ in itertools.count())
+        ran, kills = run_killed(
+            tmp_path / str(run), made, lives, torn=bool(run % 2), elsewhere=run % 4 < 2
+        )
+        found = check_journal(events_in(ran.home))
+        found.running = 0
+        assert same(found, expected, name), run
+        assert ran.scores() == undisturbed.scores()
+        assert ran.lengths() == undisturbed.lengths()
+        killed += kills
+    assert killed > 2 * SCHEDULES
+
+
+# What the searcher knows, and what cannot be saved ----------------------------------------------
+
+
+def optuna_sweep(folder: Path, **options: Any) -> Ran:
+    """One trial at a time, its score its learning rate."""
+    import optuna
+    from ray.tune.search import ConcurrencyLimiter
+    from ray.tune.search.optuna import OptunaSearch
+
+    search = OptunaSearch(
+        {"lr": tune.uniform(0.0, 1.0)},
+        metric="accuracy",
+        mode="max",
+        sampler=optuna.samplers.TPESampler(seed=3, n_startup_trials=2),
+    )
+    return sweep(
+        folder,
+        on_pending="wait",
+        search_alg=ConcurrencyLimiter(search, max_concurrent=1),
+        trials=5,
+        validate=lambda attempt: {"accuracy": attempt.request.report["config"]["lr"]},
+        listening=False,
+        run=False,
+        metric=None,
+        mode=None,
+        **options,
+    )
+
+
+def study_of(ran: Ran) -> list[tuple[Any, ...]]:
+    study = ran.sweep.controller.search_alg.searcher.searcher._ot_study
+    return [(t.state, t.values, t.params, t.intermediate_values) for t in study.trials]
+
+
+def test_the_searcher_knows_what_it_knew_and_suggests_what_it_would_have(tmp_path):
+    undisturbed, _ = run_killed(tmp_path / "undisturbed", optuna_sweep, iter([]))
+    expected = study_of(undisturbed)
+    assert len(expected) == 5
+    draw, killed = random.Random(0), 0
+    for run in range(2 * SCHEDULES):
+        lives = iter([draw.randrange(10, 200) for _ in range(2)])
+        ran, kills = run_killed(tmp_path / str(run), optuna_sweep, lives)
+        killed += kills
+        assert study_of(ran) == expected
+        assert [t.config for t in ran.trials] == [t.config for t in undisturbed.trials]
+    assert killed > 2 * SCHEDULES
+
+
+class StopsAnother(FIFOScheduler):
+    """By chance, as it were: stops the second trial by a score of the first, in a restore only."""
+
+    def __init__(self, lives: int):
+        super().__init__()
+        self.lives, self.lock = lives, threading.Lock()
+        self.ended: set[str] = set()
+        self.heard_after_end: list[str] = []
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        if trial.trial_id in self.ended:
+            self.heard_after_end.append(trial.trial_id)
+        first, second = sorted(tune_controller.get_trials(), key=lambda known: known.trial_id)
+        if self.lives > 1 and trial is first and result["training_iteration"] == 2:
+            tune_controller.stop_trial(second)
+        return self.CONTINUE
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        self.ended.add(trial.trial_id)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
+        self.ended.add(trial.trial_id)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("at", [30, 59, 70])  # at 59 its own scores are still to come
+@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
+def test_a_scheduler_that_stops_a_trial_in_a_restore_hears_no_more_of_it(tmp_path, on_pending, at):
+    """Unless the trial ran on before: then it runs on, and the scheduler hears of no end."""
+    made: list[StopsAnother] = []
+
+    def make(folder: Path, **options: Any) -> Ran:
+        made.append(StopsAnother(len(made) + 1))
+        return sweep(
+            folder,
+            made[-1],
+            on_pending=on_pending,
+            trainable=Endless,
+            validation_s=lambda attempt: 1.5,
+            stop={"training_iteration": 9},
+            trials=2,
+            saved_every_s=0.0,
+            listening=False,
+            run=False,
+            **options,
+        )
+
+    ran, kills = run_killed(tmp_path, make, iter([at]))
+    assert kills == 1 and len(made[-1].ended) == 2
+    assert not made[-1].heard_after_end
+    assert ran.lengths()[0] == 9

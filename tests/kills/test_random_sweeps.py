@@ -1,0 +1,413 @@
+"""A sweep in which anything happens, killed and restored: nothing is lost or done twice.
+
+Trials fail, save and restore slowly, validations are late or fail, few checkpoints are kept, and
+the driver is killed. Each report names the weights that it began with, so that what a clone
+continues with is known from the trial itself and not from what the scheduler believes.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import shutil
+from collections.abc import Callable
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.experiment.trial import _TrainingRunMetadata
+from ray.tune.schedulers import TrialScheduler
+
+from tests.support.invariants import check_journal
+from tests.support.journals import scores_of
+from tests.support.kills import run_killed
+from tests.support.schedulers import CASES, MODES, every_case, pbt, seed_all, space
+from tests.support.seeds import seeds
+from tests.support.sweeps import Ran, rows_of, sweep
+from tunekit.core.events import Exploited, Reported
+from tunekit.core.validation import Attempt
+from tunekit.core.values import finite_number
+from tunekit.journal.journal import events_in
+from tunekit.policies import AtDecisions, EveryIterations
+
+
+class Settings(SimpleNamespace):
+    """What kind of a sweep.
+
+    Attributes:
+        kind: Its scheduler.
+        on_pending, when: As in ``ValidationConfig``.
+        trials, slots: How many there are, and how many may run at once.
+        lag_s, save_s, restore_s: What a validation, a save and a restore take, at most.
+        keep: How many checkpoints of each trial; None for all.
+        ranked: Whether the best are kept, rather than the newest.
+        failing: The probability that a call of the trainable fails.
+        invalid: The probability that a validation fails.
+        max_in_flight: As in ``ValidationConfig``.
+        interval, burn_in: How often PBT perturbs, and from when.
+        every: Iterations from one checkpoint to the next; None for one where the scheduler decides.
+        length: How many iterations, if ``end_by`` is not a score.
+        end_by: ``"done"`` by the trainable, ``"stop"`` by an iteration, ``"stop_metric"`` by a
+            score.
+        at_end: Whether a trial saves a checkpoint when it ends.
+        reuse: Whether trials take over each other's actors.
+        loggers: Whether results are written to files.
+        lives: After how many writes each driver is killed, but the last.
+        saved_every_s: How often Tune saves its state.
+    """
+
+
+def draw(seed: int, *, kills: int = 0, **fixed: Any) -> Settings:
+    """Settings at random, but for those that are given."""
+    rng = random.Random(seed)
+    settings = Settings(
+        kind="pbt",
+        on_pending=rng.choice(MODES),
+        when=rng.choice([1, "auto"]),
+        trials=rng.randint(2, 7),
+        lag_s=rng.choice([0.0, 1.0, 4.0, 10.0]),
+        slots=rng.randint(2, 8),  # one at a time, PBT may overwrite its trials for ever
+        keep=rng.choice([None, 1, 2]),
+        ranked=rng.choice([True, False]),
+        failing=rng.choice([0.0, 0.0, 0.05]),
+        save_s=rng.choice([0.0, 0.3, 2.5]),
+        restore_s=rng.choice([0.0, 0.3, 1.5]),
+        max_in_flight=rng.choice([None, 1, 3]),
+        invalid=rng.choice([0.0, 0.0, 0.2]),
+        interval=rng.choice([1, 2, 3]),
+        every=rng.choice([1, 1, 2, None]),
+        length=rng.choice([6, 12]),
+        reuse=rng.choice([False, False, True]),
+        burn_in=rng.choice([0, 2]),
+        at_end=rng.choice([False, True]),
+        loggers=rng.choice([False, True]),
+        end_by=rng.choice(["done", "stop", "stop_metric"]),
+        lives=rng.sample(range(5, 300), kills),
+        saved_every_s=rng.choice([0.0, float("inf"), float("inf")]),
+    )
+    vars(settings).update(fixed)
+    if settings.on_pending == "wait-reused":
+        settings.reuse = True
+    if settings.on_pending == "wait-paused" or settings.kind == "resources":
+        settings.reuse = False
+    return settings
+
+
+def scheduler(settings: Settings, folder: Path) -> TrialScheduler:
+    interval = settings.interval
+    if settings.kind == "pbt":
+        return pbt(perturbation_interval=interval, burn_in_period=settings.burn_in, log_config=True)
+    if settings.kind == "pbt-sync":
+        return pbt(perturbation_interval=interval, synch=True)
+    return CASES[settings.kind].make(folder / "policies")
+
+
+def quality(version: str, steps: int) -> float:
+    """The score of a version: no two have the same, and training helps a bit."""
+    return random.Random(version).random() + 0.05 * steps
+
+
+class Drawn(tune.Trainable):
+    """Its weights are a version, another one after each step; any of its calls may fail."""
+
+    failing = 0.0
+    length: int | None = None
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.steps, self.version = 0, "new"
+        # Other ones in each actor, also in those of one trial.
+        actors = Path(self.logdir, "actors")
+        with actors.open("a") as file:
+            file.write("one more\n")
+        self.rng = random.Random(f"{self.trial_id}/{actors.stat().st_size}")
+
+    def step(self) -> dict[str, Any]:
+        self.may_fail()
+        former, self.version = self.version, f"{self.rng.getrandbits(64):016x}"
+        self.steps += 1
+        done = self.length is not None and self.steps >= self.length
+        known = {"version": self.version, "former": former, "lr": self.config["lr"]}
+        return {"loss": 1.0, "done": done, **known}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        self.may_fail()
+        return {"version": self.version, "steps": self.steps, "lr": self.config["lr"]}
+
+    def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.may_fail()
+        self.version, self.steps = checkpoint["version"], checkpoint["steps"]
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.config = new_config
+        self.steps, self.version = 0, "reset"
+        return True
+
+    def may_fail(self) -> None:
+        if self.rng.random() < self.failing:
+            raise RuntimeError("fails on purpose")
+
+
+class Looks(tune.Callback):
+    """Looks after each seventh step."""
+
+    def __init__(self, look: Callable[[], None]):
+        self.look, self.steps = look, 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        self.steps += 1
+        if self.steps % 7 == 0:
+            self.look()
+
+
+def run(folder: Path, seed: int, settings: Settings) -> None:
+    """Run a sweep to its end, with its kills; look for what must not happen."""
+    calls, failures, lags = (random.Random(seed + n) for n in range(3))
+    # By score: a restored session may repeat a step of a killed one, with other hyperparameters.
+    scored: dict[float, list[dict[str, Any]]] = {}
+    found_other: list[str] = []
+
+    def training_s(trial: Trial, method: str) -> float:
+        share, known = calls.random(), {"save": settings.save_s, "restore": settings.restore_s}
+        return 0.5 + share if method == "train" else share * known.get(method, 0.0)
+
+    def validate(attempt: Attempt) -> dict[str, float]:
+        saved = pickle.loads(Path(attempt.request.path, "_dict_checkpoint.pkl").read_bytes())
+        if saved["version"] != attempt.request.report["version"]:
+            found_other.append(attempt.id)
+        if failures.random() < settings.invalid:
+            raise ValueError("fails on purpose")
+        score = quality(saved["version"], saved["steps"])
+        scored.setdefault(score, []).append(saved)
+        return {"accuracy": score}
+
+    length = settings.length
+    ends = {"length": length if settings.end_by == "done" else None, "failing": settings.failing}
+
+    def made(folder: Path, **options: Any) -> Ran:
+        box: list[Ran] = []
+        ran = sweep(
+            folder,
+            scheduler(settings, folder),
+            on_pending=settings.on_pending,
+            trainable=type("Drawn", (Drawn,), ends),
+            seed=seed,
+            validate=validate,
+            validation_s=lambda attempt: settings.lag_s * lags.random(),
+            training_s=training_s,
+            settings={
+                "when": settings.when,
+                "max_in_flight": settings.max_in_flight,
+                "max_retries": 0,
+            },
+            policy=EveryIterations(settings.every) if settings.every else AtDecisions(),
+            loggers=settings.loggers,
+            checkpoint_config=tune.CheckpointConfig(
+                num_to_keep=settings.keep,
+                checkpoint_at_end=settings.at_end,
+                checkpoint_score_attribute="accuracy" if settings.ranked else None,
+            ),
+            slots=settings.slots,
+            max_failures=-1 if settings.failing else 0,
+            stop={
+                "done": None,
+                "stop": {"training_iteration": length},
+                "stop_metric": {"accuracy": 1.5, "training_iteration": 3 * length},
+            }[settings.end_by],
+            more_callbacks=(Looks(lambda: check_disk(box[0])),),
+            reuse_actors=settings.reuse,
+            saved_every_s=settings.saved_every_s,
+            listening=False,
+            run=False,
+            **{"trials": settings.trials, **space(), **CASES[settings.kind].options(), **options},
+        )
+        box.append(ran)
+        return ran
+
+    seed_all(seed)
+    ran, _ = run_killed(folder, made, iter(settings.lives))
+    assert not found_other, "a validation found other content than was reported"
+    events = events_in(ran.home)
+    check_journal(events)
+    check_clones(events, scored)
+    check_ends(ran, may_fail=settings.failing > 0)
+    check_left(ran, settings.keep)
+    if settings.loggers:
+        check_rows(ran, scored)
+
+
+def known(trial: Trial) -> set[str]:
+    """The paths of the checkpoints that Tune has of a trial."""
+    results = trial.run_metadata.checkpoint_manager._checkpoint_results
+    return {result.checkpoint.path for result in results}
+
+
+def check_disk(ran: Ran) -> None:
+    """While it runs: what Tune may still restore is there."""
+    for trial in ran.trials:
+        if not trial.local_path or trial.is_saving:
+            continue
+        gone = {path for path in known(trial) if not Path(path).exists()}
+        assert not gone, f"{trial}: a checkpoint that Tune knows was deleted: {gone}"
+        if trial.checkpoint and not trial.is_finished():
+            assert Path(trial.checkpoint.path).exists(), f"{trial} would be restored from nothing"
+    assert all(Path(path).exists() for path in ran.validation.engine.leases), "it may be cloned"
+    for _, metadata in ran.sweep.controller._get_trial_checkpoints().values():
+        manager = _TrainingRunMetadata.from_json_state(metadata).checkpoint_manager
+        saved = [result.checkpoint.path for result in manager._checkpoint_results]
+        assert all(Path(path).exists() for path in saved), "the saved state knows a deleted one"
+
+
+def check_clones(events: list[Any], scored: dict[float, list[dict[str, Any]]]) -> None:
+    """Each clone has begun with what was scored, and with the hyperparameters that are recorded."""
+    first: dict[tuple[str, int], dict[str, Any]] = {}
+    for event in (one for one in events if isinstance(one, Reported)):
+        first.setdefault((event.trial_id, event.report["generation"]), event.report)
+    for event in (one for one in events if isinstance(one, Exploited)):
+        donors, report = scored[event.score], first.get((event.trial_id, event.generation))
+        donor = next((one for one in donors if one["lr"] == event.donor_config["lr"]), None)
+        assert donor is not None, f"no checkpoint has these: {event}"
+        if report is not None:  # it has continued
+            assert report["former"] == donor["version"], event
+            assert report["lr"] == event.config["lr"], event
+            assert report["training_iteration"] == event.iteration + 1, event
+
+
+def check_ends(ran: Ran, *, may_fail: bool) -> None:
+    """At the end: all trials have come to theirs."""
+    for trial in ran.trials:
+        file = Path(trial.local_path, "error.txt") if trial.local_path else None
+        error = file.read_text() if file and file.exists() else ""
+        assert trial.status == Trial.TERMINATED, (str(trial), trial.status, error[-500:])
+        assert may_fail or not trial.num_failures, (str(trial), error[-500:])
+        assert "not exist" not in error, "it was restored from a checkpoint that is gone"
+
+
+def check_left(ran: Ran, keep: int | None) -> None:
+    """At the end: nothing is left to do, and nothing is kept but what was asked for or is leased.
+
+    What is leased is what a trial would be restored from.
+    """
+    tune, leases = ran.validation.controller, {*ran.validation.engine.leases}
+    assert not (tune._queues or tune.waiting_in_place or tune._cached_trial_decisions)
+    restorable = {trial.checkpoint.path for trial in ran.trials if trial.checkpoint}
+    assert restorable >= leases, "a lease that nobody needs"
+    assert all(Path(path).exists() for path in leases)
+    for trial in ran.trials if keep is not None else ():
+        assert len(known(trial) - leases) <= keep + 1, str(trial)
+
+
+def check_rows(ran: Ran, scored: dict[float, list[dict[str, Any]]]) -> None:
+    """At the end: the rows of each trial are in order, with the scores of what they report."""
+    history = scores_of(ran.home)
+    for trial in ran.trials:
+        if not trial.local_path or not Path(trial.local_path, "result.json").exists():
+            continue
+        # A trial that has failed runs some iterations again, as in Tune.
+        newest = {(row["generation"], row["training_iteration"]): row for row in rows_of(trial)}
+        assert list(newest) == sorted(newest), str(trial)
+        for _, own in groupby(newest, key=itemgetter(0)):
+            iterations = [iteration for _, iteration in own]
+            assert iterations == list(range(iterations[0], iterations[-1] + 1)), "one has no row"
+        scores = {place: metrics["accuracy"] for place, metrics in history[trial.trial_id].items()}
+        for place, row in newest.items():
+            score = scores.get(place)
+            assert finite_number(row.get("accuracy")) == score, (str(trial), place)
+            assert score is None or row["version"] == scored[score][0]["version"], (
+                str(trial),
+                place,
+            )
+
+
+@pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
+@every_case
+def test_any_sweep(tmp_path, name, on_pending):
+    for seed in seeds(1, name, on_pending):
+        known = {"kind": name, "on_pending": on_pending, "kills": seed % 4}
+        run(tmp_path / str(seed), seed, draw(seed, **known))
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("seed", [400, 402])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        # A trial without a score at a perturbation goes past it, where the others wait for it; one
+        # that has just become a clone is a donor of what it stands at, not of what it was.
+        {"kind": "pbt-sync", "on_pending": "wait", "invalid": 0.2},
+        # All trials go past the iteration at which they are to be compared.
+        {
+            "kind": "pbt-sync",
+            "on_pending": "wait",
+            "every": 2,
+            "trials": 2,
+            "end_by": "stop",
+            "length": 8,
+        },
+        # Where trials stand, what is cloneable and what is to be cloned is leased again.
+        *(
+            {"kind": "pbt", "lag_s": 4.0, "on_pending": mode, "at_end": False, "kills": 1}
+            for mode in MODES
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
+def test_populations_in_which_only_validations_are_late(tmp_path, seed, settings):
+    calm = {"trials": 6, "slots": 6, "lag_s": 10.0, "keep": 1, "failing": 0.0, "invalid": 0.0}
+    calm |= {"interval": 1, "every": 1, "length": 12, "end_by": "stop_metric", "reuse": False}
+    run(tmp_path, seed, draw(seed, **{**calm, "burn_in": 0, "loggers": False, **settings}))
+
+
+@pytest.mark.parametrize(
+    ("seed", "settings"),
+    [
+        # Its scheduler is reminded of results that it got before its state was saved.
+        (30, {"kind": "pbt-sync", "on_pending": "wait"}),
+        # It chooses a donor that can be cloned where it had chosen one that could not.
+        (6, {"kind": "pbt", "on_pending": "continue"}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
+def test_a_restored_population_neither_waits_for_ever_nor_forgets(tmp_path, seed, settings):
+    run(tmp_path, seed, draw(seed, kills=2, **settings))
+
+
+@pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
+def test_a_trial_that_is_paused_before_it_has_started_starts_again(tmp_path):
+    run(tmp_path, 24, draw(24, kind="pbt-sync", on_pending="auto", kills=0))
+
+
+def test_a_checkpoint_whose_validation_failed_is_not_cloned(tmp_path):
+    """Synchronous PBT looks at running trials, too, if all have trained past a perturbation."""
+    run(tmp_path, 31, draw(31, kind="pbt-sync", on_pending="wait", kills=3))
+
+
+def test_a_checkpoint_that_is_gone_already_ends_no_sweep(tmp_path):
+    """As after a crash: the restored state knows one that was deleted since it was saved."""
+    ran = sweep(
+        tmp_path,
+        trials=1,
+        on_pending="wait",
+        validate=lambda attempt: {"accuracy": attempt.request.iteration},
+        checkpoint_config=tune.CheckpointConfig(
+            num_to_keep=2, checkpoint_score_attribute="accuracy"
+        ),
+        run=False,
+    )
+    gone = ""
+    while not ran.sweep.controller.is_finished():
+        ran.sweep.step()
+        for trial in ran.trials:
+            results = trial.run_metadata.checkpoint_manager._checkpoint_results
+            if len(results) > 1 and not gone:
+                gone = results[0].checkpoint.path
+                shutil.rmtree(gone)
+    assert gone, "no checkpoint was there to be deleted: the test shows nothing"
+    assert ran.trials[0].status == Trial.TERMINATED

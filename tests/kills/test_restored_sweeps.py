@@ -1,0 +1,369 @@
+"""Sweeps that are restored elsewhere, with other options, or from less than there was."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import train, tune
+from ray.tune import ResumeConfig, TuneError
+from ray.tune.schedulers import FIFOScheduler
+from ray.tune.search import BasicVariantGenerator
+
+from tests.support.fakes import FakeClock
+from tests.support.invariants import check_journal
+from tests.support.journals import read
+from tests.support.kills import Killed, bury, killed_after, run_killed
+from tests.support.restores import prepare_restore, restoring
+from tests.support.schedulers import CASES
+from tests.support.seeds import SCHEDULES
+from tests.support.sweeps import Counting, Endless, Ran, rows_of, sweep
+from tunekit.core.events import TrialAdded
+from tunekit.driver import restore
+from tunekit.journal.journal import events_in
+
+pytestmark = pytest.mark.sampled(2)
+
+SKIP, RESUME, RESTART = (
+    ResumeConfig.ResumeType.SKIP,
+    ResumeConfig.ResumeType.RESUME,
+    ResumeConfig.ResumeType.RESTART,
+)
+
+
+def fifo(folder: Path, **options: Any) -> Ran:
+    given = {"trainable": Endless, "trials": 3, "stop": {"training_iteration": 6}}
+    lag = {"validation_s": lambda attempt: 2.5}
+    return sweep(folder, listening=False, run=False, **(given | lag | options))
+
+
+def kill_or_end(folder: Path, at: int, **options: Any) -> None:
+    with suppress(Killed), killed_after(at):
+        run_until_dead(fifo(folder, **options))
+
+
+def run_until_dead(ran: Ran) -> None:
+    """Run it; if it does not come to its end, leave nothing of its driver."""
+    storage = ran.sweep.controller._storage
+    try:
+        ran.sweep.run(most=50_000)
+    except BaseException:
+        with suppress(Exception):  # a thread copies Tune's files; a dead driver has none
+            storage.syncer.wait()
+        shutil.rmtree(Path(storage.experiment_driver_staging_path).parent, ignore_errors=True)
+        bury(ran.home)
+        raise
+
+
+def kill(folder: Path, at: int, **options: Any) -> None:
+    with pytest.raises(Killed), killed_after(at):
+        run_until_dead(fifo(folder, **options))
+
+
+def restored(folder: Path, **options: Any) -> Ran:
+    ran = fifo(folder, **{**restoring(folder / "sweep"), **options})
+    ran.sweep.run(most=50_000)
+    return ran
+
+
+def complete(ran: Ran, length: int = 6) -> bool:
+    return all(
+        sorted(scores) == [(0, i) for i in range(1, length + 1)] for scores in ran.scores().values()
+    )
+
+
+@pytest.mark.parametrize("at", [40, 75, 110])
+@pytest.mark.parametrize("on_pending", ["continue", "wait"])
+def test_an_experiment_that_was_moved_goes_on_where_it_is(tmp_path, at, on_pending):
+    kill(tmp_path / "old", at, on_pending=on_pending)
+    shutil.move(tmp_path / "old", tmp_path / "elsewhere")
+    paths: list[str] = []
+    ran = restored(
+        tmp_path / "elsewhere",
+        on_pending=on_pending,
+        validate=lambda attempt: paths.append(attempt.request.path) or {"accuracy": 0.5},
+    )
+    assert complete(ran) and not (tmp_path / "old").exists()
+    assert paths and all(path.startswith(f"{tmp_path}/elsewhere/") for path in paths)
+    assert all(Path(path).is_dir() for path in paths)
+    check_journal(events_in(tmp_path / "elsewhere/sweep"))
+
+
+def test_trials_that_are_made_after_a_move_are_kept_where_the_experiment_is(tmp_path):
+    def one_by_one() -> BasicVariantGenerator:
+        return BasicVariantGenerator(random_state=0, max_concurrent=1)
+
+    kill(tmp_path / "old", 40, search_alg=one_by_one())
+    shutil.move(tmp_path / "old", tmp_path / "new")
+    ran = restored(tmp_path / "new", search_alg=one_by_one())
+    assert complete(ran) and len(ran.trials) == 3
+    assert not (tmp_path / "old").exists()
+    assert all(list(Path(t.storage.trial_fs_path).glob("checkpoint_*")) for t in ran.trials)
+
+
+def test_what_is_restored_can_be_moved_and_restored_again(tmp_path):
+    kill(tmp_path / "1", 60)
+    for number in (1, 2):
+        shutil.move(tmp_path / str(number), tmp_path / str(number + 1))
+        home = tmp_path / str(number + 1) / "sweep"
+        options = restoring(home)
+        if number == 1:
+            kill(tmp_path / "2", 30, **options)
+    ran = restored(tmp_path / "3")
+    assert complete(ran)
+    check_journal(events_in(tmp_path / "3/sweep"))
+
+
+def test_a_checkpoint_that_is_gone_is_an_outcome_with_a_reason(tmp_path):
+    kill(tmp_path, 60)
+    events = read(tmp_path / "sweep")
+    ended = {event["id"] for event in events if event["event"] == "validation_ended"}
+    [*_, pending] = [
+        e for e in events if e["event"] == "validation_requested" and e["id"] not in ended
+    ]
+    gone = tmp_path / "sweep" / pending["checkpoint"]
+    shutil.rmtree(gone)
+    ran = restored(tmp_path)
+    [event] = [e for e in read(tmp_path / "sweep", "validation_ended") if e["id"] == pending["id"]]
+    assert event["status"] == "failed"
+    assert "no longer in the storage" in event["reason"] and str(gone) in event["reason"]
+    assert all(trial.status == "TERMINATED" for trial in ran.trials)
+    # The trial went on from the checkpoint before it, and ran the iteration again.
+    assert complete(ran)
+
+
+def test_all_checkpoints_gone_begins_the_trial_anew(tmp_path):
+    kill(tmp_path, 60)
+    for checkpoint in (tmp_path / "sweep").glob("*/checkpoint_*"):
+        shutil.rmtree(checkpoint)
+    ran = restored(tmp_path)
+    assert all(trial.status == "TERMINATED" for trial in ran.trials)
+    assert complete(ran)
+
+
+class Failing(Counting):
+    """The first one fails at its third iteration, once."""
+
+    def step(self) -> dict[str, Any]:
+        marker = Path(self.config["folder"], "failed")
+        if self.trial_id.endswith("0") and self.steps == 2 and not marker.exists():
+            marker.touch()
+            raise RuntimeError("out of luck")
+        return {**super().step(), "done": False}
+
+
+@pytest.mark.parametrize("option", [SKIP, RESUME, RESTART])
+def test_what_becomes_of_a_trial_that_failed(tmp_path, option):
+    failing = {"trainable": Failing, "param_space": {"folder": str(tmp_path)}}
+    kill(tmp_path, 95, **failing)
+    events = read(tmp_path / "sweep")
+    assert [event["trial_id"][-1] for event in events if event["event"] == "trial_errored"] == ["0"]
+    ran = restored(tmp_path, resume=ResumeConfig(errored=option), **failing)
+    statuses = Counter(trial.status for trial in ran.trials)
+    if option == SKIP:
+        assert statuses == {"TERMINATED": 2, "ERROR": 1}
+    else:
+        assert statuses == {"TERMINATED": 3}
+        # What was pending when it failed was given up.
+        scored = [{i for _, i in scores} for scores in ran.scores().values()]
+        assert all({3, 4, 5, 6} <= iterations for iterations in scored)
+    check_journal(
+        event
+        for event in events_in(tmp_path / "sweep")
+        if getattr(event, "trial_id", None) in {trial.trial_id for trial in ran.trials}
+    )
+
+
+def test_a_state_that_is_ahead_of_the_journal(tmp_path):
+    """As after an object store has lost the end of the journal, and Tune's files came through."""
+
+    def made(folder: Path, **options: Any) -> Ran:
+        return fifo(folder, saved_every_s=0.0, **options)
+
+    kill(tmp_path, 90, saved_every_s=0.0)
+    home = tmp_path / "sweep"
+    prepare_restore(home)
+    [file] = (home / "journal").glob("*.jsonl")
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:-20]))
+    shutil.rmtree(home / "state")  # which would not have come through either
+    ran = fifo(tmp_path, resume=ResumeConfig())
+    ran.sweep.run(most=50_000)
+    assert all(trial.status == "TERMINATED" for trial in ran.trials)
+    assert complete(ran)
+    numbers = [event["n"] for event in read(home)]
+    assert numbers == sorted(set(numbers))
+    ran, _ = run_killed(tmp_path / "again", made, iter([80, 60]))
+    assert complete(ran)
+
+
+class Raises(tune.Callback):
+    """A driver's own callback that fails at a report, or is interrupted by Ctrl-C there."""
+
+    def __init__(self, error: BaseException, at: int):
+        self.error, self.at = error, at
+
+    def on_trial_result(self, **info: Any) -> None:
+        self.at -= 1
+        if not self.at:
+            raise self.error
+
+    def get_state(self) -> None:
+        """Nothing of it goes over to the next life."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the user's"), KeyboardInterrupt()])
+@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("at", [1, 6, 11])
+def test_a_driver_that_raises_or_is_interrupted_at_once(tmp_path, error, first, at):
+    ran = fifo(tmp_path, more_callbacks=(Raises(error, at),) if first else ())
+    if not first:
+        ran.sweep.controller._callbacks._callbacks.append(Raises(error, at))
+    with pytest.raises((TuneError, KeyboardInterrupt)):
+        run_until_dead(ran)
+    ran = restored(tmp_path)
+    assert complete(ran)
+    check_journal(events_in(tmp_path / "sweep"))
+
+
+def test_the_clock_on_the_wall_may_jump(tmp_path, monkeypatch):
+    """Limits, order and files go by a clock that does not go back."""
+    draw = random.Random(0)
+    monkeypatch.setattr(FakeClock, "time", lambda clock: draw.choice([0.0, 1e9, -1e9, 4e9]))
+    kill(tmp_path, 60, settings={"task_config": train.ValidationTaskConfig(timeout_s=30)})
+    ran = restored(tmp_path)
+    assert complete(ran)
+    check_journal(events_in(tmp_path / "sweep"))
+
+
+def test_rows_are_written_again_as_they_were(tmp_path):
+    """Also those of checkpoints that have been deleted since."""
+    options = {
+        "loggers": True,
+        "checkpoint_config": tune.CheckpointConfig(num_to_keep=1),
+        "validate": lambda attempt: {"accuracy": 0.5, "by": {"kind": "a"}},
+    }
+
+    def files(ran: Ran) -> dict[str, list[str]]:
+        """The rows of each trial, as text: NaN is not equal to itself."""
+        return {
+            trial.trial_id: [str(sorted(row.items())) for row in rows_of(trial)]
+            for trial in ran.trials
+        }
+
+    ran = fifo(tmp_path, **options)
+    with pytest.raises(Killed), killed_after(100):
+        ran.sweep.run()
+    before, after = files(ran), files(restored(tmp_path, **options))
+    for trial_id, rows in before.items():
+        assert rows and after[trial_id][: len(rows)] == rows
+
+
+def test_checkpoints_are_looked_for_once_for_each_trial(tmp_path, monkeypatch):
+    """Each request to an object store takes a while, and there may be thousands of checkpoints."""
+    kill(tmp_path, 110)
+    asked: list[str] = []
+    for name in ("exists", "paths_in"):
+        known = getattr(restore, name)
+        monkeypatch.setattr(
+            restore, name, lambda store, path, known=known: asked.append(path) or known(store, path)
+        )
+    ran = fifo(tmp_path, **restoring(tmp_path / "sweep"))
+    assert sorted(asked) == sorted(trial.storage.trial_fs_path for trial in ran.trials)
+    ran.validation.ledger.let_go()
+
+
+# Checkpoints that are kept ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", range(30, 130, 9))
+def test_the_best_checkpoint_is_kept_over_restores(tmp_path, at):
+    def score(attempt: Any) -> dict[str, float]:
+        return {"accuracy": 0.9 if attempt.request.iteration == 2 else 0.1}
+
+    options = {
+        "trials": 1,
+        "stop": {"training_iteration": 9},
+        "validate": score,
+        "checkpoint_config": tune.CheckpointConfig(
+            num_to_keep=2, checkpoint_score_attribute="accuracy"
+        ),
+        "saved_every_s": 0.0 if at % 2 else float("inf"),
+    }
+    kill_or_end(tmp_path, at, **options)
+    [trial] = restored(tmp_path, **options).trials
+    kept = {
+        saved.metrics["training_iteration"]: saved.metrics.get("accuracy")
+        for saved in trial.run_metadata.checkpoint_manager.best_checkpoint_results
+    }
+    assert kept[2] == 0.9 and len(kept) == 2
+    there = {path.name for path in Path(trial.storage.trial_fs_path).glob("checkpoint_*")}
+    names = {
+        Path(saved.checkpoint.path).name
+        for saved in trial.run_metadata.checkpoint_manager.best_checkpoint_results
+    }
+    # What was saved and not recorded when the driver died may lie there, too.
+    assert names <= there and len(there - names) <= 1
+
+
+@pytest.mark.parametrize("often", [0.0, float("inf")])
+def test_one_checkpoint_kept_is_enough_to_go_on_from(tmp_path, often):
+    for at in range(12, 120, 13 if SCHEDULES == 1 else 4):
+        options = {
+            "trials": 1,
+            "validation_s": lambda attempt: 0.1,
+            "checkpoint_config": tune.CheckpointConfig(num_to_keep=1),
+            "saved_every_s": often,
+        }
+        kill_or_end(tmp_path / str(at), at, **options)
+        ran = restored(tmp_path / str(at), **options)
+        assert [trial.status for trial in ran.trials] == ["TERMINATED"], at
+        assert complete(ran)
+
+
+@pytest.mark.parametrize("name", ["hyperband", "asha", "pbt", "median"])
+@pytest.mark.parametrize("failures", [0, 1], ids=["for-good", "retried"])
+def test_trials_that_failed_go_on_with_any_scheduler(tmp_path, name, failures):
+    for at in range(60, 260, 120 if SCHEDULES == 1 else 25):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+
+        def made(home: Path, folder: Path = folder, **options: Any) -> Ran:
+            return sweep(
+                home,
+                CASES[name].make(folder),
+                trainable=Failing,
+                trials=4,
+                stop={"training_iteration": 9},
+                param_space={"folder": str(folder), "lr": 0.1},
+                max_failures=failures,
+                on_pending="wait",
+                listening=False,
+                run=False,
+                **options,
+            )
+
+        with suppress(Killed), killed_after(at):
+            run_until_dead(made(folder))
+        home = folder / "sweep"
+        for _ in range(2):  # it may fail only after the first
+            ran = made(folder, **restoring(home, errored=RESUME))
+            ran.sweep.run(most=50_000)
+        assert all(trial.status == "TERMINATED" for trial in ran.trials), at
+
+
+def test_a_trial_that_has_not_asked_for_resources_is_recorded_with_its_folder(tmp_path):
+    class OneByOne(FIFOScheduler):
+        def choose_trial_to_run(self, tune_controller):
+            tune_controller.update_max_pending_trials(1)
+            return super().choose_trial_to_run(tune_controller)
+
+    ran = sweep(tmp_path, OneByOne(), trials=4, slots=1)
+    added = [event for event in events_in(ran.home) if isinstance(event, TrialAdded)]
+    folders = {trial.trial_id: trial.storage.trial_dir_name for trial in ran.trials}
+    assert {event.trial_id: event.folder for event in added} == folders

@@ -1,0 +1,460 @@
+"""What was taken by a storage can be read, whatever fails, and whenever the process is killed."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import random
+import stat
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow.fs
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+import tunekit
+from tests.support.fakes import FakeClock
+from tests.support.journals import read
+from tests.support.object_store import Store
+from tests.support.restores import Saved
+from tunekit.core.events import TrialResumed
+from tunekit.journal import journal
+from tunekit.journal.journal import VERSION, sealed
+from tunekit.journal.ledger import Ledger
+from tunekit.journal.snapshots import SnapshotWriter
+from tunekit.journal.storage import (
+    LocalFolder,
+    RemoteFolder,
+    folder_at,
+    replace_file,
+    warn_of_kills,
+)
+
+
+def whole(folder, series="journal"):
+    return b"".join(folder.read(f"{series}/{name}") for name in folder.names(series))
+
+
+# What fails ---------------------------------------------------------------------------------------
+
+
+class FullDisk:
+    """Lets ``os.write`` fail as a full disk does, after so many bytes."""
+
+    def __init__(self, monkeypatch):
+        self.left: float = float("inf")
+        self._write = os.write
+        monkeypatch.setattr(os, "write", self.write)
+
+    def write(self, descriptor: int, data: bytes) -> int:
+        fits = int(min(self.left, len(data)))
+        if not fits:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.left -= fits
+        return self._write(descriptor, data[:fits])
+
+
+def test_a_full_disk_loses_no_line_and_leaves_no_half_of_one(tmp_path, monkeypatch, caplog):
+    disk, folder = FullDisk(monkeypatch), LocalFolder(tmp_path)
+    folder.append("journal", b"one\n")
+    disk.left = 2
+    folder.append("journal", b"two\n")
+    folder.append("journal", b"three\n")
+    assert whole(folder) == b"one\n"
+    assert "No space left" in caplog.text or "bytes could be written" in caplog.text
+    assert not folder.settle(0.0)
+    disk.left = float("inf")
+    folder.append("journal", b"four\n")
+    assert whole(folder) == b"one\ntwo\nthree\nfour\n"
+    assert "written to" in caplog.text and "again" in caplog.text
+    assert folder.settle(0.0)
+
+
+def test_half_of_a_line_that_cannot_be_cut_stays_the_last_of_its_file(tmp_path, monkeypatch):
+    disk, folder = FullDisk(monkeypatch), LocalFolder(tmp_path)
+    folder.append("journal", b"one\n")
+    cut = monkeypatch.setattr
+    cut(os, "ftruncate", lambda descriptor, size: (_ for _ in ()).throw(OSError("read-only")))
+    disk.left = 2
+    folder.append("journal", b"two\n")
+    disk.left = float("inf")
+    folder.append("journal", b"three\n")
+    assert [folder.read(f"journal/{name}") for name in folder.names("journal")] == [
+        b"one\ntw",
+        b"two\nthree\n",
+    ]
+
+
+class Faulty(pyarrow.fs.FSSpecHandler):
+    """A storage that is not local, and fails when it is told to."""
+
+    def __init__(self):
+        super().__init__(LocalFileSystem(auto_mkdir=True))
+        self.fails = False
+        self.uploads = 0
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def open_output_stream(self, path, metadata):
+        assert self.gate.wait(10)
+        if self.fails:
+            raise OSError("503 Slow Down")
+        self.uploads += 1
+        return super().open_output_stream(path, metadata)
+
+
+def remote(tmp_path):
+    faulty = Faulty()
+    filesystem = pyarrow.fs.PyFileSystem(faulty)
+    folder = folder_at(filesystem, f"{tmp_path}/sweep")
+    assert isinstance(folder, RemoteFolder)
+    return faulty, folder
+
+
+def test_lines_are_uploaded_behind_in_order_and_together(tmp_path):
+    faulty, folder = remote(tmp_path)
+    faulty.gate.clear()
+    expected = [b"%d\n" % number for number in range(100)]
+    for line in expected:
+        folder.append("journal", line)  # none waits for the storage
+    folder.put("state/a.zip", b"state")
+    folder.append("journal", b"last\n")
+    faulty.gate.set()
+    assert folder.settle(10)
+    assert whole(folder) == b"".join(expected) + b"last\n"
+    assert folder.read("state/a.zip") == b"state"
+    assert faulty.uploads <= 4  # the first line or more, the rest, the file, the last line
+    folder.close()
+
+
+def test_a_failing_storage_is_tried_again_and_gets_everything(tmp_path, caplog):
+    faulty = Faulty()
+    tried = threading.Event()
+
+    def sleep(seconds):
+        tried.set()
+        return False
+
+    folder = RemoteFolder(pyarrow.fs.PyFileSystem(faulty), f"{tmp_path}/sweep", sleep)
+    faulty.fails = True
+    folder.append("journal", b"one\n")
+    assert tried.wait(10) and not folder.settle(0.01)
+    assert "503 Slow Down" in caplog.text
+    folder.append("journal", b"two\n")
+    faulty.fails = False
+    assert folder.settle(10)
+    assert whole(folder) == b"one\ntwo\n"
+    folder.close()
+
+
+def test_a_storage_that_never_works_does_not_keep_the_driver(tmp_path):
+    faulty, folder = remote(tmp_path)
+    faulty.fails = True
+    folder.append("journal", b"one\n")
+    assert not folder.settle(0.05)
+    folder.close()
+
+
+def test_a_large_journal_is_several_objects(tmp_path):
+    _, folder = remote(tmp_path)
+    line = b"x" * 100_000 + b"\n"
+    for _ in range(7):
+        folder.append("journal", line)
+        assert folder.settle(10)
+    assert len(folder.names("journal")) == 3
+    assert whole(folder) == line * 7
+    folder.close()
+
+
+# Kills --------------------------------------------------------------------------------------------
+
+
+def folder_in(store, root="bucket/sweep"):
+    return RemoteFolder(store.filesystem, root, sleep=lambda seconds: False)
+
+
+def head(after=0, seal=""):
+    line = {"n": after + 1, "journal": "tunekit", "version": VERSION, "begins": not after}
+    return sealed(json.dumps({**line, "after": after, "follows": seal}))
+
+
+def event(number):
+    return sealed(json.dumps({"n": number, "event": "trial_failed", "time": 1.0, "trial_id": "a"}))
+
+
+def life(store, left, lines=5):
+    """One session: lines one by one, and a file between them, until it is killed.
+
+    Returns the number of the last line that was taken, and what the files were confirmed to have.
+    """
+    folder = folder_in(store)
+    confirmed, seal = journal._end_of(folder, "journal")
+    files = {name: folder.read(f"state/{name}") for name in folder.names("state")}
+    store.left = left
+    first = confirmed + 1
+    jobs = [head(confirmed, seal), *(event(first + number) for number in range(1, lines + 1))]
+    for number, line in enumerate(jobs):
+        folder.append("journal", line)
+        if not folder.settle(0.05 if left is not None else 10):
+            break
+        confirmed += 1
+        if number == 2:
+            files.pop("a.zip", None)  # either may be there
+            folder.put("state/a.zip", b"state as of %d" % confirmed)
+            if not folder.settle(0.05 if left is not None else 10):
+                break
+            files["a.zip"] = b"state as of %d" % confirmed
+    store.left = 0 if left is not None else None
+    folder.close()
+    store.left = None
+    return confirmed, files
+
+
+def test_nothing_that_was_taken_is_lost_wherever_the_process_is_killed():
+    for left in itertools.count():
+        store = Store()
+        _, before = life(store, None)
+        done = len(store.operations)
+        confirmed, files = life(store, left)
+        died = len(store.operations) == done + left
+        found = folder_in(store)
+        numbers = [one["n"] for one in read(found)]
+        # That none is missing between them is what reading checks.
+        assert (numbers or [1])[-1] >= confirmed or confirmed == 7, left
+        for name in before:
+            assert found.read(f"state/{name}").startswith(b"state as of "), left
+        for name, data in files.items():
+            assert found.read(f"state/{name}") == data, left
+        # Who goes on numbers its lines after those that were read.
+        confirmed, files = life(store, None)
+        found = folder_in(store)
+        events = read(found)
+        assert events[-1]["n"] == confirmed and len(events) == len(numbers) + 5, left
+        assert {name: found.read(f"state/{name}") for name in files} == files, left
+        if not died:
+            break
+    assert left > 20
+
+
+@pytest.mark.parametrize("fails", ["delete_file", "write", "open", "close"])
+def test_operations_that_fail_now_and_then_lose_nothing(fails):
+    store, draw = Store(), random.Random(0)
+    store.errors[fails] = lambda path: OSError("now and then") if draw.random() < 0.4 else None
+    for lines in range(1, 4):
+        confirmed, _ = life(store, None, lines)
+        assert read(folder_in(store))[-1]["n"] == confirmed
+    assert confirmed == 9
+
+
+@pytest.mark.parametrize(
+    ("kind", "survives"),
+    [
+        ("s3", True),
+        ("gcs", True),
+        ("abfs", True),
+        ("fsspec+s3", True),
+        ("fsspec+('s3', 's3a')", True),
+        ("fsspec+('gs', 'gcs')", True),
+        ("fsspec+('abfs', 'az', 'abfss')", True),
+        ("fsspec+memory", False),
+        ("fsspec+sftp", False),
+        ("hdfs", False),
+    ],
+)
+@pytest.mark.parametrize("below", [False, True])
+def test_a_storage_that_may_show_half_a_file_is_warned_of(kind, survives, below, caplog):
+    filesystem = Store(kind).filesystem
+    if below:
+        filesystem = pyarrow.fs.SubTreeFileSystem("bucket", filesystem)
+    warn_of_kills(filesystem, "bucket/sweep")
+    assert not caplog.text if survives else "'bucket/sweep' will not survive a kill" in caplog.text
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_local_and_shared_folders_survive_a_kill_however_they_are_reached(tmp_path, below, caplog):
+    filesystem, path = pyarrow.fs.LocalFileSystem(), str(tmp_path)
+    if below:
+        filesystem, path = pyarrow.fs.SubTreeFileSystem(path, filesystem), "sweep"
+    warn_of_kills(filesystem, path)
+    assert not caplog.text and isinstance(folder_at(filesystem, path), LocalFolder)
+
+
+def test_a_sweep_in_such_a_storage_is_warned_of_at_its_start_and_written(caplog):
+    store = Store("hdfs")
+    ledger = Ledger(FakeClock(), on_lost=lambda error: pytest.fail(str(error)))
+    ledger.claim(
+        SimpleNamespace(storage_filesystem=store.filesystem, experiment_fs_path="tmp/sweep")
+    )
+    assert caplog.text.count("'tmp/sweep' will not survive a kill of its driver") == 1
+    assert "local or shared file system" in caplog.text and "object store" in caplog.text
+    ledger.begin(anew=True, after=0, about={})
+    ledger.append(TrialResumed(trial_id="a"))
+    ledger.close()
+    assert [one["trial_id"] for one in read("tmp/sweep", filesystem=store.filesystem)] == ["a"]
+
+
+# What a lost machine may cost --------------------------------------------------------------------
+
+
+class Disk:
+    """Notes which files and folders have been handed to the disk, and what was done otherwise."""
+
+    def __init__(self, monkeypatch):
+        self.done: list[str] = []
+        self._fsync, self._replace = os.fsync, os.replace
+        monkeypatch.setattr(os, "fsync", self.fsync)
+        monkeypatch.setattr(os, "replace", self.replace)
+
+    def fsync(self, descriptor):
+        kind = "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))
+        self.done.append(f"{kind} {name}" if not name.endswith(".draft") else f"{kind} draft")
+        self._fsync(descriptor)
+
+    def replace(self, source, target):
+        self.done.append(f"replace {os.path.basename(target)}")
+        self._replace(source, target)
+
+
+def test_a_file_that_is_put_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    disk, folder = Disk(monkeypatch), LocalFolder(tmp_path / "sweep")
+    folder.put("state/a.zip", b"state")
+    at = disk.done.index("replace a.zip")
+    assert "file draft" in disk.done[:at] and "folder state" in disk.done[at:]
+    assert "folder sweep" in disk.done
+
+
+def test_lines_are_on_the_disk_when_they_are_to_be(tmp_path, monkeypatch):
+    disk, folder = Disk(monkeypatch), LocalFolder(tmp_path / "sweep")
+    folder.append("journal", b"one\n")
+    assert disk.done.count("file 000001.jsonl") == 0 and "folder journal" in disk.done
+    folder.append("journal", b"two\n")
+    folder.sync()
+    assert whole(folder) == b"one\ntwo\n" and disk.done[-1] == "file 000001.jsonl"
+    folder.sync()
+    assert disk.done.count("file 000001.jsonl") == 1, "nothing was written since"
+    folder.append("journal", b"three\n")
+    folder.close()
+    assert disk.done.count("file 000001.jsonl") == 2
+
+
+def test_a_disk_that_fails_is_told_of(tmp_path, monkeypatch, caplog):
+    folder = LocalFolder(tmp_path)
+    folder.append("journal", b"one\n")
+
+    def fails(descriptor):
+        raise OSError(errno.EIO, "I/O error")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    folder.sync()
+    assert "I/O error" in caplog.text
+    with pytest.raises(OSError, match="I/O"):
+        folder.put("state/a.zip", b"state")
+    assert folder.names("state") == []
+
+
+def test_a_file_system_that_cannot_sync_folders_is_fine(tmp_path, monkeypatch, caplog):
+    synced = os.fsync
+
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        synced(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    folder = LocalFolder(tmp_path)
+    folder.append("journal", b"one\n")
+    folder.put("state/a.zip", b"state")
+    folder.close()
+    assert folder.read("state/a.zip") == b"state" and not caplog.text
+
+
+# What a draft may be in the way of ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "write", [replace_file, lambda path, data: LocalFolder(path.parent).put(path.name, data)]
+)
+def test_a_file_is_not_written_through_a_link(tmp_path, write):
+    """Wherever a draft might lie, there is a link to a file of the user's."""
+    precious, path = tmp_path / "precious", tmp_path / "report.html"
+    precious.write_text("precious")
+    for link in (".report.html.draft", "report.html.draft", ".report.html.tmp"):
+        (tmp_path / link).symlink_to(precious)
+    write(path, b"report")
+    assert path.read_bytes() == b"report" and not path.is_symlink()
+    assert precious.read_text() == "precious"
+
+
+def test_a_file_has_the_rights_that_the_umask_leaves(tmp_path):
+    before = os.umask(0o027)
+    try:
+        replace_file(tmp_path / "report.html", b"report")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "report.html").stat().st_mode) == 0o640
+
+
+def test_a_name_as_long_as_the_file_system_allows(tmp_path):
+    replace_file(tmp_path / ("n" * 255), b"long")
+    assert (tmp_path / ("n" * 255)).read_bytes() == b"long"
+
+
+@pytest.mark.parametrize("name", ["../x", "state/../../x", "/etc/x", "state/.."])
+def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path, name):
+    home = tmp_path / "a/sweep"
+    home.mkdir(parents=True)
+    for folder in (LocalFolder(home), RemoteFolder(Store().filesystem, "sweep")):
+        for use in (folder.read, folder.remove, lambda n, f=folder: f.put(n, b"")):
+            with pytest.raises(tunekit.errors.UnsafeFileError, match="leads out of"):
+                use(name)
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "a", home]
+
+
+# What is deleted, and when -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", [b"", b'"event":"snapshot_taken"'])
+def test_an_archive_stays_until_the_line_that_names_its_successor_is_written(
+    tmp_path, monkeypatch, line
+):
+    folder = LocalFolder(tmp_path)
+    record = journal.Journal(folder)
+    keeper = SnapshotWriter(folder, record, FakeClock())
+    keeper.snapshot(Saved())
+    [first] = folder.names("state")
+    wrote = os.write
+
+    def full(descriptor, data):
+        if line in data:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return wrote(descriptor, data)
+
+    monkeypatch.setattr(os, "write", full)
+    record.append(TrialResumed(trial_id="a"))
+    keeper.snapshot(Saved())
+    named = [one["file"] for one in read(tmp_path, "snapshot_taken")]
+    assert named == [f"state/{first}"] and first in folder.names("state")
+    monkeypatch.setattr(os, "write", wrote)
+    keeper.snapshot(Saved())
+    assert [read(tmp_path)[-1]["file"]] == [f"state/{n}" for n in folder.names("state")]
+
+
+def test_what_was_named_is_on_the_disk_before_its_predecessor_is_deleted(tmp_path, monkeypatch):
+    folder = LocalFolder(tmp_path)
+    keeper = SnapshotWriter(folder, journal.Journal(folder), FakeClock())
+    keeper.snapshot(Saved())
+    disk = Disk(monkeypatch)
+    unlinked = Path.unlink
+    monkeypatch.setattr(
+        Path,
+        "unlink",
+        lambda path, **how: disk.done.append(f"delete {path.name}") or unlinked(path, **how),
+    )
+    keeper.snapshot(Saved())
+    deleted = disk.done.index("delete 000000002-snapshot.zip")
+    assert "file 000001.jsonl" in disk.done[:deleted]

@@ -1,0 +1,282 @@
+"""Functions that save on demand, on a real Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from ray import train, tune
+from ray.tune.schedulers import ASHAScheduler
+
+import tunekit
+from tests.support.real_sweeps import counting, fit
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+
+
+class CountingClass(tune.Trainable):
+    def setup(self, config):
+        self.length, self.steps = config["length"], 0
+
+    def step(self):
+        self.steps += 1
+        return {"loss": 1 / self.steps, "done": self.steps == self.length}
+
+    def save_checkpoint(self, checkpoint_dir):
+        Path(checkpoint_dir, "state.json").write_text(json.dumps({"steps": self.steps}))
+
+    def load_checkpoint(self, checkpoint_dir):
+        self.steps = json.loads(Path(checkpoint_dir, "state.json").read_text())["steps"]
+
+
+def reporting(config, every=2):
+    """Knows nothing of tunekit; reports every second state with its own checkpoint."""
+    for step in range(1, config["length"] + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "state.json").write_text(json.dumps({"steps": step}))
+            checkpoint = tune.Checkpoint.from_directory(folder) if step % every == 0 else None
+            tune.report({"loss": 1 / step}, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("form", ["function", "class", "reports", "with parameters and resources"])
+def test_each_form_has_its_checkpoints_with_their_metrics(tmp_path, form):
+    tune.register_trainable("reporting", reporting)
+    with_parameters = tune.with_parameters(reporting, every=3)
+    trainable, made = {
+        "function": (counting, [[2, 4, 5], [2, 4, 6]]),
+        "class": (CountingClass, [[2, 4, 5], [2, 4, 6]]),
+        "reports": ("reporting", [[2, 4], [2, 4, 6]]),
+        "with parameters and resources": (
+            tune.with_resources(with_parameters, {"cpu": 2}),
+            [[3], [3, 6]],
+        ),
+    }[form]
+    on_demand = form in ("function", "class")
+    every = {"checkpoint_frequency": 2, "checkpoint_at_end": True} if on_demand else {}
+    results = fit(
+        trainable,
+        tmp_path,
+        param_space={"length": tune.grid_search([5, 6])},
+        checkpoint_config=tune.CheckpointConfig(num_to_keep=2, **every),
+        validation_config=tunekit.ValidationConfig(fn=validate_steps, when=1),
+        tune_config=tune.TuneConfig(metric="accuracy", mode="max"),
+    )
+    assert not results.errors
+    for result, steps in zip(results, made, strict=True):
+        scores = {step: step / 10 for step in steps}
+        table = result.metrics_dataframe.set_index("training_iteration")
+        assert table["accuracy"].dropna().to_dict() == scores
+        for found in (result, tune.Result.from_path(result.path)):
+            kept = {m["training_iteration"]: m["accuracy"] for _, m in found.best_checkpoints}
+            assert kept == {step: scores[step] for step in steps[-2:]}
+            for checkpoint in (found.checkpoint, found.get_best_checkpoint("accuracy", "max")):
+                assert validate_steps(checkpoint) == {"accuracy": scores[steps[-1]]}
+
+
+def validate_steps(checkpoint, *, divide_by=10):
+    with checkpoint.as_directory() as folder:
+        return {"accuracy": json.loads(Path(folder, "state.json").read_text())["steps"] / divide_by}
+
+
+def test_a_failed_function_resumes_its_checkpoint_and_repeats_no_saved_iteration(tmp_path):
+    results = fit(
+        counting,
+        tmp_path,
+        param_space={"length": 7, "fail_at": 6, "log": str(tmp_path / "log")},
+        checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=2, checkpoint_at_end=True),
+        max_failures=1,
+        validation_config=tunekit.ValidationConfig(fn=validate_steps),
+    )
+    assert not results.errors
+    ran = [int(line) for line in (tmp_path / "log").read_text().split()]
+    assert ran == [1, 2, 3, 4, 5, 6, 5, 6, 7], "5 was not saved; 1 to 4 were"
+    frame = results[0].metrics_dataframe
+    assert list(frame["training_iteration"]) == [1, 2, 3, 4, 5, 6, 7]
+    assert list(frame["iteration_runs"]) == [1, 1, 1, 1, 2, 1, 1]
+    scores = frame.set_index("training_iteration")["accuracy"].dropna()
+    assert scores.to_dict() == {2: 0.2, 4: 0.4, 6: 0.6, 7: 0.7}
+
+
+def test_a_plain_function_that_wants_to_save_is_told_what_it_needs(tmp_path):
+    results = tune.Tuner(
+        counting,
+        param_space={"length": 4},
+        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
+    ).fit()
+    assert "tunekit.checkpointable(function)" in str(results.errors[0])
+
+
+def test_a_report_says_how_its_checkpoint_is_validated(tmp_path):
+    def wishing(config):
+        for wish, problem in ((True, "needs a checkpoint"), ("yes", "is not True")):
+            with pytest.raises(tunekit.errors.ConfigError, match=problem):
+                tunekit.report({"loss": 1.0}, validation=wish)
+        state = {"steps": 0}
+        tunekit.checkpoint_with(lambda d: (d / "state.json").write_text(json.dumps(state)))
+        wishes = [None, True, False, train.ValidationTaskConfig(fn_kwargs={"divide_by": 100})]
+        for state["steps"], wish in enumerate(wishes, 1):
+            tunekit.report({"loss": 1.0}, validation=wish)
+
+    results = fit(
+        wishing,
+        tmp_path,
+        validation_config=tunekit.ValidationConfig(fn=validate_steps, when=5),
+        checkpoint_policy=tunekit.EveryIterations(1),
+    )
+    frame = results[0].metrics_dataframe.set_index("training_iteration")
+    assert frame["accuracy"].dropna().to_dict() == {2: 0.2, 4: 0.04}
+    assert not [column for column in frame if "tunekit_validation" in column]
+
+
+def test_without_validation_a_function_that_saves_by_itself_may_begin_anew(tmp_path):
+    """As in Tune; only what tunekit saves must be resumed."""
+
+    def begins_anew(config):
+        if config["registers"]:
+            tunekit.checkpoint_with(lambda folder: None)
+        failed = tmp_path / f"failed-{config['registers']}"
+        for step in range(1, 4):
+            if step == 3 and not failed.exists():
+                failed.touch()
+                raise RuntimeError("fails once")
+            with tempfile.TemporaryDirectory() as folder:
+                tune.report({"step": step}, checkpoint=tune.Checkpoint.from_directory(folder))
+
+    space = {"registers": tune.grid_search([False, True])}
+    results = fit(begins_anew, tmp_path / "results", max_failures=1, param_space=space)
+    [error] = results.errors
+    assert isinstance(error.cause, tunekit.errors.NotResumedError)
+    [plain] = [result for result in results if not result.config["registers"]]
+    assert plain.error is None
+    # Tune goes on counting iterations where the checkpoint was.
+    assert list(plain.metrics_dataframe["step"]) == [1, 2, 1, 2, 3]
+
+
+def test_outside_of_a_trial_functions_can_be_tried_by_themselves():
+    tunekit.checkpoint_with(lambda directory: None)
+    with pytest.warns(UserWarning, match="only be called inside"):
+        tunekit.report({"loss": 1.0}, validation=True)
+
+
+def test_a_save_that_raises_is_named_with_its_exception(tmp_path):
+    def train(config):
+        def save(directory):
+            raise TypeError("cannot serialize Net")
+
+        tunekit.checkpoint_with(save)
+        tune.report({"loss": 1.0})
+
+    results = fit(train, tmp_path, checkpoint_policy=tunekit.EveryIterations(1))
+    [error] = results.errors
+    assert "tunekit.checkpoint_with(save) raised TypeError: cannot serialize Net" in str(error)
+
+
+# In the process of another trial -----------------------------------------------------------------
+
+RUNS = 0
+
+
+def scored(checkpoint):
+    return {"accuracy": json.loads(Path(checkpoint.path, "state.json").read_text())["score"]}
+
+
+def swept_in_one_process(folder, body):
+    """Each trial reports what ``body`` returns, in a process that one after the other may use."""
+
+    def train(config):
+        global RUNS
+        RUNS += 1
+        found = body(config["n"])
+        found |= {"runs": RUNS, "pid": os.getpid(), "drawn": torch.rand(1).item()}
+        os.environ["LEFT_BEHIND"] = "1"
+        torch.set_default_dtype(torch.float64)
+        torch.set_num_threads(torch.get_num_threads() + 1)
+        tunekit.checkpoint_with(
+            lambda folder: (folder / "state.json").write_text(json.dumps({"score": config["n"]}))
+        )
+        tune.report(found)
+
+    return fit(
+        train,
+        folder,
+        param_space={"n": tune.grid_search([0, 1, 2])},
+        tune_config=tune.TuneConfig(
+            max_concurrent_trials=1, metric="accuracy", mode="max", reuse_actors=True
+        ),
+        validation_config=tunekit.ValidationConfig(fn=scored),
+    )
+
+
+def test_a_function_finds_a_process_that_another_trial_has_used_as_if_it_were_new(tmp_path):
+    def found(n):
+        return {
+            "left": "LEFT_BEHIND" in os.environ,
+            "type": str(torch.get_default_dtype()),
+            "threads": torch.get_num_threads(),
+            "folder": os.getcwd(),
+        }
+
+    results = swept_in_one_process(tmp_path, found)
+    rows = [result.metrics for result in results]
+    assert len({row["pid"] for row in rows}) == 1, "nothing started for the others"
+    assert {(row["runs"], row["left"], row["type"]) for row in rows} == {
+        (1, False, "torch.float32")
+    }
+    assert len({(row["drawn"], row["threads"]) for row in rows}) == 1
+    assert [row["accuracy"] for row in rows] == [0, 1, 2]
+    # Each has its own folder: what it writes there is not the former trial's.
+    assert [os.path.basename(row["folder"]) for row in rows] == [
+        os.path.basename(result.path) for result in results
+    ]
+
+
+def test_a_trial_that_fails_in_the_process_of_another_one_goes_on_in_its_own(tmp_path):
+    """What no reset can know of: a module's variable. The third trial's process dies of it."""
+
+    def trips(n):
+        if hasattr(sys, "tunekit_was_here"):
+            if n == 2:
+                os._exit(1)
+            raise RuntimeError("somebody was here")
+        sys.tunekit_was_here = True
+        return {}
+
+    results = swept_in_one_process(tmp_path, trips)
+    assert not results.errors
+    assert len({result.metrics["pid"] for result in results}) == 3
+    assert [result.metrics["accuracy"] for result in results] == [0, 1, 2]
+
+
+def test_a_function_that_does_not_end_keeps_the_next_trial_from_nothing(tmp_path):
+    def lingers(config):
+        tunekit.checkpoint_with(
+            lambda folder: (folder / "state.json").write_text(json.dumps({"score": -config["n"]}))
+        )
+        try:
+            for step in range(2):
+                tune.report({"step": step})
+        finally:
+            if config["n"] == 1:
+                time.sleep(60)
+
+    results = fit(
+        lingers,
+        tmp_path,
+        param_space={"n": tune.grid_search([0, 1, 2])},
+        tune_config=tune.TuneConfig(
+            max_concurrent_trials=1,
+            metric="accuracy",
+            mode="max",
+            scheduler=ASHAScheduler(max_t=2, grace_period=1, reduction_factor=2),
+            reuse_actors=True,
+        ),
+        validation_config=tunekit.ValidationConfig(fn=scored),
+    )
+    assert not results.errors
+    assert [result.metrics["accuracy"] for result in results] == [0, -1, -2]

@@ -1,0 +1,131 @@
+"""A driver is killed, and its sweep goes on in another one; a store is away for a while."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import pytest
+from click.testing import CliRunner
+from ray import tune
+
+import tunekit
+from tests.support.driver import LENGTH
+from tests.support.invariants import check_journal
+from tests.support.journals import read
+from tests.support.real_sweeps import counting, joining, validate
+from tests.support.s3 import S3Server
+from tunekit.cli.commands import tunekit as command
+from tunekit.core.events import parse_event
+from tunekit.journal.journal import events_in
+
+pytestmark = pytest.mark.ray
+
+
+def said(*arguments: str) -> str:
+    result = CliRunner().invoke(command, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("store", ["folder", "s3"])
+def test_a_sweep_and_a_stop_by_hand_outlive_a_kill(ray_cluster, s3, tmp_path, store):
+    path = str(tmp_path) if store == "folder" else s3.make_bucket("killed")
+    filesystem = None if store == "folder" else s3.filesystem()
+    storage, home = (
+        where if store == "folder" else s3.uri(where) for where in (path, f"{path}/sweep")
+    )
+
+    def count(kind: str) -> Counter[str]:
+        is_there = tunekit.Tuner.can_restore(f"{path}/sweep", filesystem)
+        return Counter(e["trial_id"] for e in (read(home, kind) if is_there else ()))
+
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.driver", storage, str(tmp_path / "gate")],
+        env=joining(ray_cluster),
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        ends = time.monotonic() + 120
+        while len(scores := count("processed")) < 3 or min(scores.values()) < 2:
+            assert driver.poll() is None and time.monotonic() < ends, "it never came to that"
+            time.sleep(0.1)
+        first, second, third = sorted(scores)
+        assert "is stopped" in said("stop", home, "--trial", second)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    (tmp_path / "gate").touch()
+    before, stopped_at = read(home), count("reported")[second]
+    assert tunekit.load(home).summary()["state"] == "killed"
+    results = tunekit.Tuner.restore(f"{path}/sweep", counting, storage_filesystem=filesystem).fit()
+    assert len(results) == 3 and not results.errors
+    events = read(home)
+    assert events[: len(before)] == before
+    lives = check_journal(map(parse_event, events))
+    assert [event["trial_id"] for event in events if event["event"] == "stop_requested"] == [second]
+    in_results = {
+        f"{result.metrics['trial_id']}:0:{row.training_iteration}": row.accuracy
+        for result in results
+        for row in result.metrics_dataframe.dropna(subset="accuracy").itertuples()
+    }
+    judged = {place for place, _ in lives.decisions}
+    assert in_results == {place: lives.scores[place]["accuracy"] for place in judged}
+    known = json.loads(said("status", home, "--json"))
+    assert known["state"] == "finished" and known["sessions"] == 2
+    assert known["trials"] == {"terminated": 3}
+    reached = {row["trial_id"]: row["iteration"] for row in known["ranking"]}
+    # What had no score yet when the trial was stopped is dropped.
+    assert reached[first] == reached[third] == LENGTH and reached[second] <= stopped_at < LENGTH
+    assert [row["trial_id"] for row in known["ranking"] if row["by_hand"]] == [second]
+    best = tunekit.load(home).best()
+    assert validate(best.checkpoint)["accuracy"] == best.score == 3.6
+
+
+class Outage(tune.Callback):
+    """Two seconds without a server, beginning with the sixth report."""
+
+    server: S3Server
+
+    def __init__(self) -> None:
+        self.reports = 0
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        self.reports += 1
+        if self.reports == 6:
+            self.server.stop()
+            threading.Timer(2.0, self.server.start).start()
+
+
+def test_a_store_that_is_away_for_a_while(ray_cluster, s3):
+    """Nothing is lost but time: trials fail to save and are restarted, records wait."""
+    Outage.server = s3
+    storage, filesystem = s3.make_bucket("outage"), s3.filesystem()
+    results = tunekit.Tuner(
+        counting,
+        param_space={"length": 8, "sleep_s": 0.1},
+        tune_config=tune.TuneConfig(metric="accuracy", mode="max", num_samples=2),
+        run_config=tune.RunConfig(
+            name="sweep",
+            storage_path=storage,
+            storage_filesystem=filesystem,
+            failure_config=tune.FailureConfig(max_failures=10),
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=2),
+            verbose=0,
+            callbacks=[Outage()],
+        ),
+        validation_config=tunekit.ValidationConfig(fn=validate, max_retries=8),
+        checkpoint_policy=tunekit.EveryIterations(1),
+    ).fit()
+    assert not results.errors
+    check_journal(events_in(f"{storage}/sweep", filesystem))
+    for result in results:
+        assert list(result.metrics_dataframe["training_iteration"]) == list(range(1, 9))
+        assert result.metrics["accuracy"] == 0.8

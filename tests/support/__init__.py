@@ -1,0 +1,37 @@
+"""What tests share; each module is one noun.
+
+Sweeps in this process, in virtual time:
+
+- ``local_sweep``: Tune's own controller, over trainables that are not actors.
+- ``fakes``: a clock that does not wait, and validations that last and fail as a test says.
+- ``sweeps``: a sweep with validation on these, and what its scheduler was called with.
+- ``schedulers``: every scheduler, set up for short sweeps; ``every_case`` runs a test with each.
+- ``versioned``: trials whose weights are a number, to check what a clone continues from.
+
+What must always hold, and what tries to break it:
+
+- ``broken``: invariants of a sweep that is running, checked after each of its steps.
+- ``invariants``: invariants of a journal, checked line by line.
+- ``kills``: kills sweeps at a write, and restores them until they end.
+- ``restores``: folders of sweeps before they are restored.
+- ``journals``: reads journals, and changes them without breaking their checksums.
+- ``object_store``: a storage that fails on demand.
+- ``odd_values``: what a user's code may return by mistake.
+- ``seeds``: how many random cases run at each push, and at night.
+
+Readers:
+
+- ``readers``: journals without a sweep, and the command line.
+- ``asgi``: a browser of the live page, without a network.
+- ``chromium``: a real browser.
+
+A real Ray:
+
+- ``real_sweeps``: trainables and a short way to run them.
+- ``worker_groups``: distributed trials whose weights are a number.
+- ``trained``: sweeps to be validated once they have ended.
+- ``driver``: a driver in a process that can be killed.
+- ``several_nodes``: a cluster of several nodes in a process of its own.
+- ``s3``: an S3 server.
+- ``forked_workers``: starts Ray's processes by forking, which takes a tenth of the time.
+"""

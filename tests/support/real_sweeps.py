@@ -1,0 +1,99 @@
+"""Trainables and a short way to run them on a real Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from ray import train, tune
+
+import tunekit
+from tests.support.journals import read
+
+ROOT = Path(__file__).parents[2]
+
+
+def joining(ray: Any, **more: str) -> dict[str, str]:
+    """Return the environment of a program that runs on the cluster of the tests."""
+    joins = {
+        "PYTHONPATH": str(ROOT),
+        "RAY_ADDRESS": ray.get_runtime_context().gcs_address,
+        "RAY_AUTH_TOKEN_PATH": os.path.expanduser("~/.ray/auth_token"),
+    }
+    return {**os.environ, **joins, **more}
+
+
+def counting(config: dict[str, Any]) -> None:
+    """Counts to ``length``; saves when asked; fails once at ``fail_at``; logs what it runs.
+
+    It does not pass ten before the file ``gate`` exists. ``limits`` has the time limits of some
+    steps' validations.
+    """
+    state = {"steps": 0, "scale": config.get("scale", 1.0)}
+    checkpoint = tune.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            state = json.loads(Path(folder, "state.json").read_text())
+    tunekit.checkpoint_with(lambda d: (d / "state.json").write_text(json.dumps(state)))
+    while state["steps"] < config["length"]:
+        if config.get("fail_at") == state["steps"] + 1 and not checkpoint:
+            with open(config["log"], "a") as log:
+                log.write(f"{state['steps'] + 1}\n")
+            raise RuntimeError("fails once")
+        state["steps"] += 1
+        if config.get("log"):
+            with open(config["log"], "a") as log:
+                log.write(f"{state['steps']}\n")
+        time.sleep(config.get("sleep_s", 0.0))
+        if state["steps"] == 10:
+            wait_for(config.get("gate"))
+        limit = config.get("limits", {}).get(state["steps"])
+        limited = None if limit is None else train.ValidationTaskConfig(timeout_s=limit)
+        metrics = {"loss": 1 / state["steps"], **config.get("metrics", {})}
+        tunekit.report(metrics, validation=limited)
+
+
+def wait_for(path: str | None) -> None:
+    """Wait until a file exists, if there is to be one."""
+    while path is not None and not Path(path).exists():
+        time.sleep(0.05)
+
+
+def validate(checkpoint: tune.Checkpoint, *, sleep_s: float = 0.0) -> dict[str, float]:
+    """The accuracy of a checkpoint is a tenth of its steps, times its scale."""
+    time.sleep(sleep_s)
+    with checkpoint.as_directory() as folder:
+        state = json.loads(Path(folder, "state.json").read_text())
+    return {"accuracy": round(state["steps"] * state["scale"] / 10, 6)}
+
+
+def fit(
+    trainable: Any,
+    folder: Path,
+    *,
+    name: str = "sweep",
+    max_failures: int = 0,
+    verbose: int = 0,
+    **options: Any,
+) -> tune.ResultGrid:
+    """Run a sweep, by default with little output; options are those of a Tuner or a RunConfig."""
+    of_run = {"checkpoint_config", "stop", "callbacks", "storage_filesystem"} & options.keys()
+    return tunekit.Tuner(
+        trainable,
+        run_config=tune.RunConfig(
+            name=name,
+            storage_path=str(folder),
+            failure_config=tune.FailureConfig(max_failures=max_failures),
+            verbose=verbose,
+            **{option: options.pop(option) for option in of_run},
+        ),
+        **options,
+    ).fit()
+
+
+def events(results: tune.ResultGrid, kind: str) -> list[dict[str, Any]]:
+    """Return the events of a sweep of one kind."""
+    return read(results.experiment_path, kind)

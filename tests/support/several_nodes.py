@@ -1,0 +1,217 @@
+"""Sweeps on a cluster of several nodes, in a process of its own.
+
+python -m tests.support.several_nodes           runs the cases that it reads, a line each
+python -m tests.support.several_nodes FOLDER    a sweep without an end, to be killed
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
+
+import ray
+from ray import tune
+from ray.cluster_utils import Cluster
+from ray.core.generated import autoscaler_pb2
+
+import tunekit
+from tests.support import forked_workers, real_sweeps
+from tests.support.worker_groups import fit, trainer, validate
+from tunekit.core.events import Reported
+from tunekit.journal.journal import record_of
+from tunekit.journal.storage import folder_at
+
+
+class Once(tune.Callback):
+    """Calls something after so many validations, once."""
+
+    def __init__(self, validations: int, then: Any):
+        self.left, self.then = validations, then
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune keeps a copy of its settings, and needs none of this
+
+    def on_trial_result(self, result: Any, **info: Any) -> None:
+        self.left -= result.get("accuracy", math.nan) >= 0
+        if self.left == 0:
+            self.left = -1
+            self.then()
+
+
+class Nodes:
+    """A head with the drivers, and two nodes that may be taken away."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 2, "resources": {"head": 9}}
+        )
+        self.spot = [self.add(validation=1), self.add()]
+        ray.init(self.cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+
+    def add(self, **resources: int) -> Any:
+        return self.cluster.add_node(num_cpus=4, resources={"spot": 4, **resources})
+
+    def lose(self, node: Any) -> None:
+        self.cluster.remove_node(node, allow_graceful=False)
+
+
+def node(nodes: Nodes, folder: Path) -> dict[str, Any]:
+    """The node for validations is lost in the middle of the sweep, and replaced."""
+
+    def lose() -> None:
+        nodes.lose(nodes.spot.pop(0))
+        nodes.spot.append(nodes.add(validation=1))
+
+    results = fit(
+        trainer(folder, length=8, sleep_s=0.2, resources={"head": 1.0}),
+        folder,
+        callbacks=[Once(3, lose)],
+        validation_config=tunekit.ValidationConfig(
+            fn=_validate_where,
+            ray_remote_kwargs={"num_cpus": 1, "resources": {"validation": 1}},
+            max_retries=3,
+        ),
+    )
+    table = results[0].metrics_dataframe
+    return {
+        "errors": [str(error) for error in results.errors],
+        "iterations": table["training_iteration"].tolist(),
+        "validated": int(table["accuracy"].notna().sum()),
+        "nodes": int(table["node"].nunique()),
+    }
+
+
+def _validate_where(checkpoint: tune.Checkpoint) -> dict[str, float]:
+    """The score, and a number for the node that it was found on."""
+    node = int(ray.get_runtime_context().get_node_id()[:8], 16)
+    return {**validate(checkpoint), "node": node}
+
+
+def _starts(sweep: tunekit.Sweep) -> int:
+    events = record_of(folder_at(sweep.filesystem, sweep.path)).events
+    reports = (event.report for event in events if isinstance(event, Reported))
+    return sum(report["iterations_since_restore"] == 1 for report in reports)
+
+
+def spot(nodes: Nodes, home: Path, kind: str, notice: bool) -> dict[str, Any]:
+    """A node with trials is taken away, 6 s after notice or without any, which fails them."""
+    # Trials wait in the middle until a node is about to end: however late the scores are, it has
+    # trials then.
+    gate = home / "gate"
+    length, trials, pace = 20, 2, {"sleep_s": 0.4, "gate": str(gate)}
+
+    def take_away() -> None:
+        groups = ray.util.placement_group_table().values()
+        used = {
+            n for g in groups if g["state"] == "CREATED" for n in g["bundles_to_node_id"].values()
+        }
+        node = next(node for node in nodes.spot if node.node_id in used)
+        nodes.spot.remove(node)
+        nodes.spot.append(nodes.add())
+        if not notice:
+            nodes.lose(node)
+            gate.touch()
+            return
+        deadline = int((time.time() + 6) * 1000)
+        preempted = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+        gcs = ray._raylet.GcsClient(address=nodes.cluster.address)
+        assert gcs.drain_node(node.node_id, preempted, "spot", deadline)[0]
+        gate.touch()
+        end = threading.Timer(6, nodes.lose, [node])
+        end.start()
+        ends.append(end)
+
+    ends: list[threading.Timer] = []
+    if kind == "trainer":
+        trainable = trainer(home, length=length, resources={"spot": 1.0}, **pace)
+        validating, options = validate, {}
+    else:
+        trainable = tune.with_resources(real_sweeps.counting, {"cpu": 1, "spot": 1})
+        space = {"length": length, "log": str(home / "ran"), **pace}
+        validating = real_sweeps.validate
+        options = {"param_space": space, "checkpoint_policy": tunekit.EveryIterations(4)}
+    results = fit(
+        trainable,
+        home,
+        tune_config=tune.TuneConfig(num_samples=trials, metric="accuracy", mode="max"),
+        callbacks=[Once(2, take_away)],
+        max_failures=2,
+        validation_config=tunekit.ValidationConfig(
+            validating, None, {"num_cpus": 1, "resources": {"head": 1}}, when=1, max_retries=3
+        ),
+        **options,
+    )
+    lines = (home / "ran").read_text().splitlines()
+    ran = [line for line in lines if " 1 " not in line]  # once for the two ranks
+    for end in ends:
+        end.join()
+    tables = [result.metrics_dataframe for result in results]
+    known = tunekit.load(results.experiment_path)
+    return {
+        "errors": [str(error) for error in results.errors],
+        "failures": int(known.trials["failures"].sum()),
+        "redone": len(ran) - trials * length,
+        "iterations": [table["training_iteration"].tolist() for table in tables],
+        "summary": tunekit.load(results.experiment_path).summary()["validations"],
+        "saved": len(known.validations),
+        "moves": _starts(known) - trials,
+    }
+
+
+def driver(nodes: Nodes, folder: Path) -> dict[str, Any]:
+    """A driver is killed in the middle of a sweep: the cluster gets everything back."""
+    other = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.several_nodes", str(folder)],
+        env={**os.environ, "RAY_ADDRESS": nodes.cluster.address},
+        stdout=subprocess.DEVNULL,
+    )
+    while not (folder / "ran").exists():
+        assert other.poll() is None
+        time.sleep(0.2)
+    free, all_of_them = _free(), ray.cluster_resources()["CPU"]
+    busy = all_of_them - free
+    other.kill()
+    began = time.monotonic()
+    while free < all_of_them and time.monotonic() < began + 60:
+        time.sleep(0.2)
+        free = _free()
+    groups = [g for g in ray.util.placement_group_table().values() if g["state"] != "REMOVED"]
+    return {"busy": busy, "still_busy": all_of_them - free, "groups": len(groups)}
+
+
+def _free() -> float:
+    return ray.available_resources().get("CPU", 0.0)
+
+
+def endless(folder: Path) -> None:
+    """What :func:`driver` kills."""
+    ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    fit(trainer(folder, length=900, sleep_s=0.1), folder)
+
+
+def main() -> None:
+    """Run each case that is asked for, and answer with what came of it, a line for each."""
+    nodes = Nodes()
+    for line in sys.stdin:
+        name, folder, *given = json.loads(line)
+        print(json.dumps(globals()[name](nodes, Path(folder), *given)), flush=True)
+    ray.shutdown()
+    nodes.cluster.shutdown()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        endless(Path(sys.argv[1]))
+    else:
+        forked_workers.use()
+        main()

@@ -1,0 +1,294 @@
+"""What a user may get wrong about an experiment's folder: each is said, and nothing is touched."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs
+import pytest
+
+import tunekit
+from tests.support.journals import rewrite
+from tests.support.object_store import Store
+from tests.support.restores import SEARCH, SNAPSHOT, STATE, begin, contents, train, tuner, validate
+from tunekit._ray.tuner import settings_of
+from tunekit.core.events import Reported, SnapshotTaken, TrialAdded
+from tunekit.journal.journal import VERSION, Journal
+from tunekit.journal.snapshots import SETTINGS, SavedState, _archive
+from tunekit.journal.storage import LocalFolder, RemoteFolder
+
+
+def experiment(folder: Path, trainable: Any = train, **options: Any) -> Path:
+    """The folder of a sweep that was made, and has not begun."""
+    tuner(folder, trainable, param_space={"lr": 0.1}, **options)
+    return folder / "sweep"
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        (None, "path=None is of type NoneType. Pass an experiment's folder."),
+        (7, "path=7 is of type int"),
+        ("/no/such/folder", "has no tuner.pkl"),
+        ("gopher://digits", "cannot be reached"),
+        (os.devnull, "has no tuner.pkl"),
+    ],
+)
+def test_paths_that_are_none(path, says):
+    with pytest.raises(tunekit.errors.ConfigError, match=says):
+        tunekit.Tuner.restore(path, train)
+    if path is None or path == 7 or "gopher" in path:
+        with pytest.raises(tunekit.errors.ConfigError, match=r"Tuner\.can_restore"):
+            tunekit.Tuner.can_restore(path)
+    else:
+        assert not tunekit.Tuner.can_restore(path)
+
+
+def test_a_sweep_of_which_no_trial_has_begun_is_none(tmp_path):
+    home = experiment(tmp_path)
+    for begins in (lambda: None, lambda: Journal(LocalFolder(home)), lambda: journal_with(home)):
+        begins()
+        before = contents(home)
+        assert not tunekit.Tuner.can_restore(home)
+        with pytest.raises(tunekit.errors.SweepNotFoundError, match=r"no trial had started.*Start"):
+            tunekit.Tuner.restore(str(home), train)
+        assert contents(home) == before
+
+
+def journal_with(home: Path) -> Path:
+    Journal(LocalFolder(home)).append(SnapshotTaken(file="state/000000001-snapshot.zip"))
+    return home / "journal/000001.jsonl"
+
+
+def asks(home: Path) -> list[Callable[[], Any]]:
+    return [
+        lambda: tunekit.Tuner.can_restore(home),
+        lambda: tunekit.Tuner.restore(str(home), train),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "says"),
+    [
+        (f'"version": {VERSION}', '"version": 9', "Install"),
+        ('"n": 2', '"n": "2"', "line 2, is not a known event"),
+        ("", "", "line 3, is not as it was"),
+    ],
+)
+def test_a_journal_that_is_damaged_or_newer(tmp_path, written, instead, says):
+    home = experiment(tmp_path)
+    path = journal_with(home)
+    if written:
+        rewrite(path, lambda text: text.replace(written, instead))
+    else:
+        path.write_bytes(path.read_bytes() + b"\0\n")
+    before = contents(home)
+    for ask in (*asks(home), lambda: tunekit.load(home)):
+        with pytest.raises(tunekit.errors.JournalError, match=says):
+            ask()
+    assert contents(home) == before
+
+
+# What a sweep that has begun is restored from ----------------------------------------------------
+
+
+def begun(folder: Path, trainable: Any = train, **options: Any) -> Path:
+    """The folder of a sweep one of whose trials has reported and was validated."""
+    home = begin(experiment(folder, trainable, **options))
+    assert {SNAPSHOT, SEARCH, SETTINGS} <= contents(home).keys()
+    return home
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("damage", [cut, Path.unlink, lambda path: path.write_bytes(b"")])
+def test_what_the_tuner_was_made_with_has_a_second_copy(tmp_path, damage):
+    home = begun(tmp_path)
+    made_with = (home / "tuner.pkl").read_bytes()
+    damage(home / "tuner.pkl")
+    assert tunekit.Tuner.can_restore(home)
+    restored = tunekit.Tuner.restore(str(home), train)
+    assert restored.validation is not None and restored.validation.config.fn is validate
+    assert (home / "tuner.pkl").read_bytes() == made_with
+
+
+def test_a_sweep_goes_on_with_its_own_settings_not_with_those_of_a_tuner_that_never_ran(tmp_path):
+    home = begun(tmp_path)
+    policy = tunekit.EveryIterations(7)
+    experiment(tmp_path, checkpoint_policy=policy)  # killed before fit()
+    callbacks = settings_of(tunekit.Tuner.restore(str(home), train)).callbacks
+    assert not any(isinstance(callback, tunekit.EveryIterations) for callback in callbacks)
+    # But where it has run, and was killed before any of its trials began, the older one is gone.
+    experiment(tmp_path, checkpoint_policy=policy)
+    Journal(LocalFolder(home))
+    assert not tunekit.Tuner.can_restore(home)
+
+
+def swapped(home: Path) -> None:
+    search = (home / SEARCH).read_bytes()
+    (home / SEARCH).write_bytes((home / SNAPSHOT).read_bytes())
+    (home / SNAPSHOT).write_bytes(search)
+
+
+def rewritten(home: Path, **files: bytes) -> None:
+    (home / SNAPSHOT).write_bytes(_archive({**STATE, **files}, SNAPSHOT))
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (lambda home: [cut(home / SNAPSHOT), cut(home / SEARCH)], [SNAPSHOT, SEARCH]),
+        (lambda home: (home / SNAPSHOT).unlink(), [SNAPSHOT]),
+        (lambda home: (home / SEARCH).write_bytes(b""), [SEARCH]),
+        (lambda home: (home / SNAPSHOT).write_bytes(_archive({}, SNAPSHOT)), [SNAPSHOT]),
+        (swapped, [SNAPSHOT, SEARCH]),
+        (lambda home: rewritten(home, **{next(iter(STATE)): b'{"trial_da'}), [SNAPSHOT]),
+        (lambda home: [cut(home / SETTINGS), cut(home / "tuner.pkl")], [SETTINGS]),
+        (lambda home: [(home / SETTINGS).unlink(), cut(home / "tuner.pkl")], ["tuner.pkl"]),
+        (lambda home: [(home / SETTINGS).unlink(), (home / "tuner.pkl").unlink()], ["tuner.pkl"]),
+    ],
+)
+def test_what_cannot_be_restored_says_why_and_what_can_be_read(tmp_path, damage, named):
+    home = begun(tmp_path)
+    damage(home)
+    before = contents(home)
+    for ask in asks(home):
+        with pytest.raises(tunekit.errors.RestoreError) as caught:
+            ask()
+        said = str(caught.value)
+        assert all(name in said for name in [*named, str(home)]) and "no trial had" not in said
+        assert contents(home) == before
+    if named != ["tuner.pkl"]:
+        assert f"tunekit.load('{home}')" in said and "Do not start a sweep of this name" in said
+    assert len(tunekit.load(home).trials) == 1
+
+
+def test_trials_without_a_saved_state_are_not_begun_again(tmp_path):
+    home = experiment(tmp_path)
+    writer = Journal(LocalFolder(home))
+    writer.append(TrialAdded(trial_id="a"))
+    assert not tunekit.Tuner.can_restore(home)  # nothing has come of it
+    writer.append(Reported(trial_id="a", report={"training_iteration": 1, "generation": 0}))
+    writer.sync()
+    for ask in asks(home):
+        with pytest.raises(tunekit.errors.RestoreError, match="never saved, although trials have"):
+            ask()
+
+
+@pytest.mark.parametrize("archive", [None, b"", b"PK\x03\x04 half of one"])
+def test_before_any_trial_has_begun_an_archive_is_not_needed(tmp_path, archive):
+    home = experiment(tmp_path)
+    journal_with(home)
+    if archive is not None:
+        LocalFolder(home).put(SNAPSHOT, archive)
+    assert not tunekit.Tuner.can_restore(home)
+
+
+@pytest.mark.parametrize("door", ["storage", "lock"])
+def test_a_full_disk_loses_nothing_and_says_what_to_do(tmp_path, monkeypatch, door):
+    home = begun(tmp_path)
+    before = contents(home)
+
+    def full(*args: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    says = r"No space left.*Make room.*nothing is"
+    with monkeypatch.context() as patch, pytest.raises(tunekit.errors.RestoreError, match=says):
+        patch.setattr(f"tunekit.journal.{door}.replace_file", full)
+        tunekit.Tuner.restore(str(home), train)
+    assert contents(home) == before
+    tunekit.Tuner.restore(str(home), train)
+
+
+@pytest.mark.parametrize("kind", ["s3", "hdfs"])
+def test_what_is_put_back_may_be_torn_at_any_moment(monkeypatch, kind):
+    events = [Reported(n=2, trial_id="a", report={})]
+    state = SavedState("s", 1, STATE, b"settings")
+    for left in itertools.count():
+        store = Store(kind)
+        folder = RemoteFolder(store.filesystem, "s", sleep=lambda seconds: True)
+        folder.put("tuner.pkl", b"half of the sett")
+        folder.settle(60.0)
+        store.left = left
+        with monkeypatch.context() as patch, suppress(tunekit.errors.RestoreError):
+            patch.setattr("tunekit.journal.snapshots._PATIENCE_S", 0.01)
+            state.put_back(folder, events, "2026-01-01_00-00-01")
+        folder.abandon()
+        folder.close()
+        killed, store.left = store.left <= 0, None
+        folder = RemoteFolder(store.filesystem, "s")
+        state.put_back(folder, events, "2026-01-01_00-00-02")
+        assert store.files["s/tuner.pkl"] == b"settings"
+        states = [name for name in store.files if name.startswith("s/experiment_state")]
+        assert states == ["s/experiment_state-2026-01-01_00-00-02.json"]
+        if not killed:
+            break
+    assert left > 3
+
+
+# Before that -------------------------------------------------------------------------------------
+
+
+def test_another_trainable_or_search_space_is_refused_before_anything_is_changed(tmp_path):
+    home = begun(tmp_path)
+
+    def recorded() -> dict[str, bytes]:
+        of_tune = ("experiment", "callback", "searcher")
+        return {k: v for k, v in contents(home).items() if not k.startswith(of_tune)}
+
+    before = recorded()
+
+    def other(config: dict[str, Any]) -> None: ...
+
+    with pytest.raises(ValueError, match="trainable"):
+        tunekit.Tuner.restore(str(home), other)
+    with pytest.raises(ValueError, match="param_space"):
+        tunekit.Tuner.restore(str(home), train, param_space={"momentum": 0.9})
+    assert recorded() == before
+
+
+@pytest.mark.parametrize("size", [0, 50])
+def test_a_tuner_that_was_not_even_made_is_no_sweep(tmp_path, size):
+    home = experiment(tmp_path)
+    (home / "tuner.pkl").write_bytes((home / "tuner.pkl").read_bytes()[:size])
+    before = contents(home)
+    assert not tunekit.Tuner.can_restore(home)
+    with pytest.raises(tunekit.errors.SweepNotFoundError, match="no trial had started"):
+        tunekit.Tuner.restore(str(home), train)
+    assert contents(home) == before
+    (home / "experiment_state-2026-01-01_00-00-00.json").write_bytes(b"{}")  # one without a journal
+    for ask in asks(home):
+        with pytest.raises(tunekit.errors.RestoreError, match=r"tuner\.pkl is damaged"):
+            ask()
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+@pytest.mark.parametrize("path", ["w/sweep", "../here/w/sweep", "~/w/sweep"])
+def test_local_paths_may_be_relative(tmp_path, monkeypatch, kind, path):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "here"))
+    home = begun(tmp_path / "here/w")
+    restored = tunekit.Tuner.restore(kind(path), train)
+    assert settings_of(restored).run_config.storage_path == str(home.parent)
+    assert tunekit.Tuner.can_restore(kind(path))
+    assert tunekit.load(kind(path)).path == str(home)
+    assert len(tunekit.load(kind(path)).lineage.to_dataframe()) == 0
+    assert not tunekit.Tuner.can_restore(kind("w"))
+
+
+def test_a_filesystem_of_ones_own(tmp_path):
+    home = begun(tmp_path)
+    below = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
+    assert tunekit.Tuner.can_restore("sweep", below)
+    restored = tunekit.Tuner.restore("sweep", train, storage_filesystem=below)
+    assert settings_of(restored).run_config.storage_filesystem is below
+    assert home.is_dir()
