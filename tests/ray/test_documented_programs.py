@@ -57,7 +57,6 @@ def run(ray_cluster, tmp_path, monkeypatch) -> Callable[..., str]:
     return printed
 
 
-@pytest.mark.ray
 @pytest.mark.at_night  # at each push, scripts/test-wheel runs it as a user does
 def test_the_example_of_the_readme_prints_what_the_readme_shows(run):
     code, shown = blocks("README.md", "python")[0], blocks("README.md", "text")[0]
@@ -66,7 +65,6 @@ def test_the_example_of_the_readme_prints_what_the_readme_shows(run):
     assert len(written) <= 25
 
 
-@pytest.mark.ray
 def test_the_quickstart_runs_and_its_commands_show_the_sweep(run):
     code = "\n\n".join(blocks("docs/quickstart.md", "python"))
     if SCHEDULES == 1:
@@ -82,7 +80,6 @@ def test_the_quickstart_runs_and_its_commands_show_the_sweep(run):
         assert done.exit_code == 0, done.output
 
 
-@pytest.mark.ray
 def test_the_demonstration_names_its_best_checkpoint_and_commands_that_work(run):
     code = (ROOT / "notebooks/digits.py").read_text()
     said = run(code, "--trials", "2")
@@ -95,7 +92,6 @@ def test_the_demonstration_names_its_best_checkpoint_and_commands_that_work(run)
         assert done.exit_code == 0, done.output
 
 
-@pytest.mark.ray
 @pytest.mark.at_night
 def test_the_program_with_a_trainer_stops_trials_and_keeps_checkpoints(run):
     code = "\n\n".join(blocks("docs/torchtrainer.md", "python"))
@@ -106,7 +102,6 @@ def test_the_program_with_a_trainer_stops_trials_and_keeps_checkpoints(run):
     assert max(iterations) == 9 > min(iterations)
 
 
-@pytest.mark.ray
 @pytest.mark.at_night
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda p: p.stem)
 def test_notebooks_run(path, tmp_path, monkeypatch):

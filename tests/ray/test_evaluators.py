@@ -19,8 +19,6 @@ from tunekit.core.validation import Attempt, Request
 from tunekit.validating.executor import Failed, Returned
 from tunekit.validating.ray_executor import RayExecutor
 
-pytestmark = pytest.mark.ray
-
 
 class Evaluator:
     """Says which process it is in, and how many it has validated; ``harm`` harms its process."""

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.ray
-
 FOLDER = Path(__file__).parents[2] / "docs/frameworks"
 #: What it is about, and what a plain test environment may lack for it.
 NEEDS = {

@@ -17,7 +17,7 @@ from ray.tune.schedulers import ASHAScheduler
 import tunekit
 from tests.support.real_sweeps import counting, fit
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 class CountingClass(tune.Trainable):

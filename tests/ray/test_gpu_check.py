@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.ray
-
 SCRIPT = str(Path(__file__).parents[2] / "scripts/gpu_check.py")
 
 

@@ -19,10 +19,7 @@ from ray import train, tune
 import tunekit
 from tests.support.real_sweeps import fit
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-]
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 MB = 2**20
 
 

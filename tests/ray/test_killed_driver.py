@@ -25,8 +25,6 @@ from tunekit.cli.commands import tunekit as command
 from tunekit.core.events import parse_event
 from tunekit.journal.journal import events_in
 
-pytestmark = pytest.mark.ray
-
 
 def said(*arguments: str) -> str:
     result = CliRunner().invoke(command, list(arguments))

@@ -15,8 +15,6 @@ import threading
 
 import pytest
 
-pytestmark = pytest.mark.ray
-
 
 @pytest.fixture(scope="module")
 def run():

@@ -12,8 +12,6 @@ from ray.train.torch import TorchTrainer
 import tunekit
 from tests.support import real_sweeps
 
-pytestmark = pytest.mark.ray
-
 
 def fit(trainer, folder, **options):
     results = real_sweeps.fit(trainer, folder, **options)

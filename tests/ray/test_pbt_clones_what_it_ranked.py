@@ -14,8 +14,6 @@ import tunekit
 from tests.support.real_sweeps import fit
 from tests.support.versioned import Versioned, Versions, score_of, version_at
 
-pytestmark = pytest.mark.ray
-
 NOISE = 5.0
 
 

@@ -15,7 +15,7 @@ from ray.tune.schedulers import HyperBandScheduler
 import tunekit
 from tests.support.real_sweeps import fit
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 def marks() -> dict:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import sys
 
-import pytest
 from click.testing import CliRunner
 from ray import tune
 
 import tunekit
 from tests.support.real_sweeps import counting, fit, validate
 from tunekit.cli.commands import tunekit as command
-
-pytestmark = pytest.mark.ray
 
 REPAIRED = """
 from tests.support.real_sweeps import counting

@@ -18,8 +18,6 @@ from tests.support.real_sweeps import counting, fit, validate
 from tunekit.cli.commands import tunekit as command
 from tunekit.core.events import parse_event
 
-pytestmark = pytest.mark.ray
-
 
 class Interrupts(tune.Callback):
     """Sends this process a signal after two validations; a restored sweep is left alone."""

@@ -19,8 +19,6 @@ from tests.support.real_sweeps import events
 from tests.support.versioned import Versions, score_of, version_at
 from tests.support.worker_groups import fit, trainer, validate
 
-pytestmark = pytest.mark.ray
-
 
 @pytest.fixture(autouse=True)
 def _leaves_nothing(ray_cluster):

@@ -30,7 +30,7 @@ from tunekit.core.pool import Durations
 from tunekit.distributed import TrainerValidation
 from tunekit.journal.journal import events_in
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 LENGTH = 4
 

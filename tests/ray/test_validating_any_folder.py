@@ -15,8 +15,6 @@ import pytest
 import tunekit
 from tests.support.real_sweeps import joining
 
-pytestmark = pytest.mark.ray
-
 FOLDER = Path(__file__).parents[2] / "docs/following"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 #: What it is about: how its training is started, what it needs, and its steps.

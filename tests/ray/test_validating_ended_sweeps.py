@@ -21,8 +21,6 @@ from tests.support.trained import trained
 from tests.support.versioned import version_at
 from tunekit.cli.commands import tunekit as command
 
-pytestmark = pytest.mark.ray
-
 
 def halved(checkpoint: tune.Checkpoint, *, log: str) -> dict[str, Any]:
     """Half of the version, and the learning rate; each call is a line of a log."""

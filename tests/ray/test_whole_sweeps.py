@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import tunekit
 from tests.support.real_sweeps import counting, events, fit, validate
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 EACH = tunekit.EveryIterations(1)
 SCALES = tune.grid_search([0.5, 1.0, 2.0])

@@ -33,5 +33,5 @@ A real Ray:
 - ``driver``: a driver in a process that can be killed.
 - ``several_nodes``: a cluster of several nodes in a process of its own.
 - ``s3``: an S3 server.
-- ``forked_workers``: starts Ray's processes by forking, which takes a tenth of the time.
+- ``forked_workers``: forks Ray's processes from one that has imported everything.
 """

@@ -156,14 +156,6 @@ def test_what_is_beside_the_package_has_an_extra_that_brings_its_imports(folder,
             assert found, f"{path.name}:{one.line}: {one.package} is not in [{name}]"
 
 
-def test_what_needs_ray_is_where_it_is_looked_for():
-    """`scripts/test` looks into one folder for these: to collect all tests takes far longer."""
-    needs = re.compile(r"mark\.ray\b|\bray_cluster\b")
-    files = [path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
-    found = {path.parent.name for path in files if needs.search(path.read_text())}
-    assert found == {"integration"}
-
-
 def test_a_missing_package_is_told_with_the_extra_that_brings_it():
     with pytest.raises(MissingExtraError) as raised, extra("report"):
         import no_such_package.inner  # noqa: F401
