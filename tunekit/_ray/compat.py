@@ -95,8 +95,8 @@ NEEDED_WHILE_RUNNING = (
     "_insufficient_resources_manager._no_running_trials_since _iteration _live_trials "
     "_max_pending_trials _pending_trials _pending_trials_list _queued_trial_decisions "
     "_resetting_trials _resources_to_pending_trials _reuse_actors _running_trials "
-    "_search_alg _session_str _staged_trials _stopper _stopping_actors _storage _trial_to_actor "
-    "_trials"
+    "_scheduler_alg _search_alg _session_str _staged_trials _stopper _stopping_actors _storage "
+    "_trial_to_actor _trials"
 )
 
 #: Names that only trainers' trials and validations use. Importing them takes as long as tunekit.

@@ -85,6 +85,7 @@ class ValidatingController(Controller):
     _callbacks: Any
     _stopper: Any
     _search_alg: Any
+    _scheduler_alg: Any
 
     @classmethod
     def install(cls, tune_controller: Any, validation: Callback) -> ValidatingController:
@@ -131,6 +132,7 @@ class ValidatingController(Controller):
         self.closing = False
         # Whether Tune stops all trials if it has a reason.
         self._ends = False
+        self._scheduler = self._scheduler_alg
         # Whether the search algorithm gets what is replayed.
         self._for_searcher = True
         # Whether it has warned about a checkpoint that was requested late.
@@ -310,8 +312,9 @@ class ValidatingController(Controller):
             stopper = NoopStopper()  # Tune asks again at the end of a function that has returned
         elif not scored:
             stopper = WithoutScore(stopper, self._door.names)
+        scheduler = self._scheduler if scored else _Unscored(self._scheduler)
         search = self._searching(scored=scored)
-        return overriding(self, _stopper=stopper, _search_alg=search)
+        return overriding(self, _stopper=stopper, _search_alg=search, _scheduler_alg=scheduler)
 
     def _searching(self, *, scored: bool) -> ScoredSearch:
         search = self._search_alg
@@ -400,14 +403,8 @@ class ValidatingController(Controller):
         super()._on_saving_result(trial, checkpoint_value)
         self.advance(trial)
 
-    @property
-    def passes_to_scheduler(self) -> bool:
-        """Return whether the scheduler gets the result that is processed, the innermost one."""
-        entry = next(reversed(self._processed.values()), None)
-        return entry is None or entry.ranked
-
     def _validate_result_metrics(self, result: Any) -> None:
-        if self.passes_to_scheduler:  # others may lack the sweep's metric
+        if self._scheduler_alg is self._scheduler:  # others may lack the sweep's metric
             super()._validate_result_metrics(result)
 
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> Any:
@@ -568,3 +565,17 @@ class _Saved(_FutureTrainingResult):
 
     def resolve(self, block: bool = True) -> _TrainingResult | None:
         return self._saved
+
+
+class _Unscored:
+    """The scheduler, except that a result without a score does not reach it."""
+
+    def __init__(self, scheduler: TrialScheduler):
+        self._scheduler = scheduler
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+    def on_trial_result(self, *result: Any) -> str:
+        """Let the trial continue."""
+        return TrialScheduler.CONTINUE

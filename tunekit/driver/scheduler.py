@@ -181,8 +181,6 @@ class ValidatedScheduler(TrialScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Return the decision of your scheduler on a validated result."""
         sweep = self._join(tune_controller)
-        if not sweep.controller.passes_to_scheduler:
-            return TrialScheduler.CONTINUE
         self._heard[trial.trial_id] = told = self._standing_for(result)
         decision = str(self.scheduler.on_trial_result(tune_controller, trial, told))
         # HyperBandForBOHB adds what its searcher reads.
