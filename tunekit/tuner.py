@@ -43,6 +43,7 @@ from tunekit._ray.tuner import (
 from tunekit.config import ValidationConfig, check_config
 from tunekit.core.advice import resume_advice
 from tunekit.core.problems import Problems
+from tunekit.core.signatures import import_path
 from tunekit.distributed import (
     TrainerFactory,
     check_saving,
@@ -60,7 +61,6 @@ from tunekit.errors import RestoreError, SweepNotFoundError, TunekitError
 from tunekit.journal.experiments import path_problem
 from tunekit.journal.journal import SERIES, Record, record_of
 from tunekit.journal.lock import DriverLock
-from tunekit.journal.session import import_path
 from tunekit.journal.snapshots import SavedState, cannot_write, saved_state
 from tunekit.journal.storage import Folder, folder_at
 from tunekit.log import showing_messages

@@ -1,4 +1,4 @@
-"""The arguments of a validation function: which it takes, and which it still lacks.
+"""Functions of users: their names, and which arguments a validation function takes and lacks.
 
 A checkpoint's report may add keyword arguments. So a parameter without a value is an error only
 when a checkpoint is to be validated; a value without a parameter is an error from the start.
@@ -137,3 +137,18 @@ def function_name(fn: Any) -> str:
     while isinstance(fn, functools.partial):
         fn = fn.func
     return str(getattr(fn, "__qualname__", None) or type(fn).__qualname__)
+
+
+def import_path(thing: Any) -> str | None:
+    """Return the import path of a function or class; None if it cannot be imported.
+
+    Example:
+        >>> import_path(import_path)
+        'tunekit.core.signatures:import_path'
+        >>> import_path(lambda config: None) is None
+        True
+    """
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not module or not name or module == "__main__" or "<" in name:
+        return None
+    return f"{module}:{name}"

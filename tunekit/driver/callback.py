@@ -43,8 +43,7 @@ from tunekit.driver.failures import FailureReports
 from tunekit.driver.restore import Restore, saved_scheduler
 from tunekit.driver.waiting import Waiting
 from tunekit.errors import AlreadyRunningError, ConfigError, RestoreError, TunekitError, WiringError
-from tunekit.journal.ledger import Ledger
-from tunekit.journal.session import about
+from tunekit.journal.ledger import Ledger, about
 from tunekit.journal.stop_requests import StopRequests
 from tunekit.policies import AtDecisions, DefaultPolicy
 from tunekit.results.lineage import Lineage

@@ -21,13 +21,13 @@ from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, Home, SessionClosed, ValidationEnded
 from tunekit.core.metric_names import FILLED_IN, format_names
 from tunekit.core.problems import Problems
-from tunekit.core.signatures import function_name
+from tunekit.core.signatures import function_name, import_path
 from tunekit.core.timeline import Timeline
 from tunekit.core.validation import PENDING, PendingStatus, Status
 from tunekit.errors import AlreadyRunningError
 from tunekit.journal.journal import SERIES, Journal, Record, record_of
+from tunekit.journal.ledger import about
 from tunekit.journal.lock import DriverLock
-from tunekit.journal.session import about, import_path
 from tunekit.journal.storage import Folder, folder_at
 
 logger = logging.getLogger(__name__)
