@@ -21,9 +21,9 @@ from tests.support.journals import read
 from tests.support.kills import Killed, killed_after
 from tests.support.restores import contents, restoring
 from tests.support.sweeps import LENGTH, Counting, Ran, SavesWhen, sweep
+from tunekit._ray.interruption import RayWatch
 from tunekit.driver.callback import ValidationCallback
 from tunekit.journal.journal import events_in
-from tunekit.validating.watch import RayWatch
 
 
 def run(folder: Path, **options: Any) -> Ran:

@@ -12,9 +12,8 @@ import pytest
 import ray
 from ray.exceptions import RaySystemError
 
-from tunekit._ray.interruption import ended_by_sigterm
-from tunekit.validating import watch
-from tunekit.validating.watch import RayWatch, answers
+from tunekit._ray import interruption
+from tunekit._ray.interruption import RayWatch, answers, ended_by_sigterm
 
 GCS, RAYLET = ("10.0.0.1", 6379), ("10.0.0.1", 7000)
 
@@ -24,7 +23,7 @@ def test_a_ray_that_cannot_be_looked_after_ends_no_sweep(caplog, monkeypatch):
         raise RuntimeError("no such thing")
 
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(watch, "services", gone)
+    monkeypatch.setattr(interruption, "services", gone)
     with RayWatch().watching(lambda: ""):
         pass
     assert caplog.messages == []
@@ -32,8 +31,8 @@ def test_a_ray_that_cannot_be_looked_after_ends_no_sweep(caplog, monkeypatch):
 
 def test_what_fails_with_the_raylet_is_not_to_be_recorded(monkeypatch):
     alive = {GCS, RAYLET}
-    monkeypatch.setattr(watch, "services", lambda: {"GCS": GCS, "raylet": RAYLET})
-    monkeypatch.setattr(watch, "answers", alive.__contains__)
+    monkeypatch.setattr(interruption, "services", lambda: {"GCS": GCS, "raylet": RAYLET})
+    monkeypatch.setattr(interruption, "answers", alive.__contains__)
     rays = RayWatch()
     with rays.watching(lambda: ""):
         rays.check()
@@ -59,10 +58,10 @@ class Stuck:
         self.closed, self.left = 0, []
         self.rays = RayWatch()
         found = {"GCS": GCS, "raylet": RAYLET}
-        monkeypatch.setattr(watch, "services", lambda: found)
-        monkeypatch.setattr(watch, "answers", self.alive.__contains__)
-        monkeypatch.setattr(watch, "_GRACE_S", 0.001)
-        monkeypatch.setattr(watch, "end_process", self.leave)
+        monkeypatch.setattr(interruption, "services", lambda: found)
+        monkeypatch.setattr(interruption, "answers", self.alive.__contains__)
+        monkeypatch.setattr(interruption, "_GRACE_S", 0.001)
+        monkeypatch.setattr(interruption, "end_process", self.leave)
 
     def close(self) -> None:
         self.closed += 1
@@ -78,7 +77,7 @@ class Stuck:
 @pytest.fixture(autouse=True)
 def in_ray(monkeypatch):
     """Let the main thread stand in a call to Ray."""
-    monkeypatch.setattr("tunekit.validating.watch.is_in_ray", lambda: True)
+    monkeypatch.setattr("tunekit._ray.interruption.is_in_ray", lambda: True)
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
 
 
@@ -101,7 +100,7 @@ def test_a_driver_that_waits_for_a_ray_that_has_ended_with_it_leaves(caplog, mon
 
 
 def test_one_that_may_be_writing_leaves_without_another_line(monkeypatch):
-    monkeypatch.setattr("tunekit.validating.watch.is_in_ray", lambda: False)
+    monkeypatch.setattr("tunekit._ray.interruption.is_in_ray", lambda: False)
     driver = Stuck(monkeypatch, GCS)
     with ended_by_sigterm(), driver.watched():
         terminate()

@@ -1,4 +1,8 @@
-"""Handle interruptions of a driver where tunekit differs from Ray."""
+"""Handle interruptions of a driver where tunekit differs from Ray.
+
+SIGTERM ends a sweep like Ctrl-C, and a driver does not wait forever for a Ray that a signal has
+ended, too.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,27 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
+
+import ray
+from ray.exceptions import RaySystemError
+
+logger = logging.getLogger(__name__)
 
 # The start of Tune's message about an interrupted sweep, with its own advice.
 _ADVICE = "Experiment has been interrupted"
+
+# After a signal, in seconds: the interval between checks, how long Ray's services may still
+# answer, and how long the main thread has to leave. Tune alone takes three seconds.
+_SOON_S, _SETTLES_S, _GRACE_S = 0.1, 0.5, 2.0
+# The seconds that recording the end may take if the main thread does not leave.
+_CLOSING_S = 1.0
+_TIMEOUT_S = 3.0
+
+Address = tuple[str, int]
 
 
 @contextlib.contextmanager
@@ -23,12 +43,12 @@ def without_advice() -> Iterator[None]:
     def other(record: logging.LogRecord) -> bool:
         return not str(record.msg).startswith(_ADVICE)
 
-    logger = logging.getLogger("ray.tune.tune")
-    logger.addFilter(other)
+    tunes = logging.getLogger("ray.tune.tune")
+    tunes.addFilter(other)
     try:
         yield
     finally:
-        logger.removeFilter(other)
+        tunes.removeFilter(other)
 
 
 @contextlib.contextmanager
@@ -139,3 +159,141 @@ def _may_be_replaced(handler: Any) -> bool:
     """Return whether a handler is the default or Ray's."""
     default = handler in (signal.SIG_DFL, None)
     return default or str(getattr(handler, "__module__", "")).startswith("ray.")
+
+
+def services() -> dict[str, Address]:
+    """Return the addresses of the services that the driver needs.
+
+    These are the cluster's GCS and the raylet of the driver's own node; none without a cluster.
+    """
+    if not ray.is_initialized():
+        return {}
+    context = ray.get_runtime_context()
+    host, _, port = context.gcs_address.rpartition(":")
+    found = {"GCS": (host.strip("[]"), int(port))}
+    for node in ray.nodes():
+        if node["NodeID"] == context.get_node_id():
+            found["raylet"] = (node["NodeManagerAddress"], int(node["NodeManagerPort"]))
+    return found
+
+
+def answers(address: Address) -> bool:
+    """Return whether a service accepts connections at an address."""
+    try:
+        socket.create_connection(address, timeout=_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+class RayWatch:
+    """Detect that Ray's GCS or this node's raylet is gone; end the process if a signal ended both.
+
+    ``timeout``, Slurm and most supervisors send SIGTERM to the whole process group, which includes
+    the services that ``ray.init()`` has started. A call to Ray then blocks in C++ for a minute,
+    where Python handles no signals. So once a signal has arrived and a service is gone, the main
+    thread has two seconds to leave; then a thread ends the process. That loses nothing, because
+    each line of the journal is written before it is acted on. A main thread that has left may still
+    block in Ray: Ray and Tune query the GCS when Python exits, too.
+    """
+
+    def __init__(self) -> None:
+        self._services: dict[str, Address] = {}
+        self._signals: Signals | None = None
+        self._over = threading.Event()
+
+    def check(self) -> None:
+        """Raise an error if Ray is gone, so that the failures that this causes are not recorded.
+
+        A GCS that was lost without a signal may come back.
+
+        Raises:
+            ray.exceptions.RaySystemError: If the raylet is gone, or if Ray ends with the driver.
+        """
+        ends = self._signals is not None and self._signals.first is not None
+        name = self._lost_service() if ends else None
+        if name is None and "raylet" in self._services and not answers(self._services["raylet"]):
+            name = "raylet"
+        if name is not None:
+            host, port = self._services[name]
+            raise RaySystemError(f"Ray's {name} at {host}:{port} does not answer")
+
+    @contextlib.contextmanager
+    def watching(
+        self, how_to_continue: Callable[[], str], close: Callable[[], None] | None = None
+    ) -> Iterator[None]:
+        """Watch Ray's services in a thread.
+
+        Args:
+            how_to_continue: Returns instructions for continuing when Ray is up again.
+            close: Records the end if the thread ends the process; called in another thread.
+        """
+        try:
+            self._services = services()
+        except Exception as error:  # a sweep can run without being watched
+            logger.debug("Ray's services are not watched: %s", error)
+        if not self._services:
+            yield
+            return
+        self._signals = signals = Signals()
+        run = partial(self._watch, signals, how_to_continue, close)
+        with signals.received():
+            threading.Thread(target=run, name="tunekit-watch", daemon=True).start()
+            try:
+                yield
+            finally:
+                self._over.set()
+                signals.wake()
+
+    def _watch(
+        self,
+        signals: Signals,
+        how_to_continue: Callable[[], str],
+        close: Callable[[], None] | None,
+    ) -> None:
+        """Wait for a signal; end the process if Ray ends, too, and the main thread blocks in it."""
+        while (number := signals.wait()) is None:
+            if self._over.is_set():
+                return
+        while (name := self._lost_service()) is None:
+            if self._over.is_set():
+                return
+        if self._over.wait(_GRACE_S):
+            if not _blocks_in_ray():
+                return
+        elif close is not None and is_in_ray():  # else, the main thread may be recording the end
+            closing = threading.Thread(target=close, daemon=True)
+            closing.start()
+            closing.join(_CLOSING_S)
+        logger.error("%s", _format_end(name, number, how_to_continue()))
+        end_process(128 + number)
+
+    def _lost_service(self) -> str | None:
+        """Return a service that does not answer, or no longer within half a second."""
+        settled = time.monotonic() + _SETTLES_S
+        while True:
+            found = (name for name, at in self._services.items() if not answers(at))
+            name = next(found, None)
+            if name is not None or time.monotonic() >= settled:
+                return name
+            time.sleep(_SOON_S)
+
+
+def _blocks_in_ray() -> bool:
+    """Return whether the main thread blocks in Ray too long; False once Ray is down."""
+    since = time.monotonic()
+    while ray.is_initialized():
+        if not is_in_ray():
+            since = time.monotonic()
+        elif time.monotonic() >= since + _GRACE_S:
+            return True
+        time.sleep(_SOON_S)
+    return False
+
+
+def _format_end(name: str, number: int, how_to_continue: str) -> str:
+    return (
+        f"{signal.Signals(number).name} has ended Ray's {name}, too, because it was sent to the "
+        "whole process group, and a call to Ray does not return. This process ends now. The "
+        f"sweep's progress is recorded; to continue it:\n{how_to_continue}"
+    )

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from ray.tune.experiment import Trial
 
+from tunekit._ray.interruption import RayWatch
 from tunekit.config import ValidationConfig
 from tunekit.core.events import AttemptBegan, AttemptStarted, Event, ValidationEnded
 from tunekit.core.failures import Failures, format_checkpoint
@@ -19,7 +20,6 @@ from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import LeftOut
 from tunekit.validating.executor import Began, Executor, Lost, Returned
 from tunekit.validating.process import unpack_result
-from tunekit.validating.watch import RayWatch
 
 logger = logging.getLogger(__name__)
 
