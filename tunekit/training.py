@@ -10,7 +10,7 @@ import pyarrow.fs
 from ray import train, tune
 
 from tunekit._ray.functions import NoSession, current_saver, in_trial, register_saver, saved_dict
-from tunekit.core.metric_names import VALIDATION_KEY as VALIDATION_KEY
+from tunekit.core.metrics import VALIDATION_KEY as VALIDATION_KEY
 from tunekit.core.problems import Problems
 from tunekit.errors import ConfigError, WiringError
 

@@ -12,7 +12,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 
 from tunekit.core.events import Exploited
-from tunekit.core.metric_names import GENERATION
+from tunekit.core.metrics import GENERATION
 from tunekit.journal.journal import events_in
 
 __all__ = ["Versioned", "Versions", "score_of", "version_at"]

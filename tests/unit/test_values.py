@@ -18,7 +18,7 @@ from tests.support.journals import read
 from tests.support.odd_values import EXCEPTIONS, ODD, VALUES, OpensBadly, made, tensors
 from tunekit._ray.pickles import portable
 from tunekit.core.events import CheckpointSaved, Reported, TrialAdded, ValidationEnded
-from tunekit.core.reports import own_names, sanitize_report
+from tunekit.core.metrics import own_names, sanitize_report
 from tunekit.core.validation import Request, score_problem
 from tunekit.core.values import Raised, as_json, finite_number, format_value, key_name, sanitize
 from tunekit.journal.encoding import exact, legible, read_opened, read_shown

@@ -24,7 +24,7 @@ from ray.tune.utils.log import set_verbosity
 
 from tunekit._ray.controller import Controller
 from tunekit.core.engine import Engine
-from tunekit.core.metric_names import GENERATION, RUNS, VALIDATED_ITERATION
+from tunekit.core.metrics import GENERATION, RUNS, VALIDATED_ITERATION
 
 
 class ProgressSource(Protocol):

@@ -40,7 +40,7 @@ from tunekit._ray.worker_group import (
     WorkersLost,
     lasts,
 )
-from tunekit.core.metric_names import VALIDATION_KEY
+from tunekit.core.metrics import VALIDATION_KEY
 from tunekit.core.training_loops import not_resumed_message, surplus_uploads
 from tunekit.errors import DistributedTrialError, NotResumedError
 

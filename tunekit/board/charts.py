@@ -9,8 +9,7 @@ from importlib import resources
 from itertools import groupby
 from typing import Any
 
-from tunekit.core.metric_names import FILLED_IN
-from tunekit.core.metrics import flatten
+from tunekit.core.metrics import FILLED_IN, flatten
 from tunekit.core.ranking import Ranked
 from tunekit.core.timeline import Span
 from tunekit.core.values import finite_number

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tunekit.core.metric_names import closest_name, format_names, user_metrics
+from tunekit.core.metrics import closest_name, format_names, user_metrics
 
 #: The key under which ``ray.tune.integration.ray_train.TuneReportCallback`` reports the path of a
 #: checkpoint that a trainer's workers have saved; Tune does not get the checkpoint itself.

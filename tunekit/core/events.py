@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from tunekit.core.metric_names import GENERATION, ITERATION
+from tunekit.core.metrics import GENERATION, ITERATION
 from tunekit.core.validation import Request, Status, ValidationKey
 
 #: The largest line number, iteration and so on: the largest count that a float can represent.

@@ -1,4 +1,4 @@
-"""Nested dictionaries of metrics: flat names, merging, hiding.
+"""Metrics: their names, and the nested dictionaries that have them, of reports above all.
 
 A metric has one name, the path of its keys joined by ``/``, as in Tune, however it was nested or
 written: ``{"eval": {"loss": 1}}`` and ``{"eval/loss": 1}`` both have ``eval/loss``.
@@ -6,12 +6,108 @@ written: ``{"eval": {"loss": 1}}`` and ``{"eval/loss": 1}`` both have ``eval/los
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from tunekit.core.metric_names import REPORTED
-from tunekit.core.values import key_name
+from tunekit.core.values import finite_number, key_name, sanitize
+
+# Names --------------------------------------------------------------------------------------------
+
+#: The key, in a report, of the number of times its trial had been overwritten with other weights.
+GENERATION = "generation"
+#: The key, in a report, of the iteration it belongs to (Tune's ``training_iteration``).
+ITERATION = "training_iteration"
+#: The key, in a trial's newest result, of the iteration whose checkpoint the score belongs to.
+VALIDATED_ITERATION = "validated_iteration"
+#: The key, in a row, of the name of its checkpoint's folder, which ``Result.from_path`` reads.
+CHECKPOINT = "checkpoint_dir_name"
+#: The key, in a row, of the number of times the iteration was run.
+RUNS = "iteration_runs"
+#: Where a row keeps a training metric whose name a validation also produces.
+REPORTED = "reported"
+
+#: The key in a result that says whether, and how, to validate the checkpoint of that result:
+#: True, False, or a ``ray.train.ValidationTaskConfig``. A class trainable returns it from
+#: ``step()``; a function passes ``validation=`` to :func:`tunekit.report` instead. It is removed
+#: from the result before anything is logged.
+VALIDATION_KEY = "tunekit_validation"
+
+#: Names of a row that Tune or tunekit fill in themselves; a validation must not overwrite them.
+RESERVED = frozenset(
+    {
+        *(GENERATION, ITERATION, REPORTED, RUNS, VALIDATED_ITERATION),
+        "config",
+        "done",
+        "should_checkpoint",
+        "time_total_s",
+        "timestamp",
+        "trial_id",
+    }
+)
+#: The names that Tune and tunekit add to every report.
+FILLED_IN = RESERVED | {
+    CHECKPOINT,
+    "date",
+    "episodes_this_iter",
+    "episodes_total",
+    "experiment_id",
+    "experiment_tag",
+    "hostname",
+    "iterations_since_restore",
+    "node_ip",
+    "pid",
+    "reported_at",
+    "time_since_restore",
+    "time_this_iter_s",
+    "timesteps_since_restore",
+    "timesteps_this_iter",
+    "timesteps_total",
+    "trainable_name",
+}
+
+
+def user_metrics(names: Iterable[str]) -> list[str]:
+    """Return the names that are not filled in by Tune or tunekit, sorted.
+
+    Example:
+        >>> user_metrics(["pid", "loss", "config/lr", "training_iteration", "config", "eval/acc"])
+        ['eval/acc', 'loss']
+    """
+    return sorted(n for n in names if n not in FILLED_IN and not n.startswith("config/"))
+
+
+def closest_name(wanted: str, names: Iterable[str]) -> str | None:
+    """Return the name that was probably meant; None if none is similar.
+
+    Example:
+        >>> closest_name("acuracy", ["loss", "accuracy"]), closest_name("f1", ["loss", "accuracy"])
+        ('accuracy', None)
+        >>> closest_name("accuracy", ["loss", "eval/accuracy"])
+        'eval/accuracy'
+    """
+    known = sorted(names)
+    near = difflib.get_close_matches(wanted, known, n=1)
+    if near:
+        return near[0]
+    last = wanted.rsplit("/", 1)[-1]
+    return next((name for name in known if name.rsplit("/", 1)[-1] == last), None)
+
+
+def format_names(names: Iterable[str], wanted: Iterable[str] = ()) -> str:
+    """Return names as a list for messages, with those similar to ``wanted`` first.
+
+    Example:
+        >>> format_names(["a", "loss", "accuracy"], ["acuracy"]), format_names([])
+        ("'accuracy', 'a', 'loss'", 'nothing')
+    """
+    known = sorted(names)
+    near = [name for one in wanted for name in difflib.get_close_matches(one, known, n=3)]
+    return ", ".join(map(repr, dict.fromkeys([*near, *known]))) or "nothing"
+
+
+# Nested dictionaries -----------------------------------------------------------------------------
 
 # The types of most values; checking whether a value is a mapping takes ten times as long.
 _SINGLE = frozenset({bool, float, int, str, type(None)})
@@ -214,3 +310,101 @@ def finite_json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+# Reports -----------------------------------------------------------------------------------------
+
+# The names that tunekit adds to a row.
+_OURS = (GENERATION, RUNS, VALIDATED_ITERATION)
+
+
+def _is_number(value: Any) -> bool:
+    return finite_number(value) is not None
+
+
+def _is_flag(value: Any) -> bool:
+    return value is None or type(value) in (bool, int)
+
+
+# The names that Tune fills in and computes with, each with a check of its value.
+_TUNES: dict[str, Callable[[Any], bool]] = {
+    ITERATION: lambda value: type(value) is int,
+    "config": lambda value: isinstance(value, Mapping),
+    "done": _is_flag,
+    "should_checkpoint": _is_flag,
+    "time_since_restore": _is_number,
+    "time_this_iter_s": _is_number,
+    "time_total_s": _is_number,
+    "timestamp": _is_number,
+    "timesteps_total": lambda value: value is None or _is_number(value),
+}
+
+
+def sanitize_report(
+    report: Mapping[str, Any],
+    iteration: int,
+    objects: Callable[[Any], Any],
+    keep: Collection[str] = ("config",),
+) -> Mapping[str, Any]:
+    """Return a report that Tune, loggers and the journal can handle, whatever its values are.
+
+    Values are converted by :func:`~tunekit.core.values.sanitize`; a metric that is written in two
+    ways keeps one value; a value of the wrong type under a name that Tune computes with moves to
+    ``reported/``. A report that needs no change is returned itself.
+
+    Args:
+        report: A trial's report; it is not changed.
+        iteration: The number of the report, if it does not contain one.
+        objects: Returns what represents an object: itself, or a text.
+        keep: Keys that are not metrics, and are left unchanged.
+
+    Example:
+        >>> sanitize_report({"training_iteration": 3, "loss": 0.5, 7: (1, 2)}, 3, str)
+        {'training_iteration': 3, 'loss': 0.5, '7': (1, 2)}
+        >>> sanitize_report({"training_iteration": 3, "timestamp": "noon"}, 3, str)
+        {'training_iteration': 3, 'reported': {'timestamp': 'noon'}}
+    """
+    if not isinstance(report.get("config", {}), Mapping):
+        keep = [name for name in keep if name != "config"]
+    kept = {name: report[name] for name in keep if name in report}
+    own = {key: value for key, value in report.items() if type(key) is not str or key not in kept}
+    clean = deduplicate(sanitize(own, objects))
+    odd = [name for name, fits in _TUNES.items() if name in clean and not fits(clean[name])]
+    if odd:
+        clean = _moved(clean, odd)
+    if ITERATION not in clean:
+        clean = {**clean, ITERATION: iteration}
+    return report if clean is own else {**clean, **kept}
+
+
+def own_names(report: Mapping[str, Any], validated: Collection[str]) -> Mapping[str, Any]:
+    """Return a report whose names are training's; other names move to ``reported/``.
+
+    Args:
+        report: A trial's report.
+        validated: The metrics that validation produces.
+
+    Example:
+        >>> own_names({"loss": 0.5, "accuracy": 0.99, "reported": 1}, ["accuracy"])
+        {'loss': 0.5, 'reported': {'reported': 1, 'accuracy': 0.99}}
+    """
+    ours = [name for name in _OURS if name in report]
+    if ours:
+        report = _moved(report, ours)
+    if not isinstance(report.get(REPORTED, {}), Mapping):
+        report = add_reported(report, {})
+    if validated and not _has_none(report, validated):
+        report = move_to_reported(report, validated)
+    return report
+
+
+def _has_none(report: Mapping[str, Any], validated: Collection[str]) -> bool:
+    """Return whether a report has none of the metrics that validation produces."""
+    own = {key: value for key, value in report.items() if key != "config"}
+    return set(validated).isdisjoint(name for name, _ in flat_items(own))
+
+
+def _moved(report: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return a copy with some keys and their values moved into ``report["reported"]``."""
+    moved = {name: report[name] for name in names}
+    return add_reported({name: v for name, v in report.items() if name not in moved}, moved)

@@ -29,8 +29,16 @@ from tunekit.core.events import (
     Waited,
 )
 from tunekit.core.lineage import Ancestry
-from tunekit.core.metric_names import CHECKPOINT, GENERATION, RUNS
-from tunekit.core.metrics import flat_items, flatten, merge, move_to_reported, without
+from tunekit.core.metrics import (
+    CHECKPOINT,
+    GENERATION,
+    RUNS,
+    flat_items,
+    flatten,
+    merge,
+    move_to_reported,
+    without,
+)
 from tunekit.core.open_reports import OpenReport, OpenReports
 from tunekit.core.validation import PENDING, PendingStatus, Status, ValidationKey
 from tunekit.core.values import finite_number

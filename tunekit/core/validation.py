@@ -8,8 +8,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from tunekit.core.metric_names import RESERVED
-from tunekit.core.metrics import flat_items
+from tunekit.core.metrics import RESERVED, flat_items
 from tunekit.core.values import finite_number, format_value
 
 

@@ -32,11 +32,20 @@ from tunekit.core.events import (
     ValidationEnded,
     ValidationRequested,
 )
-from tunekit.core.metric_names import CHECKPOINT, GENERATION, RUNS, VALIDATED_ITERATION
-from tunekit.core.metrics import flatten, found, merge, move_to_reported
+from tunekit.core.metrics import (
+    CHECKPOINT,
+    GENERATION,
+    RUNS,
+    VALIDATED_ITERATION,
+    flatten,
+    found,
+    merge,
+    move_to_reported,
+    own_names,
+    sanitize_report,
+)
 from tunekit.core.open_reports import OpenReport
 from tunekit.core.queue import Entry, Queue
-from tunekit.core.reports import own_names, sanitize_report
 from tunekit.core.validation import Request, ValidationKey
 from tunekit.driver.failures import FailureReports
 from tunekit.training import VALIDATION_KEY, parse_override

@@ -14,8 +14,7 @@ from tunekit.core.advice import NO_CHECKPOINT, checkpoint_advice, metric_advice,
 from tunekit.core.engine import Engine
 from tunekit.core.events import Event, SessionCutShort, ValidationEnded
 from tunekit.core.failures import HOPELESS, Failures, format_checkpoint
-from tunekit.core.metric_names import format_names, user_metrics
-from tunekit.core.metrics import flatten
+from tunekit.core.metrics import flatten, format_names, user_metrics
 from tunekit.core.signatures import function_name
 from tunekit.core.validation import Status
 from tunekit.core.values import format_value

@@ -49,8 +49,7 @@ from tunekit.core.events import (
 )
 from tunekit.core.failures import missing_checkpoint
 from tunekit.core.lineage import Ancestry
-from tunekit.core.metric_names import GENERATION
-from tunekit.core.metrics import flatten
+from tunekit.core.metrics import GENERATION, flatten
 from tunekit.core.open_reports import OpenReport, OpenReports
 from tunekit.core.queue import Entry, Queue
 from tunekit.core.validation import Status

@@ -29,7 +29,7 @@ from tunekit.core.events import (
     ValidationEnded,
     ValidationRequested,
 )
-from tunekit.core.metric_names import ITERATION
+from tunekit.core.metrics import ITERATION
 from tunekit.core.problems import Problems
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.timing import Pace

@@ -19,7 +19,7 @@ import pyarrow.fs
 
 from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, Home, SessionClosed, ValidationEnded
-from tunekit.core.metric_names import FILLED_IN, format_names
+from tunekit.core.metrics import FILLED_IN, format_names
 from tunekit.core.problems import Problems
 from tunekit.core.signatures import function_name, import_path
 from tunekit.core.timeline import Timeline

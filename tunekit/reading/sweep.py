@@ -18,8 +18,7 @@ from tunekit._ray.storage import absolute, check_path, checkpoint_at, exists
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import Constraint
 from tunekit.core.events import Event, Home
-from tunekit.core.metric_names import closest_name, format_names
-from tunekit.core.metrics import flatten
+from tunekit.core.metrics import closest_name, flatten, format_names
 from tunekit.core.problems import Problems
 from tunekit.core.ranking import (
     Ranked,

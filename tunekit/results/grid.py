@@ -11,8 +11,7 @@ from ray.tune.result import TRAINING_ITERATION
 
 from tunekit._ray.tuner import goal_of
 from tunekit.core.constraints import Constraint, violation
-from tunekit.core.metric_names import GENERATION
-from tunekit.core.metrics import flatten
+from tunekit.core.metrics import GENERATION, flatten
 from tunekit.core.values import finite_number
 from tunekit.errors import ConfigError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ray.tune.result import AUTO_RESULT_KEYS, DEBUG_METRICS, DEFAULT_RESULT_KEYS
 
-from tunekit.core.metric_names import user_metrics
+from tunekit.core.metrics import user_metrics
 
 FILLED_IN = {*AUTO_RESULT_KEYS, *DEBUG_METRICS, "done", "generation", "config/lr", "trial_id"}
 
