@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from tunekit.core.constraints import Constraint
     from tunekit.driver.callback import ValidationCallback
     from tunekit.driver.scheduler import ValidatedScheduler
+    from tunekit.driver.tuner import Tuner, checkpointable
     from tunekit.following.follow import follow
     from tunekit.policies import EveryIterations
     from tunekit.reading.sweep import Sweep, load
     from tunekit.training import checkpoint_with, report, state_of
-    from tunekit.tuner import Tuner, checkpointable
     from tunekit.validating.context import ValidationContext, get_validation_context
 
 __all__ = [
@@ -60,7 +60,7 @@ _HOMES = {
     "tunekit.reading.sweep": ("Sweep", "load"),
     "tunekit.driver.scheduler": ("ValidatedScheduler",),
     "tunekit.training": ("checkpoint_with", "report", "state_of"),
-    "tunekit.tuner": ("Tuner", "checkpointable"),
+    "tunekit.driver.tuner": ("Tuner", "checkpointable"),
     "tunekit.validating.context": ("ValidationContext", "get_validation_context"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

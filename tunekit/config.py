@@ -11,7 +11,6 @@ import ray
 from ray import cloudpickle, train
 
 from tunekit.core.constraints import Constraint
-from tunekit.core.problems import Problems, format_argument
 from tunekit.core.queue import ON_PENDING
 from tunekit.core.signatures import (
     ValidationFunction,
@@ -21,6 +20,7 @@ from tunekit.core.signatures import (
     needs_instance,
     signature_of,
 )
+from tunekit.messages.problems import Problems, format_argument
 
 #: The options of a task about its resources, rather than its process.
 AMOUNTS = frozenset(

@@ -10,7 +10,7 @@ from ray.tune.schedulers import ResourceChangingScheduler
 
 from tunekit._ray.compat import check_trainers
 from tunekit.config import ValidationConfig
-from tunekit.core.problems import Problems
+from tunekit.messages.problems import Problems
 from tunekit.validating.trainer import TrainerValidation
 
 __all__ = ["TrainerFactory", "TrainerValidation"]

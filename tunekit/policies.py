@@ -16,8 +16,8 @@ from ray.tune.result import SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit._ray.checkpoints import set_checkpoint_config
 from tunekit._ray.failures import fail_for_good
-from tunekit.core.problems import Problems
 from tunekit.errors import WiringError
+from tunekit.messages.problems import Problems
 from tunekit.training import VALIDATION_KEY
 
 #: Returns whether a trial saves at a report.

@@ -23,8 +23,8 @@ from tunekit._ray.scheduler_kinds import (
 from tunekit.core.decision_points import DecisionRule
 from tunekit.core.halving import Halving, RungAction, milestones
 from tunekit.core.pareto import Point
-from tunekit.core.problems import Problems, format_argument
 from tunekit.errors import ConfigError
+from tunekit.messages.problems import Problems, format_argument
 
 __all__ = ["MOASHA", "PromotionASHA", "SchedulerBase", "Traits"]
 

@@ -11,8 +11,8 @@ from ray import train, tune
 
 from tunekit._ray.functions import NoSession, current_saver, in_trial, register_saver, saved_dict
 from tunekit.core.metrics import VALIDATION_KEY as VALIDATION_KEY
-from tunekit.core.problems import Problems
 from tunekit.errors import ConfigError, WiringError
+from tunekit.messages.problems import Problems
 
 #: Whether, and how, to validate a checkpoint; None leaves it to the sweep.
 ValidationOverride: TypeAlias = bool | train.ValidationTaskConfig | None

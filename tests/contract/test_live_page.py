@@ -36,9 +36,9 @@ from tunekit.board.page import (
 )
 from tunekit.board.serve import HEADERS, Application
 from tunekit.core.events import Reported
-from tunekit.core.problems import Problems
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import RemoteFolder
+from tunekit.messages.problems import Problems
 
 TOKEN = "t0ken-" * 5
 

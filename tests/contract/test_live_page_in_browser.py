@@ -15,7 +15,7 @@ from tests.support.readers import score, session, trial
 from tunekit.board import serve
 from tunekit.board.live import Catalogue
 from tunekit.board.serve import Application
-from tunekit.core.problems import Problems
+from tunekit.messages.problems import Problems
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: chromium)")
 

@@ -95,7 +95,7 @@ tunekit.get_validation_context
 """
     )
     own = {name.split(".")[1] for name in modules if name.startswith("tunekit.")}
-    assert own == {"_ray", "core", "errors", "training", "validating", "version"}
+    assert own == {"_ray", "core", "errors", "messages", "training", "validating", "version"}
     assert {name for name in modules if name.startswith("tunekit._ray.")} == {
         "tunekit._ray.compat",
         "tunekit._ray.functions",

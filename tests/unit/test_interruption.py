@@ -102,7 +102,7 @@ def fit(monkeypatch):
             return tune.ResultGrid(SimpleNamespace(trials=[]))
 
         monkeypatch.setattr(tune.Tuner, "fit", of_tune)
-        monkeypatch.setattr("tunekit.tuner.share_cluster", lambda *known: None)
+        monkeypatch.setattr("tunekit.driver.tuner.share_cluster", lambda *known: None)
         return tuner.fit()
 
     return run
@@ -149,7 +149,7 @@ def test_a_fit_that_did_not_begin_can_be_tried_again(tmp_path, fit, monkeypatch)
         raise tunekit.errors.ConfigError("Tuner.fit", ["the cluster is too small."])
 
     tuner = make(tmp_path)
-    monkeypatch.setattr("tunekit.tuner.share_cluster", too_small)
+    monkeypatch.setattr("tunekit.driver.tuner.share_cluster", too_small)
     with pytest.raises(tunekit.errors.ConfigError, match="too small"):
         tuner.fit()
     assert len(fit(tuner, ended=True)) == 0

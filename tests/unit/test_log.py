@@ -12,7 +12,7 @@ import pytest
 from ray import tune
 
 import tunekit
-from tunekit.log import showing_messages
+from tunekit.messages.log import showing_messages
 
 
 def program(code: str, tmp_path) -> subprocess.CompletedProcess[str]:
@@ -39,7 +39,7 @@ assert logging.getLogger("tunekit").level == logging.NOTSET
 log.warning("before")
 logging.basicConfig(format="APP %(message)s", force=True)
 log.warning("after")
-from tunekit.log import showing_messages
+from tunekit.messages.log import showing_messages
 with showing_messages():
     log.warning("while it runs")
 """,
@@ -51,7 +51,7 @@ with showing_messages():
 def test_where_nobody_listens_a_tuner_shows_messages_while_it_runs(tmp_path):
     done = program(
         """
-from tunekit.log import showing_messages
+from tunekit.messages.log import showing_messages
 log.info("unheard")
 with showing_messages():
     log.info("first")

@@ -13,9 +13,9 @@ from ray._private.worker import global_worker
 from ray.core.generated.gcs_pb2 import ActorTableData
 from ray.tune.experiment import Trial
 
-from tunekit.core.formatting import format_resources
-from tunekit.core.problems import Problems
 from tunekit.core.room import fits, queued
+from tunekit.messages.formatting import format_resources
+from tunekit.messages.problems import Problems
 
 logger = logging.getLogger(__name__)
 

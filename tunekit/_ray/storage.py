@@ -12,7 +12,7 @@ import pyarrow.fs
 from ray import tune
 from ray.train._internal.storage import get_fs_and_path
 
-from tunekit.core.problems import Problems
+from tunekit.messages.problems import Problems
 
 #: The first file that Tune writes into an experiment's folder.
 TUNER_FILE = "tuner.pkl"

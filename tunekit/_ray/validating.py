@@ -29,10 +29,10 @@ from tunekit._ray.scheduler_kinds import controller_in
 from tunekit._ray.searchers import ScoredSearch
 from tunekit._ray.stoppers import WithoutScore
 from tunekit._ray.storage import exists
-from tunekit.core.advice import late_request_advice
 from tunekit.core.constraints import Constraint
 from tunekit.core.metrics import flatten
 from tunekit.core.queue import Circumstances, Entry, Next, Queue
+from tunekit.messages.advice import late_request_advice
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ import pyarrow.fs
 from tunekit._ray.storage import absolute, joined, storage_at
 from tunekit.board.charts import draw_charts
 from tunekit.board.page import render_panels, render_sections, report_data, script_json
-from tunekit.core.problems import Problems
 from tunekit.core.timing import Clock, Pace
 from tunekit.errors import TunekitError
 from tunekit.journal.experiments import path_problem, sweeps_below
+from tunekit.messages.problems import Problems
 from tunekit.reading.sweep import Follower, outline
 
 # The number of sweeps, the newest ones, whose state is shown.

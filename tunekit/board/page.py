@@ -23,13 +23,13 @@ from tunekit.board.charts import (
     draw_charts,
 )
 from tunekit.core.failures import failure_kind
-from tunekit.core.formatting import format_duration, format_score
 from tunekit.core.metrics import finite_json
-from tunekit.core.problems import Problems
 from tunekit.core.ranking import Ranked
 from tunekit.core.values import encodable
 from tunekit.errors import extra
 from tunekit.journal.storage import replace_file
+from tunekit.messages.formatting import format_duration, format_score
+from tunekit.messages.problems import Problems
 from tunekit.reading.findings import causes_of, failures_of, later_scores
 from tunekit.reading.sweep import Sweep
 from tunekit.version import VERSION

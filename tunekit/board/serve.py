@@ -17,8 +17,8 @@ from urllib.parse import urlencode
 
 from tunekit.board.live import Catalogue, LiveSweep, ServedSweep
 from tunekit.board.page import render_index, render_page, vega_script
-from tunekit.core.problems import Problems
 from tunekit.errors import extra
+from tunekit.messages.problems import Problems
 from tunekit.version import VERSION
 
 with extra("serve"):

@@ -21,16 +21,16 @@ from tunekit.cli.layout import terminal_width
 from tunekit.cli.list import RESULTS, format_listing, given_or_newest, listing_json
 from tunekit.cli.status import format_status, status_json
 from tunekit.cli.trainables import absolute_reference, trainable_at
-from tunekit.core.formatting import format_score, printable
 from tunekit.core.metrics import finite_json, flatten
 from tunekit.core.values import finite_number
+from tunekit.driver.tuner import Tuner
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.following.follow import follow
 from tunekit.journal.stop_requests import ask_to_stop
-from tunekit.log import showing_messages
+from tunekit.messages.formatting import format_score, printable
+from tunekit.messages.log import showing_messages
 from tunekit.reading.findings import best_json, later_scores
 from tunekit.reading.sweep import Sweep, load
-from tunekit.tuner import Tuner
 from tunekit.version import VERSION
 
 

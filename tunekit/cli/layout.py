@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Collection, Sequence
 
-from tunekit.core.formatting import printable
+from tunekit.messages.formatting import printable
 
 #: The width of tables if the output has none: in a pipe or a file.
 WIDTH = 100

@@ -11,9 +11,9 @@ import click
 
 from tunekit._ray.storage import absolute, storage_at
 from tunekit.cli.layout import format_table, terminal_width
-from tunekit.core.formatting import format_duration, format_score, printable
 from tunekit.errors import ConfigError
 from tunekit.journal.experiments import sweeps_below
+from tunekit.messages.formatting import format_duration, format_score, printable
 from tunekit.reading.sweep import outline
 
 #: Where Tune keeps results without ``RunConfig(storage_path=...)``.

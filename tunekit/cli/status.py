@@ -11,7 +11,10 @@ import click
 
 from tunekit.cli.layout import WIDTH, format_table, truncate
 from tunekit.core.failures import format_checkpoint
-from tunekit.core.formatting import (
+from tunekit.core.metrics import flatten
+from tunekit.core.ranking import Ranked
+from tunekit.core.validation import PENDING
+from tunekit.messages.formatting import (
     differing_names,
     format_duration,
     format_iteration,
@@ -19,9 +22,6 @@ from tunekit.core.formatting import (
     format_setting,
     printable,
 )
-from tunekit.core.metrics import flatten
-from tunekit.core.ranking import Ranked
-from tunekit.core.validation import PENDING
 from tunekit.reading.findings import causes_of, failures_of
 from tunekit.reading.sweep import Sweep
 

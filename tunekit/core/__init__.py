@@ -1,8 +1,14 @@
 """The rules, as plain functions and state machines over data.
 
 Nothing here imports Ray, torch or pandas, opens a file or reads a clock: events and the time are
-arguments, and actions are return values. A score passes through these modules in this order:
+arguments, and actions are return values. There are three kinds of modules:
 
-``validation`` (which checkpoints to validate) → ``pool`` (which validation to start next) →
-``queue`` (when Tune gets the result, and what the trial does meanwhile).
+- metrics and values: ``values``, ``metrics``, ``constraints``, ``pareto``, ``parameters``,
+  ``signatures``;
+- what has happened: ``events``, and what follows from them: ``engine`` (the state of a sweep),
+  ``timeline`` (its rows), ``open_reports``, ``lineage``, ``retention``, ``ranking``;
+- what happens next: ``decision_points`` (which checkpoints to validate), ``pool`` of
+  ``validation`` requests (which to start), ``queue`` (when Tune gets the result, and what the
+  trial does meanwhile), with ``room``, ``timing`` and ``failures``; and ``halving`` and
+  ``training_loops`` for schedulers and workers.
 """

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tunekit.core.formatting import short_names
 from tunekit.core.metrics import flatten
 from tunekit.core.pareto import Point, pareto_front
 from tunekit.core.timeline import ScoredCheckpoint, Timeline, TrialSummary
@@ -83,6 +82,20 @@ def ranking_of(timeline: Timeline, metric: str | None, mode: str | None) -> list
             )
         )
     return ranked
+
+
+def short_names(trial_ids: Sequence[str]) -> dict[str, str]:
+    """Return short names of trials for charts: the parts of their IDs that differ.
+
+    Example:
+        >>> short_names(["4f1c_00000", "4f1c_00001"])
+        {'4f1c_00000': '00000', '4f1c_00001': '00001'}
+        >>> short_names(["a_0", "b_0"])
+        {'a_0': 'a_0', 'b_0': 'b_0'}
+    """
+    ends = {trial_id: trial_id.rsplit("_", 1)[-1] for trial_id in trial_ids}
+    distinct = len(set(ends.values())) == len(ends)
+    return ends if distinct else {trial_id: trial_id for trial_id in trial_ids}
 
 
 def front_of(

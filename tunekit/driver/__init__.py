@@ -1,1 +1,1 @@
-"""Decide which reports are validated, and what trials do meanwhile; restore and end sweeps."""
+"""Run sweeps: decide what is validated, and what trials do meanwhile; end and restore sweeps."""

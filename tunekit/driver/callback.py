@@ -24,7 +24,6 @@ from tunekit._ray.searchers import innermost_searcher
 from tunekit._ray.tuner import type_and_settings
 from tunekit._ray.validating import ValidatingController
 from tunekit.config import ValidationConfig, check_config
-from tunekit.core.advice import resume_advice, reuse_advice
 from tunekit.core.engine import Engine
 from tunekit.core.events import (
     Event,
@@ -33,8 +32,6 @@ from tunekit.core.events import (
     TrialEnded,
     TrialErrored,
 )
-from tunekit.core.formatting import format_counts, format_starved, format_waiting_trials
-from tunekit.core.problems import Problems
 from tunekit.core.room import Shares, shares, total
 from tunekit.core.timing import Clock
 from tunekit.core.validation import Status
@@ -45,6 +42,9 @@ from tunekit.driver.waiting import Waiting
 from tunekit.errors import AlreadyRunningError, ConfigError, RestoreError, TunekitError, WiringError
 from tunekit.journal.ledger import Ledger, about
 from tunekit.journal.stop_requests import StopRequests
+from tunekit.messages.advice import resume_advice, reuse_advice
+from tunekit.messages.formatting import format_counts, format_starved, format_waiting_trials
+from tunekit.messages.problems import Problems
 from tunekit.policies import AtDecisions, DefaultPolicy
 from tunekit.results.lineage import Lineage
 from tunekit.validating.executor import Executor

@@ -10,7 +10,6 @@ from ray.tune.experiment import Trial
 from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit.config import ValidationConfig
-from tunekit.core.advice import NO_CHECKPOINT, checkpoint_advice, metric_advice, trainer_advice
 from tunekit.core.engine import Engine
 from tunekit.core.events import Event, SessionCutShort, ValidationEnded
 from tunekit.core.failures import HOPELESS, Failures, format_checkpoint
@@ -19,6 +18,7 @@ from tunekit.core.signatures import function_name
 from tunekit.core.validation import Status
 from tunekit.core.values import format_value
 from tunekit.errors import MetricNotFoundError, TunekitError, ValidationFailedError
+from tunekit.messages.advice import NO_CHECKPOINT, checkpoint_advice, metric_advice, trainer_advice
 from tunekit.policies import CheckpointPolicy
 
 logger = logging.getLogger(__name__)

@@ -21,9 +21,9 @@ from tunekit.config import ValidationConfig
 from tunekit.core.constraints import penalize
 from tunekit.core.events import TrialFailed, TrialResumed, TrialRetried
 from tunekit.core.metrics import flatten
-from tunekit.core.problems import Problems
 from tunekit.driver.callback import ValidationCallback
 from tunekit.errors import WiringError
+from tunekit.messages.problems import Problems
 
 # The scheduler acts on the first reminder, and sees the result of that in the second.
 _REMINDERS = 2

@@ -17,7 +17,6 @@ from tunekit._ray.functions import is_checkpointable_function
 from tunekit._ray.scheduler_kinds import rule_for, traits_of
 from tunekit._ray.validating import ValidatingController
 from tunekit.config import ValidationConfig
-from tunekit.core.advice import resources_advice
 from tunekit.core.engine import Engine
 from tunekit.core.events import Waited
 from tunekit.core.pool import Pool
@@ -31,6 +30,7 @@ from tunekit.core.queue import (
 )
 from tunekit.core.room import Shares
 from tunekit.core.timing import Clock, StartTimes
+from tunekit.messages.advice import resources_advice
 from tunekit.validating.executor import Executor
 from tunekit.validating.validator import Hosts, Launch, Validator
 

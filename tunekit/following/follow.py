@@ -30,7 +30,6 @@ from tunekit.core.events import (
     ValidationRequested,
 )
 from tunekit.core.metrics import ITERATION
-from tunekit.core.problems import Problems
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.timing import Pace
 from tunekit.core.validation import Request, Status
@@ -39,7 +38,8 @@ from tunekit.following.folder import DOUBT_S, KEPT, FoundCheckpoint, WatchedFold
 from tunekit.following.loop import Source, validate_all
 from tunekit.following.record import Recorder
 from tunekit.journal.confined import local_path
-from tunekit.log import showing_messages
+from tunekit.messages.log import showing_messages
+from tunekit.messages.problems import Problems
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ from tunekit._ray.storage import checkpoint_at, exists
 from tunekit.config import ValidationConfig
 from tunekit.core.failures import format_checkpoint
 from tunekit.core.metrics import flatten
-from tunekit.core.problems import Problems
 from tunekit.core.ranking import ranking_of
 from tunekit.core.signatures import function_name
 from tunekit.core.timeline import Timeline
@@ -18,6 +17,7 @@ from tunekit.core.validation import Request
 from tunekit.following.loop import Source, validate_all
 from tunekit.following.record import LATER, Recorder, name_problem
 from tunekit.journal.confined import is_inside, link_out_of
+from tunekit.messages.problems import Problems
 
 logger = logging.getLogger(__name__)
 

@@ -18,13 +18,13 @@ from tunekit._ray.storage import exists
 from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, ValidationEnded, ValidationRequested
 from tunekit.core.failures import HOPELESS, Failures, format_checkpoint, missing_checkpoint
-from tunekit.core.formatting import format_counts
-from tunekit.core.problems import Problems
 from tunekit.core.signatures import function_name
 from tunekit.core.timing import Pace
 from tunekit.core.validation import Request, Status
 from tunekit.errors import ValidationFailedError
 from tunekit.following.record import FAILED, Recorder, is_score
+from tunekit.messages.formatting import format_counts
+from tunekit.messages.problems import Problems
 from tunekit.validating.executor import Executor
 from tunekit.validating.ray_executor import executor_of
 from tunekit.validating.validator import Validator

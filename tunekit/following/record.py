@@ -20,7 +20,6 @@ import pyarrow.fs
 from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, Home, SessionClosed, ValidationEnded
 from tunekit.core.metrics import FILLED_IN, format_names
-from tunekit.core.problems import Problems
 from tunekit.core.signatures import function_name, import_path
 from tunekit.core.timeline import Timeline
 from tunekit.core.validation import PENDING, PendingStatus, Status
@@ -29,6 +28,7 @@ from tunekit.journal.journal import SERIES, Journal, Record, record_of
 from tunekit.journal.ledger import about
 from tunekit.journal.lock import DriverLock
 from tunekit.journal.storage import Folder, folder_at
+from tunekit.messages.problems import Problems
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ from tunekit.config import ValidationConfig
 from tunekit.core.constraints import Constraint
 from tunekit.core.events import Event, Home
 from tunekit.core.metrics import closest_name, flatten, format_names
-from tunekit.core.problems import Problems
 from tunekit.core.ranking import (
     Ranked,
     front_of,
@@ -36,7 +35,8 @@ from tunekit.journal.experiments import path_problem
 from tunekit.journal.journal import SERIES, JournalReader, Record
 from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.storage import folder_at
-from tunekit.log import showing_messages
+from tunekit.messages.log import showing_messages
+from tunekit.messages.problems import Problems
 from tunekit.reading import tables
 from tunekit.reading.findings import (
     BestCheckpoint,

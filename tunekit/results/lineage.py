@@ -9,8 +9,8 @@ import pandas as pd
 from tunekit.core.events import Exploited
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten
-from tunekit.core.problems import format_argument
 from tunekit.errors import ConfigError
+from tunekit.messages.problems import format_argument
 
 
 class Lineage:

@@ -15,10 +15,10 @@ from ray import train
 from tunekit._ray.compat import check_trainers
 from tunekit._ray.failures import LoopError
 from tunekit._ray.process_state import end_without_gpu, undisturbed
-from tunekit.core.problems import Problems, format_argument
 from tunekit.core.signatures import ValidationFunction, deferred_kind
 from tunekit.core.values import Raised, sanitize
 from tunekit.errors import extra
+from tunekit.messages.problems import Problems, format_argument
 from tunekit.validating.context import ValidationContext, current_context, validating_in
 from tunekit.validating.executor import AttemptEvent, Began, Failed, Returned
 from tunekit.validating.process import Call, opened, outcome_of, pack_result, result_of

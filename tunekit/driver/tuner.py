@@ -41,8 +41,6 @@ from tunekit._ray.tuner import (
     space_of,
 )
 from tunekit.config import ValidationConfig, check_config
-from tunekit.core.advice import resume_advice
-from tunekit.core.problems import Problems
 from tunekit.core.signatures import import_path
 from tunekit.distributed import (
     TrainerFactory,
@@ -63,7 +61,9 @@ from tunekit.journal.journal import SERIES, Record, record_of
 from tunekit.journal.lock import DriverLock
 from tunekit.journal.snapshots import SavedState, cannot_write, saved_state
 from tunekit.journal.storage import Folder, folder_at
-from tunekit.log import showing_messages
+from tunekit.messages.advice import resume_advice
+from tunekit.messages.log import showing_messages
+from tunekit.messages.problems import Problems
 from tunekit.policies import CheckpointPolicy, FunctionCheckpoints, by_default
 from tunekit.results.grid import ValidatedResults
 

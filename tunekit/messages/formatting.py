@@ -91,20 +91,6 @@ def format_iteration(generation: int, iteration: int) -> str:
     return f"iteration {iteration}" + (f" of generation {generation}" if generation else "")
 
 
-def short_names(trial_ids: Sequence[str]) -> dict[str, str]:
-    """Return short names of trials for charts: the parts of their IDs that differ.
-
-    Example:
-        >>> short_names(["4f1c_00000", "4f1c_00001"])
-        {'4f1c_00000': '00000', '4f1c_00001': '00001'}
-        >>> short_names(["a_0", "b_0"])
-        {'a_0': 'a_0', 'b_0': 'b_0'}
-    """
-    ends = {trial_id: trial_id.rsplit("_", 1)[-1] for trial_id in trial_ids}
-    distinct = len(set(ends.values())) == len(ends)
-    return ends if distinct else {trial_id: trial_id for trial_id in trial_ids}
-
-
 def format_setting(value: Any) -> str:
     """Return a hyperparameter's value in short.
 

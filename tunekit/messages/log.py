@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tunekit.core.formatting import printable
+from tunekit.messages.formatting import printable
 
 _log = logging.getLogger("tunekit")
 
