@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pytest
 from ray import tune
@@ -26,15 +27,12 @@ class Reporting(Counting):
         return {**super().step(), "accuracy": 99.0}
 
 
-class Terminal(TuneTerminalReporter):
-    """It knows when the sweep began, as ``Tuner.fit`` lets it know."""
-
-    def setup(self, **info):
-        super().setup(start_time=0.0, total_samples=2)
-
-
 def terminal(verbosity=AirVerbosity.DEFAULT, metric="accuracy", mode="max"):
-    reporter = Terminal(verbosity, num_samples=2, metric=metric, mode=mode, config=dict(SPACE))
+    reporter = TuneTerminalReporter(
+        verbosity, num_samples=2, metric=metric, mode=mode, config=dict(SPACE)
+    )
+    # It knows when the sweep began, as ``Tuner.fit`` lets it know.
+    reporter.setup = partial(reporter.setup, start_time=0.0, total_samples=2)
     reporter._heartbeat_freq = 0
     return reporter
 

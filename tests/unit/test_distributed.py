@@ -148,8 +148,8 @@ def test_an_actor_deletes_what_it_has_uploaded_itself_and_no_more(tmp_path):
     for uploads in (former, present):
         for name in ("taken", "not", "deep"):
             (tmp_path / f"{name}-{uploads.token}" / "model").mkdir(parents=True)
-        uploads.take(str(tmp_path / f"taken-{uploads.token}"))
-        uploads.take(str(tmp_path / f"deep-{uploads.token}" / "model"))
+        uploads.keep(str(tmp_path / f"taken-{uploads.token}"))
+        uploads.keep(str(tmp_path / f"deep-{uploads.token}" / "model"))
     (tmp_path / "result.json").touch()
     former.delete_rest()
     left = {path.name for path in tmp_path.iterdir()}

@@ -88,7 +88,7 @@ def evaluator(monkeypatch):
 
 def has_ended(executor, actor):
     actor.flight = _Flight(Attempt(Request("a", 1), 1), actor=actor)
-    executor._land(actor.flight)
+    executor._end_flight(actor.flight)
 
 
 def test_an_evaluator_gives_it_back_once_it_has_had_nothing_to_do_for_a_second(cuda, evaluator):

@@ -124,11 +124,11 @@ def test_a_side_task_waits_until_the_loop_stands(post):
     steps = [threading.Event() for _ in range(2)]
 
     def loop() -> None:
-        assignment = post.take()
+        assignment = post.next_assignment()
         steps[0].wait()
         post.reported(assignment.number, 1)
         steps[1].wait()
-        post.gone()
+        post.thread_ended()
 
     def beside() -> None:
         ran.put(workers.side_task(None, once, False, workers.contextlib.nullcontext))
@@ -155,5 +155,5 @@ def test_a_side_task_does_not_run_beside_a_loop_that_may_go_on(post):
 
     threading.Thread(target=beside, daemon=True).start()
     assert not ran.wait(0.1)
-    post.gone()
+    post.thread_ended()
     assert ran.wait(20)

@@ -127,7 +127,7 @@ class Controller(ProcessController):
             yield trial.placement_group_factory.required_resources, 1
 
     def has_actor(self, trial: Trial) -> bool:
-        """Return whether a trial has an actor, or one is starting; it may have lent its place."""
+        """Return whether a trial has an actor or one is starting: it has not released its slot."""
         return trial in self._trial_to_actor
 
     def begun(self) -> Iterable[Trial]:
@@ -188,16 +188,16 @@ class Controller(ProcessController):
 
     @property
     def has_new_trials(self) -> bool:
-        """Return whether a trial waits for a place that nobody has given up for it."""
+        """Return whether a trial waits for a slot that no other one has released for it."""
         if self.reuses_actors:
             return bool(self._pending_trials)
-        given_up = max(0, self._slots - self._occupied)
+        released = max(0, self._slots - self._occupied)
         waiting = (one for one in self._pending_trials if not has_starting_actor(self, one))
-        return next(itertools.islice(waiting, given_up, None), None) is not None
+        return next(itertools.islice(waiting, released, None), None) is not None
 
     @property
     def running(self) -> Collection[Trial]:
-        """The trials that run for Tune, also those that have lent their places."""
+        """The trials that run for Tune, also those that have released their slots."""
         return list(self._running_trials)
 
     @property
@@ -259,11 +259,11 @@ class Controller(ProcessController):
 
     # Reports and saved state -------------------------------------------------------------------
 
-    def preprocess_reports(self, look: Callable[..., None]) -> None:
-        """Call ``look`` with each report, and that of each save, before Tune receives it.
+    def preprocess_reports(self, convert: Callable[..., None]) -> None:
+        """Call ``convert`` with each report, and that of each save, before Tune receives it.
 
-        ``look(trial, report, saved=...)`` may change the report. Tune prints and flattens reports
-        before it passes them on, and fails if that raises or never ends.
+        ``convert(trial, report, saved=...)`` may change the report. Tune prints and flattens
+        reports before it passes them on, and fails if that raises or never ends.
         """
         actors = self._actor_manager
         if "schedule_actor_task" in vars(actors):  # it is set below
@@ -283,7 +283,7 @@ class Controller(ProcessController):
                                 self._asked.add(trial.trial_id)
                             if report.pop(CAN_SAVE, False):
                                 self._savers.add(trial.trial_id)
-                            look(trial, report, saved=method == "save")
+                            convert(trial, report, saved=method == "save")
                     on_result(actor, result)
 
             return schedule(*args, on_result=own, **known)

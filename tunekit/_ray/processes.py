@@ -34,7 +34,7 @@ class WaitingRules(Protocol):
         """Record that a trial has ended an iteration."""
 
     def decided(self, *, continues: bool) -> None:
-        """Take note that the scheduler has decided whether a trial continues."""
+        """Count a decision of the scheduler: whether a trial continues."""
 
     def circumstances(self) -> Circumstances:
         """Return what is the same for all waiting trials until one of them moves on."""
@@ -81,7 +81,7 @@ class ProcessController(TuneController):
         # The actors that paused trials with workers keep, to continue in them, until something else
         # needs the resources: workers take seconds to start again, and no other trial may use them.
         self._kept: dict[Trial, Any] = {}
-        # How many trials had a place when one lent its own last.
+        # How many trials had a slot when one last released its own.
         self._slots = 0
         #: The trials that start before all others that wait for resources, in order.
         self.starts_first: dict[Trial, None] = {}
@@ -94,7 +94,7 @@ class ProcessController(TuneController):
 
     @property
     def _occupied(self) -> int:
-        """Return how many trials have a place."""
+        """Return how many trials have a slot."""
         return len(self._trial_to_actor) - int(self._actor_manager.num_pending_actors)
 
     def left(self) -> int | None:
@@ -341,20 +341,18 @@ class PendingTrials:
     one whose own actor is about to start.
 
     Args:
-        trials: The waiting trials.
         starts: Returns whether a trial has an actor that is starting.
+        trials: The waiting trials.
 
     Example:
-        >>> pending = PendingTrials("abc")
+        >>> pending = PendingTrials(lambda trial: False, "abc")
         >>> first = pending.pop()
         >>> pending.add(first)  # there was no free actor
         >>> pending.pop(), len(pending)
         ('a', 2)
     """
 
-    def __init__(
-        self, trials: Iterable[Trial] = (), starts: Callable[[Trial], bool] = lambda trial: False
-    ):
+    def __init__(self, starts: Callable[[Trial], bool], trials: Iterable[Trial] = ()):
         self._trials: OrderedDict[Trial, None] = OrderedDict.fromkeys(trials)
         self._starts = starts
         self._popped: Trial | None = None
@@ -398,7 +396,7 @@ def start_in_order(tune: TuneController) -> None:
     if waiting.default_factory is not set:
         return
     starts = functools.partial(has_starting_actor, tune)
-    in_order: defaultdict[Any, PendingTrials] = defaultdict(lambda: PendingTrials(starts=starts))
+    in_order = defaultdict[Any, PendingTrials](functools.partial(PendingTrials, starts))
     for trial in tune._trials:
         if trial in waiting[trial.placement_group_factory]:
             in_order[trial.placement_group_factory].add(trial)

@@ -22,6 +22,7 @@ from ray.tune.experimental.output import (
 from ray.tune.progress_reporter import IS_NOTEBOOK, TuneReporterBase, _detect_reporter
 from ray.tune.utils.log import set_verbosity
 
+from tunekit._ray.compat import become
 from tunekit._ray.controller import Controller
 from tunekit.core.engine import Engine
 from tunekit.core.metrics import GENERATION, RUNS, VALIDATED_ITERATION
@@ -46,7 +47,7 @@ def show(source: ProgressSource, controller: Controller, reporter: TuneReporterB
     """
     for callback in controller.callbacks:
         if isinstance(callback, TuneTerminalReporter):
-            callback.__class__ = _TerminalReporter  # Tune always creates its own reporter
+            become(callback, _TerminalReporter)  # Tune always creates its own reporter
             callback.source = source
     if reporter is not None:
         for name in _columns(source):

@@ -144,6 +144,21 @@ def start_one_by_one(tune_controller: Any) -> None:
         controller_in(tune_controller).update_max_pending_trials(1)
 
 
+def _always(scheduler: Any, trial: Trial) -> DecisionRule:
+    """Return that it may use every score."""
+    return Always()
+
+
+def _never(scheduler: Any, trial: Trial) -> DecisionRule:
+    """Return that it uses no score."""
+    return Never()
+
+
+def _own(scheduler: SchedulerBase, trial: Trial) -> DecisionRule:
+    """Return the rule that one of tunekit's own schedulers states itself."""
+    return scheduler.rule(trial)
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of scheduler; the defaults are correct for any unknown one.
@@ -156,7 +171,7 @@ class Kind:
     """
 
     traits: Traits = field(default_factory=Traits)
-    rule: Callable[[Any, Trial], DecisionRule] = lambda scheduler, trial: Always()
+    rule: Callable[[Any, Trial], DecisionRule] = _always
     time_attr: str | None = None
     max_t: str | None = None
 
@@ -262,7 +277,7 @@ _HYPERBAND = Kind(
     max_t="_max_t_attr",
 )
 _KINDS: dict[type, Kind] = {
-    FIFOScheduler: Kind(Traits(clones=False, pauses=False), rule=lambda scheduler, trial: Never()),
+    FIFOScheduler: Kind(Traits(clones=False, pauses=False), rule=_never),
     AsyncHyperBandScheduler: Kind(
         Traits(at_times=True, clones=False, pauses=False),
         rule=_asha,
@@ -279,7 +294,7 @@ _KINDS: dict[type, Kind] = {
 
 # tunekit's own know these themselves; a subclass that decides otherwise may use other scores.
 _OWN_SUBCLASS = Kind(time_attr="time_attr", max_t="max_t")
-_OWN = replace(_OWN_SUBCLASS, rule=lambda scheduler, trial: scheduler.rule(trial))
+_OWN = replace(_OWN_SUBCLASS, rule=_own)
 _UNKNOWN = Kind()
 
 

@@ -55,7 +55,7 @@ class ScoredSearch:
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Pass on a result."""
         if self._scored and self._receives:
-            self.search_alg.on_trial_result(trial_id, self._told(trial_id, result))
+            self.search_alg.on_trial_result(trial_id, self._penalized(trial_id, result))
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -65,10 +65,10 @@ class ScoredSearch:
             scores = [
                 finite_number((result or {}).get(name)) for name in objectives_of(self.search_alg)
             ]
-            told = self._told(trial_id, result) if result and None not in scores else None
-            self.search_alg.on_trial_complete(trial_id, result=told, error=error)
+            passed = self._penalized(trial_id, result) if result and None not in scores else None
+            self.search_alg.on_trial_complete(trial_id, result=passed, error=error)
 
-    def _told(self, trial_id: str, result: Mapping[str, Any]) -> dict[str, Any]:
+    def _penalized(self, trial_id: str, result: Mapping[str, Any]) -> dict[str, Any]:
         """Return a result for the algorithm; Optuna's may handle constraints itself."""
         broken = [violation(result, [one]) for one in self._constraints]
         if broken and constrain(innermost_searcher(self.search_alg), trial_id, broken):

@@ -205,7 +205,7 @@ class _DistributedTrial(tune.Trainable):
     def save(self, checkpoint_dir: str | None = None) -> _TrainingResult:
         checkpoint, self._unsaved = self._unsaved, None
         if checkpoint is not None and self._uploads is not None:
-            self._uploads.take(checkpoint.path)
+            self._uploads.keep(checkpoint.path)
             self._begin_at, self._begin_after = checkpoint, self._iteration
         return _TrainingResult(checkpoint=checkpoint, metrics=dict(self._last_result or {}))
 
@@ -319,19 +319,19 @@ class _Uploads:
 
     def __init__(self, filesystem: Any, folder: str):
         self._filesystem, self._folder = filesystem, folder
-        self._taken: set[str] = set()
+        self._kept: set[str] = set()
         #: The suffix of the checkpoints' names.
         self.token = uuid.uuid4().hex[:8]
 
-    def take(self, path: str) -> None:
+    def keep(self, path: str) -> None:
         """Keep this checkpoint, which Tune receives."""
-        self._taken.add(posixpath.relpath(path, self._folder).split("/")[0])
+        self._kept.add(posixpath.relpath(path, self._folder).split("/")[0])
 
     def delete_rest(self) -> None:
         """Delete the checkpoints that Tune has not received."""
         try:
             there = [path.rpartition("/")[2] for path in paths_in(self._filesystem, self._folder)]
-            for name in surplus_uploads(there, self.token, self._taken):
+            for name in surplus_uploads(there, self.token, self._kept):
                 delete_checkpoint(self._filesystem, f"{self._folder}/{name}")
         except OSError as error:
             logger.warning("Surplus uploads in %s cannot be deleted: %s", self._folder, error)

@@ -37,7 +37,15 @@ from ray.train.v2._internal.util import ObjectRefWrapper
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util.placement_group import get_current_placement_group
 
-from tunekit._ray.workers import TAG, Assignment, TrialWorker, allow, assign, serve, side_task
+from tunekit._ray.workers import (
+    TAG,
+    Assignment,
+    TrialWorker,
+    allow,
+    assign,
+    run_assignments,
+    side_task,
+)
 from tunekit.core.training_loops import Resumption, may_return
 from tunekit.core.values import Raised
 
@@ -50,7 +58,7 @@ _POLL_INTERVAL_S = 0.05
 _KILL_S = 30.0
 
 # Backends whose processes can run several training loops in turn, and that set up each thread
-# separately. XGBoost's rendezvous, for example, serves only one loop and waits for all workers.
+# separately. XGBoost's rendezvous, for example, works for only one loop and waits for all workers.
 _LASTING = ("ray.train.torch.config.TorchConfig", "ray.train.backend.BackendConfig")
 
 
@@ -271,8 +279,10 @@ class TrialWorkerGroup:
     async def _train(self) -> None:
         self._task = asyncio.current_task()
         trainer = self._trainer
-        serving = partial(
-            serve, trainer.train_loop_per_worker, trainer.backend_config.train_func_context
+        loop = partial(
+            run_assignments,
+            trainer.train_loop_per_worker,
+            trainer.backend_config.train_func_context,
         )
         callbacks = [
             callback
@@ -284,7 +294,7 @@ class TrialWorkerGroup:
             os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
         self._controller = _Controller(
             first_bundle=self._first_bundle,
-            train_fn_ref=ObjectRefWrapper(serving),
+            train_fn_ref=ObjectRefWrapper(loop),
             train_run_context=trainer.train_run_context,
             scaling_policy=create_scaling_policy(trainer.scaling_config),
             failure_policy=create_failure_policy(trainer.run_config.failure_config),

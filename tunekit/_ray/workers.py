@@ -1,7 +1,7 @@
 """Run training loops in the worker processes of a distributed trial.
 
-The train function that Ray Train starts in each worker is :func:`serve`. It runs the user's
-training loop on one assignment after another, in the same processes and the same process group.
+The train function that Ray Train starts in each worker is :func:`run_assignments`. It runs the
+user's training loop on one assignment after another, in the same processes and process group.
 Assignments arrive through the worker's actor, which is free while the loop runs in a thread. While
 that thread waits in a report, the actor can run something else, such as a validation
 (:func:`side_task`).
@@ -104,17 +104,17 @@ class _Post:
             self._inbox.allowed(number, upto)
             self._changed.notify_all()
 
-    def _stand(self, until: Callable[[], object]) -> None:
+    def _block(self, until: Callable[[], object]) -> None:
         """Wait for a condition; the lock must be held."""
         self._until = until
         self._changed.notify_all()
         self._changed.wait_for(until)
         self._until = None
 
-    def take(self) -> Assignment:
+    def next_assignment(self) -> Assignment:
         """Wait for the next assignment; all workers begin each, so that they stay in step."""
         with self._changed:
-            self._stand(lambda: self._assignments)
+            self._block(lambda: self._assignments)
             assignment = self._assignments.popleft()
             self.stage = assignment.number, False
             return assignment
@@ -126,7 +126,7 @@ class _Post:
             _Leave: If it must begin another assignment.
         """
         with self._changed:
-            self._stand(lambda: self._inbox.action(number, report) is not WorkerAction.WAIT)
+            self._block(lambda: self._inbox.action(number, report) is not WorkerAction.WAIT)
             if self._inbox.action(number, report) is WorkerAction.LEAVE:
                 raise _Leave
 
@@ -134,13 +134,13 @@ class _Post:
         """Record that the loop has returned, or was left."""
         self.stage = number, True
 
-    def gone(self) -> None:
+    def thread_ended(self) -> None:
         """Record that the thread has ended."""
         with self._changed:
             self._until = bool  # never true, so that it counts as waiting forever
             self._changed.notify_all()
 
-    def until_it_stands(self) -> None:
+    def wait_until_blocked(self) -> None:
         """Wait until the training loop blocks.
 
         It stays blocked while this worker's actor is busy, because a call of the actor releases it.
@@ -174,7 +174,7 @@ def side_task(worker: Any, call: Callable[[], Any], alone: bool, thread_context:
         alone: Whether only this worker runs it, and must not find a process group.
         thread_context: The context in which Ray's backend sets up a thread.
     """
-    _post.until_it_stands()
+    _post.wait_until_blocked()
     utils = get_train_fn_utils()
     set_train_fn_utils(_SideUtils())
     try:
@@ -276,7 +276,7 @@ class _SideUtils(DistributedTrainFnUtils):
         return None
 
 
-def serve(train_loop: Callable[..., Any], loop_context: Any) -> None:
+def run_assignments(train_loop: Callable[..., Any], loop_context: Any) -> None:
     """Run the user's training loop on one assignment after another; never returns.
 
     Args:
@@ -287,14 +287,14 @@ def serve(train_loop: Callable[..., Any], loop_context: Any) -> None:
     try:
         while True:
             release_gpu_memory()  # the next assignment may take long to arrive
-            assignment = _post.take()
+            assignment = _post.next_assignment()
             if assignment.number > 1:
                 gc.collect()
                 fresh.restore()
             _train(train_loop, loop_context, assignment)
             _post.ended(assignment.number)
     finally:
-        _post.gone()
+        _post.thread_ended()
 
 
 def _train(train_loop: Callable[..., Any], loop_context: Any, assignment: Assignment) -> None:

@@ -2,7 +2,7 @@
 
 Most schedulers decide only at some reports: at a rung, at a perturbation interval. A rule
 describes a scheduler's internal state for one trial: when it decides, and which scores it has
-already used. What that state does not show is passed in: what pending scores will serve
+already used. What that state does not show is passed in: what pending scores will fill
 (``Queue.pending_points``). So a rule is evaluated again for each report, any number of times.
 
 One report too many does no harm: the scheduler looks at it and continues. One too few leaves it
@@ -20,7 +20,7 @@ class DecisionRule(Protocol):
     """When a scheduler uses a score of one trial, given its current internal state."""
 
     def decision_point(self, now: float, pending: Collection[float]) -> float | None:
-        """Return what a report's score would serve in that state; None if nothing.
+        """Return what a report's score would fill in that state, such as a rung; None if nothing.
 
         Args:
             now: The time of the report, in the scheduler's own unit.
@@ -36,8 +36,8 @@ class Rungs:
     Args:
         times: The milestones, sorted.
         used: The milestones that the scheduler has a score for, or will not need one for.
-        each: What a report serves that has passed several open milestones at once. False: all of
-            them. True: the highest; the next report serves the next lower one, as in ASHA.
+        each: What a report fills that has passed several open milestones at once. False: all of
+            them. True: the highest; the next report fills the next lower one, as in ASHA.
 
     Example:
         >>> rule = Rungs((1, 4, 16))
@@ -55,7 +55,7 @@ class Rungs:
     each: bool = False
 
     def decision_point(self, now: float, pending: Collection[float]) -> float | None:
-        """Return the milestone that a report at ``now`` would serve."""
+        """Return the milestone that a report at ``now`` would fill."""
         for time in reversed(self.times):
             if time <= now:
                 if time not in self.used and time not in pending:

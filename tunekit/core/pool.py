@@ -45,7 +45,7 @@ class _Trial:
     waiting: OrderedDict[str, _Validation] = field(default_factory=OrderedDict)
     # By the names of the attempts.
     in_flight: dict[str, _Validation] = field(default_factory=dict)
-    served: int = 0
+    last_turn: int = 0
 
     @property
     def decides(self) -> bool:
@@ -55,7 +55,7 @@ class _Trial:
     @property
     def turn(self) -> tuple[bool, int, int]:
         """Return the sort key of trials with waiting requests: the least is next."""
-        return (not self.decides, len(self.in_flight), self.served)
+        return (not self.decides, len(self.in_flight), self.last_turn)
 
 
 class Pool:
@@ -70,7 +70,7 @@ class Pool:
           resources.
         - Validations that the scheduler will decide by precede the others.
         - Trials take turns. The trial with the fewest attempts in flight is next; among equals, the
-          one served longest ago. Within a trial, the oldest iteration is next.
+          one whose turn was longest ago. Within a trial, the oldest iteration is next.
         - The time limit counts from when an attempt begins to run, not from when it begins to wait
           for resources. An attempt that exceeds it is cancelled.
         - A failed or timed-out attempt is retried up to ``max_retries`` times. A return value that
@@ -172,16 +172,16 @@ class Pool:
         """Add a request; return the outcomes of older runs of its iteration, which end."""
         trial = self._trials.setdefault(request.trial_id, _Trial())
         reason = f"iteration {request.iteration} was run again"
-        replaced = self._skip(request.trial_id, reason, now, place=request.place)
+        replaced = self._skip(request.trial_id, reason, now, at=request.place)
         self._enqueue(trial, _Validation(request, since=now))
         return replaced
 
     def _skip(
-        self, trial_id: str, reason: str, now: float, place: tuple[int, int] | None = None
+        self, trial_id: str, reason: str, now: float, at: tuple[int, int] | None = None
     ) -> list[ValidationEnded]:
         """End a trial's requests that have not started: all, or those of one of its places."""
         trial = self._trials.setdefault(trial_id, _Trial())
-        found = [one for one in trial.waiting.values() if place in (None, one.request.place)]
+        found = [one for one in trial.waiting.values() if at in (None, one.request.place)]
         for one in found:
             self._dequeue(trial, one)
         return [one.ended(Status.SKIPPED, now, reason=reason) for one in found]
@@ -235,7 +235,7 @@ class Pool:
 
     def start_in_trials(
         self,
-        standing: Iterable[str],
+        hosts: Iterable[str],
         *,
         each: bool,
         others_wait: bool = False,
@@ -247,7 +247,7 @@ class Pool:
         unless a validation would have to wait for more than one other.
 
         Args:
-            standing: The trials that wait and whose processes can run a validation.
+            hosts: The trials that wait and whose processes can run a validation.
             each: Whether they wait for each score, not only for those that decide.
             others_wait: Whether another trial waits that could use such a slot.
         """
@@ -257,7 +257,7 @@ class Pool:
             most -= sum(one.started is not None for one in self._in_flight.values())
         if self._limit is not None:
             most = min(most, self._limit - len(self._in_flight))
-        own = [self._queue[trial_id] for trial_id in standing if trial_id in self._queue]
+        own = [self._queue[trial_id] for trial_id in hosts if trial_id in self._queue]
         own = sorted((one for one in own if each or one.decides), key=lambda one: one.turn)
         return [self._start_one(one, None) for one in own[: max(0, most)]]
 
@@ -287,7 +287,7 @@ class Pool:
         one.tries += 1
         one.started = started
         self.turns += 1
-        trial.served = self.turns
+        trial.last_turn = self.turns
         attempt = one.attempt
         self._in_flight[attempt.id] = trial.in_flight[attempt.id] = one
         return attempt
@@ -304,8 +304,8 @@ class Pool:
         """Set the number of attempts that wait for resources: the newest that do not run yet."""
         flying = self._in_flight.values()
         starting = [one for one in flying if one.began is None and one.started is not None]
-        for place, one in enumerate(reversed(starting)):
-            one.queued = place < count
+        for n, one in enumerate(reversed(starting)):
+            one.queued = n < count
         if not starting or self.queued < len(self._in_flight):
             self._starved_since = None
         elif self._starved_since is None:
@@ -315,7 +315,7 @@ class Pool:
         self, attempt_id: str, value: object, required: Collection[str], now: float
     ) -> ValidationEnded:
         """End an attempt whose function returned ``value``."""
-        one = self._land(attempt_id, now)
+        one = self._remove(attempt_id, now)
         reason = score_problem(value, required)
         if reason is not None:
             return one.ended(Status.FAILED, now, reason=reason)
@@ -326,7 +326,7 @@ class Pool:
         self, attempt_id: str, reason: str, error: str | None, now: float
     ) -> ValidationEnded | None:
         """End an attempt that raised or whose process died; return None if it is retried."""
-        one = self._land(attempt_id, now)
+        one = self._remove(attempt_id, now)
         return self._retry_or_end(one, Status.FAILED, reason, error, now)
 
     def expire(self, now: float) -> tuple[list[Attempt], list[ValidationEnded]]:
@@ -341,7 +341,7 @@ class Pool:
             limit = one.request.timeout_s
             if limit is None or one.began is None or now - one.began < limit:
                 continue
-            self._land(name, now)
+            self._remove(name, now)
             cancel.append(one.attempt)
             reason = f"ran longer than its limit of {limit:g} s"
             outcome = self._retry_or_end(one, Status.TIMED_OUT, reason, None, now)
@@ -359,7 +359,7 @@ class Pool:
         """
         own = list(self._trials[trial_id].in_flight.items()) if trial_id in self._trials else []
         for name, _ in own:
-            self._land(name, now)
+            self._remove(name, now)
         ended = [one.ended(Status.SKIPPED, now, reason=reason) for _, one in own]
         return [one.attempt for _, one in own], [*ended, *self._skip(trial_id, reason, now)]
 
@@ -375,7 +375,7 @@ class Pool:
         if not trial.waiting:
             del self._queue[one.request.trial_id]
 
-    def _land(self, attempt_id: str, now: float) -> _Validation:
+    def _remove(self, attempt_id: str, now: float) -> _Validation:
         one = self._in_flight.pop(attempt_id)
         if not self._in_flight:
             self._starved_since = None

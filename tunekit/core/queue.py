@@ -112,7 +112,7 @@ class Queue(deque[Entry]):
 
     @property
     def resumable(self) -> bool:
-        """Return whether the trial could resume where it stands: its newest report is saved."""
+        """Return whether the trial could resume from its newest report, which is saved."""
         return bool(self) and self[-1].checkpoint is not None
 
     @property
@@ -133,7 +133,7 @@ class Queue(deque[Entry]):
         return sum(entry.decision_point is not None for entry in self)
 
     def pending_points(self, before: float) -> list[float]:
-        """Return what the pending scores of iterations below ``before`` will serve."""
+        """Return what the pending scores of iterations below ``before`` will fill."""
         return [
             entry.decision_point
             for entry in self
@@ -155,13 +155,13 @@ class Process(Enum):
     FREE = "free"  #: the trial may train in it
     VALIDATES = "validates"  #: a validation runs in it
     LOST = "lost"  #: it has ended with a validation
-    LEAVES = "leaves"  #: it must go: its node ends, or a validation needs its place
+    LEAVES = "leaves"  #: it must end: its node ends, or a validation needs its slot
 
 
 class Circumstances(NamedTuple):
     """What is the same for all trials of a sweep at one time.
 
-    While it stays the same, a trial that stands need not be asked again unless its queue changes.
+    While it stays the same, a trial that waits need not be asked again unless its queue changes.
 
     Attributes:
         on_pending: As for :class:`tunekit.ValidationConfig`.
@@ -249,11 +249,11 @@ def what_next(
 ) -> Next:
     """Return what a trial does while reports of it wait for their scores.
 
-    No trial trains past the point where its next decision is due while an older one is pending: if
-    that is a STOP, the training is lost, and adds checkpoints to validate. If no further decision
-    is due, the pending one is the trial's last, for example at ``max_t``.
+    No trial trains past its next decision point while an older decision is pending: if that is a
+    STOP, the training is lost, and adds checkpoints to validate. If there is no further decision
+    point, the pending decision is the trial's last, for example at ``max_t``.
 
-    With ``"auto"``, it waits for scores that decide if something uses its process or its place
+    With ``"auto"``, it waits for scores that decide if something uses its process or its slot
     meanwhile, because waiting then costs nothing. If nothing uses them, it trains on while a single
     decision is pending, unless others wait and will hardly gain by it.
 

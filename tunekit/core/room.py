@@ -25,7 +25,7 @@ def fits(
     Args:
         free: The free resources, by name.
         promised: The needs of those that already wait, each with the number of those, in the order
-            in which they are served.
+            in which they get theirs.
         need: The resources of one; at least one amount is above 0.
 
     Example:
@@ -51,13 +51,13 @@ def _times(free: Mapping[str, float], need: Mapping[str, float]) -> int | None:
 
 def fits_in(
     need: Mapping[str, float] | Sequence[Mapping[str, float]],
-    place: Sequence[Mapping[str, float]],
+    processes: Sequence[Mapping[str, float]],
 ) -> bool:
     """Return whether a validation can run in the processes of a waiting trial.
 
     Args:
         need: The resources that it needs in one process, or in each of several.
-        place: The resources of each waiting process.
+        processes: The resources of each waiting process.
 
     Example:
         >>> both = {"CPU": 1, "GPU": 1}
@@ -67,11 +67,11 @@ def fits_in(
         [False, True]
     """
     needs = [need] if isinstance(need, Mapping) else need
-    if needs is need and len(needs) != len(place):
+    if needs is need and len(needs) != len(processes):
         return False
-    return bool(place) and all(
+    return bool(processes) and all(
         amount <= process.get(name, 0.0)
-        for each, process in zip(needs, place, strict=False)
+        for each, process in zip(needs, processes, strict=False)
         for name, amount in each.items()
     )
 

@@ -266,11 +266,11 @@ class Timeline:
             while restored and event.n > restored[0]["n"]:
                 restored.pop(0)
                 self._restored()
-            self._take(event)
+            self._apply(event)
         for _ in restored:
             self._restored()
         for row in later:
-            self._take_later(row)
+            self._add_later(row)
 
     def extend(self, events: Iterable[Event]) -> None:
         """Apply the newest session's further events.
@@ -286,7 +286,7 @@ class Timeline:
             (2, 2.0)
         """
         for event in events:
-            self._take(event)
+            self._apply(event)
 
     # Reading -----------------------------------------------------------------------------------
 
@@ -384,7 +384,7 @@ class Timeline:
 
     # Applying events ---------------------------------------------------------------------------
 
-    def _take(self, event: Event) -> None:
+    def _apply(self, event: Event) -> None:
         now = event.time
         self.first = now if self.first is None else self.first
         self.last, self.end = now, None
@@ -392,15 +392,15 @@ class Timeline:
         self._open.apply(event)
         match event:
             case Reported():
-                self._take_report(event)
+                self._add_report(event)
             case CheckpointSaved() if self._followed:  # nothing decides on it
                 generation, iteration = event.place
                 result = Processed(
                     time=now, trial_id=event.trial_id, generation=generation, iteration=iteration
                 )
-                self._take(result)
+                self._apply(result)
             case ValidationRequested():
-                self._take_request(event)
+                self._add_request(event)
             case AttemptStarted():
                 row = self._unended(event.id)
                 row.update(status=PendingStatus.STARTING.value, attempts=event.attempt)
@@ -409,9 +409,9 @@ class Timeline:
                 row = self._unended(event.id)
                 row.update(status=PendingStatus.RUNNING.value, ran_from=now)
             case ValidationEnded():
-                self._take_outcome(event)
+                self._add_outcome(event)
             case Processed():
-                self._take_result(event, report)
+                self._add_result(event, report)
             case Waited():
                 summary = self._trial(event)
                 summary.waited_s += event.seconds
@@ -458,7 +458,7 @@ class Timeline:
         if (trial := self.trials.get(trial_id)) is not None:
             trial.waiting = 0 if trial.ended is not None else len(self._open.of(trial_id))
 
-    def _take_report(self, event: Reported) -> None:
+    def _add_report(self, event: Reported) -> None:
         trial, now = self._trial(event), event.time
         generation, iteration = event.place
         trial.status, trial.ended = "running", None
@@ -471,7 +471,7 @@ class Timeline:
         self.iterations += 1
         trial.trained_s += now - begin
 
-    def _take_result(self, event: Processed, one: OpenReport | None) -> None:
+    def _add_result(self, event: Processed, one: OpenReport | None) -> None:
         trial, trial_id, (generation, iteration) = self._trial(event), event.trial_id, event.place
         if one is not None:
             trial.generation, trial.iteration = event.place
@@ -494,7 +494,7 @@ class Timeline:
             }
         )
 
-    def _take_request(self, event: ValidationRequested) -> None:
+    def _add_request(self, event: ValidationRequested) -> None:
         row = self._by_id.get(event.id)
         if row is None:
             row = self._by_id[event.id] = {}
@@ -520,7 +520,7 @@ class Timeline:
             if row["status"] in PENDING:
                 row.update(status=PendingStatus.WAITING.value, started=None, ran_from=None)
 
-    def _take_outcome(self, event: ValidationEnded) -> None:
+    def _add_outcome(self, event: ValidationEnded) -> None:
         row, now, key = self._unended(event.id), event.time, event.key
         if not row:
             return
@@ -539,7 +539,7 @@ class Timeline:
         self._scored.pop(key.trial_id, None)
         self.own_names.update((name, None) for name, _ in flat_items(row["metrics"]))
 
-    def _take_later(self, row: Mapping[str, Any]) -> None:
+    def _add_later(self, row: Mapping[str, Any]) -> None:
         """Add the metrics of a later validation, below its name."""
         known = ValidationKey.parse(row["id"]).trial_id in self.trials
         if known and row["status"] == Status.VALIDATED.value:

@@ -527,7 +527,7 @@ class ValidationCallback(tune.Callback):
             searcher_line: The line of the journal as of which the searcher was saved; 0 if it was
                 saved with the rest.
         """
-        self._restore.searcher_line = searcher_line
+        self._restore = Restore(self, searcher_line)
 
     def _open_experiment(self, goals: Collection[str]) -> None:
         """Open the experiment's folder: load the saved state, and open the journal."""
@@ -571,4 +571,4 @@ class ValidationCallback(tune.Callback):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Keep the state that Tune saved until the experiment's folder is known."""
-        self._restore.saved = state
+        self._restore.keep(state)

@@ -68,17 +68,17 @@ class Restore:
 
     Args:
         driver: The driver of the sweep.
+        searcher_line: The line as of which the searcher was saved; 0 if it was saved with the rest;
+            None for a new sweep.
     """
 
-    def __init__(self, driver: Any):
+    def __init__(self, driver: Any, searcher_line: int | None = None):
         self._driver = driver
         #: The events of earlier sessions, until they have been replayed.
         self.past: list[Event] = []
         #: Whether these are being replayed; they are already in the journal.
         self.replays = False
-        #: The line as of which the searcher was saved; 0 if it was saved with the rest; None for a
-        #: new sweep.
-        self.searcher_line: int | None = None
+        self.searcher_line = searcher_line
         #: The state that Tune had saved, until the experiment's folder is known.
         self.saved: dict[str, Any] | None = None
         #: The line of the journal as of which Tune's state was saved; 0 for a new sweep.
@@ -97,6 +97,10 @@ class Restore:
         self._listed: dict[str, set[str]] = {}
         # The hyperparameters of overwritten trials, by trial and generation.
         self._configs: Mapping[tuple[str, int], Mapping[str, Any]] = {}
+
+    def keep(self, state: dict[str, Any]) -> None:
+        """Keep the state that Tune had saved."""
+        self.saved = state
 
     def load(self, ledger: Ledger) -> bool:
         """Read the journal.
@@ -141,10 +145,10 @@ class Restore:
                 if not isinstance(event, Exploited):
                     self._undo()
                 if trial is not None and event.n > self._since:
-                    self._bring_forward(event, trial)
+                    self._apply_to_tune(event, trial)
                 if isinstance(event, Exploited):
                     self._repeated.pop(event.trial_id, None)
-                self._take(event, trial)
+                self._apply_to_sweep(event, trial)
         self.replays = False
         for exploit in self._repeated.values():
             driver.emit(exploit)  # the driver was killed before that
@@ -152,7 +156,7 @@ class Restore:
             count = sum(event.n > self.as_of for event in self.past)
             logger.info("Replayed the %d events since the sweep was last saved.", count)
         past, self.past, self.saved = self.past, [], None
-        self._place(given, past)
+        self._continue(given, past)
 
     def repeated(self, event: Event) -> None:
         """Record an event of a replay, which the journal has unless it breaks off there."""
@@ -170,8 +174,8 @@ class Restore:
             self._driver.controller.mark_changed(trial)
         self._repeated.clear()
 
-    def _take(self, event: Event, trial: Trial | None) -> None:
-        """Apply a line to the state that follows from the journal."""
+    def _apply_to_sweep(self, event: Event, trial: Trial | None) -> None:
+        """Apply a line to the state of the sweep, which follows from the journal."""
         driver = self._driver
         if isinstance(event, Processed) and trial is not None:
             one = self._open.at(event)
@@ -183,7 +187,7 @@ class Restore:
         driver.engine.apply(event)
         self._open.apply(event)
 
-    def _bring_forward(self, event: Event, trial: Trial) -> None:
+    def _apply_to_tune(self, event: Event, trial: Trial) -> None:
         """Apply a line to Tune's trial, the scheduler and the searcher, which lack it."""
         driver = self._driver
         controller, scheduler = driver.controller, driver.user_scheduler
@@ -280,8 +284,8 @@ class Restore:
 
     # Continuing ----------------------------------------------------------------------------------
 
-    def _place(self, given: Mapping[str, str], past: Sequence[Event]) -> None:
-        """Write the trials' files, and put each trial where it was."""
+    def _continue(self, given: Mapping[str, str], past: Sequence[Event]) -> None:
+        """Write the trials' files, and let each trial continue where it was."""
         driver, controller = self._driver, self._driver.controller
         trials: dict[str, Trial] = driver.trials
         retried = _to_retry(past)
@@ -363,7 +367,7 @@ def _with_objects(event: Exploited, trial: Trial) -> Exploited:
 
 
 # The kinds of schedulers about which a warning was logged.
-_told: set[type] = set()
+_warned_of: set[type] = set()
 
 
 def saved_scheduler(
@@ -390,8 +394,8 @@ def saved_scheduler(
         # A copy, because a reference to the scheduler itself would get only part of its dict.
         _Pickler(file, home).dump((sorted(trials), dict(scheduler.__dict__)))
     except Exception as error:  # whatever its parts raise
-        if type(scheduler) not in _told:
-            _told.add(type(scheduler))
+        if type(scheduler) not in _warned_of:
+            _warned_of.add(type(scheduler))
             logger.warning(
                 "%s cannot be saved with the experiment (%s). A restored sweep starts with a new "
                 "one, which gets all results again.",

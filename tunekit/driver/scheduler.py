@@ -79,7 +79,7 @@ class ValidatedScheduler(TrialScheduler):
         self._mode: str | None = None
         self._sweep: ValidationCallback | None = None
         # The newest result of each trial that the scheduler got.
-        self._heard: dict[str, dict[str, Any]] = {}
+        self._last_results: dict[str, dict[str, Any]] = {}
         # The results that it was reminded of, and how often.
         self._reminded: dict[str, int] = {}
         self._reminders = 0
@@ -136,8 +136,8 @@ class ValidatedScheduler(TrialScheduler):
         """Return the metrics that your scheduler ranks trials by, each with its mode."""
         return objectives_of(self.scheduler, self.mode)
 
-    def _standing_for(self, result: dict[str, Any]) -> dict[str, Any]:
-        """Return a flat result for your scheduler, which ignores constraints."""
+    def _penalized(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Return a flat result as your scheduler gets it, which ignores constraints."""
         constraints = () if self._sweep is None else self._sweep.config.constraints
         return penalize(result, self.objectives, constraints) if constraints else result
 
@@ -181,24 +181,24 @@ class ValidatedScheduler(TrialScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Return the decision of your scheduler on a validated result."""
         sweep = self._join(tune_controller)
-        self._heard[trial.trial_id] = told = self._standing_for(result)
-        decision = str(self.scheduler.on_trial_result(tune_controller, trial, told))
+        self._last_results[trial.trial_id] = penalized = self._penalized(result)
+        decision = str(self.scheduler.on_trial_result(tune_controller, trial, penalized))
         # HyperBandForBOHB adds what its searcher reads.
-        result.update((name, told[name]) for name in told.keys() - result.keys())
+        result.update((name, penalized[name]) for name in penalized.keys() - result.keys())
         sweep.door.decided(decision)
         return decision
 
     def recall(self, trial: Trial, result: Mapping[str, Any]) -> None:
         """Record a result that your scheduler got before it was saved and restored."""
-        self._heard[trial.trial_id] = self._standing_for(flatten(result))
+        self._last_results[trial.trial_id] = self._penalized(flatten(result))
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """Notify your scheduler of a trial's end, with its newest score if it has one."""
         sweep = self._join(tune_controller)
-        told = self._standing_for(result)
+        penalized = self._penalized(result)
         for name in sweep.engine.lacks(result):
-            told.pop(name, None)  # NaN
-        self.scheduler.on_trial_complete(tune_controller, trial, told)
+            penalized.pop(name, None)  # NaN
+        self.scheduler.on_trial_complete(tune_controller, trial, penalized)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         """Notify your scheduler of the end of a trial that was not running."""
@@ -243,7 +243,7 @@ class ValidatedScheduler(TrialScheduler):
         if any(one.status != Trial.PAUSED for one in left):
             return False
         sweep = self._join(tune_controller)
-        known = {one.trial_id: id(self._heard.get(one.trial_id)) for one in left}
+        known = {one.trial_id: id(self._last_results.get(one.trial_id)) for one in left}
         if known != self._reminded:
             self._reminded, self._reminders = known, 0
         if self._reminders == _REMINDERS:
@@ -251,7 +251,7 @@ class ValidatedScheduler(TrialScheduler):
         self._reminders += 1
         sweep.door.processing()
         for trial in left:
-            result = self._heard.get(trial.trial_id)
+            result = self._last_results.get(trial.trial_id)
             if trial.status != Trial.PAUSED or result is None:
                 continue
             decision = self.scheduler.on_trial_result(tune_controller, trial, result)

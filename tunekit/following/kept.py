@@ -69,14 +69,14 @@ def validate_kept(
         )
     problems.raise_any()
     requests: list[Request] = []
-    gone: list[str] = []
+    missing: list[str] = []
     for trial_id in (one.trial_id for one in ranked):
         if len(requests) == checkpoints:
             break
         for one in timeline.ranked(trial_id, metric, mode):
             inside = is_inside(filesystem, path, one.checkpoint)
             if not (inside and exists(filesystem, one.checkpoint)):
-                gone.append(format_checkpoint(trial_id, one.iteration, one.generation))
+                missing.append(format_checkpoint(trial_id, one.iteration, one.generation))
                 continue
             link = link_out_of(filesystem, path, one.checkpoint)
             if link is not None:
@@ -96,13 +96,13 @@ def validate_kept(
                 )
             )
             break
-    named = ", ".join(gone[:_MOST_NAMED]) + ", ..." * (len(gone) > _MOST_NAMED)
-    if gone and not requests:
+    named = ", ".join(missing[:_MOST_NAMED]) + ", ..." * (len(missing) > _MOST_NAMED)
+    if missing and not requests:
         problems.add(
             f"none of the checkpoints is in the sweep's folder: {named}. "
             "CheckpointConfig(num_to_keep=...) sets how many a sweep keeps."
         )
-    elif gone:
+    elif missing:
         logger.warning(
             "Skipped because they are no longer in the sweep's folder (num_to_keep): %s.", named
         )

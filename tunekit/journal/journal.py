@@ -386,13 +386,13 @@ class JournalReader:
                 more = self._folder.read(f"{self._series}/{at.file}", at.bytes - 1)
             if not more.startswith(b"\n"):  # deleted, or replaced by another file
                 return self._read(_Position())
-            self._take(found, at, more[1:])
+            self._add_lines(found, at, more[1:])
             files = files[files.index(at.file) + 1 :]
         for name in files:
             data = self._folder.read(f"{self._series}/{name}")
             if b"\n" in data:
                 at.file, at.bytes, at.lines = name, 0, 0
-                self._take(found, at, data)
+                self._add_lines(found, at, data)
         if known > at.last:
             ends = f"{self._series}/{at.file} ends" if at.file else f"{self._series} has no line"
             self._check_gap(
@@ -400,7 +400,7 @@ class JournalReader:
             )
         return found, at
 
-    def _take(self, found: Record, at: _Position, data: bytes) -> None:
+    def _add_lines(self, found: Record, at: _Position, data: bytes) -> None:
         """Add the complete lines to the record, and advance the position."""
         file, lines = f"{self._series}/{at.file}", data.split(b"\n")[:-1]  # the last may be torn
         before, self._before = self._before, [] if at.lines else lines

@@ -75,11 +75,11 @@ class Executor:
         """Return the logical resources of one attempt: ``{"CPU": 1, ...}``."""
         return {"CPU": 1.0}
 
-    def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
+    def fits_in(self, processes: Sequence[Mapping[str, float]]) -> bool:
         """Return whether an attempt can run in the processes of a waiting trial.
 
         Args:
-            place: The resources of each process.
+            processes: The resources of each process.
         """
         return False
 

@@ -179,9 +179,9 @@ class RayExecutor(Executor):
         """See :class:`Executor`."""
         return dict(self._need)
 
-    def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
+    def fits_in(self, processes: Sequence[Mapping[str, float]]) -> bool:
         """See :class:`Executor`."""
-        return self.in_trials and fits_in(self._bundles or self._asked, place)
+        return self.in_trials and fits_in(self._bundles or self._asked, processes)
 
     def without_workers(self) -> None:
         """See :class:`Executor`."""
@@ -198,7 +198,7 @@ class RayExecutor(Executor):
         except Exception as error:  # such as an argument that cannot be pickled
             reason = describe_error(error).reason.removeprefix("raised ")
             self._unstarted[attempt.id] = Failed(attempt.id, f"could not be started: {reason}")
-            self._land(flight)
+            self._end_flight(flight)
             return
         self._flights[attempt.id] = flight
 
@@ -263,7 +263,7 @@ class RayExecutor(Executor):
             if flight.actor is not None:
                 flight.actor.up = True
         else:
-            self._land(flight, failed=isinstance(event, Failed))
+            self._end_flight(flight, failed=isinstance(event, Failed))
             if host is not None:
                 self._learn(flight, host, event)
         yield event
@@ -294,7 +294,7 @@ class RayExecutor(Executor):
         self._unstarted.pop(attempt.id, None)
         if flight is None:
             return None
-        self._land(flight, failed=True)
+        self._end_flight(flight, failed=True)
         if flight.host is not None:
             ray.kill(flight.process)
             if too_long:
@@ -304,7 +304,7 @@ class RayExecutor(Executor):
             ray.cancel(flight.stream, force=True)
         return None
 
-    def _land(self, flight: _Flight, *, failed: bool = False) -> None:
+    def _end_flight(self, flight: _Flight, *, failed: bool = False) -> None:
         """Record that an attempt has ended; release its evaluator for the next one, or end it."""
         self._flights.pop(flight.attempt.id, None)
         actor = flight.actor

@@ -24,7 +24,7 @@ from tunekit.validating.process import unpack_result
 logger = logging.getLogger(__name__)
 
 # The seconds between checks of whether validations wait for resources.
-_LOOK_INTERVAL_S = 0.5
+_COUNT_INTERVAL_S = 0.5
 
 #: Attempts to start, and the trials in whose processes they run, by trial ID.
 Launch: TypeAlias = tuple[list[Attempt], Mapping[str, Trial]]
@@ -83,7 +83,7 @@ class Validator:
         self._fn, self._signature = config.fn, signature_of(config.fn)
         self._retried = Failures()
         self._next_poll = 0.0
-        self._next_look = 0.0
+        self._next_count = 0.0
         # The metrics about whose size a warning was logged.
         self._too_large: set[str] = set()
 
@@ -116,7 +116,7 @@ class Validator:
         return self.pool.submit(request, self._clock.monotonic())
 
     def drop(self, trial_id: str, reason: str) -> list[ValidationEnded]:
-        """Give up all validations of a trial."""
+        """Cancel all validations of a trial."""
         now = self._clock.monotonic()
         return self._cancel(*self.pool.drop(trial_id, reason, now), too_long=False)
 
@@ -130,11 +130,11 @@ class Validator:
         if not (at_once or now >= self._next_poll):
             return
         self._next_poll = now + self.executor.poll_interval_s
-        yield from self._take_events(now)
+        yield from self._apply_events(now)
         yield from self._cancel(*self.pool.expire(now), too_long=True)
         for attempts, trials in self._hosts.start(self.pool, self.executor, now):
             self._launch(attempts, trials)
-        self._look(now)
+        self._count_queued(now)
 
     def close(self) -> None:
         """Cancel unfinished validations; they stay pending until the sweep is restored."""
@@ -147,7 +147,7 @@ class Validator:
         for attempt in self.pool.in_flight():
             self.executor.cancel(attempt, too_long=False)
 
-    def _take_events(self, now: float) -> Iterator[ValidationEnded]:
+    def _apply_events(self, now: float) -> Iterator[ValidationEnded]:
         for event in self.executor.poll():
             ended = None
             if isinstance(event, Lost):
@@ -191,12 +191,12 @@ class Validator:
         if verdict.more is not None:
             logger.warning("Validations were retried: %s.", verdict.more)
 
-    def _look(self, now: float) -> None:
+    def _count_queued(self, now: float) -> None:
         """Check, but not at each poll, whether validations wait for resources: this asks Ray."""
         if not self.pool.starting:
-            self._next_look = now
-        elif now >= self._next_look:
-            self._next_look = now + _LOOK_INTERVAL_S
+            self._next_count = now
+        elif now >= self._next_count:
+            self._next_count = now + _COUNT_INTERVAL_S
             self.pool.queue(self.executor.queued(), now)
 
     def _cancel(
