@@ -160,7 +160,9 @@ class LeasingCheckpointManager(_CheckpointManager):
     def register_checkpoint(self, checkpoint_result: _TrainingResult) -> None:
         """Register a new checkpoint; :meth:`prune` deletes those that it replaces.
 
-        They stay until the new one is in the journal; otherwise, a restored sweep could have none.
+        They stay until the new one is in the journal; otherwise, a restored sweep could have none
+        (decision 3). Tune's own manager would also delete checkpoints that are about to be cloned,
+        and treats one without a score as the best (decision 5).
         """
         self._latest_checkpoint_result = checkpoint_result
         path = checkpoint_result.checkpoint.path

@@ -208,7 +208,7 @@ class Controller(ProcessController):
     # Actions -----------------------------------------------------------------------------------
 
     def wake_on(self, awaited: Iterable[Any]) -> None:
-        """End Tune's step as soon as an awaited object is ready, rather than after 0.1 s.
+        """End Tune's step as soon as an awaited object is ready, not after 0.1 s (decision 2).
 
         Args:
             awaited: References to all awaited objects, or streams of them.

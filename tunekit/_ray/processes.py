@@ -79,7 +79,8 @@ class ProcessController(TuneController):
         self._training: set[Trial] = set()
         self._pausing: set[Trial] = set()
         # The actors that paused trials with workers keep, to continue in them, until something else
-        # needs the resources: workers take seconds to start again, and no other trial may use them.
+        # needs the resources: workers take seconds to start again, and no other trial may use them
+        # (decision 4).
         self._kept: dict[Trial, Any] = {}
         # How many trials had a slot when one last released its own.
         self._slots = 0
@@ -110,7 +111,7 @@ class ProcessController(TuneController):
 
     def _maybe_update_trial_queue(self) -> None:
         # Create several trials at once, not one for each that starts, because the search algorithm
-        # is recorded each time (SnapshotWriter). The time matters only if it learns from results.
+        # is recorded each time (decision 3). The time matters only if it learns from results.
         has_enough = len(self._pending_trials) > self._max_pending_trials * 3 // 4
         if not (has_enough and isinstance(self.search_alg, BasicVariantGenerator)):
             super()._maybe_update_trial_queue()
@@ -267,6 +268,8 @@ class ProcessController(TuneController):
     def _maybe_add_actors(self) -> None:
         if self._rules.has_pending():
             self._insufficient_resources_manager._no_running_trials_since = -1
+        # Tune requests the resources of many trials in advance. Ray would grant these requests
+        # first, and the validations that running trials wait for would not start (decision 2).
         if self._rules.slots() == 0:
             _clear_the_way(self)
             return

@@ -100,6 +100,8 @@ class ValidatingController(Controller):
         """
         controller = controller_in(tune_controller)
         check_controller(controller)
+        # Tune makes its controller itself and takes no other. Only the controller can hold a result
+        # back from everything that gets it (decision 1).
         become(controller, cls)
         callbacks = controller.callbacks
         controller._callbacks = SplitCallbacks(callbacks, callbacks.index(validation))
@@ -166,8 +168,9 @@ class ValidatingController(Controller):
             entry = self._door.reported(trial, queue, report)
             queue.append(entry)
         if entry is not None and entry.saving:
-            # At once, before the next iteration: the weights are those of the report. The index
-            # in the name of a checkpoint counts all that were saved, not those that Tune knows.
+            # At once, before the next iteration: the weights are those of the report (decision 1).
+            # The index in the name of a checkpoint counts all that were saved, not those that Tune
+            # knows.
             trial.storage.current_checkpoint_index += 1
             self._schedule_trial_task(
                 trial,
@@ -249,7 +252,7 @@ class ValidatingController(Controller):
         """Pass on a trial's complete reports to Tune; then let the trial do what is next."""
         if trial in self._processed:
             return
-        # A decision on one drops the queue.
+        # The queue is looked up for each report: a decision on the one before drops it.
         while trial not in self._idle and (queue := self._queues.get(trial)):
             trains = trial in self._trial_to_actor
             # A decision would end a save in progress, and leave its folder behind.
@@ -292,7 +295,8 @@ class ValidatingController(Controller):
                 return
             result = self._door.result(trial, entry)
             if entry.checkpoint is not None:
-                # Before anything decides: an exploit registers its donor's, which is the newest.
+                # Before anything decides: an exploit registers its donor's checkpoint in the
+                # middle of the processing, and that must be the newest (decision 1).
                 entry.checkpoint = _TrainingResult(entry.checkpoint.checkpoint, dict(result))
                 self._process_trial_save(trial, entry.checkpoint)
                 trial.storage.current_checkpoint_index -= 1  # it is counted already
@@ -391,7 +395,8 @@ class ValidatingController(Controller):
             # clone what it has not ranked.
             if not self._door.is_rankable(saved.metrics):
                 saved = None
-        # A pause needs no other checkpoint, and a clone gets the weights that were scored.
+        # A pause needs no other checkpoint, and a clone gets the weights that were scored
+        # (decision 1).
         if decision := self._cached_trial_decisions.pop(trial.trial_id, None):
             self._queue_decision(trial, decision)
             self._maybe_execute_queued_decision(trial, after_save=True)
@@ -451,7 +456,8 @@ class ValidatingController(Controller):
             self._rules.stops_waiting(trial.trial_id)
 
     def release_slot(self, trial: Trial) -> None:
-        """Let another have the place of a trial that waits; it resumes from what is scored."""
+        """Release the slot of a trial that waits; it resumes from what is scored (decision 2)."""
+        # Without its queue, which the stop would drop.
         queue = self._queues.pop(trial, None)
         self.waiting_in_place.pop(trial, None)
         self._slots = self._occupied

@@ -448,6 +448,7 @@ class _Group(WorkerGroup):
     _worker_cls = TrialWorker
     first_bundle = 0
 
+    # The workers use the bundles of the trial's own placement group (decision 4).
     def _create_placement_group(self, *args: Any, **options: Any) -> _InTrial:
         return _InTrial(get_current_placement_group())
 

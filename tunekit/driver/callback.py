@@ -454,6 +454,7 @@ class ValidationCallback(tune.Callback):
         if self._restore.replays:
             self._restore.repeated(event)
             return
+        # The journal first: a kill in between loses nothing that has had an effect (decision 3).
         event = event if event.time else structs.replace(event, time=self.clock.time())
         self.ledger.append(event)
         self.engine.apply(event)
@@ -560,7 +561,8 @@ class ValidationCallback(tune.Callback):
     def get_state(self) -> dict[str, Any]:
         """Return the state for Tune to save; everything else follows from the journal."""
         self._state_taken = True
-        # Tune restores paused trials as pending ones.
+        # Tune's state is as of this line; later ones are replayed (decision 3). It restores paused
+        # trials as pending ones.
         paused = [name for name, one in self.trials.items() if one.status == Trial.PAUSED]
         state: dict[str, Any] = {"as_of": self.ledger.last, "paused": paused}
         if not self.has_begun:

@@ -120,6 +120,8 @@ class Door:
 
     def holds(self, queue: Queue, *, trains: bool) -> bool:
         """See :class:`~tunekit._ray.validating.Door`."""
+        # A CSV logger takes its columns from a trial's first row, and training's value of a name
+        # must not appear as a score: so rows wait until these names are known (decision 1).
         if self._named:
             return False
         if self._scoring:
@@ -308,7 +310,8 @@ class Door:
         if trial is not None and entry is not None:
             merged = {**flatten(entry.report), **flatten(event.metrics)}
             if not event.validated or self.engine.lacks(merged):
-                entry.decision_point = None  # a later report makes up for it
+                # The scheduler lacks a score for this point, so a later report fills it.
+                entry.decision_point = None
             self.controller.scored(trial, entry, event.metrics if event.validated else None)
 
     def release_held(self) -> None:
@@ -395,6 +398,8 @@ class Door:
             iteration, metrics = newest
             shown = result if ranked else merge(result, metrics)
             trial.run_metadata.last_result = {**shown, VALIDATED_ITERATION: iteration}
+        # After the decision: a restore replays that with new random donors, and then finds the
+        # recorded ones, which take precedence (decision 3).
         self.exploited()
 
     def exploited(self) -> None:

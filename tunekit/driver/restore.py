@@ -208,6 +208,7 @@ class Restore:
                 one = self._open.at(event)
                 if one is not None:
                     entry, new = self._entry(trial, one), event.n > self.as_of
+                    # Decisions are recorded, not repeated: a scheduler may draw lots (decision 3).
                     controller.replay(
                         trial, entry, event.decision, for_searcher=for_searcher, for_stoppers=new
                     )
@@ -335,7 +336,7 @@ class Restore:
         driver, controller = self._driver, self._driver.controller
         entries = [(self._entry(trial, one), one) for one in self._open.of(trial.trial_id)]
         while entries and entries[-1][0].checkpoint is None:
-            entries.pop()  # the trial runs these iterations again
+            entries.pop()  # the trial runs these iterations again: it resumes from its newest save
         if not entries:
             if trial.status == Trial.RUNNING:
                 controller.set_status(trial, Trial.PENDING)

@@ -163,6 +163,7 @@ class ValidatedScheduler(TrialScheduler):
         to the scheduler, and joins another bracket of HyperBand.
         """
         sweep = self._join(tune_controller)
+        # Tune adds it again, but its scheduler was not notified of the failure (decision 1).
         if trial.trial_id in sweep.trials:
             sweep.emit(TrialRetried(trial_id=trial.trial_id))
             return

@@ -327,7 +327,7 @@ class Waiting(Hosts):
         """
         wanted = not self.pool.idle if self.exclusive else self.pool.needs_slot
         if wanted and self.contend and not self.typically_hand_over:
-            return 0
+            return 0  # no trial starts before them: running trials wait for these (decision 2)
         return self.shares.at_once if self.validate_themselves else self.shares.alongside
 
     def lacks_resources(self) -> bool:

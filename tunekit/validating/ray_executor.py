@@ -137,6 +137,7 @@ class RayExecutor(Executor):
         options = {"max_retries": 0, **ray_remote_kwargs}
         self._placed = "placement_group" in options or "scheduling_strategy" in options
         if "placement_group" not in options:
+            # Otherwise, a placement group that this process is in would capture it (decision 2).
             options.setdefault("scheduling_strategy", "DEFAULT")
         self._name = options.pop("name", None)
         self._bundles = [dict(bundle) for bundle in getattr(fn, "bundles", [])]
