@@ -27,7 +27,7 @@ import tunekit
 from tests.support.fakes import FakeClock
 from tests.support.local_sweep import LocalSweep
 from tunekit._ray.scheduler_kinds import exhausts, rule_for
-from tunekit.core.room import fits
+from tunekit.core.shares import fits
 from tunekit.core.timing import Clock
 from tunekit.core.validation import Attempt
 from tunekit.validating.executor import AttemptEvent, Began, Executor, Returned

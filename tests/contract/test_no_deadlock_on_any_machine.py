@@ -18,7 +18,7 @@ from tests.support.sweeps import Counting, sweep
 from tunekit._ray import cluster
 from tunekit._ray.controller import Controller
 from tunekit._ray.tuner import settings_of, trial_bundles
-from tunekit.core.room import fits, total
+from tunekit.core.shares import fits, total
 from tunekit.driver.resources import share_cluster
 from tunekit.errors import ConfigError
 

@@ -11,7 +11,7 @@ from tests.support.fakes import FakeExecutor
 from tests.support.schedulers import MODES
 from tests.support.sweeps import LENGTH, Counting, sweep
 from tunekit._ray.validating import ValidatingController
-from tunekit.core.room import Shares
+from tunekit.core.shares import Shares
 from tunekit.schedulers import PromotionASHA
 
 pytestmark = pytest.mark.sampled(2)

@@ -18,7 +18,7 @@ import tunekit
 from tests.support.fakes import FakeClock, FakeExecutor
 from tests.support.journals import read, scores_of
 from tests.support.local_sweep import LocalSweep
-from tunekit.core.room import Shares
+from tunekit.core.shares import Shares
 from tunekit.core.validation import Attempt
 from tunekit.core.values import finite_number
 

@@ -13,7 +13,7 @@ from ray._private.worker import global_worker
 from ray.core.generated.gcs_pb2 import ActorTableData
 from ray.tune.experiment import Trial
 
-from tunekit.core.room import fits, queued
+from tunekit.core.shares import fits, queued
 from tunekit.messages.formatting import format_resources
 from tunekit.messages.problems import Problems
 

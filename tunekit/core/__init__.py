@@ -9,6 +9,6 @@ arguments, and actions are return values. There are three kinds of modules:
   ``timeline`` (its rows), ``open_reports``, ``lineage``, ``retention``, ``ranking``;
 - what happens next: ``decision_points`` (which checkpoints to validate), ``pool`` of
   ``validation`` requests (which to start), ``queue`` (when Tune gets the result, and what the
-  trial does meanwhile), with ``room``, ``timing`` and ``failures``; and ``halving`` and
+  trial does meanwhile), with ``shares``, ``timing`` and ``failures``; and ``halving`` and
   ``training_loops`` for schedulers and workers.
 """

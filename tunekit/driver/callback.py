@@ -32,7 +32,7 @@ from tunekit.core.events import (
     TrialEnded,
     TrialErrored,
 )
-from tunekit.core.room import Shares, shares, total
+from tunekit.core.shares import Shares, shares, total
 from tunekit.core.timing import Clock
 from tunekit.core.validation import Status
 from tunekit.driver.door import Door

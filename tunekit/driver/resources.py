@@ -8,7 +8,7 @@ import ray
 
 from tunekit._ray.cluster import cannot_grow, check_fits
 from tunekit._ray.tuner import Settings, is_distributed, trial_bundles
-from tunekit.core.room import total
+from tunekit.core.shares import total
 from tunekit.driver.callback import ValidationCallback
 from tunekit.messages.formatting import format_resources
 from tunekit.messages.problems import Problems

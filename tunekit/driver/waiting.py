@@ -28,7 +28,7 @@ from tunekit.core.queue import (
     Wait,
     what_next,
 )
-from tunekit.core.room import Shares
+from tunekit.core.shares import Shares
 from tunekit.core.timing import Clock, StartTimes
 from tunekit.messages.advice import resources_advice
 from tunekit.validating.executor import Executor

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 import pyarrow.fs
 
 from tunekit.following.record import LATER
-from tunekit.journal.confined import is_inside, local_path
 from tunekit.journal.journal import SERIES
+from tunekit.journal.safe_files import is_inside, local_path
 
 logger = logging.getLogger(__name__)
 

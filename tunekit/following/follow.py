@@ -37,7 +37,7 @@ from tunekit.core.values import finite_number
 from tunekit.following.folder import DOUBT_S, KEPT, FoundCheckpoint, WatchedFolder, pattern_problem
 from tunekit.following.loop import Source, validate_all
 from tunekit.following.record import Recorder
-from tunekit.journal.confined import local_path
+from tunekit.journal.safe_files import local_path
 from tunekit.messages.log import showing_messages
 from tunekit.messages.problems import Problems
 

@@ -10,8 +10,8 @@ import pyarrow.fs
 
 from tunekit._ray.controller import STATE_FILES
 from tunekit._ray.storage import TUNER_FILE
-from tunekit.journal.confined import local_path
 from tunekit.journal.journal import SERIES
+from tunekit.journal.safe_files import local_path
 
 # Limits for finding all sweeps below a folder: the number of folders, and of levels.
 _MOST_LISTED, _DEEPEST = 5_000, 4

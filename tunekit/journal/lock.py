@@ -26,7 +26,7 @@ import pyarrow.fs
 
 from tunekit.core.timing import Clock
 from tunekit.errors import AlreadyRunningError
-from tunekit.journal.confined import inside, local_path, read_plain
+from tunekit.journal.safe_files import inside, local_path, read_plain
 from tunekit.journal.storage import replace_file
 
 logger = logging.getLogger(__name__)

@@ -39,9 +39,9 @@ from tunekit.core.events import (
 )
 from tunekit.core.timing import Clock
 from tunekit.errors import RestoreError
-from tunekit.journal.confined import linked_file
 from tunekit.journal.journal import STATE as FOLDER
 from tunekit.journal.journal import Journal
+from tunekit.journal.safe_files import linked_file
 from tunekit.journal.storage import Folder, LocalFolder
 
 logger = logging.getLogger(__name__)

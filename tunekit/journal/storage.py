@@ -33,7 +33,7 @@ from pathlib import Path
 
 import pyarrow.fs
 
-from tunekit.journal.confined import inside, local_path, name_below, read_plain
+from tunekit.journal.safe_files import inside, local_path, name_below, read_plain
 
 logger = logging.getLogger(__name__)
 

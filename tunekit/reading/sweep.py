@@ -28,12 +28,12 @@ from tunekit.core.signatures import ValidationFunction
 from tunekit.core.timeline import ScoredCheckpoint, Timeline
 from tunekit.core.timing import Clock, Pace
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError, extra
-from tunekit.following.kept import validate_kept
+from tunekit.following.best import validate_best
 from tunekit.following.record import began_of, later_records_in, rows_of
-from tunekit.journal.confined import is_inside
 from tunekit.journal.experiments import path_problem
 from tunekit.journal.journal import SERIES, JournalReader, Record
 from tunekit.journal.lock import Driver, driver_of
+from tunekit.journal.safe_files import is_inside
 from tunekit.journal.storage import folder_at
 from tunekit.messages.log import showing_messages
 from tunekit.messages.problems import Problems
@@ -427,7 +427,7 @@ class Sweep:
         if not isinstance(config, ValidationConfig):
             config = ValidationConfig(config)
         newest = _reread(self)
-        validate_kept(
+        validate_best(
             newest.timeline,
             config,
             checkpoints,

@@ -29,7 +29,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tunekit._ray.cluster import actor_of, generator_in, has_died, waiting_for
 from tunekit._ray.tuner import has_workers
 from tunekit.config import AMOUNTS, ValidationConfig
-from tunekit.core.room import fits, fits_in, total
+from tunekit.core.shares import fits, fits_in, total
 from tunekit.core.validation import Attempt
 from tunekit.core.values import describe_error
 from tunekit.validating.context import ValidationContext

@@ -16,7 +16,7 @@ from tunekit.core.timeline import Timeline
 from tunekit.core.validation import Request
 from tunekit.following.loop import Source, validate_all
 from tunekit.following.record import LATER, Recorder, name_problem
-from tunekit.journal.confined import is_inside, link_out_of
+from tunekit.journal.safe_files import is_inside, link_out_of
 from tunekit.messages.problems import Problems
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _MOST_NAMED = 5
 
 
-def validate_kept(
+def validate_best(
     timeline: Timeline,
     config: ValidationConfig,
     checkpoints: int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunekit.core.room import queued, shares
+from tunekit.core.shares import queued, shares
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Resources that are left for validations next to trials, and for trials next to validations."""
+"""How trials and validations share a cluster: how many of each fit, and which inside the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 # The smallest share that Ray assigns.
 _FINEST = 1e-4
 # Demands may have other resources that were not requested: those of a placement group.
-_TOLD_APART_BY = {"CPU", "GPU", "memory"}
+_DISTINGUISHED_BY = {"CPU", "GPU", "memory"}
 
 
 def fits(
@@ -182,7 +182,7 @@ def queued(demands: Iterable[tuple[Mapping[str, float], int]], need: Mapping[str
         1
     """
 
-    names = need.keys() | _TOLD_APART_BY
+    names = need.keys() | _DISTINGUISHED_BY
 
     def wants(shape: Mapping[str, float]) -> bool:
         amounts: dict[str, float] = {}
