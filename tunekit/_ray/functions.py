@@ -28,7 +28,7 @@ from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME
 
 from tunekit._ray.compat import become
 from tunekit._ray.process_state import ProcessState
-from tunekit.core.training_loops import Resumption, not_resumed_message
+from tunekit.core.training_loops import Resumption, format_not_resumed
 from tunekit.errors import NotResumedError
 
 logger = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class _Checkpointable(FunctionTrainable):
         # A function that has returned without a report has added no row.
         began_anew = RESULT_DUPLICATE not in result and not self._resumption.reported()
         if began_anew and (self._must_resume or self._saver.save is not None):
-            raise NotResumedError(not_resumed_message(self.trial_name, self._resumed_at))
+            raise NotResumedError(format_not_resumed(self.trial_name, self._resumed_at))
         if self._tells and self._resumption.has_asked:
             result[HAS_ASKED] = True
         if self._tells and self._saver.save is not None:

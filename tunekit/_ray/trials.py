@@ -41,7 +41,7 @@ from tunekit._ray.worker_group import (
     lasts,
 )
 from tunekit.core.metrics import VALIDATION_KEY
-from tunekit.core.training_loops import not_resumed_message, surplus_uploads
+from tunekit.core.training_loops import format_not_resumed, surplus_uploads
 from tunekit.errors import DistributedTrialError, NotResumedError
 
 logger = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ class _DistributedTrial(tune.Trainable):
             return {**self._last_metrics, DONE: True, RESULT_DUPLICATE: True}
         if not event.resumed:
             at, ask = event.iteration - event.report, "ray.train.get_checkpoint"
-            raise NotResumedError(not_resumed_message(self.trial_name, at, get_checkpoint=ask))
+            raise NotResumedError(format_not_resumed(self.trial_name, at, get_checkpoint=ask))
         self._report = event
         self._unsaved = event.checkpoint
         self._iteration = event.iteration - 1  # lower than before if workers had to restart

@@ -50,11 +50,11 @@ def format_checkpoint(trial_id: str, iteration: int, generation: int = 0) -> str
     return f"{trial_id}@{iteration}" + (f" (generation {generation})" if generation else "")
 
 
-def missing_checkpoint(path: str) -> str:
+def format_missing(path: str) -> str:
     """Return the failure reason of a validation whose checkpoint is missing.
 
     Example:
-        >>> reasons = missing_checkpoint("/sweep/a/checkpoint_000003"), "raised ValueError: no"
+        >>> reasons = format_missing("/sweep/a/checkpoint_000003"), "raised ValueError: no"
         >>> tuple(map(is_missing_checkpoint, reasons))
         (True, False)
     """
@@ -62,7 +62,7 @@ def missing_checkpoint(path: str) -> str:
 
 
 def is_missing_checkpoint(reason: str) -> bool:
-    """Return whether a reason is one of :func:`missing_checkpoint`."""
+    """Return whether a reason is one of :func:`format_missing`."""
     return reason.startswith(_GONE)
 
 

@@ -59,7 +59,7 @@ class Resumption:
         return not self._owes
 
 
-def not_resumed_message(
+def format_not_resumed(
     trial: str, iteration: int, *, get_checkpoint: str = "tune.get_checkpoint"
 ) -> str:
     """Return the error of a resumed function that did not ask for its checkpoint.
@@ -70,7 +70,7 @@ def not_resumed_message(
         get_checkpoint: The function that returns the checkpoint.
 
     Example:
-        >>> print(not_resumed_message("train_0", 4))
+        >>> print(format_not_resumed("train_0", 4))
         Trial train_0 was resumed from its checkpoint of iteration 4 and has reported without ...
     """
     how = HOW_TO_RESUME.replace("tune.get_checkpoint", get_checkpoint)

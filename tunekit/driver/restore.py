@@ -47,7 +47,7 @@ from tunekit.core.events import (
     TrialRetried,
     ValidationEnded,
 )
-from tunekit.core.failures import missing_checkpoint
+from tunekit.core.failures import format_missing
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import GENERATION, flatten
 from tunekit.core.open_reports import OpenReport, OpenReports
@@ -328,7 +328,7 @@ class Restore:
             if exists(filesystem, request.checkpoint):  # its report was dropped
                 status, reason = Status.SKIPPED, VOID
             else:
-                status, reason = Status.FAILED, missing_checkpoint(request.checkpoint)
+                status, reason = Status.FAILED, format_missing(request.checkpoint)
             driver.door.ended(ValidationEnded(id=name, status=status.value, reason=reason))
 
     def _queue_again(self, trial: Trial) -> None:

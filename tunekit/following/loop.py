@@ -17,7 +17,7 @@ from tunekit._ray.interruption import ended_by_sigterm
 from tunekit._ray.storage import exists
 from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, ValidationEnded, ValidationRequested
-from tunekit.core.failures import HOPELESS, Failures, format_checkpoint, missing_checkpoint
+from tunekit.core.failures import HOPELESS, Failures, format_checkpoint, format_missing
 from tunekit.core.signatures import function_name
 from tunekit.core.timing import Pace
 from tunekit.core.validation import Request, Status
@@ -194,7 +194,7 @@ class _Loop:
         """Record how a validation ended, and act on it."""
         failed, request = event.status in FAILED, self._submitted.pop(event.id)
         if failed and not _is_there(request):
-            status, reason = Status.SKIPPED.value, missing_checkpoint(request.path)
+            status, reason = Status.SKIPPED.value, format_missing(request.path)
             event = structs.replace(event, status=status, reason=reason, error=None)
         self._record(event)
         if event.validated:

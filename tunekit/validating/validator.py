@@ -110,7 +110,7 @@ class Validator:
     def submit(self, request: Request) -> list[ValidationEnded]:
         """Accept a recorded request; it fails at once if the function lacks an argument."""
         if lacks := missing_arguments(self._signature, request.kwargs):
-            reason = _uncallable(function_name(self._fn), lacks)
+            reason = _format_uncallable(function_name(self._fn), lacks)
             return [ValidationEnded(id=request.id, status="failed", reason=reason)]
         self._next_poll = 0.0  # it may start now
         return self.pool.submit(request, self._clock.monotonic())
@@ -209,7 +209,7 @@ class Validator:
         return ended
 
 
-def _uncallable(name: str, lacks: Sequence[str]) -> str:
+def _format_uncallable(name: str, lacks: Sequence[str]) -> str:
     """Return why the function cannot be called, and the fix."""
     given = ", ".join(f"{one!r}: ..." for one in lacks)
     return (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunekit.core.failures import Failures, failure_kind, missing_checkpoint
+from tunekit.core.failures import Failures, failure_kind, format_missing
 
 KEY = "raised KeyError: 'model'"
 
@@ -54,7 +54,7 @@ def test_different_failures_are_not_one_cause():
 
 
 def test_a_checkpoint_that_is_gone_is_no_fault_of_the_function():
-    reasons = [missing_checkpoint(f"/a/checkpoint_{n}") for n in range(9)]
+    reasons = [format_missing(f"/a/checkpoint_{n}") for n in range(9)]
     assert not any(v.hopeless for v in verdicts(Failures(detects_hopeless=True), reasons))
 
 
