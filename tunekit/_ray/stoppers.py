@@ -90,7 +90,7 @@ class WithoutScore(Stopper):
         if not row.has_read:
             return stops if function else bool(part(trial_id, result))
         counts = not function and repr(vars(asked)) != repr(vars(part))
-        others = (_Row(result, lacking, score) for score in (-math.inf, math.inf))
+        others = (_Row(result, lacking, score) for score in (-math.inf, math.inf, _Fits()))
         return (
             stops and not counts and all(_asked(copy.deepcopy(part), trial_id, r) for r in others)
         )
@@ -105,6 +105,15 @@ def _asked(stopper: Stopper, trial_id: str, row: _Row) -> bool:
         raise
 
 
+class _Fits(float):
+    """A score that is above, below or between any other values."""
+
+    def __lt__(self, other: float) -> bool:
+        return True
+
+    __le__ = __gt__ = __ge__ = __lt__
+
+
 class _Row(dict[str, Any]):
     """A result with a value in place of each score that it lacks, which knows if any was read.
 
@@ -112,7 +121,7 @@ class _Row(dict[str, Any]):
         result: The result.
         lacking: The names of the scores.
         score: The value. Comparisons with NaN are false; those with infinity are as for the worst
-            or the best score.
+            or the best score; those with :class:`_Fits` are true.
     """
 
     def __init__(self, result: Mapping[str, Any], lacking: Iterable[str], score: float):
