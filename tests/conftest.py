@@ -38,7 +38,7 @@ def pytest_configure(config):
     )
     forked_workers.use(here=not distributes)
     if not distributes:
-        from tests.support.broken import (
+        from tests.support.invariants import (
             check_sweeps,
         )  # imports Ray, which reads the variables above
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,25 @@ import pytest
 from ray import tune
 from ray.train import ValidationTaskConfig
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import ASHAScheduler, TrialScheduler
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
 import tunekit
-from tests.support.fakes import FakeClock, FakeExecutor
+from tests.support.fakes import FakeClock
 from tests.support.journals import read
 from tests.support.local_sweep import LocalSweep
 from tests.support.schedulers import CASES, MODES, every_case
 from tests.support.seeds import seeds
-from tests.support.sweeps import LENGTH, Counting, Endless, Ran, SavesWhen, index_of, sweep
+from tests.support.sweeps import (
+    LENGTH,
+    Counting,
+    Endless,
+    FailsOnce,
+    Ran,
+    SavesWhen,
+    index_of,
+    quality,
+    sweep,
+)
 from tunekit._ray import checkpoints
 from tunekit.core.validation import Attempt
 from tunekit.driver import door
@@ -82,7 +93,7 @@ def check_leases(ran: Ran) -> None:
 
 @pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
 @every_case
-def test_late_and_out_of_order(tmp_path, name, on_pending):
+def test_scores_that_come_late_and_out_of_order(tmp_path, name, on_pending):
     for seed in seeds(1, name, on_pending):
         draw = random.Random(seed)
         keep = {"num_to_keep": draw.choice([None, 1, 2, 3])}
@@ -199,20 +210,6 @@ def test_a_trial_that_fails_for_good_takes_its_validations_with_it(tmp_path, nam
     assert failed.last_result["training_iteration"] == 3, "what it has reported is scored first"
 
 
-class FailsOnce(Counting):
-    """Fails when it is trained for the sixth time, and not again."""
-
-    def setup(self, config):
-        super().setup(config)
-        self.fail_at = 6
-
-    def iteration_was_restored(self):
-        mark = Path(self.logdir, "has-failed")
-        again = mark.exists()
-        mark.touch()
-        return again
-
-
 @pytest.mark.sampled(2)  # tests/kills/test_random_sweeps.py has it for each
 @every_case
 def test_a_trial_that_restarts_repeats_no_delivery(tmp_path, name, on_pending):
@@ -264,7 +261,7 @@ def test_trials_that_restart_stay_in_their_brackets(tmp_path, name, on_pending):
 
 @pytest.mark.sampled(2)  # tests/kills/test_random_sweeps.py has it for each
 @every_case
-def test_checkpoints_here_and_there(tmp_path, name, on_pending):
+def test_checkpoints_at_random_iterations(tmp_path, name, on_pending):
     """A trial waits only where a score is on its way, and judges by what is validated."""
     policy = SavesWhen(
         lambda trial, result: (
@@ -321,7 +318,7 @@ def test_a_storage_that_fails_to_delete_ends_no_sweep(tmp_path, monkeypatch):
 
 @pytest.mark.sampled(2)
 @every_mode
-def test_a_trial_that_is_saving_is_left_alone(tmp_path, on_pending):
+def test_a_decision_waits_for_a_save_in_progress(tmp_path, on_pending):
     """Tune would keep a STOP for the next save, and end the trial then or never (fact of 2.60)."""
     for save_s in (0.4, 2.2):
         ran = sweep(
@@ -341,28 +338,6 @@ def test_a_trial_that_is_saving_is_left_alone(tmp_path, on_pending):
         assert len(stopped) == len(set(stopped)) == 10
         assert all(t.status == Trial.TERMINATED and not t.is_saving for t in ran.trials)
         assert not ran.sweep.controller._cached_trial_decisions
-
-
-@pytest.mark.sampled(2)
-@every_mode
-def test_fair_and_within_the_limit(tmp_path, on_pending):
-    live: list[int] = []
-
-    class Watched(FakeExecutor):
-        def start(self, attempt: Attempt, *, host: Any = None) -> None:
-            super().start(attempt, host=host)
-            live.append(len(self._live))
-
-    ran = sweep(
-        tmp_path,
-        on_pending=on_pending,
-        validation_s=lambda attempt: 3.0,
-        settings={"max_in_flight": 2},
-        trials=4,
-        executor_class=Watched,
-    )
-    check_contract(ran)
-    assert max(live) == 2
 
 
 def test_the_same_state_saved_again_is_not_validated_again(tmp_path):
@@ -400,3 +375,115 @@ def test_a_validation_callback_needs_a_validated_scheduler(tmp_path):
         tunekit.errors.WiringError, match="but its scheduler is not a ValidatedScheduler: "
     ):
         local.run()
+
+
+# Trials that fail to save, when their scheduler has just paused or stopped them -----------------
+
+
+def fails_to_save(trainable: type[tune.Trainable], when: Callable[[Any], bool]) -> Any:
+    """Return a trainable that fails to save, once for each trial, at the first chance."""
+
+    class Fails(trainable):  # type: ignore[misc,valid-type]
+        def save_checkpoint(self, checkpoint_dir: str) -> Any:
+            mark = Path(self.logdir, "save-failed")
+            if when(self) and not mark.exists():
+                mark.touch()
+                raise OSError("not saved")
+            return super().save_checkpoint(checkpoint_dir)
+
+    return Fails
+
+
+def a_second_each(trial: Trial, method: str) -> float:
+    """Saves take as long as iterations, so that decisions arrive meanwhile."""
+    return 1.0 if method in ("train", "save") else 0.0
+
+
+class PausesAtTheSecond(FIFOScheduler):
+    """Pauses each trial at its second score, and resumes them when all have one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paused: set[str] = set()
+        self.resumed: set[str] = set()
+
+    def on_trial_result(self, controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        if result["training_iteration"] == 2:
+            self.paused.add(trial.trial_id)
+            return self.PAUSE
+        return self.CONTINUE
+
+    def choose_trial_to_run(self, controller: Any) -> Trial | None:
+        trials = controller.get_trials()
+        if all(trial.trial_id in self.paused for trial in trials):
+            self.resumed |= self.paused
+        able = [t for t in trials if t.status == Trial.PENDING or t.trial_id in self.resumed]
+        return next((t for t in able if t.status in (Trial.PENDING, Trial.PAUSED)), None)
+
+
+def test_a_trial_that_was_paused_does_not_train_after_a_restart_until_it_is_resumed(tmp_path):
+    base = PausesAtTheSecond()
+
+    class Watch(tune.Callback):
+        trained: list[str] = []
+
+        def on_trial_start(self, iteration: int, trials: list, trial: Trial, **info: Any) -> None:
+            if trial.trial_id in base.paused - base.resumed:
+                self.trained.append(trial.trial_id)
+
+    ran = sweep(
+        tmp_path,
+        base,
+        trainable=fails_to_save(Counting, lambda trial: trial.steps == 3),
+        trials=2,
+        slots=2,
+        max_failures=1,
+        training_s=a_second_each,
+        # The first trial's second score arrives while the trial saves its third checkpoint, and the
+        # other's when the first has long restarted.
+        validation_s=lambda attempt: 1.5 if attempt.request.trial_id.endswith("0") else 20.0,
+        more_callbacks=(Watch(),),
+    )
+    check_contract(ran)
+    assert [t.status for t in ran.trials] == [Trial.TERMINATED] * 2
+    assert not Watch.trained
+
+
+class EndsInItsSecondLife(Counting):
+    """Fails after iteration 5, goes back to iteration 4, and ends by itself at 5."""
+
+    def step(self) -> dict[str, Any]:
+        reported = super().step()
+        if self.steps == 6:
+            raise RuntimeError("fails at 6")
+        return {**reported, "done": self.steps == 5 and self._restored}
+
+
+def test_a_report_that_ends_a_trial_by_itself_is_not_taken_for_the_one_before_a_failure(tmp_path):
+    saves = SavesWhen(lambda trial, report: report["training_iteration"] == 4 or report["done"])
+    options = {"trainable": EndsInItsSecondLife, "policy": saves, "max_failures": 1}
+    ran = sweep(tmp_path, trials=1, **options)
+    assert ran.heard.of(0) == [4]  # as in Tune, the last score goes with the end only
+    assert ran.heard.ends == [(0, quality(0, 5))]
+
+
+class StopsAtTheFirstScore(FIFOScheduler):
+    def on_trial_result(self, controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        return self.STOP
+
+
+def test_a_stop_survives_a_failure_while_saving(tmp_path):
+    ran = sweep(
+        tmp_path,
+        StopsAtTheFirstScore(),
+        trainable=fails_to_save(Endless, lambda trial: trial.steps == 3),
+        trials=1,
+        # The score of iteration 1, saved at 2 s, arrives while iteration 3 is saved, from 4 s on.
+        policy=SavesWhen(lambda trial, result: result["training_iteration"] % 2),
+        validation_s=lambda attempt: 2.5,
+        training_s=a_second_each,
+        max_failures=1,
+    )
+    [trial] = ran.trials
+    assert [(i, decision) for _, i, _, decision in ran.heard.results] == [(1, "STOP")]
+    assert trial.status == "TERMINATED" and trial.last_result["training_iteration"] == 1

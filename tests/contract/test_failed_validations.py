@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
@@ -18,9 +17,9 @@ from tests.support.fakes import FakeClock, FakeExecutor
 from tests.support.invariants import check_journal
 from tests.support.journals import read
 from tests.support.local_sweep import LocalSweep
+from tests.support.readers import tunekit_
 from tests.support.restores import restoring
 from tests.support.sweeps import LENGTH, Counting, Ran, index_of, sweep
-from tunekit.cli import commands
 from tunekit.core.validation import Attempt
 from tunekit.driver.callback import ValidationCallback
 from tunekit.journal.journal import events_in
@@ -82,7 +81,7 @@ def test_a_broken_function_ends_the_sweep_before_it_is_trained_for_nothing(tmp_p
     assert len(reports) < 4 * LENGTH / 2, "trials do not train to their ends"
 
 
-def test_it_goes_on_by_choice_and_after_one_success(tmp_path):
+def test_the_sweep_continues_with_on_failure_ignore_and_after_one_success(tmp_path):
     ran = run(tmp_path / "choice", validate=broken, on_failure="ignore")
     assert outcomes(tmp_path / "choice") == ["failed"] * 4 * LENGTH
     assert all(len(scores) == 0 for scores in ran.scores().values())
@@ -119,7 +118,7 @@ def test_a_checkpoint_with_no_finite_value_has_no_score_and_is_not_a_failure(
     assert loaded.best().score == LENGTH / 10
     early = loaded.reports[loaded.reports.training_iteration <= 2].accuracy
     assert all(repr(float(one)) == repr(value) for one in early), "the rows show it"
-    assert CliRunner().invoke(commands.tunekit, ["status", str(ran.home)]).exit_code == 0
+    assert tunekit_("status", ran.home).exit_code == 0
     warned = [r for r in caplog.records if r.levelno >= logging.WARNING]
     assert len([r for r in warned if "'accuracy'" in r.getMessage()]) == 1, "once, not each time"
 
@@ -141,15 +140,12 @@ def test_a_sweep_that_never_gets_a_score_says_so_at_its_end(tmp_path, caplog):
     assert "'accuracy'" in told and "no best trial" in told and "NaN" in told
     loaded = tunekit.load(ran.home)
     assert [one.rank for one in loaded.ranking()] == [None] * 4
-    assert (
-        len(loaded.trials) == 4
-        and CliRunner().invoke(commands.tunekit, ["status", str(ran.home)]).exit_code == 0
-    )
+    assert len(loaded.trials) == 4 and tunekit_("status", ran.home).exit_code == 0
     with pytest.raises(tunekit.errors.MetricNotFoundError):
         loaded.best()
 
 
-def test_it_is_restored_with_a_function_that_was_mended(tmp_path):
+def test_it_is_restored_with_a_function_that_was_fixed(tmp_path):
     with pytest.raises(tunekit.errors.ValidationFailedError):
         run(tmp_path, validate=broken)
     lost = {event["id"] for event in read(tmp_path / "sweep", "validation_ended")}
@@ -191,7 +187,7 @@ class Scores(Counting):
         (Scores, {}, False),
     ],
 )
-def test_a_forgotten_policy_is_told_at_the_first_report(
+def test_a_missing_checkpoint_policy_is_reported_at_the_first_report(
     tmp_path, caplog, trainable, checkpoints, forgotten
 ):
     clock = FakeClock()
@@ -219,7 +215,7 @@ def test_a_forgotten_policy_is_told_at_the_first_report(
         assert max(t.last_result.get("training_iteration", 0) for t in local.trials) < LENGTH
 
 
-def test_a_sweep_that_lacked_its_metric_goes_on_once_the_function_returns_it(tmp_path):
+def test_a_sweep_that_lacked_its_metric_continues_once_the_function_returns_it(tmp_path):
     options: dict = {"trials": 2, "on_pending": "wait", "listening": False}
     with pytest.raises(tunekit.errors.MetricNotFoundError, match="Validation returned 'other'"):
         sweep(tmp_path, validate=lambda attempt: {"other": 1.0}, **options)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from ray import tune
+from ray.train import ValidationTaskConfig
 from ray.train._internal.session import get_checkpoint, shutdown_session
 from ray.tune import ResumeConfig
 from ray.tune.schedulers import ASHAScheduler
@@ -99,7 +100,7 @@ WHOLE = [(n, n) for n in range(1, LENGTH + 1)]
 
 
 @pytest.mark.parametrize("ask", [from_tune, from_train, in_a_thread])
-def test_a_function_that_asks_for_its_checkpoint_goes_on_from_it(tmp_path, ask):
+def test_a_function_that_asks_for_its_checkpoint_continues_from_it(tmp_path, ask):
     sweep = ran(tmp_path, counting(ask), on_pending="wait-paused", trials=2)
     assert rows(sweep) == [WHOLE, WHOLE]
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"] * 2
@@ -125,7 +126,9 @@ def turns(ran: Ran) -> list[str]:
 
 
 @pytest.mark.parametrize("asks", [True, False])
-def test_only_a_function_that_has_asked_gives_its_place_up_while_it_waits(tmp_path, asks):
+def test_only_a_function_that_has_asked_for_its_checkpoint_releases_its_slot_while_it_waits(
+    tmp_path, asks
+):
     sweep = beside(tmp_path, counting(from_tune if asks else None))
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"] * 4
     for row in rows(sweep):
@@ -144,7 +147,7 @@ def test_a_trial_whose_score_is_there_resumes_before_others_begin(tmp_path):
     assert set(reported[: back + 1]) == set(names[:4]), "the fourth began before the score came"
 
 
-def test_a_function_that_waits_for_less_than_a_start_keeps_its_place(tmp_path):
+def test_a_function_that_waits_for_less_than_a_start_keeps_its_slot(tmp_path):
     sweep = beside(
         tmp_path,
         counting(from_tune),
@@ -154,14 +157,14 @@ def test_a_function_that_waits_for_less_than_a_start_keeps_its_place(tmp_path):
     assert len(reported) == len(set(reported)) == 4
 
 
-def test_where_trials_can_use_all_resources_none_gives_its_place_up(tmp_path):
+def test_where_trials_can_use_all_resources_none_releases_its_slot(tmp_path):
     sweep = beside(tmp_path, counting(from_tune), on_pending="auto")
     reported = turns(sweep)
     assert len(reported) == len(set(reported)) == 4
 
 
 @pytest.mark.parametrize("max_failures", [0, 2, -1])
-def test_a_function_that_begins_anew_fails_with_what_to_write_and_is_not_retried(
+def test_a_function_that_starts_over_fails_with_what_to_write_and_is_not_retried(
     tmp_path, max_failures
 ):
     sweep = ran(tmp_path, counting(), on_pending="wait-paused", trials=2, max_failures=max_failures)
@@ -176,15 +179,20 @@ def test_a_function_that_begins_anew_fails_with_what_to_write_and_is_not_retried
     check_journal(events_in(sweep.home))
 
 
-def test_a_function_that_begins_anew_after_a_failure_of_its_own(tmp_path):
-    function = counting(fails_at=4)
+@pytest.mark.parametrize(
+    ("ask", "status", "reported"),
+    [(None, "ERROR", WHOLE[:3]), (from_tune, "TERMINATED", WHOLE[:3] + WHOLE[2:])],
+    ids=["begins anew", "asks for its checkpoint"],
+)
+def test_a_function_that_fails_resumes_its_checkpoint_or_ends(tmp_path, ask, status, reported):
+    function = counting(ask, fails_at=4)
     sweep = ran(tmp_path, function, max_failures=-1, policy=tunekit.EveryIterations(2))
     [trial] = sweep.trials
-    assert trial.status == "ERROR" and trial.num_failures == 2
-    assert rows(sweep) == [WHOLE[:3]]
+    assert trial.status == status and rows(sweep) == [reported]
+    assert trial.num_failures == (1 if ask else 2)
 
 
-def test_a_function_that_failed_before_its_first_checkpoint_begins_anew_rightly(tmp_path):
+def test_a_function_that_failed_before_its_first_checkpoint_may_start_over(tmp_path):
     failed = tmp_path / "failed"
 
     def function(config: dict[str, Any]) -> None:
@@ -200,7 +208,7 @@ def test_a_function_that_failed_before_its_first_checkpoint_begins_anew_rightly(
     assert rows(sweep) == [[(1, 1), (1, 1), (2, 2), (3, 3)]]
 
 
-def test_a_function_that_needs_nothing_asks_and_ignores_it(tmp_path):
+def test_a_function_without_state_may_ask_and_ignore_its_checkpoint(tmp_path):
     def function(config: dict[str, Any]) -> None:
         tune.get_checkpoint()
         tunekit.checkpoint_with(lambda folder: None)
@@ -212,7 +220,7 @@ def test_a_function_that_needs_nothing_asks_and_ignores_it(tmp_path):
 
 
 @pytest.mark.parametrize(("asks", "status"), [(False, "ERROR"), (True, "TERMINATED")])
-def test_a_clone_that_begins_anew_fails(tmp_path, asks, status):
+def test_a_clone_that_starts_over_fails(tmp_path, asks, status):
     scheduler = pbt(
         hyperparam_mutations={"lr": [0.1]},
         custom_explore_fn=lambda config: {"lr": 0.2},
@@ -234,7 +242,7 @@ def test_a_clone_that_begins_anew_fails(tmp_path, asks, status):
     check_journal(events_in(sweep.home))
 
 
-def test_a_restored_sweep_whose_function_begins_anew(tmp_path):
+def test_a_function_that_starts_over_in_a_restored_sweep_fails(tmp_path):
     options = {"policy": tunekit.EveryIterations(2), "validation_s": lambda attempt: 0.5}
     with suppress(Killed), killed_after(14):
         ran(tmp_path, counting(), **options)
@@ -251,6 +259,40 @@ def test_a_restored_sweep_whose_function_begins_anew(tmp_path):
     sweep = ran(tmp_path, counting(from_tune), **options, **again)
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"], "the mended one goes on"
     assert dict(rows(sweep)[0]) == dict(WHOLE)
+
+
+# What a report says of its checkpoint -------------------------------------------------------------
+
+
+def test_a_report_says_how_its_checkpoint_is_validated(tmp_path):
+    def wishing(config: dict[str, Any]) -> None:
+        for wish, problem in ((True, "needs a checkpoint"), ("yes", "is not True")):
+            with pytest.raises(tunekit.errors.ConfigError, match=problem):
+                tunekit.report({"loss": 1.0}, validation=wish)
+        tunekit.checkpoint_with(lambda directory: None)
+        for wish in (None, True, False, ValidationTaskConfig(fn_kwargs={"divide_by": 100})):
+            tunekit.report({"loss": 1.0}, validation=wish)
+
+    def validate(attempt: Any) -> dict[str, float]:
+        return {"accuracy": attempt.request.iteration / attempt.request.kwargs.get("divide_by", 10)}
+
+    settings = {"when": 5, "fn": lambda checkpoint, divide_by=10: {}}
+    sweep = ran(tmp_path, wishing, validate=validate, settings=settings)
+    assert sweep.trials[0].status == "TERMINATED"
+    assert sweep.validated() == {0: {2: 0.2, 4: 0.04}}
+    assert not [name for name in sweep.trials[0].last_result if "tunekit_validation" in name]
+
+
+def test_a_save_that_raises_is_named_with_its_exception(tmp_path):
+    def train(config: dict[str, Any]) -> None:
+        def save(directory: Path) -> None:
+            raise TypeError("cannot serialize Net")
+
+        tunekit.checkpoint_with(save)
+        tune.report({"loss": 1.0})
+
+    error = Path(ran(tmp_path, train).trials[0].error_file).read_text()
+    assert "tunekit.checkpoint_with(save) raised TypeError: cannot serialize Net" in error
 
 
 # What saves by default ---------------------------------------------------------------------------
@@ -295,7 +337,9 @@ class SavingByItself(Saving):
     ],
 )
 @pytest.mark.parametrize("when", ["auto", 1])
-def test_what_nothing_else_asks_to_save_is_asked(tmp_path, caplog, trainable, expected, when):
+def test_by_default_checkpoints_are_saved_where_nothing_else_requests_them(
+    tmp_path, caplog, trainable, expected, when
+):
     if not isinstance(trainable, type):
         trainable = tunekit.checkpointable(trainable)
     let_tell_of_resuming(trainable)

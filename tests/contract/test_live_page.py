@@ -18,8 +18,7 @@ import pytest
 import ray.tune
 
 import tunekit
-from tests.contract.test_live_reader_equals_load import grown, killed
-from tests.contract.test_reading_matches_files import asha
+from tests.contract.test_reading_matches_files import asha, grown, killed
 from tests.support.asgi import Browser
 from tests.support.fakes import FakeClock
 from tests.support.readers import NOTHING, score, session, trial, tunekit_
@@ -138,7 +137,7 @@ def test_reports_that_wait_are_counted(journal, home):
     assert "wait for scores" not in live.panel("a")
 
 
-def test_a_journal_that_is_damaged_is_told_of_and_forgiven(journal, home):
+def test_a_damaged_journal_is_reported_until_it_is_whole_again(journal, home):
     clock = FakeClock()
     live = LiveSweep(entry_of(home), NOTHING, clock)
     [file] = (home / "journal").glob("*.jsonl")
@@ -263,7 +262,7 @@ ACCESS = [
 
 
 @pytest.mark.parametrize(("headers", "status"), ACCESS, ids=str)
-def test_who_may_load_what(browser, headers, status, home):
+def test_which_requests_may_load_what(browser, headers, status, home):
     for target in ("/all", f"/sweeps/{key_of(home.parent)}/trial?id=a"):
         answer = browser.get(target, **headers)
         assert answer.status == status

@@ -120,7 +120,7 @@ def test_a_metric_has_one_name_wherever_it_is_shown(tmp_path, reported, validate
 
 
 @pytest.mark.parametrize("on_pending", MODES)
-def test_the_scheduler_is_judged_by_validations_however_they_are_written(tmp_path, on_pending):
+def test_the_scheduler_gets_validation_metrics_however_they_are_nested(tmp_path, on_pending):
     heard: list[float] = []
 
     class Hears(FIFOScheduler):
@@ -190,7 +190,7 @@ def test_trainings_value_does_not_stand_in_for_a_validation(tmp_path, on_pending
 
 
 @pytest.mark.parametrize("on_pending", MODES)
-def test_a_trial_that_is_not_judged_is_not_cloned(tmp_path, on_pending):
+def test_a_trial_without_a_score_is_not_cloned(tmp_path, on_pending):
     def validate(attempt):
         number = int(attempt.request.trial_id[-1])
         return {"accuracy": number / 10} if number else {"loss": 0.5}
@@ -212,7 +212,7 @@ def test_a_trial_that_is_not_judged_is_not_cloned(tmp_path, on_pending):
 
 
 @pytest.mark.parametrize("on_pending", MODES)
-def test_a_sweep_may_be_judged_by_what_only_training_reports(tmp_path, on_pending):
+def test_a_sweep_may_be_ranked_by_a_metric_that_only_training_reports(tmp_path, on_pending):
     """As if it were validated inline: every result, in order, from the first one on."""
     ran = sweep(
         tmp_path,
@@ -231,7 +231,7 @@ def test_a_sweep_may_be_judged_by_what_only_training_reports(tmp_path, on_pendin
 
 
 @pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
-def test_a_restored_sweep_judges_by_the_same(tmp_path, on_pending):
+def test_a_restored_sweep_decides_on_the_same_scores(tmp_path, on_pending):
     def make(folder, **options):
         return sweep(
             folder,

@@ -11,7 +11,7 @@ from ray import train, tune
 from ray.train.torch import TorchTrainer
 
 import tunekit
-from tests.contract.test_one_gpu_for_all import BASES
+from tests.contract.test_trials_and_validations_take_turns import BASES
 from tests.support.fakes import FakeExecutor
 from tests.support.schedulers import CASES
 from tests.support.sweeps import Counting, sweep
@@ -105,7 +105,9 @@ def demands(kind: str, size: str, cpus: int, gpus: int) -> tuple[Any, dict[str, 
 @pytest.mark.parametrize("size", ["smaller", "equal", "larger"])
 @pytest.mark.parametrize("gpus", [0, 1])
 @pytest.mark.parametrize("cpus", [1, 2, 4])
-def test_it_ends_or_is_refused(tmp_path, monkeypatch, cpus, gpus, size, kind, base, where):
+def test_a_sweep_ends_or_is_refused_at_its_start(
+    tmp_path, monkeypatch, cpus, gpus, size, kind, base, where
+):
     machine = {"CPU": float(cpus), "GPU": float(gpus)}
     if kind == "function" and base in ("fifo", "asha"):  # it never asks for its checkpoint
         monkeypatch.setattr(Controller, "can_resume", lambda self, trial: False)

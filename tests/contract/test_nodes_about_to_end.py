@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
+import tunekit
 from tests.contract.test_every_scheduler import check_contract
 from tests.support.schedulers import CASES, MODES
-from tests.support.sweeps import LENGTH, Ran, SavesWhen, sweep
+from tests.support.sweeps import LENGTH, SavesWhen, sweep
 from tunekit._ray.controller import Controller
 from tunekit.core.events import CheckpointSaved, Reported
-from tunekit.journal.journal import record_of
-from tunekit.journal.storage import folder_at
-from tunekit.reading.sweep import load
+from tunekit.journal.journal import events_in
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -38,11 +37,6 @@ def notice(monkeypatch: pytest.MonkeyPatch, *, at: float = 2.5) -> Iterator[set[
     yield told
 
 
-def events_of(ran: Ran) -> list[Any]:
-    known = load(str(ran.home))
-    return list(record_of(folder_at(known.filesystem, known.path)).events)
-
-
 def starts_in(events: list[Any]) -> list[Reported]:
     """The first report of each process of a trial."""
     reports = [event for event in events if isinstance(event, Reported)]
@@ -51,7 +45,7 @@ def starts_in(events: list[Any]) -> list[Reported]:
 
 @pytest.mark.parametrize("on_pending", MODES)
 @pytest.mark.parametrize("name", ["fifo", "asha", "hyperband", "pbt"])
-def test_nothing_is_lost_or_done_twice(
+def test_trials_that_leave_a_node_lose_nothing_and_repeat_nothing(
     name: str, on_pending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = CASES[name]
@@ -66,7 +60,7 @@ def test_nothing_is_lost_or_done_twice(
             **{"trials": 3, "validation_slots": 2, **case.options()},
         )
     check_contract(ran)
-    events = events_of(ran)
+    events = events_in(ran.home)
     starts = Count(event.trial_id for event in starts_in(events))
     assert told
     if name == "fifo":
@@ -79,7 +73,7 @@ def test_nothing_is_lost_or_done_twice(
         # Each saved where it left, whatever its policy says of that iteration.
         saved = {(e.trial_id, e.iteration) for e in events if isinstance(e, CheckpointSaved)}
         scores = {
-            (row.trial_id, row.iteration) for row in load(str(ran.home)).validations.itertuples()
+            (row.trial_id, row.iteration) for row in tunekit.load(ran.home).validations.itertuples()
         }
         assert scores == saved
 
@@ -94,13 +88,15 @@ def test_a_trial_that_saves_by_itself_leaves_once_it_has_saved(
             trials=1,
             policy=SavesWhen(lambda trial, result: result["training_iteration"] in (3, 7)),
         )
-    events = events_of(ran)
+    events = events_in(ran.home)
     assert [e.report["training_iteration"] for e in starts_in(events)] == [1, 8]
 
 
-def test_one_that_cannot_be_resumed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_cannot_be_resumed_stays_on_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Controller, "can_resume", lambda self, trial: False)
     with notice(monkeypatch) as told:
         ran = sweep(tmp_path, trials=1)
-    assert told and len(starts_in(events_of(ran))) == 1
+    assert told and len(starts_in(events_in(ran.home))) == 1
     assert set(ran.lengths().values()) == {LENGTH}

@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ray.tune.schedulers import AsyncHyperBandScheduler
 
 import tunekit
 from tests.support.journals import read
@@ -48,9 +47,6 @@ def odd_sweep(
     *,
     report: Any = dict,
     validated: Any = lambda attempt: {},
-    space: dict[str, Any] | None = None,
-    asha: bool = True,
-    rounds: int = ROUNDS,
     **options: Any,
 ) -> Ran:
     """A sweep of two trials of which the first comes up with odd values."""
@@ -63,15 +59,12 @@ def odd_sweep(
     def validate(attempt):
         return {"accuracy": score(attempt), **(validated(attempt) if of_first(attempt) else {})}
 
-    base = AsyncHyperBandScheduler(max_t=100, grace_period=1) if asha else None
     return sweep(
         folder,
-        base,
         trainable=Odd,
         validate=validate,
         trials=2,
-        stop={"training_iteration": rounds},
-        param_space=space or {},
+        stop={"training_iteration": ROUNDS},
         loggers=True,
         settings={"max_retries": 0},
         **options,
@@ -116,7 +109,7 @@ def everything() -> dict[str, Any]:
 
 @pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
 def test_every_odd_value_in_one_report(tmp_path, on_pending):
-    ran = odd_sweep(tmp_path, report=everything, on_pending=on_pending, asha=False)
+    ran = odd_sweep(tmp_path, report=everything, on_pending=on_pending)
     loaded = can_be_read(ran, page=True)
     assert [trial.status for trial in ran.trials] == ["TERMINATED", "TERMINATED"]
     assert len(loaded.reports) == 2 * ROUNDS and set(ran.validated()[0]) == {1, 2, 3}
@@ -158,7 +151,6 @@ def test_a_sweep_ends_whatever_its_values(
             report=report,
             validated=returned,
             on_pending=on_pending,
-            asha=False,
             run=False,
             **options,
         )
@@ -195,7 +187,7 @@ def test_of_what_is_too_large_a_text_is_kept_and_the_score_counts(tmp_path, capl
     def validated(attempt):
         return pack_result({"pixels": array, "said": {"all": lines}, "tensor": torch.zeros(2**19)})
 
-    ran = odd_sweep(tmp_path, validated=validated, asha=False)
+    ran = odd_sweep(tmp_path, validated=validated)
     rows = can_be_read(ran).reports
     row = rows[rows.trial_id.str.endswith("0")].iloc[-1]
     assert row["accuracy"] == ROUNDS / 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import platform
@@ -66,7 +67,7 @@ def home(filesystem, tmp_path):
 # Who may -----------------------------------------------------------------------------------------
 
 
-def test_a_second_driver_is_refused_and_told_who_has_it(home, filesystem):
+def test_a_second_driver_is_refused_with_the_name_of_the_first(home, filesystem):
     first, second = lock(home, filesystem=filesystem), lock(home, filesystem=filesystem)
     claims = threading.Thread(target=first.claim)
     claims.start()
@@ -133,8 +134,22 @@ def test_a_driver_can_be_taken_over_from(home, filesystem, monkeypatch, caplog):
     assert driver_of(filesystem, str(home), clock.time()) is None
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"7", b'{"token": "t"}', b"\xff\xfe"])
-def test_what_is_no_lock_is_replaced(data, home, filesystem):
+def lock_with(**changed):
+    return json.dumps(
+        {**json.loads(Driver("t", "gpu7", 7, heard=1.0).encoded()), **changed}
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"{", b"[]", b"null", b"7", b'{"token": "t"}', b"\xff\xfe", b"[" * 50_000),
+        *(lock_with(pid="7"), lock_with(pid=2**80), lock_with(heard=1e300), lock_with(heard=[1])),
+        *(lock_with(host={"a": 1}), lock_with(token=None)),
+    ],
+    ids=lambda data: data[-60:].decode(errors="replace"),
+)
+def test_what_is_no_lock_names_nobody_and_is_replaced(data, home, filesystem):
     clock = FakeClock()
     DriverLock(filesystem, str(home)).swap(None, data)
     assert driver_of(filesystem, str(home), 0.0) is None
@@ -201,7 +216,7 @@ def test_of_many_that_begin_at_the_same_moment_one_gets_it(tmp_path, stale):
         assert sorted(got) == [False] * 5 + [True]
 
 
-def test_on_an_object_store_whoever_is_written_over_gives_way():
+def test_on_an_object_store_the_driver_that_is_overwritten_gives_way():
     store = Store()
     rival = lock("sweep", filesystem=store.filesystem)
 

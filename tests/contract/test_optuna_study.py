@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -184,13 +183,6 @@ def test_a_storage_has_it_by_name_once(ended, tmp_path):
     assert len(sweep.to_optuna(storage, "again").trials) == 12
 
 
-def test_without_optuna_the_extra_is_named(ended, monkeypatch):
-    monkeypatch.delitem(sys.modules, "tunekit.reading.optuna_study", raising=False)
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(tunekit.errors.MissingExtraError, match=r"tunekit\[optuna\]"):
-        ended[1].to_optuna()
-
-
 def test_choices_that_are_no_single_values_are_texts(tmp_path):
     space = {
         "widths": tune.choice([(8, 8), (4,)]),
@@ -208,16 +200,6 @@ def test_choices_that_are_no_single_values_are_texts(tmp_path):
     for trial, of in zip(study.trials, ran.trials, strict=True):
         assert trial.params["widths"] == str(list(of.config["widths"]))
         assert trial.params["optimizer/momentum"] == of.config["optimizer"]["momentum"]
-
-
-def test_a_tuner_writes_down_what_it_searches():
-    tuner = tunekit.Tuner(
-        lambda config: None,
-        param_space=SPACE,
-        validation_config=tunekit.ValidationConfig(fn=lambda checkpoint: {}),
-    )
-    assert tuner.validation.space == described_space(SPACE)
-    assert set(tuner.validation.space) == {"lr", "net/width", "net/act"}
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from ray import tune
 from ray.tune.experiment import Trial
+from ray.tune.schedulers import PopulationBasedTraining
 
 import tunekit
 from tests.contract.test_every_scheduler import check_contract
@@ -103,7 +105,7 @@ def test_a_checkpoint_stays_as_long_as_it_may_be_cloned(tmp_path, keep):
     assert not any(trial.num_failures for trial in ran.trials)
 
 
-def test_scores_of_a_former_generation_are_recorded_and_not_judged(tmp_path):
+def test_scores_of_a_former_generation_are_recorded_but_decide_nothing(tmp_path):
     ran, _ = run(tmp_path, seed=1, trials=8)
     scores, late = ran.scores(), 0
     for exploit in ran.validation.engine.ancestry:
@@ -117,7 +119,7 @@ def test_scores_of_a_former_generation_are_recorded_and_not_judged(tmp_path):
     assert late > 5, "no score was late: the test shows nothing"
 
 
-def test_the_lineage_tells_where_weights_came_from(tmp_path):
+def test_the_lineage_shows_where_weights_came_from(tmp_path):
     ran, versions = run(
         tmp_path, seed=2, trials=8, on_pending="wait", stop={"training_iteration": 16}
     )
@@ -151,3 +153,74 @@ def test_pb2_searches_by_itself(tmp_path, monkeypatch):
     exploits = list(ran.validation.engine.ancestry)
     assert exploits and all(0 <= exploit.config["lr"] <= 1 for exploit in exploits)
     assert set(ran.lengths().values()) == {5}
+
+
+# A scheduler of a user's own --------------------------------------------------------------------
+
+
+class Tournament(PopulationBasedTraining):
+    """Two trials meet at every second iteration, and the worse one becomes a clone of the other.
+
+    The first to come stands still, or pauses, until the other is there.
+    """
+
+    def __init__(self, waits: str):
+        mutations = {"lr": tune.uniform(0.0, 1.0)}
+        super().__init__(hyperparam_mutations=mutations, log_config=False)
+        self.waits, self.first, self.matches = waits, None, 0
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        state, score = self._trial_state[trial], result[self._metric]
+        state.last_score, state.last_result = score, result
+        if result["training_iteration"] % 2:
+            return self.CONTINUE
+        if self.first is None:
+            self.first = trial
+            return self.waits
+        other, self.first = self.first, None
+        self.matches += 1
+        better = self._trial_state[other].last_score > score
+        winner, loser = (other, trial) if better else (trial, other)
+        saved = winner.checkpoint
+        if winner.status != Trial.PAUSED:
+            saved = tune_controller._schedule_trial_save(winner).resolve().checkpoint
+        self._trial_state[winner].last_checkpoint = saved
+        self._synch = loser.status == Trial.PAUSED  # else the base class refuses to overwrite it
+        self._exploit(tune_controller, loser, winner)
+        if winner is trial:
+            return self.CONTINUE
+        if self.waits == self.NOOP:
+            tune_controller._tune_controller._schedule_trial_train(winner)
+        return self.NOOP
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: Any) -> None:
+        if self.first is trial:
+            self.first = None
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        ready = (Trial.PENDING, Trial.PAUSED)
+        trials = tune_controller.get_trials()
+        return next((t for t in trials if t.status in ready and t is not self.first), None)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("waits", ["NOOP", "PAUSE"])
+@pytest.mark.parametrize("on_pending", ["auto", "wait", "continue"])
+def test_a_tournament_of_the_users_clones_what_it_ranked(tmp_path, waits, on_pending):
+    seed_all(0)
+    base, versions = Tournament(waits), Versions()
+    ran = sweep(
+        tmp_path,
+        base,
+        on_pending=on_pending,
+        trainable=Versioned,
+        trials=4,
+        validate=validate,
+        validation_s=lambda attempt: 1.5,
+        later_callbacks=(versions,),
+        stop={"training_iteration": 7},
+        **space(),
+    )
+    check_contract(ran)
+    assert check_exact(ran, versions) == base.matches > 4
+    assert set(ran.lengths().values()) == {7}

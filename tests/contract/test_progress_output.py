@@ -27,10 +27,9 @@ class Reporting(Counting):
         return {**super().step(), "accuracy": 99.0}
 
 
-def terminal(verbosity=AirVerbosity.DEFAULT, metric="accuracy", mode="max"):
-    reporter = TuneTerminalReporter(
-        verbosity, num_samples=2, metric=metric, mode=mode, config=dict(SPACE)
-    )
+def terminal():
+    known = {"metric": "accuracy", "mode": "max", "config": dict(SPACE)}
+    reporter = TuneTerminalReporter(AirVerbosity.DEFAULT, num_samples=2, **known)
     # It knows when the sweep began, as ``Tuner.fit`` lets it know.
     reporter.setup = partial(reporter.setup, start_time=0.0, total_samples=2)
     reporter._heartbeat_freq = 0

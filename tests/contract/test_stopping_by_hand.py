@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler
@@ -16,10 +15,10 @@ from ray.tune.schedulers import ASHAScheduler
 import tunekit
 from tests.support.invariants import check_journal
 from tests.support.kills import killed_at_each
+from tests.support.readers import tunekit_
 from tests.support.schedulers import CASES, seed_all
 from tests.support.seeds import SCHEDULES, seeds
 from tests.support.sweeps import Endless, Ran, index_of, sweep
-from tunekit.cli import commands
 from tunekit.core.events import Reported, StopRequested
 from tunekit.journal.journal import events_in
 from tunekit.journal.stop_requests import ask_to_stop, request_file
@@ -129,7 +128,7 @@ def test_any_trial_can_be_stopped_at_any_time(tmp_path, name, on_pending):
 
 
 @pytest.mark.parametrize("on_pending", MODES)
-def test_a_trial_that_is_stopped_is_judged_by_its_last_score(tmp_path, on_pending):
+def test_a_stopped_trial_is_ranked_by_its_last_score(tmp_path, on_pending):
     ran = run(tmp_path, on_pending=on_pending, validation_s=lambda attempt: 4.0)
     assert asked(ran.home) == [ran.trials[1].trial_id]
     reached = ran.lengths()
@@ -190,27 +189,6 @@ def test_killed_at_any_write_a_trial_is_stopped_once(tmp_path, on_pending):
         assert ran.lengths() == undisturbed.lengths(), ran.home
 
 
-def test_whoever_asks_reads_the_answer_in_the_journal(tmp_path, monkeypatch):
-    ran = run(tmp_path, lambda trials: [], run=False)
-    monkeypatch.setattr("tunekit.journal.stop_requests.time", ran.clock)
-    for _ in range(12):
-        ran.sweep.step()
-    filesystem = ran.sweep.controller._storage.storage_filesystem
-    where = (filesystem, str(ran.home))
-    assert not ask_to_stop(*where, "00000_00000", sleep=lambda seconds: None)
-    assert ask_to_stop(*where, "00000_00001", sleep=lambda seconds: ran.sweep.step())
-    ran.sweep.run(most=50_000)
-    assert asked(ran.home) == ["00000_00000", "00000_00001"]
-    with pytest.raises(ValueError, match="no driver is running this sweep"):
-        ask_to_stop(*where, "00000_00002")
-    assert not list((ran.home / "stop").iterdir()), "nothing was asked"
-
-
-def command(*arguments: Any) -> tuple[int, str]:
-    result = CliRunner().invoke(commands.tunekit, [str(argument) for argument in arguments])
-    return result.exit_code, result.output
-
-
 def test_the_command_says_what_came_of_it(tmp_path, monkeypatch):
     ran = run(tmp_path, lambda trials: [], run=False)
     monkeypatch.setattr("tunekit.journal.stop_requests.time", ran.clock)
@@ -221,17 +199,28 @@ def test_the_command_says_what_came_of_it(tmp_path, monkeypatch):
         {"sleep": lambda seconds: ran.sweep.step()},
     )
     one = ("--trial", "00000_00001")
-    assert command("stop", ran.home, *one) == (0, "Trial 00000_00001 is stopped.\n")
-    code, said = command("stop", ran.home, *one)
-    assert code == 2 and "00000_00001 has ended" in said and "00000_00000, 00000_00002" in said
-    code, said = command("stop", ran.home, "--trial", "nobody")
-    assert code == 2 and "nobody is not in this sweep" in said
+    assert tunekit_("stop", ran.home, *one).output == "Trial 00000_00001 is stopped.\n"
+    result = tunekit_("stop", ran.home, *one)
+    assert (
+        result.exit_code == 2
+        and "00000_00001 has ended" in result.output
+        and "00000_00000, 00000_00002" in result.output
+    )
+    result = tunekit_("stop", ran.home, "--trial", "nobody")
+    assert result.exit_code == 2 and "nobody is not in this sweep" in result.output
+    where = (ran.sweep.controller._storage.storage_filesystem, str(ran.home))
+    assert not ask_to_stop(*where, "00000_00002", sleep=lambda seconds: None), "not yet"
     for _ in range(3):
         ran.sweep.step()
     ran.validation.ledger.let_go()
-    code, said = command("stop", ran.home, "--trial", "00000_00002")
-    assert code == 2 and "no driver is running this sweep, so no request was sent" in said
+    result = tunekit_("stop", ran.home, "--trial", "00000_00000")
+    assert (
+        result.exit_code == 2
+        and "no driver is running this sweep, so no request was sent" in result.output
+    )
+    assert not list((ran.home / "stop").iterdir()), "nothing was asked"
+    assert asked(ran.home) == ["00000_00001", "00000_00002"]
     ran.sweep.run(most=50_000)
-    code, said = command("status", ran.home)
-    assert "1 stopped by hand" in said and "stopped by the scheduler" not in said
-    assert command("stop", tmp_path / "none", *one)[0] == 2
+    result = tunekit_("status", ran.home)
+    assert "2 stopped by hand" in result.output and "stopped by the scheduler" not in result.output
+    assert tunekit_("stop", tmp_path / "none", *one).exit_code == 2

@@ -52,7 +52,7 @@ def test_a_sweep_whose_trials_fail_before_they_have_saved_ends_with_their_errors
     assert [trial.status for trial in again.trials] == ["ERROR", "ERROR"]
 
 
-def test_trials_that_have_ended_without_a_checkpoint_are_told_of_apart_from_those_that_failed(
+def test_trials_that_ended_without_a_checkpoint_are_reported_apart_from_failed_ones(
     tmp_path,
 ):
     with pytest.raises(tunekit.errors.MetricNotFoundError, match="No trial has saved") as caught:
@@ -92,7 +92,7 @@ def fifo(folder: Path, on_pending: str, **options: Any) -> Ran:
 @pytest.mark.parametrize(
     ("make", "on_pending"), [(asha, "continue"), (asha, "wait-paused"), (fifo, "wait")]
 )
-def test_each_session_has_the_whole_time_budget_and_goes_on_with_what_it_cut_short(
+def test_each_session_has_the_whole_time_budget_and_continues_what_it_cut_short(
     tmp_path, make, on_pending, _a_second_per_step
 ):
     whole = make(tmp_path / "whole", on_pending)
@@ -115,7 +115,7 @@ def test_each_session_has_the_whole_time_budget_and_goes_on_with_what_it_cut_sho
     assert not validated.duplicated(["trial_id", "iteration"]).any(), "what was done is done once"
 
 
-def test_trials_that_are_not_to_go_on_end_where_the_time_budget_has_cut_them_short(
+def test_trials_that_are_not_resumed_end_where_the_time_budget_cut_them_short(
     tmp_path, _a_second_per_step
 ):
     fifo(tmp_path, "wait", stop=TimeoutStopper(25))
@@ -235,7 +235,7 @@ class Drives(Counting):
         return {**super().step(), CHECKPOINT_PATH_KEY: f"/results/run/checkpoint_{self.steps}"}
 
 
-def test_a_trainer_in_a_driver_function_is_told_of_at_its_first_report(tmp_path, caplog):
+def test_a_trainer_in_a_driver_function_is_reported_at_its_first_report(tmp_path, caplog):
     never = SavesWhen(lambda trial, result: False)
     with pytest.raises(
         tunekit.errors.MetricNotFoundError, match="Pass the trainer itself"

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandScheduler
 
 import tunekit
 from tests.contract.test_every_scheduler import check_contract, run
-from tests.support.broken import broken
 from tests.support.fakes import FakeExecutor
-from tests.support.journals import read
+from tests.support.invariants import broken
+from tests.support.journals import read, scores_of
 from tests.support.schedulers import every_case, pbt, seed_all, space
-from tests.support.sweeps import LENGTH, Endless, index_of, quality, sweep
+from tests.support.sweeps import LENGTH, Endless, SavesWhen, index_of, quality, sweep
+from tunekit import EveryIterations
+from tunekit.core.events import Processed, ValidationRequested
+from tunekit.driver.door import VOID
+from tunekit.journal.journal import events_in
 from tunekit.schedulers import PromotionASHA
 
 pytestmark = pytest.mark.sampled(2)
@@ -65,26 +70,27 @@ def test_the_same_is_decided_with_four_checkpoints_as_with_27(tmp_path, make):
     ("base", "decides"),
     [
         (asha(), {1, 3, 9, 27}),
+        (ASHAScheduler(max_t=81, grace_period=4, reduction_factor=4), {4, 16, 27}),
         (pbt(perturbation_interval=4, quantile_fraction=0.0), {*range(4, 27, 4), 27}),
+        (FIFOScheduler(), {27}),
     ],
-    ids=["asha", "pbt"],
+    ids=["asha", "asha-that-does-not-end-it", "pbt", "nothing-decides"],
 )
-def test_trials_that_train_on_are_validated_where_that_decides_only(tmp_path, base, decides):
+def test_where_trials_train_on_only_what_decides_is_validated_and_the_end(tmp_path, base, decides):
     late = {"validation_s": lambda attempt: 2.5, "stop": {"training_iteration": 27}}
     ran = sweep(tmp_path, base, trainable=Endless, **late, **ONLY, **space())
     check_contract(ran)
     assert {iteration for own in ran.validated().values() for iteration in own} == decides
 
 
-def test_a_trial_saves_at_its_end_too(tmp_path):
-    base = ASHAScheduler(max_t=81, grace_period=4, reduction_factor=4)
-    ran = sweep(tmp_path, base, trials=1, **ONLY)
-    assert set(ran.validated()[0]) == {4, LENGTH}
+def test_a_trial_that_ends_by_itself_saves_at_its_end_too(tmp_path):
+    ran = sweep(tmp_path, trials=1, **ONLY)
+    assert set(ran.validated()[0]) == {LENGTH}
     assert ran.trials[0].checkpoint_at_end, "also if no report says that it is the last"
 
 
 @pytest.mark.parametrize("name", ["asha", "hyperband", "promotion"])
-def test_nobody_reports_twice_past_the_last_decision(tmp_path, name):
+def test_no_trial_reports_twice_past_the_last_decision(tmp_path, name):
     ran = run(name, tmp_path, trainable=Endless, trials=8, validation_s=lambda attempt: 20.0)
     check_contract(ran)
     assert max(ran.lengths().values()) == 9
@@ -92,7 +98,7 @@ def test_nobody_reports_twice_past_the_last_decision(tmp_path, name):
     assert max(e["report"]["training_iteration"] for e in read(ran.home) if "report" in e) <= 10
 
 
-def test_nobody_trains_on_because_validations_lack_a_node(tmp_path, monkeypatch):
+def test_no_trial_trains_on_because_validations_lack_a_node(tmp_path, monkeypatch):
     """It is added after a minute, and trials hold nothing that validations need."""
     ran = run("asha", tmp_path, trainable=Endless, trials=8, run=False)
     ran.executor._delay = lambda attempt: max(0.0, 60.0 - ran.clock.monotonic())
@@ -100,11 +106,6 @@ def test_nobody_trains_on_because_validations_lack_a_node(tmp_path, monkeypatch)
     ran.sweep.run(most=50_000)
     check_contract(ran)
     assert max(ran.lengths().values()) <= 10
-
-
-def test_without_decisions_only_the_end_is_validated(tmp_path):
-    ran = sweep(tmp_path, trials=2, **ONLY)
-    assert ran.validated() == {0: {9: ran.validated()[0][9]}, 1: {9: ran.validated()[1][9]}}
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_without_decisions_only_the_end_is_validated(tmp_path):
     ],
     ids=lambda base: type(base).__name__,
 )
-def test_a_failed_validation_at_a_rung_is_made_up_for(tmp_path, base):
+def test_after_a_failed_validation_at_a_rung_the_next_score_decides(tmp_path, base):
     """The scheduler gets the next report's score, rather than none."""
     ran = sweep(
         tmp_path,
@@ -208,3 +209,119 @@ def test_what_may_stop_a_trial_decides(tmp_path):
         settings={"when": "auto"},
     )
     assert ran.lengths()[0] < LENGTH
+
+
+# Which go first, and what becomes of those of trials that are stopped ---------------------------
+
+
+def one_at_a_time(folder, length=LENGTH):
+    """Validations one at a time, each as long as two iterations: they queue up."""
+    return run(
+        "asha",
+        folder,
+        on_pending="auto",
+        trainable=Endless,
+        trials=6,
+        slots=3,
+        validation_s=lambda attempt: 2.0,
+        settings={"max_in_flight": 1},
+        stop={"training_iteration": length},
+    )
+
+
+def test_pending_validations_of_a_trial_that_is_stopped_early_are_skipped_with_a_reason(tmp_path):
+    ran = one_at_a_time(tmp_path)
+    table = tunekit.load(ran.home).validations
+    skipped = table[table.status == "skipped"]
+    assert len(skipped) and set(skipped.reason) == {VOID}
+    assert set(table.status) == {"validated", "skipped"}
+    stops = tunekit.load(ran.home).decisions.query("decision == 'STOP'")
+    rejected = set(stops[stops.iteration < LENGTH].trial_id)
+    assert set(skipped.trial_id) <= rejected
+
+
+def test_a_trial_that_finished_is_validated_to_the_end(tmp_path):
+    ran = one_at_a_time(tmp_path, 3 * LENGTH)  # ASHA ends it
+    ended = [e for e in events_in(ran.home) if isinstance(e, Processed) and e.finished]
+    assert ended and {event.iteration for event in ended} == {LENGTH}
+    for event in ended:
+        scores = [place[1] for place, _ in scores_of(ran.home)[event.trial_id].items()]
+        assert scores == list(range(1, LENGTH + 1))
+
+
+class Seldom(FakeExecutor):
+    """Is looked at after an hour again."""
+
+    poll_interval_s = 3600.0
+
+
+def test_a_validation_starts_in_the_step_in_which_its_checkpoint_is_there(tmp_path):
+    """However recently validations were looked at: else it would start a step later."""
+    ran = run(
+        "asha",
+        tmp_path,
+        on_pending="continue",
+        executor_class=Seldom,
+        stop={"training_iteration": 2},
+        run=False,
+    )
+    begun = []
+    while not ran.sweep.controller.is_finished() and len(begun) < 6:
+        ran.sweep.step()
+        events = list(events_in(ran.home))
+        requested = [event.id for event in events if isinstance(event, ValidationRequested)]
+        begun = [attempt.request.id for attempt in ran.executor.started]
+        assert begun == requested
+    assert len(begun) == 6
+
+
+# Checkpoints that something else requests -------------------------------------------------------
+
+
+def saved_at(trial) -> list[int]:
+    """The iterations of the checkpoints that Tune has of a trial."""
+    results = trial.run_metadata.checkpoint_manager.best_checkpoint_results
+    return sorted(result.metrics["training_iteration"] for result in results)
+
+
+def test_a_policy_does_not_take_back_what_another_asked():
+    report = {"training_iteration": 1, "should_checkpoint": True}
+    EveryIterations(5).on_trial_result(0, [], None, report)
+    assert report["should_checkpoint"]
+
+
+class Late(tune.Callback):
+    """Asks for checkpoints after the ValidationCallback."""
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        if result["training_iteration"] in (2, 4):
+            result["should_checkpoint"] = True
+
+
+def test_a_checkpoint_requested_late_is_saved_but_not_validated(tmp_path, caplog):
+    ran = sweep(
+        tmp_path,
+        trials=1,
+        validation_s=lambda attempt: 0.5,
+        policy=SavesWhen(lambda trial, result: result["training_iteration"] in (1, 5)),
+        later_callbacks=(Late(),),
+    )
+    [trial] = ran.trials
+    assert trial.status == "TERMINATED" and sorted(ran.validated()[0]) == [1, 5]
+    assert {1, 5} < {*saved_at(trial)} <= {1, 2, 4, 5}
+    [warned] = [r.getMessage() for r in caplog.records if "should_checkpoint" in r.getMessage()]
+    assert "checkpoint_policy=" in warned
+
+
+def test_a_trial_that_a_stopper_ends_saves_at_its_end(tmp_path):
+    ran = sweep(
+        tmp_path,
+        trials=1,
+        validation_s=lambda attempt: 0.5,
+        policy=SavesWhen(lambda trial, result: result["training_iteration"] == 2),
+        checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
+        stop=lambda trial_id, result: result["training_iteration"] == 4,
+    )
+    [trial] = ran.trials
+    assert trial.status == "TERMINATED"
+    assert saved_at(trial) == [2, 4]

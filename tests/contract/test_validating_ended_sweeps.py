@@ -8,7 +8,7 @@ import pickle
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from tests.support.restores import contents
 from tests.support.sweeps import sweep
 from tunekit.board.page import render_report
 from tunekit.cli import commands
-from tunekit.validating.executor import AttemptEvent
 
 CALLS: Counter[str] = Counter()
 
@@ -50,17 +49,6 @@ def other(checkpoint: tune.Checkpoint) -> dict[str, Any]:
 
 def broken(checkpoint: tune.Checkpoint) -> dict[str, Any]:
     raise ValueError("no data")
-
-
-class Interrupted(FakeExecutor):
-    """Gets Ctrl-C once so many validations have ended."""
-
-    after = 2
-
-    def poll(self) -> Iterator[AttemptEvent]:
-        if len(self.started) > self.after:
-            raise KeyboardInterrupt
-        return super().poll()
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +129,7 @@ def test_a_report_shows_them(home):
 # Which checkpoints ------------------------------------------------------------------------------
 
 
-def test_checkpoints_that_are_gone_are_told_of_and_the_next_best_is_taken(home, caplog):
+def test_missing_checkpoints_are_reported_and_the_next_best_are_validated(home, caplog):
     sweep = tunekit.load(home)
     (first, at), (second, other_at) = best_of(sweep)[:2]
     shutil.rmtree(sweep.best().path)
@@ -283,22 +271,8 @@ def test_a_function_that_never_had_a_score_does_not_keep_its_name(home):
     assert list(sweep.later_validations["status"]) == ["validated"] * 2, "the other one's are gone"
 
 
-def test_ctrl_c_keeps_what_has_ended_and_the_same_call_goes_on(home, monkeypatch):
-    validate_here(monkeypatch, Interrupted)
-    config = tunekit.ValidationConfig(robust, max_in_flight=1)
-    with pytest.raises(KeyboardInterrupt):
-        tunekit.load(home).validate(config)
-    statuses = Counter(tunekit.load(home).later_validations["status"])
-    assert statuses["validated"] == 2 and set(statuses) == {"validated", "waiting"}
-    assert tunekit.load(home).reports["robust/accuracy"].notna().sum() == 2
-    validate_here(monkeypatch)
-    after = tunekit.load(home).validate(config)
-    assert len(chosen(after)) == 4
-    assert set(CALLS.values()) == {1} and set(after.later_validations["status"]) == {"validated"}
-
-
 @pytest.mark.parametrize("kept", [1, 4, 8, 9.5, 12])
-def test_a_session_that_was_killed_at_any_line_goes_on(home, kept):
+def test_a_session_that_was_killed_at_any_line_continues(home, kept):
     tunekit.load(home).validate(tunekit.ValidationConfig(robust, max_in_flight=1), 4)
     [journal] = home.glob("validations/*/000001.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)

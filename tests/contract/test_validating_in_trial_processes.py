@@ -15,7 +15,6 @@ from tests.support.fakes import FakeExecutor
 from tests.support.invariants import check_journal
 from tests.support.schedulers import pbt, seed_all
 from tests.support.sweeps import Endless, Ran, sweep
-from tunekit.core.events import AttemptStarted, ValidationRequested
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import events_in
 from tunekit.validating.executor import AttemptEvent, Failed, Lost
@@ -110,27 +109,6 @@ def test_where_a_process_would_take_long_to_start_none_is_started(tmp_path, star
     assert (None in ran.executor.hosts.values()) == elsewhere
 
 
-def test_of_longer_ones_those_that_decide_run_there_and_what_precedes_them(tmp_path):
-    ran = swept(tmp_path, 1.0)
-    started = ran.executor.started
-    begun = [t.trial_id for t in sorted(ran.trials, key=lambda trial: trial.trial_id)]
-    first = next(n for n, one in enumerate(started) if one.request.trial_id == begun[-1])
-    # Until the first one has ended, they may be short, for all that is known.
-    known, requested = {one.request.id for one in started[2:first]}, set()
-    for event in events_in(ran.home):
-        if isinstance(event, ValidationRequested):
-            requested.add((event.trial_id, event.iteration))
-        elif isinstance(event, AttemptStarted) and event.id in known:
-            rung = next(rung for rung in (1, 3, 9) if rung >= event.key.iteration)
-            assert (event.trial_id, rung) in requested
-    # What is left of a trial when it ends has no trial to run in.
-    assert None not in {
-        ran.executor.hosts[one.id] for one in started[:first] if one.request.iteration < LENGTH
-    }
-    for one in started:
-        assert ran.executor.hosts[one.id] in (None, one.request.trial_id)
-
-
 class Beside(InTrials):
     """One more is free elsewhere."""
 
@@ -149,7 +127,7 @@ def test_all_run_in_trials_where_that_is_asked(tmp_path, executor_class, options
     }
 
 
-def test_a_trial_that_stands_still_has_its_score_sooner_from_its_own_process(tmp_path):
+def test_a_waiting_trial_is_validated_in_its_own_process_which_is_sooner(tmp_path):
     """Elsewhere, a process would have to start, and nobody would use the trial's place."""
     ran = swept(tmp_path, 1.0, executor_class=Beside)
     begun = [t.trial_id for t in sorted(ran.trials, key=lambda trial: trial.trial_id)]
@@ -193,33 +171,11 @@ def test_a_trial_trains_on_while_it_is_validated_elsewhere_though_others_wait(tm
     assert ran.clock.monotonic() < 3 * (9.0 + LENGTH + 3 * 2.0) - 6.0, "as inline, less what waited"
 
 
-def test_the_last_checkpoint_of_a_trial_does_not_keep_its_place_from_others(tmp_path):
+def test_the_last_checkpoint_of_a_trial_does_not_keep_its_slot_from_others(tmp_path):
     ran = apart(tmp_path, 2.0, base=FIFOScheduler(), settings={"when": LENGTH})
     hosts = list(ran.executor.hosts.values())
     assert hosts.count(None) >= 3, hosts
     assert ran.clock.monotonic() <= 3 * LENGTH + 2.0 + 2.0 + 0.1
-
-
-def test_places_are_lent_as_often_where_no_process_has_to_start(tmp_path):
-    """Whether trials have processes of their own makes no difference then."""
-
-    def seconds(reuse: bool) -> float:
-        ran = sweep(
-            tmp_path / str(reuse),
-            ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3),
-            on_pending="auto-beside",
-            trainable=Endless,
-            trials=12,
-            slots=3,
-            reuse_actors=reuse,
-            validation_s=lambda attempt: 2.0,
-            validation_slots=1,
-            settings={"when": "decisions"},
-            stop={"training_iteration": LENGTH},
-        )
-        return ran.clock.monotonic()
-
-    assert seconds(reuse=False) == pytest.approx(seconds(reuse=True), abs=0.1)
 
 
 @pytest.mark.parametrize(("seconds", "kind"), [(0.01, InTrials), (0.01, Beside), (1.0, InTrials)])
@@ -234,7 +190,7 @@ def test_where_no_score_decides_each_is_computed_at_its_checkpoint(tmp_path, sec
     assert ran.clock.monotonic() <= inline_s + 0.1, "nothing starts"
 
 
-def test_where_no_score_decides_nobody_waits_for_what_runs_elsewhere(tmp_path):
+def test_where_no_score_decides_no_trial_waits_for_what_runs_elsewhere(tmp_path):
     class Elsewhere(InTrials):
         def capacity(self, promised: Any) -> int:
             return max(0, 1 - len(self._live))
@@ -246,7 +202,7 @@ def test_where_no_score_decides_nobody_waits_for_what_runs_elsewhere(tmp_path):
 
 
 @pytest.mark.parametrize("seconds", [0.01, 1.0])
-def test_a_trial_whose_process_has_ended_goes_on_from_its_checkpoint(tmp_path, seconds):
+def test_a_trial_whose_process_has_ended_continues_from_its_checkpoint(tmp_path, seconds):
     expected = swept(tmp_path / "undisturbed", seconds)
     best = max(expected.trials, key=lambda t: t.last_result["accuracy"])
     victim = next(
@@ -268,7 +224,7 @@ def test_a_trial_whose_process_has_ended_goes_on_from_its_checkpoint(tmp_path, s
     assert all(ran.validated().values())
 
 
-def test_trials_of_pbt_stand_still_for_what_they_are_compared_by(tmp_path):
+def test_trials_of_pbt_wait_for_the_scores_they_are_compared_by(tmp_path):
     base = pbt(perturbation_interval=3, synch=True)
     ran = swept(tmp_path, 0.01, base=base, param_space={"lr": 0.1}, slots=6)
     assert check_journal(events_in(ran.home)).exploits

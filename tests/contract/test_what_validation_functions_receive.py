@@ -35,7 +35,7 @@ def documented(checkpoint, train_run_name: str, epoch: int):
     return {"accuracy": 0.5}
 
 
-def test_arguments_come_with_each_report_and_are_missed_when_they_are_due(tmp_path):
+def test_arguments_come_with_each_report_and_a_missing_one_fails_the_validation(tmp_path):
     task = train.ValidationTaskConfig(fn_kwargs={"train_run_name": "a"})
     ran = sweep(
         tmp_path,
@@ -119,7 +119,7 @@ def configured(folder: Path, seed: int, asked: list[tuple[Any, Any]], **options:
 
 
 @pytest.mark.parametrize(("on_pending", "seed"), [("continue", 3), ("wait", 2), ("wait-paused", 2)])
-def test_validation_is_told_what_the_checkpoint_was_trained_with(tmp_path, on_pending, seed):
+def test_validation_receives_the_hyperparameters_of_the_checkpoint(tmp_path, on_pending, seed):
     """Also after kills."""
     asked: list[tuple[Any, Any]] = []
     moments = random.Random(seed)

@@ -168,7 +168,7 @@ class FailsBetween(Endless):
         return super().step()
 
 
-def test_killed_after_a_population_has_waited_for_one_that_is_gone(tmp_path):
+def test_killed_after_a_population_has_waited_for_a_trial_that_failed(tmp_path):
     """The others have come to the next perturbation when it fails, and are reminded of that."""
 
     def made(folder: Path, **options: Any) -> Ran:
@@ -361,7 +361,9 @@ class StopsAnother(FIFOScheduler):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("at", [30, 59, 70])  # at 59 its own scores are still to come
 @pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
-def test_a_scheduler_that_stops_a_trial_in_a_restore_hears_no_more_of_it(tmp_path, on_pending, at):
+def test_a_trial_that_the_scheduler_stops_in_a_restore_gets_no_more_results(
+    tmp_path, on_pending, at
+):
     """Unless the trial ran on before: then it runs on, and the scheduler hears of no end."""
     made: list[StopsAnother] = []
 

@@ -328,7 +328,7 @@ def check_rows(ran: Ran, scored: dict[float, list[dict[str, Any]]]) -> None:
 
 @pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
 @every_case
-def test_any_sweep(tmp_path, name, on_pending):
+def test_whatever_happens_in_a_sweep_with_every_scheduler(tmp_path, name, on_pending):
     for seed in seeds(1, name, on_pending):
         known = {"kind": name, "on_pending": on_pending, "kills": seed % 4}
         run(tmp_path / str(seed), seed, draw(seed, **known))
@@ -365,31 +365,7 @@ def test_populations_in_which_only_validations_are_late(tmp_path, seed, settings
     run(tmp_path, seed, draw(seed, **{**calm, "burn_in": 0, "loggers": False, **settings}))
 
 
-@pytest.mark.parametrize(
-    ("seed", "settings"),
-    [
-        # Its scheduler is reminded of results that it got before its state was saved.
-        (30, {"kind": "pbt-sync", "on_pending": "wait"}),
-        # It chooses a donor that can be cloned where it had chosen one that could not.
-        (6, {"kind": "pbt", "on_pending": "continue"}),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
-def test_a_restored_population_neither_waits_for_ever_nor_forgets(tmp_path, seed, settings):
-    run(tmp_path, seed, draw(seed, kills=2, **settings))
-
-
-@pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
-def test_a_trial_that_is_paused_before_it_has_started_starts_again(tmp_path):
-    run(tmp_path, 24, draw(24, kind="pbt-sync", on_pending="auto", kills=0))
-
-
-def test_a_checkpoint_whose_validation_failed_is_not_cloned(tmp_path):
-    """Synchronous PBT looks at running trials, too, if all have trained past a perturbation."""
-    run(tmp_path, 31, draw(31, kind="pbt-sync", on_pending="wait", kills=3))
-
-
-def test_a_checkpoint_that_is_gone_already_ends_no_sweep(tmp_path):
+def test_a_missing_checkpoint_ends_no_sweep(tmp_path):
     """As after a crash: the restored state knows one that was deleted since it was saved."""
     ran = sweep(
         tmp_path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections import Counter
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 from ray import train, tune
 from ray.tune import ResumeConfig, TuneError
-from ray.tune.schedulers import FIFOScheduler
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import BasicVariantGenerator
 
 from tests.support.fakes import FakeClock
@@ -22,8 +24,8 @@ from tests.support.kills import Killed, bury, killed_after, run_killed
 from tests.support.restores import prepare_restore, restoring
 from tests.support.schedulers import CASES
 from tests.support.seeds import SCHEDULES
-from tests.support.sweeps import Counting, Endless, Ran, rows_of, sweep
-from tunekit.core.events import TrialAdded
+from tests.support.sweeps import LENGTH, Counting, Endless, Ran, sweep
+from tunekit.core.events import CheckpointSaved, TrialAdded
 from tunekit.driver import restore
 from tunekit.journal.journal import events_in
 
@@ -77,23 +79,6 @@ def complete(ran: Ran, length: int = 6) -> bool:
     )
 
 
-@pytest.mark.parametrize("at", [40, 75, 110])
-@pytest.mark.parametrize("on_pending", ["continue", "wait"])
-def test_an_experiment_that_was_moved_goes_on_where_it_is(tmp_path, at, on_pending):
-    kill(tmp_path / "old", at, on_pending=on_pending)
-    shutil.move(tmp_path / "old", tmp_path / "elsewhere")
-    paths: list[str] = []
-    ran = restored(
-        tmp_path / "elsewhere",
-        on_pending=on_pending,
-        validate=lambda attempt: paths.append(attempt.request.path) or {"accuracy": 0.5},
-    )
-    assert complete(ran) and not (tmp_path / "old").exists()
-    assert paths and all(path.startswith(f"{tmp_path}/elsewhere/") for path in paths)
-    assert all(Path(path).is_dir() for path in paths)
-    check_journal(events_in(tmp_path / "elsewhere/sweep"))
-
-
 def test_trials_that_are_made_after_a_move_are_kept_where_the_experiment_is(tmp_path):
     def one_by_one() -> BasicVariantGenerator:
         return BasicVariantGenerator(random_state=0, max_concurrent=1)
@@ -106,20 +91,27 @@ def test_trials_that_are_made_after_a_move_are_kept_where_the_experiment_is(tmp_
     assert all(list(Path(t.storage.trial_fs_path).glob("checkpoint_*")) for t in ran.trials)
 
 
-def test_what_is_restored_can_be_moved_and_restored_again(tmp_path):
-    kill(tmp_path / "1", 60)
-    for number in (1, 2):
-        shutil.move(tmp_path / str(number), tmp_path / str(number + 1))
-        home = tmp_path / str(number + 1) / "sweep"
-        options = restoring(home)
-        if number == 1:
-            kill(tmp_path / "2", 30, **options)
-    ran = restored(tmp_path / "3")
-    assert complete(ran)
+@pytest.mark.parametrize("at", [40, 75, 110])
+@pytest.mark.parametrize("on_pending", ["continue", "wait"])
+def test_an_experiment_that_was_moved_continues_there_and_may_move_again(tmp_path, at, on_pending):
+    paths: list[str] = []
+    options: dict[str, Any] = {
+        "on_pending": on_pending,
+        "validate": lambda attempt: paths.append(attempt.request.path) or {"accuracy": 0.5},
+    }
+    kill(tmp_path / "1", at, **options)
+    shutil.move(tmp_path / "1", tmp_path / "2")
+    kill(tmp_path / "2", 8, **options, **restoring(tmp_path / "2/sweep"))
+    shutil.move(tmp_path / "2", tmp_path / "3")
+    paths.clear()
+    ran = restored(tmp_path / "3", **options)
+    assert complete(ran) and not (tmp_path / "1").exists() and not (tmp_path / "2").exists()
+    assert paths and all(path.startswith(f"{tmp_path}/3/") for path in paths)
+    assert all(Path(path).is_dir() for path in paths)
     check_journal(events_in(tmp_path / "3/sweep"))
 
 
-def test_a_checkpoint_that_is_gone_is_an_outcome_with_a_reason(tmp_path):
+def test_a_missing_checkpoint_is_an_outcome_with_a_reason(tmp_path):
     kill(tmp_path, 60)
     events = read(tmp_path / "sweep")
     ended = {event["id"] for event in events if event["event"] == "validation_ended"}
@@ -137,7 +129,7 @@ def test_a_checkpoint_that_is_gone_is_an_outcome_with_a_reason(tmp_path):
     assert complete(ran)
 
 
-def test_all_checkpoints_gone_begins_the_trial_anew(tmp_path):
+def test_a_trial_without_any_checkpoint_left_starts_over(tmp_path):
     kill(tmp_path, 60)
     for checkpoint in (tmp_path / "sweep").glob("*/checkpoint_*"):
         shutil.rmtree(checkpoint)
@@ -224,7 +216,7 @@ def test_a_driver_that_raises_or_is_interrupted_at_once(tmp_path, error, first, 
     ran = fifo(tmp_path, more_callbacks=(Raises(error, at),) if first else ())
     if not first:
         ran.sweep.controller._callbacks._callbacks.append(Raises(error, at))
-    with pytest.raises((TuneError, KeyboardInterrupt)):
+    with pytest.raises((TuneError, type(error))):
         run_until_dead(ran)
     ran = restored(tmp_path)
     assert complete(ran)
@@ -239,29 +231,6 @@ def test_the_clock_on_the_wall_may_jump(tmp_path, monkeypatch):
     ran = restored(tmp_path)
     assert complete(ran)
     check_journal(events_in(tmp_path / "sweep"))
-
-
-def test_rows_are_written_again_as_they_were(tmp_path):
-    """Also those of checkpoints that have been deleted since."""
-    options = {
-        "loggers": True,
-        "checkpoint_config": tune.CheckpointConfig(num_to_keep=1),
-        "validate": lambda attempt: {"accuracy": 0.5, "by": {"kind": "a"}},
-    }
-
-    def files(ran: Ran) -> dict[str, list[str]]:
-        """The rows of each trial, as text: NaN is not equal to itself."""
-        return {
-            trial.trial_id: [str(sorted(row.items())) for row in rows_of(trial)]
-            for trial in ran.trials
-        }
-
-    ran = fifo(tmp_path, **options)
-    with pytest.raises(Killed), killed_after(100):
-        ran.sweep.run()
-    before, after = files(ran), files(restored(tmp_path, **options))
-    for trial_id, rows in before.items():
-        assert rows and after[trial_id][: len(rows)] == rows
 
 
 def test_checkpoints_are_looked_for_once_for_each_trial(tmp_path, monkeypatch):
@@ -311,24 +280,9 @@ def test_the_best_checkpoint_is_kept_over_restores(tmp_path, at):
     assert names <= there and len(there - names) <= 1
 
 
-@pytest.mark.parametrize("often", [0.0, float("inf")])
-def test_one_checkpoint_kept_is_enough_to_go_on_from(tmp_path, often):
-    for at in range(12, 120, 13 if SCHEDULES == 1 else 4):
-        options = {
-            "trials": 1,
-            "validation_s": lambda attempt: 0.1,
-            "checkpoint_config": tune.CheckpointConfig(num_to_keep=1),
-            "saved_every_s": often,
-        }
-        kill_or_end(tmp_path / str(at), at, **options)
-        ran = restored(tmp_path / str(at), **options)
-        assert [trial.status for trial in ran.trials] == ["TERMINATED"], at
-        assert complete(ran)
-
-
 @pytest.mark.parametrize("name", ["hyperband", "asha", "pbt", "median"])
 @pytest.mark.parametrize("failures", [0, 1], ids=["for-good", "retried"])
-def test_trials_that_failed_go_on_with_any_scheduler(tmp_path, name, failures):
+def test_failed_trials_continue_with_any_scheduler(tmp_path, name, failures):
     for at in range(60, 260, 120 if SCHEDULES == 1 else 25):
         folder = tmp_path / str(at)
         folder.mkdir()
@@ -367,3 +321,115 @@ def test_a_trial_that_has_not_asked_for_resources_is_recorded_with_its_folder(tm
     added = [event for event in events_in(ran.home) if isinstance(event, TrialAdded)]
     folders = {trial.trial_id: trial.storage.trial_dir_name for trial in ran.trials}
     assert {event.trial_id: event.folder for event in added} == folders
+
+
+# What killed processes leave in the folders of trials -------------------------------------------
+
+
+WORKERS = "checkpoint_2026-01-31_12-00-00.000001-0a1b2c3d"
+
+
+def two_trials(folder: Path, **options: Any) -> Ran:
+    late = {"validation_s": lambda attempt: 2.5}
+    return sweep(folder, trials=2, listening=False, **late, **options)
+
+
+def killed_two(folder: Path, at: int = 60) -> list[Path]:
+    """Kill a sweep; return the folders of its trials, of which none has ended."""
+    with pytest.raises(Killed), killed_after(at):
+        two_trials(folder)
+    return sorted(path.parent for path in (folder / "sweep").glob("*/checkpoint_000000"))
+
+
+def restored_two(folder: Path) -> Ran:
+    return two_trials(folder, **restoring(folder / "sweep"))
+
+
+def left(path: Path) -> Path:
+    """An upload that was cut off."""
+    path.mkdir()
+    (path / "half").write_bytes(b"of a model")
+    return path
+
+
+def known_in(folder: Path) -> set[Path]:
+    """The checkpoints that the journal names."""
+    home = folder / "sweep"
+    return {home / e["checkpoint"] for e in read(home) if isinstance(e.get("checkpoint"), str)}
+
+
+def test_uploads_that_nobody_knows_of_are_removed_and_their_names_not_used(tmp_path):
+    trials = killed_two(tmp_path)
+    before = known_in(tmp_path)
+    assert before and all(path.is_dir() for path in before)
+    cut_off = [left(trial / name) for trial in trials for name in ("checkpoint_000040", WORKERS)]
+    ran = restored_two(tmp_path)
+    assert not any(path.exists() for path in cut_off)
+    assert all(path.is_dir() for path in known_in(tmp_path)), "what is known stays"
+    assert len(known_in(tmp_path)) == 2 * LENGTH and before <= known_in(tmp_path)
+    names = {path.name for path in known_in(tmp_path) - before}
+    assert names and min(names) == "checkpoint_000041", "a process may still be writing there"
+    assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
+    check_journal(events_in(tmp_path / "sweep"))
+
+
+def test_what_is_no_upload_of_this_sweep_stays(tmp_path):
+    one, _ = killed_two(tmp_path)
+    others = [left(one / name) for name in ("checkpoint-500", "checkpoint_best", "artifacts")]
+    older = left(one / "checkpoint_000030")
+    for path in (older / "half", older):
+        os.utime(path, (1.0, 1.0))
+    elsewhere = left(tmp_path / "sweep" / "checkpoint_000001")
+    restored_two(tmp_path)
+    assert all(path.is_dir() for path in (*others, older, elsewhere))
+
+
+def test_a_restore_that_is_killed_while_it_removes_uploads_is_continued(tmp_path, monkeypatch):
+    trials = killed_two(tmp_path)
+    cut_off = [left(trial / "checkpoint_000040") for trial in trials]
+
+    def dies(filesystem: Any, path: str) -> None:
+        (Path(path) / "half").unlink()  # it was half way
+        raise Killed
+
+    monkeypatch.setattr("tunekit._ray.checkpoints.delete_checkpoint", dies)
+    with pytest.raises(Killed):
+        restored_two(tmp_path)
+    bury(tmp_path / "sweep")
+    monkeypatch.undo()
+    ran = restored_two(tmp_path)
+    assert not any(path.exists() for path in cut_off)
+    assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
+
+
+def test_no_decision_ends_a_save_in_progress(tmp_path):
+    """Its folder would be left behind, and no journal would name it."""
+    begun = []
+
+    def takes_s(trial: Trial, method: str) -> float:
+        begun.extend([trial.trial_id] if method == "save" else [])
+        return {"train": 1.0, "save": 2.0}.get(method, 0.0)
+
+    ran = sweep(
+        tmp_path,
+        ASHAScheduler(grace_period=1, max_t=LENGTH, reduction_factor=2),
+        trials=6,
+        validation_s=lambda attempt: 3.5,
+        training_s=takes_s,
+    )
+    events = events_in(tmp_path / "sweep")
+    assert ran.lengths() and min(ran.lengths().values()) < LENGTH, "some are stopped early"
+    assert Counter(begun) == Counter(e.trial_id for e in events if isinstance(e, CheckpointSaved))
+
+
+def test_a_storage_that_does_not_let_go_ends_no_sweep(tmp_path, monkeypatch, caplog):
+    [one, _] = killed_two(tmp_path)
+    cut_off = left(one / "checkpoint_000040")
+
+    def refuse(filesystem: Any, path: str) -> None:
+        raise PermissionError("is read-only")
+
+    monkeypatch.setattr("tunekit._ray.checkpoints.delete_checkpoint", refuse)
+    ran = restored_two(tmp_path)
+    assert cut_off.is_dir() and "could not be removed: is read-only" in caplog.text
+    assert {len(scores) for scores in ran.scores().values()} == {LENGTH}

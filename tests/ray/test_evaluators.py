@@ -19,6 +19,8 @@ from tunekit.core.validation import Attempt, Request
 from tunekit.validating.executor import Failed, Returned
 from tunekit.validating.ray_executor import RayExecutor
 
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
 
 class Evaluator:
     """Says which process it is in, and how many it has validated; ``harm`` harms its process."""
@@ -50,21 +52,7 @@ def run(tmp_path, length=6, limits=None, **settings):
     )
 
 
-def test_a_function_on_evaluators_starts_no_process_for_each_and_leaves_none(ray_cluster, tmp_path):
-    results = run(
-        tmp_path,
-        fn=lambda checkpoint: {"accuracy": 1.0, "pid": os.getpid()},
-        evaluators=2,
-        ray_remote_kwargs={"num_cpus": 2},
-    )
-    assert results[0].metrics_dataframe["pid"].nunique() <= 2
-    deadline = time.monotonic() + 10
-    while ray_cluster.available_resources().get("CPU") != 6 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert ray_cluster.available_resources().get("CPU") == 6
-
-
-def test_one_that_dies_with_nothing_to_do_costs_no_attempt(ray_cluster):
+def test_an_idle_evaluator_that_dies_costs_no_attempt():
     executor = RayExecutor(lambda checkpoint: {"pid": os.getpid()}, {"num_cpus": 0.1}, evaluators=1)
 
     def validated(iteration):
@@ -85,7 +73,7 @@ def test_one_that_dies_with_nothing_to_do_costs_no_attempt(ray_cluster):
     executor.close()
 
 
-def test_an_evaluator_is_built_once_and_replaced_when_it_dies_or_hangs(ray_cluster, tmp_path):
+def test_an_evaluator_is_built_once_and_replaced_when_it_dies_or_hangs(tmp_path):
     marks = tmp_path / "marks"
     marks.mkdir()
     results = run(
@@ -109,7 +97,7 @@ def test_an_evaluator_is_built_once_and_replaced_when_it_dies_or_hangs(ray_clust
     ]
 
 
-def test_one_that_cannot_be_built_says_why(ray_cluster, tmp_path):
+def test_an_evaluator_that_cannot_be_built_is_a_failure_with_a_reason(tmp_path):
     results = run(tmp_path, 2, fn=partial(Evaluator, fails=True), evaluators=1)
     assert not results.errors
     reasons = {event["reason"] for event in events(results, "validation_ended")}
@@ -126,7 +114,7 @@ class NeverBuilt:
     def __call__(self, checkpoint): ...
 
 
-def test_one_that_takes_too_long_to_build_is_given_up(ray_cluster, tmp_path):
+def test_an_evaluator_that_takes_too_long_to_build_times_out(tmp_path):
     results = run(
         tmp_path,
         1,
@@ -158,7 +146,7 @@ def by_mapping(checkpoint):
     return {"accuracy": mean(row["value"] for row in rows.take_all())}
 
 
-def test_a_validation_may_map_a_dataset(ray_cluster, tmp_path):
+def test_a_validation_may_map_a_dataset(tmp_path):
     results = run(tmp_path, 2, fn=by_mapping, ray_remote_kwargs={"num_cpus": 0})
     assert results[0].metrics_dataframe["accuracy"].tolist() == [5.5, 6.5]
 
@@ -198,7 +186,7 @@ def each_rank_asks(config):
 
 
 @pytest.mark.parametrize("kind", ["task", "evaluator", "trainer"])
-def test_each_kind_of_validation_is_told_whose_checkpoint_it_has(ray_cluster, tmp_path, kind):
+def test_each_kind_of_validation_knows_whose_checkpoint_it_has(tmp_path, kind):
     how = {
         "task": {"fn": fails_once},
         "evaluator": {"fn": Asks, "evaluators": 1},
@@ -250,7 +238,7 @@ def refuse(config):
 
 
 @pytest.mark.parametrize("kind", ["evaluator", "workers"])
-def test_the_reason_is_the_users_own_exception(ray_cluster, tmp_path, kind):
+def test_the_reason_of_a_failure_is_the_users_own_exception(tmp_path, kind):
     workers = tunekit.distributed.TrainerValidation(refuse, train.ScalingConfig(num_workers=1))
     how = {"fn": Refuses, "evaluators": 1} if kind == "evaluator" else {"fn": workers}
     results = run(tmp_path, length=2, max_retries=0, **how)

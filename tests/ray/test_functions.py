@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 from ray import train, tune
-from ray.tune.schedulers import ASHAScheduler
+from ray.train.torch import TorchTrainer
+from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
 
 import tunekit
 from tests.support.real_sweeps import counting, fit
@@ -79,31 +80,12 @@ def test_each_form_has_its_checkpoints_with_their_metrics(tmp_path, form):
                 assert validate_steps(checkpoint) == {"accuracy": scores[steps[-1]]}
 
 
-def validate_steps(checkpoint, *, divide_by=10):
+def validate_steps(checkpoint):
     with checkpoint.as_directory() as folder:
-        return {"accuracy": json.loads(Path(folder, "state.json").read_text())["steps"] / divide_by}
+        return {"accuracy": json.loads(Path(folder, "state.json").read_text())["steps"] / 10}
 
 
-def test_a_failed_function_resumes_its_checkpoint_and_repeats_no_saved_iteration(tmp_path):
-    results = fit(
-        counting,
-        tmp_path,
-        param_space={"length": 7, "fail_at": 6, "log": str(tmp_path / "log")},
-        checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=2, checkpoint_at_end=True),
-        max_failures=1,
-        validation_config=tunekit.ValidationConfig(fn=validate_steps),
-    )
-    assert not results.errors
-    ran = [int(line) for line in (tmp_path / "log").read_text().split()]
-    assert ran == [1, 2, 3, 4, 5, 6, 5, 6, 7], "5 was not saved; 1 to 4 were"
-    frame = results[0].metrics_dataframe
-    assert list(frame["training_iteration"]) == [1, 2, 3, 4, 5, 6, 7]
-    assert list(frame["iteration_runs"]) == [1, 1, 1, 1, 2, 1, 1]
-    scores = frame.set_index("training_iteration")["accuracy"].dropna()
-    assert scores.to_dict() == {2: 0.2, 4: 0.4, 6: 0.6, 7: 0.7}
-
-
-def test_a_plain_function_that_wants_to_save_is_told_what_it_needs(tmp_path):
+def test_a_plain_function_that_registers_how_to_save_fails_with_what_it_needs(tmp_path):
     results = tune.Tuner(
         counting,
         param_space={"length": 4},
@@ -112,29 +94,7 @@ def test_a_plain_function_that_wants_to_save_is_told_what_it_needs(tmp_path):
     assert "tunekit.checkpointable(function)" in str(results.errors[0])
 
 
-def test_a_report_says_how_its_checkpoint_is_validated(tmp_path):
-    def wishing(config):
-        for wish, problem in ((True, "needs a checkpoint"), ("yes", "is not True")):
-            with pytest.raises(tunekit.errors.ConfigError, match=problem):
-                tunekit.report({"loss": 1.0}, validation=wish)
-        state = {"steps": 0}
-        tunekit.checkpoint_with(lambda d: (d / "state.json").write_text(json.dumps(state)))
-        wishes = [None, True, False, train.ValidationTaskConfig(fn_kwargs={"divide_by": 100})]
-        for state["steps"], wish in enumerate(wishes, 1):
-            tunekit.report({"loss": 1.0}, validation=wish)
-
-    results = fit(
-        wishing,
-        tmp_path,
-        validation_config=tunekit.ValidationConfig(fn=validate_steps, when=5),
-        checkpoint_policy=tunekit.EveryIterations(1),
-    )
-    frame = results[0].metrics_dataframe.set_index("training_iteration")
-    assert frame["accuracy"].dropna().to_dict() == {2: 0.2, 4: 0.04}
-    assert not [column for column in frame if "tunekit_validation" in column]
-
-
-def test_without_validation_a_function_that_saves_by_itself_may_begin_anew(tmp_path):
+def test_without_validation_a_function_that_saves_by_itself_may_start_over(tmp_path):
     """As in Tune; only what tunekit saves must be resumed."""
 
     def begins_anew(config):
@@ -156,25 +116,6 @@ def test_without_validation_a_function_that_saves_by_itself_may_begin_anew(tmp_p
     assert plain.error is None
     # Tune goes on counting iterations where the checkpoint was.
     assert list(plain.metrics_dataframe["step"]) == [1, 2, 1, 2, 3]
-
-
-def test_outside_of_a_trial_functions_can_be_tried_by_themselves():
-    tunekit.checkpoint_with(lambda directory: None)
-    with pytest.warns(UserWarning, match="only be called inside"):
-        tunekit.report({"loss": 1.0}, validation=True)
-
-
-def test_a_save_that_raises_is_named_with_its_exception(tmp_path):
-    def train(config):
-        def save(directory):
-            raise TypeError("cannot serialize Net")
-
-        tunekit.checkpoint_with(save)
-        tune.report({"loss": 1.0})
-
-    results = fit(train, tmp_path, checkpoint_policy=tunekit.EveryIterations(1))
-    [error] = results.errors
-    assert "tunekit.checkpoint_with(save) raised TypeError: cannot serialize Net" in str(error)
 
 
 # In the process of another trial -----------------------------------------------------------------
@@ -236,7 +177,7 @@ def test_a_function_finds_a_process_that_another_trial_has_used_as_if_it_were_ne
     ]
 
 
-def test_a_trial_that_fails_in_the_process_of_another_one_goes_on_in_its_own(tmp_path):
+def test_a_trial_that_fails_in_a_reused_process_continues_in_its_own(tmp_path):
     """What no reset can know of: a module's variable. The third trial's process dies of it."""
 
     def trips(n):
@@ -280,3 +221,105 @@ def test_a_function_that_does_not_end_keeps_the_next_trial_from_nothing(tmp_path
     )
     assert not results.errors
     assert [result.metrics["accuracy"] for result in results] == [0, -1, -2]
+
+
+# Whose process a trial runs in ------------------------------------------------------------------
+
+
+def marks() -> dict:
+    """Leave a mark in this process; return what it has found there."""
+    found = getattr(sys, "tunekit_mark", "")
+    sys.tunekit_mark = "left behind"
+    return {"found": found, "process": os.getpid(), "folder": os.getcwd()}
+
+
+def function(config):
+    row = marks()
+    tunekit.checkpoint_with(lambda folder: (folder / "n").write_text(str(config["n"])))
+    tune.report(row)
+
+
+class Class(tune.Trainable):
+    def setup(self, config):
+        self.row = marks()
+
+    def reset_config(self, new_config):
+        self.setup(new_config)
+        return True
+
+    def step(self):
+        return {**self.row, "done": True}
+
+    def save_checkpoint(self, checkpoint_dir):
+        Path(checkpoint_dir, "n").write_text(str(self.config["n"]))
+
+
+def loop(config):
+    row = marks()
+    checkpoint, step = train.get_checkpoint(), 0
+    if checkpoint:
+        step = int(Path(checkpoint.path, "step").read_text())
+    while step < config["length"]:
+        step += 1
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "n").write_text(str(config["n"]))
+            Path(folder, "step").write_text(str(step))
+            train.report({**row, "step": step}, checkpoint=train.Checkpoint.from_directory(folder))
+
+
+def trainer(resources, length=1):
+    return TorchTrainer(
+        loop,
+        train_loop_config={"length": length},
+        scaling_config=train.ScalingConfig(num_workers=1, resources_per_worker=resources),
+    )
+
+
+KINDS = {"function": function, "class": Class}
+
+
+def validate(checkpoint):
+    return {"accuracy": float(Path(checkpoint.path, "n").read_text())}
+
+
+@pytest.mark.parametrize("reuses", [False, True], ids=["by default", "reuse_actors"])
+@pytest.mark.parametrize("kind", ["function", "class", "trainer"])
+def test_only_with_reuse_actors_a_trial_has_another_ones_process(tmp_path, kind, reuses):
+    half, space = {"CPU": 3}, {"n": tune.grid_search([0, 1, 2])}
+    results = fit(
+        trainer(half) if kind == "trainer" else tune.with_resources(KINDS[kind], half),
+        tmp_path,
+        param_space={"train_loop_config": space} if kind == "trainer" else space,
+        tune_config=tune.TuneConfig(
+            metric="accuracy", mode="max", **({"reuse_actors": True} if reuses else {})
+        ),
+        validation_config=tunekit.ValidationConfig(fn=validate, ray_remote_kwargs={"num_cpus": 0}),
+    )
+    assert not results.errors
+    rows = [result.metrics for result in results]
+    assert [row["accuracy"] for row in rows] == [0, 1, 2]
+    assert (len({row["process"] for row in rows}) < 3) is reuses
+    assert any(row["found"] for row in rows) is reuses
+    folders = [os.path.basename(result.path) for result in results]
+    assert [Path(row["folder"]).name for row in rows] == folders, "each writes into its own"
+
+
+def test_a_trial_that_pauses_leaves_its_workers_only_to_itself(tmp_path):
+    """HyperBand pauses more trials than there is room for."""
+    results = fit(
+        trainer({"CPU": 2}, length=3),
+        tmp_path,
+        param_space={"train_loop_config": {"n": tune.grid_search(list(range(5)))}},
+        tune_config=tune.TuneConfig(
+            metric="accuracy",
+            mode="max",
+            scheduler=HyperBandScheduler(
+                time_attr="training_iteration", max_t=3, reduction_factor=3
+            ),
+        ),
+        validation_config=tunekit.ValidationConfig(fn=validate),
+    )
+    assert not results.errors
+    assert results.get_best_result().metrics["accuracy"] == 4
+    found = [{*result.metrics_dataframe["process"]} for result in results]
+    assert sum(map(len, found)) == len(set.union(*found)), "no two trials share one"

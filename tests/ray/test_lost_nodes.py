@@ -67,7 +67,7 @@ def test_trials_move_from_a_node_that_is_about_to_end(run, tmp_path, kind):
 
 
 @pytest.mark.at_night
-def test_trials_on_a_node_that_ends_without_notice_go_on_from_their_checkpoints(run, tmp_path):
+def test_trials_on_a_lost_node_continue_from_their_checkpoints(run, tmp_path):
     told = run("spot", tmp_path, "function", False)
     assert told["failures"] > 0 and told["redone"] > 0 and told["moves"] > 0
     _nothing_is_lost(told)

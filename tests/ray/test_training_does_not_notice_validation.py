@@ -226,7 +226,7 @@ def alone(ray_cluster, tmp_path_factory) -> Callable[[Any], list[str]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_does_not_notice(tmp_path, kind, alone):
+def test_training_is_the_same_with_and_without_validation(tmp_path, kind, alone):
     trainable, validation = KINDS[kind]
     table = swept(tmp_path, trainable, validation)
     assert list(table.trained) == alone(trainable)
@@ -254,7 +254,7 @@ AT_NIGHT = (
     ("kind", "how"),
     [*AT_PUSH, *(pytest.param(*case, marks=pytest.mark.at_night) for case in AT_NIGHT)],
 )
-def test_a_trial_whose_process_a_validation_ends_goes_on(tmp_path, kind, how, caplog):
+def test_a_trial_whose_process_a_validation_ends_continues(tmp_path, kind, how, caplog):
     with caplog.at_level(logging.WARNING, logger="tunekit"):
         table = swept(tmp_path, *KINDS[kind], how=how, marks=str(tmp_path / "ended"))
     assert list(table.training_iteration) == [1, 2, 3, 4]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,28 @@ from click.testing import CliRunner
 from ray import train, tune
 
 import tunekit
+from tests.support.kills import Killed, bury, killed_after
 from tests.support.real_sweeps import joining
-from tests.support.trained import trained
-from tests.support.versioned import version_at
+from tests.support.schedulers import pbt
+from tests.support.sweeps import sweep
+from tests.support.versioned import Versioned, version_at
 from tunekit.cli.commands import tunekit as command
+
+
+def killed(folder: Path) -> Path:
+    """Run a population that is killed; return its folder."""
+    with suppress(Killed), killed_after(150):
+        sweep(
+            folder,
+            pbt(synch=True, quantile_fraction=0.25),
+            on_pending="wait",
+            trainable=Versioned,
+            trials=4,
+            param_space={"length": 8, "lr": tune.uniform(0.0, 1.0)},
+            validate=lambda attempt: {"accuracy": float(version_at(attempt.request.path))},
+        )
+    bury(folder / "sweep")
+    return folder / "sweep"
 
 
 def halved(checkpoint: tune.Checkpoint, *, log: str) -> dict[str, Any]:
@@ -41,10 +60,9 @@ def config(log: Path, **environment: str) -> tunekit.ValidationConfig:
     return tunekit.ValidationConfig(halved, kwargs, needs, max_in_flight=3)
 
 
-@pytest.mark.parametrize("name", ["asha", "pbt-killed"])
-def test_a_sweep_is_validated_later(ray_cluster, tmp_path, name):
-    sweep, log = tunekit.load(trained(tmp_path, name)), tmp_path / "log"
-    after = sweep.validate(config(log))
+def test_a_population_that_was_killed_is_validated_later(ray_cluster, tmp_path):
+    log = tmp_path / "log"
+    after = tunekit.load(killed(tmp_path)).validate(config(log))
     table = after.reports.dropna(subset="halved/accuracy")
     assert len(table) == len(lines(log)) == len(after.later_validations) > 3
     both = table.dropna(subset="accuracy")
@@ -58,11 +76,10 @@ def test_a_sweep_is_validated_later(ray_cluster, tmp_path, name):
 
 
 def test_a_sweep_on_an_object_store_is_validated_later(ray_cluster, s3, tmp_path):
-    local = trained(tmp_path, "asha")
+    local = killed(tmp_path)
     log, filesystem, path = tmp_path / "log", s3.filesystem(), f"{s3.make_bucket('later')}/one"
     pyarrow.fs.copy_files(str(local), path, pyarrow.fs.LocalFileSystem(), filesystem)
-    sweep = tunekit.load(path, filesystem)
-    after = sweep.validate(config(log, **s3.environment()), 2)
+    after = tunekit.load(path, filesystem).validate(config(log, **s3.environment()), 2)
     assert len(lines(log)) == 2 and after.best("halved/accuracy", "max").checkpoint
     assert len(after.reports.dropna(subset="halved/accuracy")) == 2
     # by its URI: both have scores
@@ -96,8 +113,8 @@ alone = tunekit.ValidationConfig(waits, max_in_flight=1)
 """
 
 
-def test_an_interrupted_command_goes_on_where_it_was(ray_cluster, tmp_path, monkeypatch):
-    home, log = trained(tmp_path, "asha"), tmp_path / "log"
+def test_an_interrupted_command_continues_where_it_was(ray_cluster, tmp_path, monkeypatch):
+    home, log = killed(tmp_path), tmp_path / "log"
     (tmp_path / "evals.py").write_text(WAITS)
     arguments = ["validate", str(home), "--fn", "evals.py:alone", "--checkpoints", "4", "--json"]
     program = [sys.executable, "-m", "tunekit", *arguments]

@@ -10,8 +10,7 @@ Sweeps in this process, in virtual time:
 
 What must always hold, and what tries to break it:
 
-- ``broken``: invariants of a sweep that is running, checked after each of its steps.
-- ``invariants``: invariants of a journal, checked line by line.
+- ``invariants``: of a sweep, checked after each of its steps, and of a journal, line by line.
 - ``kills``: kills sweeps at a write, and restores them until they end.
 - ``restores``: folders of sweeps before they are restored.
 - ``journals``: reads journals, and changes them without breaking their checksums.
@@ -23,13 +22,12 @@ Readers:
 
 - ``readers``: journals without a sweep, and the command line.
 - ``asgi``: a browser of the live page, without a network.
-- ``chromium``: a real browser.
+- ``chromium``: a real browser, and what it runs in a page (``browser_scripts``).
 
 A real Ray:
 
 - ``real_sweeps``: trainables and a short way to run them.
 - ``worker_groups``: distributed trials whose weights are a number.
-- ``trained``: sweeps to be validated once they have ended.
 - ``driver``: a driver in a process that can be killed.
 - ``several_nodes``: a cluster of several nodes in a process of its own.
 - ``s3``: an S3 server.

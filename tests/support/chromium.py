@@ -12,10 +12,9 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-__all__ = ["CHROMIUM", "Chromium", "Tab"]
+__all__ = ["CHROMIUM", "Chromium", "Tab", "script"]
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 
@@ -33,6 +32,11 @@ _FLAGS = (
 )
 _TIMEOUT_S = 30.0
 _KEYS = {"Enter": 13, "Tab": 9, "Escape": 27, " ": 32, "ArrowDown": 40, "ArrowUp": 38}
+
+
+def script(name: str) -> str:
+    """Return a script for :meth:`Tab.run`, of the folder ``browser_scripts``."""
+    return Path(__file__).with_name("browser_scripts").joinpath(f"{name}.js").read_text()
 
 
 class Chromium:
@@ -59,12 +63,7 @@ class Chromium:
     def __enter__(self) -> Chromium:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         self.close()
 
     def close(self) -> None:

@@ -12,7 +12,6 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import urlencode
 
 import pyarrow.fs
@@ -69,12 +68,6 @@ class S3Server:
     def endpoint(self) -> str:
         """Where it listens: ``127.0.0.1:PORT``."""
         return f"127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        """The server's process; a test may suspend it, so that the storage fails."""
-        assert self._process is not None
-        return self._process.pid
 
     def filesystem(self, **options: object) -> pyarrow.fs.S3FileSystem:
         """The storage, for ``storage_filesystem=``; options are those of S3FileSystem."""
@@ -152,16 +145,11 @@ class S3Server:
         try:
             self.start()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -80,14 +80,12 @@ class Case:
         make: Makes one; gets a folder.
         modes: The ``on_pending`` that it is right with.
         clones: Whether it overwrites trials.
-        stops: Whether it ends trials.
         options: Other arguments of ``tests.support.sweeps.sweep``, made anew for each.
     """
 
     make: Callable[[Path], TrialScheduler]
     modes: list[str] = field(default_factory=lambda: list(MODES))
     clones: bool = False
-    stops: bool = False
     options: Callable[[], dict[str, Any]] = dict
 
 
@@ -165,27 +163,22 @@ def space() -> dict[str, Any]:
 
 CASES: dict[str, Case] = {
     "fifo": Case(lambda _: FIFOScheduler()),
-    "asha": Case(lambda _: ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3), stops=True),
+    "asha": Case(lambda _: ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)),
     "asha-brackets": Case(
         lambda _: ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3, brackets=2),
-        stops=True,
     ),
-    "promotion": Case(
-        lambda _: PromotionASHA(max_t=9, grace_period=1, reduction_factor=3), stops=True
-    ),
+    "promotion": Case(lambda _: PromotionASHA(max_t=9, grace_period=1, reduction_factor=3)),
     "promotion-brackets": Case(
         lambda _: PromotionASHA(max_t=9, grace_period=1, reduction_factor=2, brackets=2),
-        stops=True,
     ),
-    "moasha": Case(lambda _: moasha(), stops=True),
-    "moasha-promotes": Case(lambda _: moasha(promotes=True, brackets=2), stops=True),
-    "hyperband": Case(lambda _: HyperBandScheduler(max_t=9, reduction_factor=3), stops=True),
+    "moasha": Case(lambda _: moasha()),
+    "moasha-promotes": Case(lambda _: moasha(promotes=True, brackets=2)),
+    "hyperband": Case(lambda _: HyperBandScheduler(max_t=9, reduction_factor=3)),
     "bohb": Case(
         lambda _: HyperBandForBOHB(max_t=9, reduction_factor=3),
-        stops=True,
         options=lambda: {"search_alg": Pausable(), **space()},
     ),
-    "median": Case(lambda _: median(), stops=True),
+    "median": Case(lambda _: median()),
     "median-soft": Case(lambda _: median(hard_stop=False)),
     "pbt": Case(lambda _: pbt(), clones=True, options=space),
     "pbt-sync": Case(
@@ -207,7 +200,6 @@ CASES: dict[str, Case] = {
             ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3), more_and_less
         ),
         modes=[mode for mode in MODES if mode != "wait-reused"],
-        stops=True,
     ),
 }
 

@@ -87,6 +87,20 @@ class Endless(Counting):
         return {**super().step(), "done": False}
 
 
+class FailsOnce(Counting):
+    """Fails when it is trained for the sixth time, and not again."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        super().setup(config)
+        self.fail_at = 6
+
+    def iteration_was_restored(self) -> bool:
+        mark = Path(self.logdir, "has-failed")
+        again = mark.exists()
+        mark.touch()
+        return again
+
+
 @dataclass
 class Heard:
     """The calls that a scheduler received, and its decisions.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -12,10 +13,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.fs
 import pytest
 from pyarrow.fs import LocalFileSystem
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 import tunekit
 from tests.support.journals import read
@@ -25,6 +27,7 @@ from tests.support.sweeps import Ran, quality, sweep
 from tunekit.cli import commands
 from tunekit.cli.status import format_status, status_json
 from tunekit.cli.trainables import trainable_at
+from tunekit.journal.experiments import sweeps_below
 from tunekit.journal.lock import LOCK, DriverLock
 
 
@@ -58,7 +61,7 @@ def ended(tmp_path_factory) -> tuple[Path, Ran]:
 # status ----------------------------------------------------------------------------------------
 
 
-def test_status_tells_what_became_of_a_sweep_and_ranks_its_trials(ended):
+def test_status_summarizes_a_sweep_and_ranks_its_trials(ended):
     path, ran = ended
     result = tunekit_("status", path)
     assert result.exit_code == 0 and result.stderr == ""
@@ -304,7 +307,7 @@ def written_down(folder: Path, where: str | None, **options: Any) -> Path:
     return folder / "sweep"
 
 
-def test_resume_goes_on_with_the_trainable_that_was_written_down(tmp_path, restored):
+def test_resume_continues_with_the_recorded_trainable(tmp_path, restored):
     path = written_down(tmp_path, "tests.support.sweeps:Counting")
     result = tunekit_("resume", path, "--json")
     assert result.exit_code == 0
@@ -353,7 +356,7 @@ def test_resume_of_a_sweep_that_does_not_end_or_all_of_whose_trials_fail_ends_wi
         tunekit.errors.AlreadyRunningError("has a driver."),
     ],
 )
-def test_errors_of_tunekit_are_told_and_others_are_traced(tmp_path, restored, error):
+def test_errors_of_tunekit_are_messages_and_others_have_a_traceback(tmp_path, restored, error):
     path = written_down(tmp_path, "tests.support.sweeps:Counting")
 
     def fail() -> None:
@@ -437,7 +440,7 @@ def test_a_path_that_is_no_sweep_is_wrong_usage(command, tmp_path, monkeypatch):
     assert tunekit_(command).exit_code == 2
 
 
-def test_a_metric_that_is_mistyped_is_told_with_the_one_that_was_meant(ended):
+def test_a_mistyped_metric_is_an_error_with_a_suggestion(ended):
     result = tunekit_("best", ended[0], "--metric", "acuracy")
     assert result.exit_code == 2
     assert "metric='acuracy' is not among the validated metrics" in result.stderr
@@ -447,7 +450,7 @@ def test_a_metric_that_is_mistyped_is_told_with_the_one_that_was_meant(ended):
 
 
 @pytest.mark.parametrize("command", ["status", "best", "report", "resume"])
-def test_a_path_near_a_sweep_is_told_with_the_sweep(command, ended):
+def test_a_path_near_a_sweep_is_an_error_that_names_the_sweep(command, ended):
     checkpoint = next(ended[0].glob("*/checkpoint_*"))
     for near in (checkpoint, checkpoint.parent, ended[0].parent):
         result = tunekit_(command, near)
@@ -465,3 +468,96 @@ def test_the_summary_counts_the_trained_iterations(tmp_path):
     ran = run(tmp_path, on_pending="continue", validation_s=lambda attempt: 2.5)
     reported = sum(event["event"] == "reported" for event in read(ran.home))
     assert tunekit.load(ran.home).summary()["iterations"] == reported > sum(ran.lengths().values())
+
+
+# list, and the sweep that commands take without a PATH ------------------------------------------
+
+
+def aged(home: Path, hours: float) -> Path:
+    """Let a sweep's journal have been written so long ago."""
+    for file in (home / "journal").glob("*.jsonl"):
+        os.utime(file, (2e9 - 3600 * hours,) * 2)
+    return home
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Path:
+    """Four sweeps: one has ended, one was killed, one runs, and one is damaged."""
+    home = tmp_path_factory.mktemp("home") / "ray_results"
+    aged(sweep(home / "old", trials=2).home, 30)
+    aged(killed_sweep(home / "project/killed", 60, FIFOScheduler(), trials=2), 20)
+    running = aged(killed_sweep(home / "project/running", 60, FIFOScheduler(), trials=2), 10)
+    (running / LOCK).unlink()
+    DriverLock(LocalFileSystem(), str(running)).claim()
+    damaged = aged(sweep(home / "damaged", trials=1).home, 40)
+    [journal] = (damaged / "journal").glob("*.jsonl")
+    lines = journal.read_text().splitlines()
+    journal.write_text("\n".join([lines[0], "no JSON", *lines[1:]]) + "\n")
+    aged(damaged, 40)
+    (home / ".hidden").mkdir()
+    (home / "old/sweep").rename(home / "old sweep")
+    (home / "plain/trial").mkdir(parents=True)
+    (home / "plain/tuner.pkl").touch()
+    return home
+
+
+def test_each_sweep_is_listed_with_its_state_the_newest_first(results):
+    known = json.loads(tunekit_("list", results, "--json").stdout)
+    rows = [(row["name"], row["state"]) for row in known["sweeps"]]
+    assert rows == [
+        ("project/running/sweep", "running"),
+        ("project/killed/sweep", "killed"),
+        ("old sweep", "finished"),
+        ("damaged/sweep", "unreadable"),
+    ]
+    ended = known["sweeps"][2]
+    assert ended["best"]["score"] == tunekit.load(results / "old sweep").best().score
+    assert ended["trials"] == {"terminated": 2} and ended["metric"] == "accuracy"
+    assert "line" in known["sweeps"][3]["reason"]
+
+
+def test_what_is_left_out_is_counted(results):
+    lines = tunekit_("list", results, "--top", 1).stdout.splitlines()
+    assert len(lines) == 3 and lines[-1] == "and 3 older ones: --top"
+
+
+def test_a_uri_and_a_sweep_itself_may_be_listed(results):
+    known = json.loads(tunekit_("list", f"file://{results}", "--json").stdout)
+    assert known["found"] == 4
+    known = json.loads(tunekit_("list", results / "old sweep", "--json").stdout)
+    assert [row["name"] for row in known["sweeps"]] == ["old sweep"]
+
+
+def test_a_folder_without_sweeps_says_so(tmp_path):
+    result = tunekit_("list", tmp_path)
+    assert result.exit_code == 0 and "no sweep with validation" in result.stdout
+    assert tunekit_("list", "nowhere://at/all").exit_code == 2
+
+
+def test_sweeps_are_not_looked_for_in_sweeps(results):
+    for folder in ("old sweep", "plain/trial"):  # nor in experiments without validation
+        inner = results / folder / "inner/journal"
+        inner.mkdir(parents=True)
+        (inner / "000001.jsonl").touch()
+    found = sweeps_below(pyarrow.fs.LocalFileSystem(), str(results))
+    assert f"{results}/old sweep" in [one.path for one in found]
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize("command", ["status", "best"])
+def test_without_a_path_the_newest_below_ray_results_is_taken(results, monkeypatch, command):
+    monkeypatch.setenv("HOME", str(results.parent))
+    newest = results / "project/running/sweep"
+    result = tunekit_(command, "--json")
+    assert result.stderr == f"The newest sweep below ~/ray_results: {newest}\n"
+    assert json.loads(result.stdout) and "trial_id" in result.stdout
+    if command == "status":
+        assert json.loads(result.stdout)["path"] == str(newest)
+    assert json.loads(tunekit_("list", "--json").stdout)["found"] == 4
+
+
+def test_without_a_path_and_without_a_sweep_it_is_wrong_usage(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    result = tunekit_("status")
+    assert result.exit_code == 2 and "PATH is missing" in result.stderr
+    assert tunekit_("status", "--help").exit_code == 0

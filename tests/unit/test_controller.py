@@ -127,7 +127,7 @@ def test_a_step_ends_when_something_is_there_that_is_waited_for(waiting):
     assert controller.woken() and not controller.woken()
 
 
-def test_a_stream_is_waited_for_again_and_what_is_gone_is_not(waiting):
+def test_a_stream_is_awaited_again_and_what_was_cancelled_is_not(waiting):
     controller, events = waiting
     stream, cancelled = Awaited(), Awaited()
     controller.wake_on([stream, cancelled])

@@ -8,10 +8,13 @@ import importlib
 import io
 import json
 import re
+import runpy
 from collections.abc import Callable, Iterator
+from configparser import ConfigParser
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pandas as pd
 import pyarrow.fs
@@ -24,8 +27,10 @@ from ray.tune.logger import LoggerCallback
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 from ray.tune.search import BasicVariantGenerator
 from ray.tune.search.optuna import OptunaSearch
+from sphinx.cmd.build import main as build_site
 
 import tunekit
+from scripts import examples
 from tests.support.readers import validate_here
 from tests.support.sweeps import Counting, sweep
 from tunekit.schedulers import MOASHA
@@ -106,6 +111,38 @@ def test_the_readme_quotes_what_was_measured():
     measured = (ROOT / "docs/migrating.md").read_text()
     quoted = re.findall(r"\| [\d.]+ \| [\d.]+ \| [\d.]+ \|", (ROOT / "README.md").read_text())
     assert len(quoted) > 3 and all(figures in measured for figures in quoted)
+
+
+# Promises ------------------------------------------------------------------------------------
+
+#: Where each promise of the README, and each rule of docs/how-it-works.md, is tested.
+PROMISES = {
+    "Tune's own schedulers": "contract/test_every_scheduler contract/test_every_searcher",
+    "PBT clones exactly the checkpoint": "contract/test_pbt_clones_what_it_ranked",
+    "A validation that fails, hangs or": "contract/test_failed_validations ray/test_whole_sweeps",
+    "A kill loses no": "kills/test_kill_at_each_write ray/test_sweeps_outlive_their_driver",
+    "**A trial with reports in its queue": "contract/test_every_scheduler",
+    "**A failure is an entry of the queue": "unit/core/test_queue contract/test_every_scheduler",
+    "**An iteration without a score": "contract/test_stoppers_read_validated_results",
+    "**Names.": "contract/test_metric_ownership",
+    "**PBT clones what it ranked": "contract/test_pbt_clones_what_it_ranked",
+    "**Journal first.": "kills/test_kill_at_each_write kills/test_storage_loses_nothing",
+}
+
+
+def test_each_promise_is_tested():
+    promised = []
+    for page, heading in (("README.md", "What it promises"), ("docs/how-it-works.md", "Rules")):
+        _, _, section = (ROOT / page).read_text().partition(f"\n## {heading}\n")
+        promised += re.findall(r"^- (.*)", section.partition("\n## ")[0], re.M)
+    for says, (begins, files) in zip(promised, PROMISES.items(), strict=True):
+        assert says.startswith(begins)
+        assert all((ROOT / "tests" / f"{name}.py").exists() for name in files.split())
+
+
+def test_the_page_about_migrating_shows_the_programs():
+    page = examples.PAGE.read_text()
+    assert examples.rewritten(page) == page, f"The page is old. Run: {examples.COMMAND}"
 
 
 def test_the_documents_stay_short():
@@ -427,3 +464,36 @@ def test_the_examples_run(document, section, names, tmp_path, monkeypatch):
 
 def test_what_is_given_is_for_a_section_that_is_there():
     assert GIVEN.keys() <= {section for _, section in sections()}
+
+
+# The site ---------------------------------------------------------------------------------------
+
+
+def test_the_site_has_no_broken_link_and_a_place_for_every_public_name(tmp_path, capsys):
+    options = ("--fail-on-warning", "--keep-going", "--quiet", "-n", "-d", tmp_path / "trees")
+    code = build_site([*map(str, (*options, ROOT / "docs", tmp_path / "html"))])
+    assert code == 0, capsys.readouterr().err
+    places = set(re.findall(r' id="([^"]+)"', (tmp_path / "html/reference.html").read_text()))
+    assert {name for name, _ in public()} <= places
+
+
+# The README on a package index ---------------------------------------------------------------
+
+
+def test_links_of_the_long_description_are_those_of_the_readme_and_whole():
+    described = runpy.run_path(str(ROOT / "setup.py"))["long_description"]()
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    readme, url = (ROOT / "README.md").read_text(), setup["metadata"]["url"]
+    version = "v" + setup["metadata"]["version"]
+    there = re.findall(r"!?\[[^\]]*\]\(([^)]*)\)", described)
+    here = re.findall(r"!?\[[^\]]*\]\(([^)]*)\)", readme)
+    bases = (
+        f"{url}/blob/{version}/",
+        f"https://raw.githubusercontent.com/tunekit/tunekit/{version}/",
+    )
+    back = [re.sub("|".join(map(re.escape, bases)), "", link) for link in there]
+    assert back == here and len(here) > 10
+    assert [link for link in there if not urlsplit(link).scheme] == []
+    [picture] = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", described)
+    assert picture == f"{bases[1]}docs/live.png"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import ray
+import torch  # noqa: F401  (its settings are kept and put back)
 from ray import train
 from ray.exceptions import (
     NodeDiedError,
@@ -20,15 +22,18 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
+from tests.support.fakes import FakeClock
 from tunekit import ValidationConfig
 from tunekit._ray import cluster, failures
+from tunekit._ray.process_state import release_gpu_memory
 from tunekit.core.failures import failure_kind
 from tunekit.core.validation import Attempt, Request
 from tunekit.distributed import TrainerValidation
+from tunekit.validating import ray_executor
 from tunekit.validating import ray_executor as module
 from tunekit.validating.executor import Began, Failed, Lost, Returned
-from tunekit.validating.process import outcome_of, result_of
-from tunekit.validating.ray_executor import RayExecutor, executor_of
+from tunekit.validating.process import Evaluator, outcome_of, result_of
+from tunekit.validating.ray_executor import RayExecutor, _Actor, _Flight, executor_of
 
 
 class Stream:
@@ -325,7 +330,7 @@ def by_workers(workers: int, **options: Any) -> TrainerValidation:
         ({"fn": by_workers(2, datasets={"rows": [1]})}, False),
     ],
 )
-def test_what_options_allow(settings, in_trials):
+def test_which_options_allow_validation_in_a_trials_process(settings, in_trials):
     config = ValidationConfig(**{"fn": validate, **settings})
     executor = executor_of(config)
     assert executor.in_trials == in_trials
@@ -333,35 +338,27 @@ def test_what_options_allow(settings, in_trials):
 
 
 @pytest.mark.parametrize(
-    ("fn", "place", "fits"),
+    ("fn", "options", "place", "fits"),
     [
-        (validate, [CPU], True),
-        (validate, [CPU, CPU], True),
-        (by_workers(2), [CPU, CPU], True),
-        (by_workers(2), [CPU] * 3, False),
-        (by_workers(1), [CPU, CPU], False),
-        (by_workers(2), [{"CPU": 0.5}, CPU], False),
-        (validate, [], False),
+        (validate, {}, [CPU], True),
+        (validate, {}, [CPU, CPU], True),
+        (by_workers(2), {}, [CPU, CPU], True),
+        (by_workers(2), {}, [CPU] * 3, False),
+        (by_workers(1), {}, [CPU, CPU], False),
+        (by_workers(2), {}, [{"CPU": 0.5}, CPU], False),
+        (validate, {}, [], False),
+        # A trial that waits has the core that nobody has asked for.
+        (validate, {}, [{"CPU": 0.5}], True),
+        (validate, {"num_gpus": 1}, [{"GPU": 1.0}], True),  # tune.with_resources(..., {"gpu": 1})
+        (validate, {"num_gpus": 1}, [CPU], False),
+        (validate, {"num_cpus": 1, "num_gpus": 1}, [{"GPU": 1.0}], False),
     ],
 )
-def test_in_which_trials_validations_fit(fn, place, fits):
-    assert executor_of(ValidationConfig(fn=fn)).fits_in(place) is fits
-    nowhere = executor_of(ValidationConfig(fn=fn, evaluators=1))
+def test_which_validations_fit_in_a_trials_process(fn, options, place, fits):
+    config = ValidationConfig(fn=fn, ray_remote_kwargs=options)
+    assert executor_of(config).fits_in(place) is fits
+    nowhere = executor_of(ValidationConfig(fn=fn, ray_remote_kwargs=options, evaluators=1))
     assert not nowhere.fits_in(place)
-
-
-@pytest.mark.parametrize(
-    ("options", "place", "fits"),
-    [
-        ({"num_gpus": 1}, {"GPU": 1.0}, True),  # as tune.with_resources(train, {"gpu": 1}) has it
-        ({"num_gpus": 1}, {"CPU": 1.0}, False),
-        ({"num_cpus": 1, "num_gpus": 1}, {"GPU": 1.0}, False),
-        ({}, {"CPU": 0.5}, True),
-    ],
-)
-def test_a_trial_that_stands_still_has_the_core_that_nobody_has_asked_for(options, place, fits):
-    config = ValidationConfig(fn=validate, ray_remote_kwargs=options)
-    assert executor_of(config).fits_in([place]) is fits
 
 
 def test_one_worker_s_validation_does_not_fit_in_a_trial_without_workers():
@@ -502,3 +499,97 @@ def test_what_fails_on_rank_0_before_any_has_returned_there_is_tried_elsewhere(s
     ran(started, executor, wrong, host=WITH_WORKERS)
     assert not executor.in_trials
     assert "raised RuntimeError: no process group, in a worker of trial b" in caplog.text
+
+
+# GPU memory that nothing uses -------------------------------------------------------------------
+
+
+class Cuda:
+    """torch.cuda, as far as it is used here."""
+
+    def __init__(self, used: bool):
+        self.used, self.emptied = used, 0
+
+    def is_initialized(self) -> bool:
+        return self.used
+
+    def empty_cache(self) -> None:
+        assert self.used, "it would begin to use CUDA"
+        self.emptied += 1
+
+    def reset_peak_memory_stats(self) -> None:
+        assert self.used
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    def use(used: bool = True) -> Cuda:
+        double = Cuda(used)
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=double))
+        return double
+
+    return use
+
+
+def test_a_process_that_has_not_used_a_gpu_does_not_begin_to(cuda, monkeypatch):
+    double = cuda(used=False)
+    release_gpu_memory()
+    assert double.emptied == 0
+    monkeypatch.delitem(sys.modules, "torch")
+    release_gpu_memory()
+    assert "torch" not in sys.modules
+
+
+def test_what_nothing_refers_to_any_more_is_collected_before(cuda):
+    double, freed = cuda(), []
+
+    class Network:
+        def __del__(self):
+            freed.append(double.emptied)
+
+    network = Network()
+    network.optimizer = network  # a circle
+    del network
+    release_gpu_memory()
+    assert freed == [0]
+
+
+class Actor:
+    """The handle of an evaluator's process; what is called on it is done at once."""
+
+    def __init__(self):
+        inside = Evaluator()
+        self.release = SimpleNamespace(remote=inside.release)
+
+
+@pytest.fixture
+def evaluator(monkeypatch):
+    """An executor whose only evaluator has just ended an attempt, and its clock."""
+    clock = FakeClock()
+    monkeypatch.setattr(ray_executor, "time", clock)
+    executor = RayExecutor(lambda checkpoint: {}, {}, evaluators=1)
+    one = _Actor(Actor(), None, up=True, calls=1)
+    executor._actors.append(one)
+    has_ended(executor, one)
+    return executor, one, clock
+
+
+def has_ended(executor, actor):
+    actor.flight = _Flight(Attempt(Request("a", 1), 1), actor=actor)
+    executor._end_flight(actor.flight)
+
+
+def test_an_evaluator_gives_it_back_once_it_has_had_nothing_to_do_for_a_second(cuda, evaluator):
+    double, (executor, one, clock) = cuda(), evaluator
+    for second in (0.5, 0.4):
+        clock.sleep(second)
+        list(executor.poll())
+    assert double.emptied == 0, "the next attempt may be about to start"
+    for second in (0.2, 1.0, 5.0):
+        clock.sleep(second)
+        list(executor.poll())
+    assert double.emptied == 1, "once, and it lives on"
+    has_ended(executor, one)
+    clock.sleep(1.1)
+    list(executor.poll())
+    assert double.emptied == 2

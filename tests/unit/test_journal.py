@@ -49,7 +49,7 @@ def test_a_line_is_in_the_file_before_the_call_returns(tmp_path):
     assert len(head.pop("crc")) == 8 and head == {**OWN, "ray": "2.60.0"}
 
 
-def test_a_torn_last_line_is_left_out_and_the_next_session_goes_on(tmp_path):
+def test_a_torn_last_line_is_left_out_and_the_next_session_continues(tmp_path):
     journal_in(tmp_path).append(ValidationRequested.of(REQUEST, time=1.0, checkpoint=WHERE))
     with (tmp_path / "journal/000001.jsonl").open("a") as file:
         file.write('{"n": 2, "event": "validation_ended", "ti')
@@ -61,7 +61,7 @@ def test_a_torn_last_line_is_left_out_and_the_next_session_goes_on(tmp_path):
     ]
 
 
-def test_a_new_sweep_in_the_same_folder_begins_anew(tmp_path):
+def test_a_new_sweep_in_the_same_folder_starts_over(tmp_path):
     journal_in(tmp_path).append(ValidationRequested.of(REQUEST, time=1.0, checkpoint=WHERE))
     second = journal_in(tmp_path)
     second.append(AttemptStarted(time=2.0, id=REQUEST.id, attempt=1))
@@ -82,7 +82,7 @@ def test_a_session_may_have_several_files(tmp_path):
     ]
 
 
-def test_numbers_go_on_after_lines_that_were_lost(tmp_path):
+def test_line_numbers_continue_after_lost_lines(tmp_path):
     journal_in(tmp_path).append(ValidationRequested.of(REQUEST, time=1.0, checkpoint=WHERE))
     journal = journal_in(tmp_path, begins=False, after=40)  # as of which a saved state was
     journal.append(AttemptStarted(time=2.0, id=REQUEST.id, attempt=1))
@@ -238,6 +238,7 @@ KNOWN = {
     "status": "validated",
     "report": {"training_iteration": 1, "nan": math.inf, "deep": {"x": [1, None, "\ud800"]}},
     "score": 0.5,
+    "kwargs": {"sizes": (64, 32), "table": {1: "one", (1, 2): "pair"}, "x": {"__shown__": 1}},
 }
 BY_TYPE = {
     "Sequence": ["{}", "{}"],
@@ -284,7 +285,7 @@ def three_sessions(home: Path, series: str = "journal") -> list[Event]:
         ([1, 2], "000003.jsonl follows line 6, and lines 1 to 6 are missing"),
     ],
 )
-def test_a_file_that_is_gone_is_missed_until_a_file_says_that_it_may_be(tmp_path, gone, says):
+def test_a_missing_file_is_an_error_until_a_marker_file_allows_it(tmp_path, gone, says):
     events = three_sessions(tmp_path)
     for number in gone:
         (tmp_path / f"journal/00000{number}.jsonl").unlink()
@@ -298,7 +299,7 @@ def test_a_file_that_is_gone_is_missed_until_a_file_says_that_it_may_be(tmp_path
     assert [event.n for event in events_in(tmp_path)] == [*(event.n for event in left), 11]
 
 
-def test_an_end_that_is_gone_is_missed_where_an_archive_came_after_it(tmp_path):
+def test_a_missing_end_is_an_error_if_a_newer_archive_exists(tmp_path):
     three_sessions(tmp_path)
     (tmp_path / "state").mkdir()
     (tmp_path / "state/000000009-snapshot.zip").touch()

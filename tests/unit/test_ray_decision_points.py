@@ -50,7 +50,7 @@ def pbt(kind=PopulationBasedTraining, **options):
     )
 
 
-def test_pbt_counts_anew_after_a_failure():
+def test_pbt_counts_from_zero_after_a_failure():
     base, trial = pbt(perturbation_interval=4, quantile_fraction=0.0), FakeTrial("a")
     tune = SimpleNamespace(search_alg=None, get_trials=list)
     base.on_trial_add(tune, trial)

@@ -77,7 +77,7 @@ def test_a_validation_that_must_run_in_a_trial_has_to_fit_there(on_cluster):
 
 
 @pytest.mark.parametrize("grows", [True, False])
-def test_a_limit_is_told_and_that_it_does_not_grow_with_the_cluster(
+def test_a_limit_is_logged_and_that_it_does_not_grow_with_the_cluster(
     on_cluster, monkeypatch, caplog, grows
 ):
     monkeypatch.setattr(resources, "cannot_grow", lambda: not grows)

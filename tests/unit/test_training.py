@@ -1,15 +1,18 @@
-"""Dicts that class trainables save, read back from their checkpoints."""
+"""What trainables call, outside of trials and in validations."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from ray import tune
 
 import tunekit
 from tests.support.sweeps import sweep
+from tunekit.validating.context import ValidationContext, validating_in
 
 
 def test_a_validation_reads_the_dict_that_a_class_returned(tmp_path):
@@ -29,3 +32,54 @@ def test_files_are_not_taken_for_a_dict(tmp_path):
         tunekit.state_of(tune.Checkpoint.from_directory(str(tmp_path / "gone")))
     with pytest.raises(tunekit.errors.ConfigError, match=r"checkpoint='model\.pt' is of type str"):
         tunekit.state_of("model.pt")
+
+
+def test_outside_of_a_trial_functions_can_be_tried_by_themselves():
+    tunekit.checkpoint_with(lambda directory: None)
+    with pytest.warns(UserWarning, match="only be called inside"):
+        tunekit.report({"loss": 1.0}, validation=True)
+
+
+# In a validation --------------------------------------------------------------------------------
+
+
+def width_of(checkpoint):
+    context = tunekit.get_validation_context()
+    return {"accuracy": context.config["width"] / 100, "attempt": context.attempt}
+
+
+def test_outside_of_a_validation_the_error_says_how_to_try_a_function():
+    with pytest.raises(tunekit.errors.WiringError, match=r"In a test, replace it with mock\.patch"):
+        width_of(None)
+
+
+def test_a_function_can_be_tried_by_itself():
+    context = ValidationContext("trial", {"width": 64}, 1, attempt=2)
+    with mock.patch("tunekit.get_validation_context", return_value=context):
+        assert width_of(None) == {"accuracy": 0.64, "attempt": 2}
+    with pytest.raises(tunekit.errors.WiringError):
+        width_of(None)
+
+
+def test_it_is_over_when_the_function_raises():
+    with pytest.raises(ZeroDivisionError), validating_in(ValidationContext("a", {}, 1)):
+        _ = 1 / 0
+    with pytest.raises(tunekit.errors.WiringError, match="outside"):
+        tunekit.get_validation_context()
+
+
+def test_threads_of_a_validation_may_ask():
+    heard = []
+    with validating_in(ValidationContext("trial", {"width": 64}, 1)):
+        thread = threading.Thread(target=lambda: heard.append(tunekit.get_validation_context()))
+        thread.start()
+        thread.join()
+    assert heard[0].config == {"width": 64}
+
+
+def test_an_evaluator_that_asks_while_it_is_built_gets_an_error_with_advice():
+    with (
+        validating_in(None, building=True),
+        pytest.raises(tunekit.errors.WiringError, match="__call__"),
+    ):
+        tunekit.get_validation_context()

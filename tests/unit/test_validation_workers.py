@@ -118,7 +118,7 @@ def once() -> int:
     return 1
 
 
-def test_a_side_task_waits_until_the_loop_stands(post):
+def test_a_side_task_waits_until_the_loop_waits(post):
     """Between two assignments, in a report, and when its thread has ended."""
     ran: queue.SimpleQueue[int] = queue.SimpleQueue()
     steps = [threading.Event() for _ in range(2)]
@@ -145,7 +145,7 @@ def test_a_side_task_waits_until_the_loop_stands(post):
     training.join(20)
 
 
-def test_a_side_task_does_not_run_beside_a_loop_that_may_go_on(post):
+def test_a_side_task_does_not_run_while_the_loop_may_continue(post):
     post._until = lambda: True  # it is about to
     ran = threading.Event()
 

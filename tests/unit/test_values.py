@@ -176,15 +176,6 @@ def test_what_a_user_says_is_never_opened(tmp_path):
     assert reported["report"] == {IT: 1, "it": renamed, "in": [renamed], "'__pickled__'": 3}
 
 
-def test_keyword_arguments_come_back_as_the_very_same(tmp_path):
-    kwargs = {"sizes": (64, 32), "table": {1: "one", (1, 2): "pair"}, "x": {"__shown__": 1}}
-    journal = Journal(LocalFolder(tmp_path))
-    journal.append(CheckpointSaved(trial_id="a", kwargs=kwargs))
-    journal.close()
-    [saved] = read(tmp_path, unpickle=True)
-    assert saved["kwargs"] == kwargs and type(saved["kwargs"]["sizes"]) is tuple
-
-
 def test_an_object_that_cannot_be_opened_here_leaves_its_text():
     parcel = pack_result({"it": OpensBadly()})
     assert type(parcel["it"]) is Parcel

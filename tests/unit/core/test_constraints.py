@@ -64,7 +64,7 @@ def test_what_is_not_a_constraint_is_refused(text):
         Constraint(text)
 
 
-def test_all_that_is_wrong_with_constraints_is_told_at_once():
+def test_all_mistakes_in_constraints_are_in_one_error():
     with pytest.raises(ConfigError) as caught:
         tunekit.ValidationConfig(lambda checkpoint: {}, constraints=["a <= 1", 2], when=0)
     assert [f"constraints[{n}]=" in str(caught.value) for n in (0, 1)] == [True, True]

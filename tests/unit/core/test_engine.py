@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunekit.core.engine import Engine, History
+from tunekit.core.engine import Engine
 from tunekit.core.events import (
     CheckpointSaved,
     Event,
@@ -17,9 +17,7 @@ from tunekit.core.events import (
     TrialRetried,
     ValidationEnded,
     ValidationRequested,
-    Waited,
 )
-from tunekit.core.validation import ValidationKey
 
 
 def reported(iteration: int, generation: int = 0, trial: str = "a") -> Reported:
@@ -73,12 +71,6 @@ def after(*events: Event) -> Engine:
     return engine
 
 
-def test_a_validation_has_the_path_of_its_checkpoint():
-    engine = after(reported(1), saved(1), requested(1))
-    [request] = engine.unfinished.values()
-    assert request.checkpoint == "/sweep/c1" and engine.has_saved
-
-
 def test_a_validation_ends_once():
     engine = after(reported(1), saved(1), requested(1))
     engine.apply(ended(1, {"accuracy": 0.5}))
@@ -128,39 +120,3 @@ def test_a_trial_is_stopped_by_hand_once():
     assert not engine.stopping and not engine.can_stop("a")
     engine.apply(TrialRetried(trial_id="a"))
     assert engine.can_stop("a")
-
-
-def test_times_add_up():
-    assert after(Waited(trial_id="a", seconds=1.5), Waited(trial_id="b", seconds=2)).waited_s == 3.5
-
-
-# Scores by iteration ---------------------------------------------------------------------------
-
-
-def scored(history: History, iteration: int, accuracy: float, run: int = 1) -> None:
-    history.validated(ValidationKey("a", 0, iteration, run), {"accuracy": accuracy})
-
-
-def history_of(*iterations: int) -> History:
-    history = History()
-    for iteration in iterations:
-        history.reported("a", iteration)
-    return history
-
-
-def test_scores_are_in_the_order_of_iterations():
-    history = history_of(1, 2, 3)
-    scored(history, 3, 0.3)
-    scored(history, 1, 0.1)
-    assert list(history.scores("a")) == [((0, 1), {"accuracy": 0.1}), ((0, 3), {"accuracy": 0.3})]
-
-
-def test_a_score_of_an_older_run_does_not_count():
-    history = history_of(1, 2)
-    scored(history, 2, 0.2)
-    assert history.reported("a", 2) == 2 == history.run_of("a", 2)
-    assert list(history.scores("a")) == []
-    scored(history, 2, 0.2, run=1)  # or arrives only now
-    assert list(history.scores("a")) == []
-    scored(history, 2, 0.4, run=2)
-    assert list(history.scores("a")) == [((0, 2), {"accuracy": 0.4})]

@@ -25,7 +25,7 @@ KEY = "raised KeyError: 'model'"
         ("raised E: added", "raised E: faced", False),
     ],
 )
-def test_alike_but_for_numbers_ids_and_paths(one, other, alike):
+def test_failures_that_differ_in_numbers_ids_and_paths_are_of_one_kind(one, other, alike):
     assert (failure_kind(one) == failure_kind(other)) is alike
 
 
@@ -33,7 +33,7 @@ def verdicts(failures, reasons):
     return [failures.failed(f"a@{n}", reason) for n, reason in enumerate(reasons, start=1)]
 
 
-def test_the_first_ones_that_all_fail_alike_leave_no_hope():
+def test_the_first_three_failures_of_one_kind_leave_no_hope():
     told = [v.hopeless for v in verdicts(Failures(detects_hopeless=True), [KEY] * 5)]
     assert told == [False, False, True, False, False]
     assert not any(verdict.hopeless for verdict in verdicts(Failures(), [KEY] * 5))
@@ -53,12 +53,12 @@ def test_different_failures_are_not_one_cause():
     assert [v.hopeless for v in verdicts(Failures(detects_hopeless=True), again)][-1]
 
 
-def test_a_checkpoint_that_is_gone_is_no_fault_of_the_function():
+def test_a_missing_checkpoint_is_no_failure_of_the_function():
     reasons = [format_missing(f"/a/checkpoint_{n}") for n in range(9)]
     assert not any(v.hopeless for v in verdicts(Failures(detects_hopeless=True), reasons))
 
 
-def test_each_kind_is_told_once_and_then_counted():
+def test_each_kind_of_failure_is_reported_once_and_then_counted():
     failures = Failures()
     told = verdicts(failures, [KEY] * 25)
     assert [n for n, verdict in enumerate(told, start=1) if verdict.first] == [1]
@@ -71,7 +71,7 @@ def test_each_kind_is_told_once_and_then_counted():
 
 
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.booleans()), max_size=200))
-def test_each_failure_is_told_or_counted_once(happened):
+def test_each_failure_is_reported_or_counted_once(happened):
     failures, told, counted = Failures(detects_hopeless=True), 0, 0
     for n, (kind, success) in enumerate(happened):
         if success:

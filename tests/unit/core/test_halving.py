@@ -152,7 +152,7 @@ def test_nan_is_the_worst_and_equals_go_in_the_order_in_which_they_came():
     assert list(books.waiting()) == ["one", "other", "nan"]
 
 
-def test_unknown_trials_go_on():
+def test_unknown_trials_continue():
     books = Halving([(1,)], max_t=9, reduction_factor=2)
     assert books.reported("x", 1, (0.5,)) is RungAction.CONTINUE
     books.failed("x")

@@ -1,8 +1,11 @@
+"""Which validations start next, and what becomes of them."""
+
 from __future__ import annotations
 
 import pytest
 
 from tunekit.core.pool import Pool
+from tunekit.core.timing import StartTimes
 from tunekit.core.validation import Request
 
 FINE = {"accuracy": 0.5}
@@ -120,7 +123,7 @@ def test_a_value_that_is_no_score_fails_without_a_retry(value):
     assert outcome.reason.startswith("returned ")
 
 
-def test_metrics_that_nobody_judges_by_may_be_anything():
+def test_metrics_that_decide_nothing_may_be_anything():
     pool = filled(request("a", 1))
     [attempt] = pool.start(1, now=0.0)
     value = {"accuracy": 0.5, "note": "fine", "confusion": [[1]], "f1": float("nan")}
@@ -196,7 +199,7 @@ def test_in_the_process_of_a_trial_older_ones_go_first_and_the_limit_holds():
         (2, 2, True, 1),  # those in the processes of trials make nobody wait
     ],
 )
-def test_a_place_that_a_trial_could_use_is_taken_only_for_who_would_wait_long(
+def test_a_slot_that_another_trial_could_use_is_taken_only_by_trials_that_would_wait_long(
     elsewhere, hosted, others_wait, started
 ):
     pool = filled(*(request(f"x{n}", 1) for n in range(elsewhere)))
@@ -237,7 +240,7 @@ def test_validations_are_starved_until_anything_has_its_resources():
     assert pool.starved_s(26.0) == 0
 
 
-def test_room_is_wanted_for_what_decides_unless_the_limit_keeps_it_waiting():
+def test_a_slot_is_needed_for_what_decides_unless_the_limit_keeps_it_waiting():
     assert not filled(decoration("a", 1)).needs_slot
     pool = filled(request("a", 1), request("b", 1))
     assert pool.needs_slot
@@ -259,3 +262,27 @@ def test_a_trial_waits_for_what_decides_as_long_as_validations_usually_take():
     assert pool.wait_s("a", now=5.0) == 2.0
     assert pool.wait_s("b", now=5.0) is None
     assert pool.wait_s("a", now=60.0) == 0.0
+
+
+# How long trials take to start and to train -----------------------------------------------------
+
+
+def test_what_a_trial_left_undone_is_not_measured():
+    starts = StartTimes()
+    starts.begins("a", 0.0)
+    starts.ends("a")  # it failed, and starts again
+    starts.begins("a", 50.0)
+    starts.reported("a", 54.0)
+    starts.reported("a", 90.0)  # nobody saw it begin
+    assert starts.typical_s == 4.0
+
+
+def test_the_newest_starts_count_and_none_is_below_zero():
+    starts = StartTimes()
+    for n in range(20):
+        starts.begins("a", 0.0)
+        starts.reported("a", 10.0 if n < 15 else 2.0)
+    assert starts.typical_s == 2.0
+    starts.trains("a", 0.0)
+    starts.reported("a", 3.0)
+    assert starts.typical_s == 0.0

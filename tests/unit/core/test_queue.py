@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.support.broken import of_queue
+from tests.support.invariants import broken_in
 from tunekit.core.queue import Circumstances, Entry, Next, Process, Queue, what_next
 
 
@@ -24,32 +24,63 @@ def pending(iteration: int, serves: float | None = None) -> Entry:
     return entry(iteration, validated=True, scoring=True, checkpoint="c", decision_point=serves)
 
 
-STEPS = st.lists(st.sampled_from(["report", "ask", "end", "fail", "take", "drop"]), max_size=40)
+class ReportsOfATrial(RuleBasedStateMachine):
+    """Whatever happens, Tune gets each report once, in order and complete, or it was dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue, self.reported = Queue(), 0
+        self.processed: list[int] = []
+        self.dropped: set[int] = set()
+
+    @precondition(lambda self: not self.queue.over)
+    @rule(saving=st.booleans(), may_be_last=st.booleans())
+    def the_trial_reports(self, saving: bool, may_be_last: bool) -> None:
+        self.queue.settle()
+        self.reported += 1
+        self.queue.append(entry(self.reported, saving=saving, may_be_last=may_be_last))
+
+    @precondition(lambda self: self.queue.saves)
+    @rule(data=st.data(), validates=st.booleans())
+    def a_checkpoint_is_saved(self, data: st.DataObject, validates: bool) -> None:
+        one = data.draw(st.sampled_from([one for one in self.queue if one.saving]))
+        one.saving, one.checkpoint, one.scoring = False, "c", validates
+
+    @precondition(lambda self: any(one.scoring for one in self.queue))
+    @rule(data=st.data())
+    def a_validation_ends(self, data: st.DataObject) -> None:
+        data.draw(st.sampled_from([one for one in self.queue if one.scoring])).scoring = False
+
+    @precondition(lambda self: not self.queue.over)
+    @rule(restarts=st.booleans())
+    def the_trial_fails(self, restarts: bool) -> None:
+        lost = self.queue.fail("it has failed", restarts=restarts)
+        self.dropped |= {one.iteration for one in lost}
+
+    @rule()
+    def tune_processes_what_is_complete(self) -> None:
+        while one := self.queue.take():
+            assert one.complete
+            self.processed += [one.iteration] if one.failure is None else []
+
+    @rule()
+    def a_decision_makes_the_rest_void(self) -> None:
+        self.dropped |= {one.iteration for one in self.queue.drop()}
+
+    @invariant()
+    def no_invariant_of_a_queue_is_broken(self) -> None:
+        assert list(broken_in(self.queue)) == []
+
+    @invariant()
+    def each_report_is_in_one_place(self) -> None:
+        waiting = [one.iteration for one in self.queue if one.failure is None]
+        assert self.processed == sorted(set(self.processed)), "in order, and once"
+        assert not self.dropped & {*self.processed, *waiting} - {0}
+        everything = {*self.processed, *waiting, *self.dropped} - {0}
+        assert everything == {*range(1, self.reported + 1)}, "none is lost"
 
 
-@given(STEPS, st.randoms(use_true_random=False))
-def test_reports_leave_once_in_order_and_complete_whatever_happens(steps, chance):
-    queue, iteration, left, void = Queue(), 0, [], set()
-    for step in steps:
-        open_ones = [one for one in queue if one.scoring]
-        if step in ("report", "ask") and not queue.over:
-            iteration += 1
-            queue.append(pending(iteration) if step == "ask" else entry(iteration))
-        elif step == "end" and open_ones:
-            chance.choice(open_ones).scoring = False
-        elif step == "fail" and not queue.over:
-            queue.fail("it has failed", restarts=True)
-        elif step == "take":
-            while one := queue.take():
-                assert one.complete
-                left.append(one)
-        elif step == "drop":
-            void |= {one.iteration for one in queue.drop()}
-        assert list(of_queue(queue)) == []
-    told = [one.iteration for one in left if one.failure is None]
-    assert told == sorted(set(told)) and not void & set(told) - {0}
-    waiting = {one.iteration for one in queue if one.failure is None}
-    assert {*told} | (void - {0}) | waiting == {*range(1, iteration + 1)}
+TestReportsOfATrial = ReportsOfATrial.TestCase
 
 
 def test_a_failure_waits_for_the_scores_of_earlier_reports():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,18 +14,11 @@ def left(scores, num_to_keep, needed=()):
     return [n for n in ranked if f"c{n:02}" not in doomed]
 
 
-def test_the_best_and_the_newest_stay():
-    assert left([0.9, 0.1, 0.8, 0.2], 2) == [3, 2, 0]
-
-
-def test_without_scores_the_newest_stay():
-    assert left([None] * 5, 2) == [3, 4]
-
-
-def test_unvalidated_ones_rank_below_validated_ones():
+def test_the_best_and_the_newest_stay_and_unvalidated_ones_rank_below_validated_ones():
     scores = [0.1, None, float("nan"), 0.05, None]
     assert left(scores, None) == [1, 2, 4, 3, 0], "no limit deletes nothing"
-    assert left(scores, 2) == [4, 3, 0]
+    assert left(scores, 2) == [4, 3, 0], "the best, the newest unvalidated one, and the newest"
+    assert left([0.9, 0.1, 0.8, 0.2], 2) == [3, 2, 0], "the best and the newest"
 
 
 scores = st.one_of(st.none(), st.floats(allow_nan=True))
@@ -48,21 +42,13 @@ def test_a_holder_that_takes_another_checkpoint_releases_the_first_one():
     assert (list(leases), leases.pop_touched()) == (["y"], ["a"])
 
 
-def test_what_is_free_is_the_concern_of_the_trial_that_saved_it():
+@pytest.mark.parametrize("clone", [None, "b"], ids=["nobody", "the clone"])
+def test_a_released_checkpoint_belongs_to_the_trial_that_saved_it(clone):
     leases = Leases()
-    leases.acquire(clone_holder("b", 1), "x")
     leases.acquire(scheduler_holder("a"), "x", "a")
+    leases.acquire(clone_holder("b", 1), "x", clone)
     leases.release(scheduler_holder("a"))
     leases.release(scheduler_holder("c"))
     assert "x" in leases and leases.pop_touched() == []
     leases.release(clone_holder("b", 1))
     assert "x" not in leases and leases.pop_touched() == ["a"]
-
-
-def test_a_checkpoint_stays_the_concern_of_its_trial_whoever_else_takes_it():
-    leases = Leases()
-    leases.acquire(scheduler_holder("a"), "x", "a")
-    leases.acquire(clone_holder("b", 1), "x", "b")
-    leases.release(scheduler_holder("a"))
-    leases.release(clone_holder("b", 1))
-    assert leases.pop_touched() == ["a"]

@@ -66,7 +66,7 @@ def test_what_can_never_be_right(fn, kwargs, says):
         (lambda first, second=2, *rest, third, **more: {}, {}, ["third"]),
     ],
 )
-def test_what_is_still_missing_when_it_is_due(fn, kwargs, lacks):
+def test_required_arguments_that_are_still_missing(fn, kwargs, lacks):
     assert missing_arguments(signature_of(fn), kwargs) == lacks
 
 

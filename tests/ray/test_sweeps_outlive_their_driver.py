@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,13 +15,13 @@ from collections import Counter
 
 import pytest
 from click.testing import CliRunner
-from ray import tune
+from ray import train, tune
 
 import tunekit
 from tests.support.driver import LENGTH
 from tests.support.invariants import check_journal
 from tests.support.journals import read
-from tests.support.real_sweeps import counting, joining, validate
+from tests.support.real_sweeps import counting, fit, joining, validate
 from tests.support.s3 import S3Server
 from tunekit.cli.commands import tunekit as command
 from tunekit.core.events import parse_event
@@ -127,3 +129,120 @@ def test_a_store_that_is_away_for_a_while(ray_cluster, s3):
     for result in results:
         assert list(result.metrics_dataframe["training_iteration"]) == list(range(1, 9))
         assert result.metrics["accuracy"] == 0.8
+
+
+# SIGTERM ----------------------------------------------------------------------------------------
+
+
+class Interrupts(tune.Callback):
+    """Sends this process a signal after two validations; a restored sweep is left alone."""
+
+    left = 2
+
+    def __getstate__(self):
+        return {"left": -1}
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        self.left -= "accuracy" in result
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def contents(folder):
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_an_interrupted_sweep_is_resumed_with_the_command_that_it_prints(
+    ray_cluster, tmp_path, caplog
+):
+    caplog.set_level(logging.INFO, "ray.tune")
+    before, home = signal.getsignal(signal.SIGTERM), tmp_path / "sweep"
+    fit(
+        counting,
+        tmp_path,
+        param_space={"length": 5, "sleep_s": 0.4},
+        tune_config=tune.TuneConfig(metric="accuracy", mode="max", num_samples=2),
+        callbacks=[Interrupts()],
+        validation_config=tunekit.ValidationConfig(
+            fn=validate,
+            task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 0.4}),
+            max_in_flight=1,
+        ),
+        checkpoint_policy=tunekit.EveryIterations(1),
+    )
+    assert signal.getsignal(signal.SIGTERM) is before
+    line = f"    tunekit resume {home}\n"
+    assert line in caplog.text
+    assert "Resume experiment with" not in caplog.text, "Ray's own advice"
+    assert tunekit.load(home).summary()["state"] == "interrupted"
+
+    found = contents(home)
+    with pytest.raises(tunekit.errors.RestoreError, match=re.escape(line)):
+        tune.Tuner.restore(str(home), tunekit.checkpointable(counting)).fit()
+    assert contents(home) == found, "Ray has changed nothing"
+
+    resumed = CliRunner().invoke(command, ["resume", str(home)])
+    assert resumed.exit_code == 0, resumed.output
+    events = read(home)
+    assert [e["finished"] for e in events if e["event"] == "session_closed"] == [False, True]
+    # each of five checkpoints of two trials, those that were pending included, once
+    assert len(check_journal(map(parse_event, events)).scores) == 10
+
+
+# Trials that failed -----------------------------------------------------------------------------
+
+
+REPAIRED = """
+from tests.support.real_sweeps import counting
+
+def train(config):
+    counting(config)
+"""
+
+
+def test_trials_that_failed_are_resumed_with_a_trainable_that_is_named_once(
+    ray_cluster, tmp_path, monkeypatch
+):
+    def train(config):  # which no other process can import
+        counting(config)
+
+    fit(
+        train,
+        tmp_path,
+        param_space={
+            "scale": tune.grid_search([1.0, 2.0]),
+            "length": 4,
+            "fail_at": 3,
+            "log": str(tmp_path / "log"),
+        },
+        tune_config=tune.TuneConfig(metric="accuracy", mode="max"),
+        validation_config=tunekit.ValidationConfig(fn=validate),
+        checkpoint_policy=tunekit.EveryIterations(1),
+    )
+    path = str(tmp_path / "sweep")
+
+    def run(code, *arguments):
+        done = CliRunner().invoke(command, [*arguments, "--json"])
+        assert done.exit_code == code, done.output
+        return json.loads(done.stdout) if code == 0 else done.stderr
+
+    known = run(0, "status", path)
+    assert known["trials"] == {"error": 2}
+    assert {row["reason"] for row in known["failures"]} == {"RuntimeError: fails once"}
+
+    (tmp_path / "repaired.py").write_text(REPAIRED)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    assert "Pass --trainable" in run(2, "resume", "sweep", "--errored")
+    known = run(0, "resume", "sweep", "--trainable", "repaired.py:train", "--errored")
+    assert known["state"] == "finished" and known["trials"] == {"terminated": 2}
+    assert known["best"]["score"] == 0.8 and known["best"]["config"]["scale"] == 2.0
+    assert [row["iteration"] for row in known["ranking"]] == [4, 4]
+    assert known["sessions"] == 2
+    # what was done before is not done again
+    assert set(tunekit.load(path).reports["iteration_runs"]) == {1}
+
+    monkeypatch.chdir("/")
+    run(0, "resume", path)
+    written = [session["trainable"] for session in tunekit.load(path).sessions]
+    assert written == [None, *[f"{tmp_path}/repaired.py:train"] * 2]

@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ray.tune.result import AUTO_RESULT_KEYS, DEBUG_METRICS, DEFAULT_RESULT_KEYS
 
-from tunekit.core.metrics import deduplicate, flat_items, flatten, merge, move_to_reported, without
+from tunekit.core.metrics import (
+    deduplicate,
+    flat_items,
+    flatten,
+    merge,
+    move_to_reported,
+    user_metrics,
+    without,
+)
 
 WRITTEN = [
     {"val": {"acc": 0.99}, "loss": 1},
@@ -89,3 +98,12 @@ def test_the_rules_are_those_of_flat_dicts(report, validated):
     moved = {n: v for n, v in flatten(report).items() if n in own}
     assert hidden.get("reported", {}) == moved
     assert {k: v for k, v in hidden.items() if k != "reported"} == without(report, own)
+
+
+FILLED_IN = {*AUTO_RESULT_KEYS, *DEBUG_METRICS, "done", "generation", "config/lr", "trial_id"}
+
+
+def test_none_of_what_tune_fills_in_was_chosen_by_the_user():
+    others = set(DEFAULT_RESULT_KEYS) - {"mean_accuracy", "mean_loss"}
+    assert user_metrics([*FILLED_IN, *others, "loss", "eval/loss"]) == ["eval/loss", "loss"]
+    assert "mean_accuracy" in user_metrics(["mean_accuracy"]), "which a user reports"

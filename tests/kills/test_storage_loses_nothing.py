@@ -14,7 +14,6 @@ from types import SimpleNamespace
 
 import pyarrow.fs
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 
 import tunekit
 from tests.support.fakes import FakeClock
@@ -89,78 +88,49 @@ def test_half_of_a_line_that_cannot_be_cut_stays_the_last_of_its_file(tmp_path, 
     ]
 
 
-class Faulty(pyarrow.fs.FSSpecHandler):
-    """A storage that is not local, and fails when it is told to."""
-
-    def __init__(self):
-        super().__init__(LocalFileSystem(auto_mkdir=True))
-        self.fails = False
-        self.uploads = 0
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def open_output_stream(self, path, metadata):
-        assert self.gate.wait(10)
-        if self.fails:
-            raise OSError("503 Slow Down")
-        self.uploads += 1
-        return super().open_output_stream(path, metadata)
+def folder_in(store, root="bucket/sweep"):
+    return RemoteFolder(store.filesystem, root, sleep=lambda seconds: False)
 
 
-def remote(tmp_path):
-    faulty = Faulty()
-    filesystem = pyarrow.fs.PyFileSystem(faulty)
-    folder = folder_at(filesystem, f"{tmp_path}/sweep")
-    assert isinstance(folder, RemoteFolder)
-    return faulty, folder
-
-
-def test_lines_are_uploaded_behind_in_order_and_together(tmp_path):
-    faulty, folder = remote(tmp_path)
-    faulty.gate.clear()
+def test_lines_are_uploaded_behind_in_order_and_together():
+    store, gate = Store(), threading.Event()
+    folder = folder_in(store)
+    store.errors["open"] = lambda path: None if gate.wait(10) else OSError("it hangs")
     expected = [b"%d\n" % number for number in range(100)]
     for line in expected:
         folder.append("journal", line)  # none waits for the storage
     folder.put("state/a.zip", b"state")
     folder.append("journal", b"last\n")
-    faulty.gate.set()
+    gate.set()
     assert folder.settle(10)
     assert whole(folder) == b"".join(expected) + b"last\n"
     assert folder.read("state/a.zip") == b"state"
-    assert faulty.uploads <= 4  # the first line or more, the rest, the file, the last line
+    uploads = [one for one in store.operations if one.startswith("open")]
+    assert len(uploads) <= 4  # the first line or more, the rest, the file, the last line
     folder.close()
 
 
-def test_a_failing_storage_is_tried_again_and_gets_everything(tmp_path, caplog):
-    faulty = Faulty()
-    tried = threading.Event()
+def test_a_failing_storage_is_tried_again_and_gets_everything(caplog):
+    store, tried = Store(), threading.Event()
 
     def sleep(seconds):
         tried.set()
         return False
 
-    folder = RemoteFolder(pyarrow.fs.PyFileSystem(faulty), f"{tmp_path}/sweep", sleep)
-    faulty.fails = True
+    folder = RemoteFolder(store.filesystem, "bucket/sweep", sleep)
+    store.errors["open"] = lambda path: OSError("503 Slow Down")
     folder.append("journal", b"one\n")
-    assert tried.wait(10) and not folder.settle(0.01)
+    assert tried.wait(10) and not folder.settle(0.01), "it does not keep the driver"
     assert "503 Slow Down" in caplog.text
     folder.append("journal", b"two\n")
-    faulty.fails = False
+    del store.errors["open"]
     assert folder.settle(10)
     assert whole(folder) == b"one\ntwo\n"
     folder.close()
 
 
-def test_a_storage_that_never_works_does_not_keep_the_driver(tmp_path):
-    faulty, folder = remote(tmp_path)
-    faulty.fails = True
-    folder.append("journal", b"one\n")
-    assert not folder.settle(0.05)
-    folder.close()
-
-
-def test_a_large_journal_is_several_objects(tmp_path):
-    _, folder = remote(tmp_path)
+def test_a_large_journal_is_several_objects():
+    folder = folder_in(Store())
     line = b"x" * 100_000 + b"\n"
     for _ in range(7):
         folder.append("journal", line)
@@ -171,10 +141,6 @@ def test_a_large_journal_is_several_objects(tmp_path):
 
 
 # Kills --------------------------------------------------------------------------------------------
-
-
-def folder_in(store, root="bucket/sweep"):
-    return RemoteFolder(store.filesystem, root, sleep=lambda seconds: False)
 
 
 def head(after=0, seal=""):
@@ -253,6 +219,7 @@ def test_operations_that_fail_now_and_then_lose_nothing(fails):
 @pytest.mark.parametrize(
     ("kind", "survives"),
     [
+        ("local", True),
         ("s3", True),
         ("gcs", True),
         ("abfs", True),
@@ -266,21 +233,14 @@ def test_operations_that_fail_now_and_then_lose_nothing(fails):
     ],
 )
 @pytest.mark.parametrize("below", [False, True])
-def test_a_storage_that_may_show_half_a_file_is_warned_of(kind, survives, below, caplog):
-    filesystem = Store(kind).filesystem
-    if below:
-        filesystem = pyarrow.fs.SubTreeFileSystem("bucket", filesystem)
-    warn_of_kills(filesystem, "bucket/sweep")
-    assert not caplog.text if survives else "'bucket/sweep' will not survive a kill" in caplog.text
-
-
-@pytest.mark.parametrize("below", [False, True])
-def test_local_and_shared_folders_survive_a_kill_however_they_are_reached(tmp_path, below, caplog):
-    filesystem, path = pyarrow.fs.LocalFileSystem(), str(tmp_path)
+def test_a_storage_that_may_show_half_a_file_is_warned_of(kind, survives, below, tmp_path, caplog):
+    local, path = kind == "local", str(tmp_path)
+    filesystem = pyarrow.fs.LocalFileSystem() if local else Store(kind).filesystem
     if below:
         filesystem, path = pyarrow.fs.SubTreeFileSystem(path, filesystem), "sweep"
     warn_of_kills(filesystem, path)
-    assert not caplog.text and isinstance(folder_at(filesystem, path), LocalFolder)
+    assert not caplog.text if survives else f"{path!r} will not survive a kill" in caplog.text
+    assert isinstance(folder_at(filesystem, path), LocalFolder) is local
 
 
 def test_a_sweep_in_such_a_storage_is_warned_of_at_its_start_and_written(caplog):
@@ -342,7 +302,7 @@ def test_lines_are_on_the_disk_when_they_are_to_be(tmp_path, monkeypatch):
     assert disk.done.count("file 000001.jsonl") == 2
 
 
-def test_a_disk_that_fails_is_told_of(tmp_path, monkeypatch, caplog):
+def test_a_failing_disk_is_reported(tmp_path, monkeypatch, caplog):
     folder = LocalFolder(tmp_path)
     folder.append("journal", b"one\n")
 

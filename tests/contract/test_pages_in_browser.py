@@ -8,69 +8,31 @@ import io
 import json
 import os
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+import uvicorn
 from ray import tune
 
 import tunekit
+from tests.contract.test_live_page import TOKEN, key_of
 from tests.contract.test_reading_matches_files import asha, pbt
-from tests.support.chromium import CHROMIUM, Chromium, Tab
-from tests.support.readers import session, trial
+from tests.support.chromium import CHROMIUM, Chromium, Tab, script
+from tests.support.readers import score, session, trial
+from tunekit.board import serve
+from tunekit.board.live import Catalogue
 from tunekit.board.page import write_page
+from tunekit.board.serve import Application
+from tunekit.messages.problems import Problems
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: chromium)"),
     pytest.mark.sampled(2),
 ]
-
-# What a reader would stumble over, gathered by the browser that has laid the page out.
-LOOK = """(async () => {
-await window.drawAll();
-const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
-const fits = () => [...document.querySelectorAll(".chart")].every((chart) =>
-  Math.abs(chart.querySelector("svg.marks").getBoundingClientRect().width - chart.clientWidth) < 2);
-for (let n = 0; n < 100 && !fits(); n++) await frame();
-await frame();
-const found = {trouble: []};
-const failed = document.documentElement.dataset.failed;
-if (failed) found.trouble.push(`a chart failed: ${failed}`);
-const page = document.documentElement;
-if (page.scrollWidth > page.clientWidth) found.trouble.push(`the page is ${page.scrollWidth} wide`);
-if (performance.getEntriesByType("resource").length) found.trouble.push("it loads something");
-for (const section of document.querySelectorAll("section"))
-  if (section.getBoundingClientRect().height < 60) found.trouble.push(`${section.id} is empty`);
-for (const one of document.querySelectorAll(".tile, button, .acts, h1, h2, h3"))
-  if (one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).display !== "inline")
-    found.trouble.push(`${one.className || one.nodeName} is cut: ${one.textContent.trim()}`);
-const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1
-  && a.top < b.bottom - 2 && b.top < a.bottom - 2;
-found.charts = {};
-for (const chart of document.querySelectorAll(".chart")) {
-  const svg = chart.querySelector("svg.marks"), outside = svg.getBoundingClientRect();
-  const marks = svg.querySelectorAll(".role-mark :is(path, line, rect, text)").length;
-  found.charts[chart.id] = {marks, width: outside.width, room: chart.clientWidth};
-  const inside = (box) => box.left >= outside.left - 1 && box.right <= outside.right + 1
-    && box.top >= outside.top - 1 && box.bottom <= outside.bottom + 1;
-  const texts = [...svg.querySelectorAll(
-    ":is(.role-axis-label, .role-axis-title, .role-legend-label, .role-legend-title) text"
-  )].filter((text) => text.textContent && getComputedStyle(text).opacity !== "0"
-    && text.getAttribute("opacity") !== "0");
-  const boxes = texts.map((text) => [text.textContent, text.getBoundingClientRect()]);
-  boxes.forEach(([text, box], n) => {
-    if (!inside(box)) found.trouble.push(`${chart.id}: ${text} is cut`);
-    if (box.height < 7) found.trouble.push(`${chart.id}: ${text} is ${box.height} high`);
-    for (const [other, its] of boxes.slice(n + 1))
-      if (meet(box, its)) found.trouble.push(`${chart.id}: ${text} and ${other} overlap`);
-  });
-  const titles = [...svg.querySelectorAll(".role-axis-title text")].map((t) => t.textContent);
-  found.charts[chart.id].titles = titles;
-}
-return found;
-})()"""
 
 
 @pytest.fixture(scope="module")
@@ -86,65 +48,11 @@ def tab(browser) -> Iterator[Tab]:
     tab.close()
 
 
-# What a reader does with the ranking, and what comes of it.
-USE = """(async () => {
-await window.drawing;
-const found = {}, wait = (ms) => new Promise((done) => setTimeout(done, ms));
-const until = async (holds) => { for (let n = 0; n < 200 && !holds(); n++) await wait(20); };
-const table = document.querySelector("#trials"), filter = document.querySelector("#filter-trials");
-const rows = () => [...table.tBodies[0].rows];
-const shown = () => rows().filter((row) => !row.hidden).map((row) => row.dataset.trial);
-const head = (name) => [...table.tHead.rows[0].cells].find((one) => one.textContent === name);
-const type = (text) => {
-  filter.value = text;
-  filter.dispatchEvent(new Event("input", {bubbles: true}));
-};
-found.first = shown();
-head("lr").querySelector("button").click();
-found.ascending = [shown(), head("lr").ariaSort ?? head("lr").getAttribute("aria-sort")];
-head("lr").querySelector("button").click();
-found.descending = [shown(), head("lr").getAttribute("aria-sort")];
-head("lr").querySelector("button").click();
-found.back = [shown(), head("lr").getAttribute("aria-sort")];
-type("lr<0.01 status=terminated");
-found.filtered = shown();
-let blob;
-URL.createObjectURL = (one) => { blob = one; return "blob:none"; };
-HTMLAnchorElement.prototype.click = function () { found.file = this.download; };
-document.querySelector("[data-export]").click();
-found.csv = await blob.text();
-type("no such trial");
-found.none = shown();
-type("");
-table.querySelector("button.trial").click();
-const panel = document.querySelector("dialog");
-await until(() => panel.open && panel.querySelector("h2"));
-const beyond = panel.scrollWidth - panel.clientWidth;
-found.panel = [panel.open, location.hash, panel.querySelector("h2").textContent, beyond];
-panel.close();
-await until(() => location.hash === "");
-found.closed = location.hash;
-const colour = () => getComputedStyle(document.body).backgroundColor;
-document.querySelector("#theme").click();
-found.light = colour();
-document.querySelector("#theme").click();
-found.dark = colour();
-const sortable = [...document.querySelectorAll("th[aria-sort]")];
-found.reachable = sortable.length > 0 && sortable.every((one) => one.querySelector("button"));
-const box = table.closest(".scroll"), cell = table.tBodies[0].rows[0].cells[1];
-box.scrollLeft = 10000;
-await until(() => box.classList.contains("scrolled"));
-found.sticky = [box.scrollLeft > 0 || box.scrollWidth === box.clientWidth,
-  cell.getBoundingClientRect().left - box.getBoundingClientRect().left];
-return found;
-})()"""
-
-
-def look(tab: Tab, page: Path, width: int, script: str = LOOK) -> dict[str, Any]:
+def look(tab: Tab, page: Path, width: int, name: str) -> dict[str, Any]:
     """Return what a script finds on the page, in a window of that width."""
     tab.resize(width)
     tab.open(page)
-    found: dict[str, Any] = tab.run(script)
+    found: dict[str, Any] = tab.run(script(name))
     return found
 
 
@@ -182,7 +90,7 @@ def looked_at(tab: Tab, page: Path) -> dict[str, Any]:
     trouble: list[str] = []
     for width in WIDTHS:
         tab.resize(width)
-        found = tab.run(LOOK)
+        found = tab.run(script("look"))
         trouble += [f"{width}: {one}" for one in found["trouble"]]
         for name, chart in found["charts"].items():
             assert chart["marks"] > 0, f"{name} has nothing in it"
@@ -201,7 +109,7 @@ def test_nothing_overlaps_or_is_cut_or_empty(tab, page):
 
 def test_the_ranking_is_sorted_filtered_and_exported(tab, tmp_path):
     loaded = tunekit.load(asha(tmp_path / "sweep").home)
-    seen = look(tab, write_page(loaded, tmp_path / "report.html"), 500, USE)
+    seen = look(tab, write_page(loaded, tmp_path / "report.html"), 500, "use")
     ranked = [one.trial_id for one in loaded.ranking()]
     rates = {one.trial_id: one.config["lr"] for one in loaded.ranking()}
     assert seen["first"] == seen["back"][0] == ranked and seen["back"][1] == "none"
@@ -234,20 +142,11 @@ def test_a_text_that_is_a_formula_is_exported_as_a_text(tab, tmp_path):
     trial(journal, "a", 0.5, lr=-0.001, note=FORMULA, other='say "hi", then\nleave')
     trial(journal, "b", 0.25, lr=0.5, note="@x", other="-5")
     page = write_page(tunekit.load(home), tmp_path / "report.html")
-    seen = look(tab, page, 800, EXPORT)
+    seen = look(tab, page, 800, "export")
     table = pd.read_csv(io.StringIO(seen["csv"]), dtype=str)
     assert list(table.note) == [f"'{FORMULA}", "'@x"]
     assert [float(one) for one in table.lr] == [-0.001, 0.5]
     assert table.other[0].split() == ["say", '"hi",', "then", "leave"] and table.other[1] == "-5"
-
-
-EXPORT = """(async () => {
-let blob;
-URL.createObjectURL = (one) => { blob = one; return "blob:none"; };
-HTMLAnchorElement.prototype.click = () => {};
-document.querySelector("[data-export]").click();
-return {csv: await blob.text()};
-})()"""
 
 
 def test_it_can_be_printed_with_all_charts(tab, page):
@@ -319,27 +218,13 @@ def test_each_chart_is_saved_as_a_picture(tab, page):
     names = tab.run("[...document.querySelectorAll('[data-png]')].map((one) => one.dataset.png)")
     charts = tab.run("document.querySelectorAll('.chart').length")
     assert len(names) == charts
-    found = tab.run(SAVE)
+    found = tab.run(script("save"))
     for name, (file, data) in found.items():
         picture = base64.b64decode(data)
         width, height = struct.unpack(">II", picture[16:24])
         assert picture.startswith(b"\x89PNG") and width > 400 and height > 50, name
         assert file.endswith(f"-{name}.png")
     assert list(found) == names
-
-
-SAVE = """(async () => {
-const found = {};
-let blob, done;
-URL.createObjectURL = (one) => { blob = one; return "blob:none"; };
-HTMLAnchorElement.prototype.click = function () { done(this.download); };
-for (const button of document.querySelectorAll("[data-png]")) {
-  const file = await new Promise((resolve) => { done = resolve; button.click(); });
-  const bytes = new Uint8Array(await blob.arrayBuffer());
-  found[button.dataset.png] = [file, btoa([...bytes].map((b) => String.fromCharCode(b)).join(""))];
-}
-return found;
-})()"""
 
 
 # Accessibility ---------------------------------------------------------------------------------
@@ -385,3 +270,80 @@ def test_axe_finds_nothing_serious(tab, page):
     assert wrong(tab, ["color-contrast"]) == [], "of the trial"
     tab.run("document.querySelector('dialog').close()")
     assert wrong(tab, ["color-contrast"]) == []
+
+
+# The live page ----------------------------------------------------------------------------------
+
+
+CHART = "document.querySelector('#chart-validated')"
+DRAWN = f"({CHART}?.scrollIntoView(), !!{CHART}?.querySelector('svg.marks'))"
+POINTS = "document.querySelectorAll('#chart-validated .mark-symbol.role-mark path').length"
+
+
+class Serving:
+    """The server, on the same port of this machine each time."""
+
+    def __init__(self, path: Path):
+        self._path, self.port = path, 0
+
+    def start(self) -> None:
+        listener = serve.listen("127.0.0.1", self.port, Problems("test"))
+        assert listener is not None
+        self.port = listener.getsockname()[1]
+        app = Application(Catalogue([str(self._path)]), token=TOKEN)
+        known = {"interface": "asgi3", "lifespan": "off", "log_level": "error"}
+        self._server = uvicorn.Server(uvicorn.Config(app, **known, timeout_graceful_shutdown=1))
+        self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        self._thread = threading.Thread(target=self._server.run, args=([listener],))
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+
+@pytest.fixture
+def serving(tmp_path) -> Iterator[Serving]:
+    serving = Serving(tmp_path / "sweeps")
+    yield serving
+    serving.stop()
+
+
+def test_a_page_follows_its_sweep_and_both_may_restart(serving, tmp_path):
+    home = tmp_path / "sweeps/digits"
+    journal = session(home)
+    for n, name in enumerate("abcd"):
+        config = {f"hyperparameter {k}": 1.0 for k in range(9)}
+        trial(journal, name, n / 10 if name in "ab" else None, lr=0.4 - n / 10, **config)
+    score(journal, "d", 1, None, reason="no data")
+    serving.start()
+    address = f"http://127.0.0.1:{serving.port}/sweeps/{key_of(home.parent)}"
+
+    def best_is(name: str) -> str:
+        return f"document.querySelector('.verdict b')?.textContent === '{name}'"
+
+    with Chromium() as browser:
+        tab = browser.tab(800)
+        tab.send("Page.addScriptToEvaluateOnNewDocument", source=script("listen"))
+        tab.send("Page.navigate", url=f"{address}?token={TOKEN}")
+        tab.until(best_is("b"))
+        tab.until(DRAWN, 60)
+        tab.run(script("choose"))
+        chosen = tab.run(script("state"))
+        assert chosen["order"] == ["d", "c", "b"] and "ascending" in chosen["sorted"]
+        assert chosen["focused"] == "filter-trials" and chosen["scroll"] == 40
+        score(journal, "c", 1, 0.9)
+        score(journal, "c", 2, 0.8)
+        tab.until(best_is("c"), 60)
+        tab.until(f"{POINTS} >= 4", 60)
+        assert tab.run(script("state")) == chosen and chosen["same"], (
+            "each row is the very same one"
+        )
+        # The driver is killed, and the sweep restored; meanwhile the server is restarted.
+        serving.stop()
+        score(session(home, begins=False), "a", 2, 0.95)
+        serving.start()
+        tab.until(best_is("a"), 60)
+        back = tab.run(script("state"))
+        assert back["order"] == chosen["order"] and back["wide"] == 0
+        assert tab.run("trouble") == [], "nothing was refused by the page's policy"

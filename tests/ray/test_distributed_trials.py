@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ray import train, tune
 from ray.train.torch import TorchTrainer
@@ -15,27 +16,15 @@ from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 import tunekit
 from tests.ray.test_pbt_clones_what_it_ranked import AfterExploits
+from tests.support import real_sweeps
 from tests.support.real_sweeps import events
 from tests.support.versioned import Versions, score_of, version_at
 from tests.support.worker_groups import fit, trainer, validate
 
-
-@pytest.fixture(autouse=True)
-def _leaves_nothing(ray_cluster):
-    """Every CPU is free soon after each test, and no placement group is left."""
-    yield
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        groups = ray_cluster.util.placement_group_table().values()
-        left = [group for group in groups if group["state"] != "REMOVED"]
-        free = ray_cluster.available_resources().get("CPU", 0)
-        if not left and free == ray_cluster.cluster_resources()["CPU"]:
-            return
-        time.sleep(0.2)
-    raise AssertionError(f"{free} CPUs are free, and there are {left}")
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 
-def test_asha_over_trainers_ranks_by_validated_accuracy(ray_cluster, tmp_path):
+def test_asha_over_trainers_ranks_by_validated_accuracy(tmp_path):
     results = fit(
         trainer(tmp_path, length=9, sleep_s=0.05),
         tmp_path,
@@ -74,11 +63,9 @@ def test_asha_over_trainers_ranks_by_validated_accuracy(ray_cluster, tmp_path):
             "rank1",
             "version",
         }
-    pids = [{*result.metrics_dataframe["worker_pid"]} for result in results]
-    assert sum(map(len, pids)) == len(set.union(*pids)), "no trial took over another's workers"
 
 
-def test_clones_take_up_what_was_scored_on_all_ranks_in_their_own_workers(ray_cluster, tmp_path):
+def test_clones_take_up_what_was_scored_on_all_ranks_in_their_own_workers(tmp_path):
     # Both run at once. Where trials have to take turns, PBT always chooses a clone before an older
     # trial at the same iteration, so with such noise it can overwrite the same one forever.
     versions = Versions(noise=5.0)
@@ -116,7 +103,7 @@ def test_clones_take_up_what_was_scored_on_all_ranks_in_their_own_workers(ray_cl
     assert len(first) == len(second) == 1 and first != second, "they kept their workers"
 
 
-def test_a_group_that_was_taken_over_gives_the_same_numbers_as_a_fresh_one(ray_cluster, tmp_path):
+def test_a_group_that_was_taken_over_gives_the_same_numbers_as_a_fresh_one(tmp_path):
     def draws(config):
         """Leaves behind what a loop can: the same numbers come out all the same."""
         import os
@@ -154,7 +141,7 @@ def test_a_group_that_was_taken_over_gives_the_same_numbers_as_a_fresh_one(ray_c
     assert first["folder"][0] != second["folder"][0]
 
 
-def test_a_worker_that_dies_costs_what_came_after_its_last_checkpoint(ray_cluster, tmp_path):
+def test_a_worker_that_dies_costs_what_came_after_its_last_checkpoint(tmp_path):
     """The trainer starts workers anew, without Tune's knowing: the iterations go on as before.
 
     The second trial takes over workers that have used up the first one's failures.
@@ -192,7 +179,7 @@ class Slow(tune.Callback):
             self.decided_at = time.time()
 
 
-def test_workers_run_no_further_ahead_than_one_report(ray_cluster, tmp_path):
+def test_workers_run_no_further_ahead_than_one_report(tmp_path):
     slow = Slow(tmp_path / "ran")
     source = trainer(tmp_path, length=6)
     results = fit(source, tmp_path, callbacks=[slow], validation_config=None)
@@ -200,7 +187,7 @@ def test_workers_run_no_further_ahead_than_one_report(ray_cluster, tmp_path):
     assert (reported < slow.decided_at).sum() == 2
 
 
-def test_trials_that_hold_everything_make_room(ray_cluster, tmp_path):
+def test_trials_that_hold_everything_make_room(tmp_path):
     """Their warm workers would keep the resources that validations wait for."""
     results = fit(
         trainer(tmp_path, length=2, cpus=3),
@@ -213,7 +200,7 @@ def test_trials_that_hold_everything_make_room(ray_cluster, tmp_path):
     assert results[0].metrics_dataframe["accuracy"].notna().all()
 
 
-def test_a_paused_loop_that_begins_anew_fails_with_what_to_write(ray_cluster, tmp_path):
+def test_a_paused_loop_that_starts_over_fails_with_what_to_write(tmp_path):
     def forgetful(config):
         for step in range(1, 4):
             with tempfile.TemporaryDirectory() as directory:
@@ -260,7 +247,7 @@ def dies_once(checkpoint, *, marks):
     return validate(checkpoint)
 
 
-def test_a_worker_a_trial_and_a_validation_that_are_killed_change_nothing(ray_cluster, tmp_path):
+def test_a_worker_a_trial_and_a_validation_that_are_killed_change_nothing(tmp_path):
     results = fit(
         trainer(tmp_path, length=7, sleep_s=0.1, kill_at=2),
         tmp_path,
@@ -296,7 +283,7 @@ class Interrupts(tune.Callback):
             os.kill(os.getpid(), signal.SIGUSR1)
 
 
-def test_an_interrupted_sweep_goes_on_from_the_workers_checkpoints(ray_cluster, tmp_path):
+def test_an_interrupted_sweep_continues_from_the_workers_checkpoints(tmp_path):
     source = trainer(tmp_path, length=8, sleep_s=0.1)
     hold = tunekit.ValidationConfig(
         fn=validate, on_pending="wait", ray_remote_kwargs={"num_cpus": 0.5}
@@ -317,12 +304,12 @@ def test_an_interrupted_sweep_goes_on_from_the_workers_checkpoints(ray_cluster, 
     assert len(ran) <= 2 * 9
 
 
-def test_the_loop_s_error_is_the_trial_s(ray_cluster, tmp_path):
+def test_the_loop_s_error_is_the_trial_s(tmp_path):
     results = fit(trainer(tmp_path / "missing", length=6), tmp_path)
     assert "No such file or directory" in str(results.errors[0])
 
 
-def test_a_trainer_s_own_validation_config_validates_what_reports_ask_for(ray_cluster, tmp_path):
+def test_a_trainer_s_own_validation_config_validates_what_reports_ask_for(tmp_path):
     def asks(config):
         for step in range(1, 5):
             directory = tempfile.mkdtemp()
@@ -348,7 +335,7 @@ def test_a_trainer_s_own_validation_config_validates_what_reports_ask_for(ray_cl
     assert result.metrics_dataframe["accuracy"].notna().tolist() == [False, True, False, True]
 
 
-def test_trials_begin_at_a_checkpoint_that_was_passed(ray_cluster, tmp_path):
+def test_trials_begin_at_a_checkpoint_that_was_passed(tmp_path):
     first = tmp_path / "first"
     first.mkdir()
     for name in ("version", "rank0", "rank1"):
@@ -362,7 +349,7 @@ def test_trials_begin_at_a_checkpoint_that_was_passed(ray_cluster, tmp_path):
     assert result.metrics_dataframe["version"].tolist() == [5004, 5005, 5006]
 
 
-def test_each_trial_may_have_a_trainer_of_its_own(ray_cluster, tmp_path):
+def test_each_trial_may_have_a_trainer_of_its_own(tmp_path):
     results = fit(
         tunekit.distributed.TrainerFactory(
             lambda config: trainer(tmp_path, length=config["length"], workers=config["workers"])
@@ -372,3 +359,169 @@ def test_each_trial_may_have_a_trainer_of_its_own(ray_cluster, tmp_path):
     )
     assert not results.errors
     assert [len(list(Path(r.checkpoint.path).glob("rank*"))) for r in results] == [1, 2]
+
+
+# Other trainers, and loops of other libraries, which work in the same way -----------------------
+
+
+def files(checkpoint):
+    """Which files a checkpoint has."""
+    with checkpoint.as_directory() as folder:
+        return {"files": len([path for path in Path(folder).rglob("*") if path.is_file()])}
+
+
+def test_datasets_are_sharded(tmp_path):
+    def loop(config):
+        shard = train.get_dataset_shard("train")
+        for epoch in range(2):
+            rows = sum(len(batch["id"]) for batch in shard.iter_batches(batch_size=8))
+            train.report({"rows": rows, "epoch": epoch})
+
+    from ray import data
+
+    results = real_sweeps.fit(
+        TorchTrainer(
+            loop,
+            scaling_config=train.ScalingConfig(num_workers=2),
+            datasets={"train": data.range(64)},
+        ),
+        tmp_path,
+        tune_config=tune.TuneConfig(num_samples=2, max_concurrent_trials=1),
+    )
+    assert not results.errors
+    assert [r.metrics_dataframe["rows"].tolist() for r in results] == [[32, 32], [32, 32]]
+
+
+def test_lightning(tmp_path):
+    pytest.importorskip("lightning")
+
+    def loop(config):
+        import lightning as pl
+        import ray.train.lightning as rtl
+        import torch
+
+        class Line(pl.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(1, 1)
+
+            def training_step(self, batch, _):
+                x, y = batch
+                loss = torch.nn.functional.mse_loss(self.layer(x), y)
+                self.log("loss", loss)
+                return loss
+
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), config["lr"])
+
+        x = torch.linspace(0, 1, 64)[:, None]
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, 2 * x), 16)
+        trainer = rtl.prepare_trainer(
+            pl.Trainer(
+                max_epochs=3,
+                accelerator="cpu",
+                strategy=rtl.RayDDPStrategy(),
+                plugins=[rtl.RayLightningEnvironment()],
+                callbacks=[rtl.RayTrainReportCallback()],
+                enable_progress_bar=False,
+                enable_checkpointing=False,
+                logger=False,
+            )
+        )
+        trainer.fit(Line(), loader)
+
+    results = real_sweeps.fit(
+        TorchTrainer(loop, scaling_config=train.ScalingConfig(num_workers=2)),
+        tmp_path,
+        param_space={"train_loop_config": {"lr": tune.grid_search([0.01, 0.1])}},
+        tune_config=tune.TuneConfig(metric="files", mode="max"),
+        validation_config=tunekit.ValidationConfig(fn=files),
+    )
+    assert not results.errors
+    for result in results:
+        assert result.metrics_dataframe["training_iteration"].tolist() == [1, 2, 3]
+        assert result.metrics_dataframe["files"].tolist() == [1, 1, 1]
+
+
+def test_transformers(tmp_path):
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+
+    def loop(config):
+        import torch
+        import transformers
+        from ray.train.huggingface.transformers import RayTrainReportCallback, prepare_trainer
+
+        class Data(torch.utils.data.Dataset):
+            def __len__(self):
+                return 32
+
+            def __getitem__(self, index):
+                ids = torch.tensor([1, 2, index % 7, 3])
+                return {"input_ids": ids, "labels": ids}
+
+        settings = transformers.GPT2Config(
+            vocab_size=16, n_positions=8, n_embd=8, n_layer=1, n_head=1
+        )
+        trainer = transformers.Trainer(
+            model=transformers.GPT2LMHeadModel(settings),
+            args=transformers.TrainingArguments(
+                output_dir="out",
+                num_train_epochs=2,
+                learning_rate=config["lr"],
+                save_strategy="epoch",
+                logging_strategy="epoch",
+                report_to=[],
+                use_cpu=True,
+                disable_tqdm=True,
+            ),
+            train_dataset=Data(),
+        )
+        trainer.add_callback(RayTrainReportCallback())
+        prepare_trainer(trainer).train()
+
+    results = real_sweeps.fit(
+        TorchTrainer(loop, scaling_config=train.ScalingConfig(num_workers=2)),
+        tmp_path,
+        param_space={"train_loop_config": {"lr": 1e-3}},
+        validation_config=tunekit.ValidationConfig(fn=files),
+    )
+    [result] = results
+    assert result.error is None
+    assert result.metrics_dataframe["training_iteration"].tolist() == [1, 2]
+    assert (result.metrics_dataframe["files"] > 1).all()
+
+
+def test_xgboost(tmp_path):
+    pytest.importorskip("xgboost")
+    from ray.train.xgboost import RayTrainReportCallback, XGBoostTrainer
+
+    def loop(config):
+        import xgboost
+
+        rank = train.get_context().get_world_rank()
+        x = np.random.default_rng(rank).normal(size=(64, 3))
+        rows = xgboost.DMatrix(x, x[:, 0] > 0)
+        xgboost.train(
+            {"objective": "binary:logistic", "eta": config["eta"], "nthread": 1},
+            rows,
+            num_boost_round=4,
+            evals=[(rows, "train")],
+            callbacks=[RayTrainReportCallback(metrics={"loss": "train-logloss"}, frequency=1)],
+            verbose_eval=False,
+        )
+
+    def validate(checkpoint):
+        model = RayTrainReportCallback.get_model(checkpoint)
+        return {"trees": len(model.get_dump())}
+
+    results = real_sweeps.fit(
+        XGBoostTrainer(loop, scaling_config=train.ScalingConfig(num_workers=2)),
+        tmp_path,
+        param_space={"train_loop_config": {"eta": tune.grid_search([0.1, 0.5])}},
+        tune_config=tune.TuneConfig(max_concurrent_trials=1),
+        validation_config=tunekit.ValidationConfig(fn=validate),
+    )
+    assert not results.errors
+    for result in results:
+        assert result.metrics_dataframe["trees"].tolist()[:4] == [1, 2, 3, 4]

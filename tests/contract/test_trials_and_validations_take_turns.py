@@ -1,4 +1,6 @@
-"""One GPU (or one CPU) that every trial and every validation needs: they take turns."""
+"""Trials and validations share resources: neither waits for the other forever, nor needlessly."""
+
+# One GPU, or one CPU, that all need --------------------------------------------------------------
 
 from __future__ import annotations
 
@@ -106,17 +108,6 @@ def test_a_sweep_ends_with_every_checkpoint_validated_or_skipped(tmp_path, base,
         assert ran.clock.monotonic() < 1.2 * (work + saved)
 
 
-@pytest.mark.parametrize("on_pending", ["continue", "wait"])
-@pytest.mark.parametrize("base", ["fifo", "asha"])
-def test_actors_that_are_kept_for_the_next_trial_make_room(tmp_path, base, on_pending):
-    ran = on_workstation(tmp_path, base, on_pending=on_pending, reuse=True)
-    ran.sweep.run(most=100_000)
-    assert all(trial.status == "TERMINATED" for trial in ran.trials)
-    counts = ran.validation.summary()
-    stopped = counts["skipped"] if base == "asha" else 0
-    assert counts["validated"] == sum(counts.values()) - stopped
-
-
 class StopAll(tune.Stopper):
     """Ends the sweep with its third report, while other trials wait for the slot."""
 
@@ -191,7 +182,7 @@ def test_validations_go_before_the_next_trial(tmp_path):
         assert begun == set(ids[: ids.index(of) + 1]), "no later trial has begun"
 
 
-def test_for_one_trial_that_waits_for_a_place_one_is_given_up(tmp_path, monkeypatch):
+def test_one_slot_is_released_for_one_trial_that_waits_for_a_slot(tmp_path, monkeypatch):
     """Validations have resources of their own; two trials reach their next rung together."""
     lent, release = [], ValidatingController.release_slot
 
@@ -227,3 +218,99 @@ def test_a_trial_that_gets_a_kept_process_has_a_folder(tmp_path):
     assert trial.storage.trial_dir_name, "it is handed over with this storage"
     ran.sweep.run()
     assert {one.status for one in ran.trials} == {"TERMINATED"}
+
+
+# Resources that are not there yet ---------------------------------------------------------------
+
+
+def test_waiting_trials_pause_when_they_keep_validations_from_starting(tmp_path, caplog):
+    """All actors wait for scores, and the scores wait for the resources of the actors."""
+    box = []
+
+    def delay(attempt):
+        # No CPU is free while two trials hold theirs: it will never begin.
+        return float("inf") if box[0].sweep.running >= 2 else 0.0
+
+    ran = sweep(
+        tmp_path,
+        on_pending="wait",
+        trials=2,
+        slots=2,
+        settings={"max_in_flight": 1},
+        run=False,
+    )
+    box.append(ran)
+    ran.executor._delay, poll = delay, ran.executor.poll
+
+    def poll_with_resources():
+        """Whenever a process of a trial has ended, what waits for resources gets them."""
+        if ran.sweep.running < 2:
+            ran.executor.hurry()
+        return poll()
+
+    ran.executor.poll = poll_with_resources
+    ran.sweep.run(most=100_000)
+    assert all(t.status == "TERMINATED" for t in ran.trials)
+    assert set(ran.lengths().values()) == {9}
+    assert "is paused to make room" in caplog.text
+    assert ran.validation.summary()["validated"] == 2 * 9
+
+
+SECOND = f"{0:05x}_{1:05d}:0:1:1"
+
+
+def first_report(attempt):
+    return attempt.request.iteration == 1
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    ("limit", "starts", "delay", "shown"),
+    [
+        # A runtime environment, a container, torch on a busy machine: resources are free.
+        pytest.param(
+            1,
+            lambda attempt: 20.0 if first_report(attempt) else 1.0,
+            lambda attempt: 0.0,
+            "1 starting, 1 waiting",
+            id="processes take long to start",
+        ),
+        pytest.param(
+            None,
+            lambda attempt: 0.0,
+            lambda attempt: 1.5,
+            "2 starting (2 queued for resources)",
+            id="a momentary shortage",
+        ),
+        # The other waits for what the first one has, which does not last.
+        pytest.param(
+            None,
+            lambda attempt: 20.0 if first_report(attempt) else 0.0,
+            lambda attempt: 15.0 if attempt.request.id == SECOND else 0.0,
+            "2 starting (1 queued for resources)",
+            id="one has its resources and starts",
+        ),
+    ],
+)
+def test_no_trial_pauses_while_validations_get_resources_soon(
+    tmp_path, caplog, limit, starts, delay, shown
+):
+    settings = {"max_in_flight": limit}
+    ran = sweep(tmp_path, on_pending="wait", trials=2, run=False, settings=settings)
+    ran.executor._starts, ran.executor._delay = starts, delay
+
+    def soon():
+        """Time passes in small steps, as on a real machine."""
+        due, soon = ran.executor.next_due(), ran.clock.monotonic() + 0.25
+        return soon if due is None else min(due, soon)
+
+    ran.sweep.controller._actor_manager._next_due = soon
+    seen, said = set(), set()
+    while not ran.sweep.controller.is_finished():
+        ran.sweep.step()
+        seen.update(trial.status for trial in ran.trials)
+        said.update(ran.validation.progress())
+    assert "PAUSED" not in seen and "is paused to make room" not in caplog.text
+    assert f"Validations: {shown}" in said
+    assert any("resources" in line for line in said) is ("resources" in shown)
+    assert ran.validation.summary()["validated"] == 2 * 9
