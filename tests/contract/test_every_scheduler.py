@@ -32,7 +32,7 @@ from tests.support.sweeps import (
 )
 from tunekit._ray import checkpoints
 from tunekit.core.validation import Attempt
-from tunekit.driver import door
+from tunekit.driver import reports
 
 every_mode = pytest.mark.parametrize("on_pending", MODES)
 
@@ -309,7 +309,7 @@ def test_a_storage_that_fails_to_delete_ends_no_sweep(tmp_path, monkeypatch):
         kept.append(path)
         raise OSError("no connection")
 
-    monkeypatch.setattr(door, "delete_checkpoint", fails)
+    monkeypatch.setattr(reports, "delete_checkpoint", fails)
     ran = run("asha", tmp_path, trainable=Endless, validation_s=lambda attempt: 2.5)
     check_contract(ran)
     assert kept and all(Path(path).exists() for path in kept)

@@ -12,7 +12,7 @@ from ray.tune.search import Searcher
 from tests.support.fakes import FakeExecutor
 from tests.support.schedulers import MODES
 from tests.support.sweeps import LENGTH, Counting, sweep
-from tunekit._ray.validating import ValidatingController
+from tunekit._ray.validating_controller import ValidatingController
 from tunekit.core.shares import Shares
 from tunekit.schedulers import PromotionASHA
 

@@ -15,7 +15,7 @@ from tests.support.schedulers import every_case, pbt, seed_all, space
 from tests.support.sweeps import LENGTH, Endless, SavesWhen, index_of, quality, sweep
 from tunekit import EveryIterations
 from tunekit.core.events import Processed, ValidationRequested
-from tunekit.driver.door import VOID
+from tunekit.driver.reports import VOID
 from tunekit.journal.journal import events_in
 from tunekit.schedulers import PromotionASHA
 

@@ -22,7 +22,7 @@ from tunekit._ray.failures import fail_for_good
 from tunekit._ray.progress import show
 from tunekit._ray.searchers import innermost_searcher
 from tunekit._ray.tuner import type_and_settings
-from tunekit._ray.validating import ValidatingController
+from tunekit._ray.validating_controller import ValidatingController
 from tunekit.config import ValidationConfig, check_config
 from tunekit.core.engine import Engine
 from tunekit.core.events import (
@@ -35,8 +35,8 @@ from tunekit.core.events import (
 from tunekit.core.shares import Shares, shares, total
 from tunekit.core.timing import Clock
 from tunekit.core.validation import Status
-from tunekit.driver.door import Door
 from tunekit.driver.failures import FailureReports
+from tunekit.driver.reports import Reports
 from tunekit.driver.restore import Restore, saved_scheduler
 from tunekit.driver.waiting import Waiting
 from tunekit.errors import AlreadyRunningError, ConfigError, RestoreError, TunekitError, WiringError
@@ -240,20 +240,20 @@ class ValidationCallback(tune.Callback):
         )
         validator.run_in(waiting)
         #: Decides which reports are validated, and what Tune gets then.
-        self.door = Door(
+        self.reports = Reports(
             config, engine, validator, self._failures, controller, user_scheduler, emit
         )
-        controller.connect(self.door, waiting, config.constraints)
+        controller.connect(self.reports, waiting, config.constraints)
         #: The sweep's scheduler, around the user's.
         self.scheduler = scheduler
         self._stop_requests = StopRequests(self.ledger, engine, self.trials, self.clock, emit)
         self.listeners = controller.callbacks
         for listener in self.listeners:
             if isinstance(listener, (AtDecisions, DefaultPolicy)):
-                listener.attach(self.door.saves, controller.can_save)
+                listener.attach(self.reports.saves, controller.can_save)
         goals = {*controller.required_metrics(), *scheduler.objectives}
         engine.require([*goals, *(one.metric for one in config.constraints)])
-        controller.preprocess_reports(self.door.receive)
+        controller.preprocess_reports(self.reports.receive)
         self._open_experiment(goals)
         show(self, controller, self._reporter)
 
@@ -321,7 +321,7 @@ class ValidationCallback(tune.Callback):
         controller = self.controller
         if controller.resumed:
             controller.begin_session()
-        controller.preprocess_reports(self.door.receive)
+        controller.preprocess_reports(self.reports.receive)
         if restore.past:
             restore.replay()
             self._stop_requests.record_new()
@@ -357,10 +357,10 @@ class ValidationCallback(tune.Callback):
         for trial in controller.begun():
             self.waiting.starts.begins(trial.trial_id, now)
         for ended in self.validator.poll(at_once=controller.woken()):
-            self.door.ended(ended)
+            self.reports.ended(ended)
         self._stop_requests.record_new()
         self._stop_by_hand()
-        self.door.release_held()
+        self.reports.release_held()
         self.waiting.relieve()
         controller.continue_waiting()
         if finished := controller.is_finished():

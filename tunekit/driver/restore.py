@@ -54,7 +54,7 @@ from tunekit.core.open_reports import OpenReport, OpenReports
 from tunekit.core.queue import Entry, Queue
 from tunekit.core.validation import Status
 from tunekit.core.values import as_json, encodable, sanitize
-from tunekit.driver.door import VOID
+from tunekit.driver.reports import VOID
 from tunekit.journal.encoding import resolve_opaque
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.storage import folder_at, replace_file
@@ -167,7 +167,7 @@ class Restore:
         """Undo exploits of a replay that did not happen: PBT chooses donors at random."""
         for trial_id in self._repeated:
             trial = self._driver.trials[trial_id]
-            config, start = self._driver.door.before[trial]
+            config, start = self._driver.reports.before[trial]
             trial.set_config(config)
             start_from(trial, start)
             set_pbt_times(self._driver.user_scheduler, trial, None)
@@ -180,7 +180,7 @@ class Restore:
         if isinstance(event, Processed) and trial is not None:
             one = self._open.at(event)
             if one is not None:
-                row = driver.door.restored(trial, self._entry(trial, one, then=True), event)
+                row = driver.reports.restored(trial, self._entry(trial, one, then=True), event)
                 self._rows.setdefault(trial.trial_id, []).append(row)
                 if event.ranked and event.n <= self._since:
                     driver.scheduler.recall(trial, row)
@@ -263,7 +263,7 @@ class Restore:
             iteration=one.report.place[1],
             validated=one.requested is not None,
             decision_point=one.report.decision_point,
-            last=self._driver.door.is_last(trial, report),
+            last=self._driver.reports.is_last(trial, report),
             checkpoint=checkpoint,
             metrics=one.metrics,
             replayed=one.ended is not None,
@@ -329,7 +329,7 @@ class Restore:
                 status, reason = Status.SKIPPED, VOID
             else:
                 status, reason = Status.FAILED, format_missing(request.checkpoint)
-            driver.door.ended(ValidationEnded(id=name, status=status.value, reason=reason))
+            driver.reports.ended(ValidationEnded(id=name, status=status.value, reason=reason))
 
     def _queue_again(self, trial: Trial) -> None:
         """Let a trial wait for its reports that Tune had not processed, and go on then."""
@@ -343,7 +343,7 @@ class Restore:
             return
         controller.requeue(trial, Queue(entry for entry, _ in entries))
         for entry, one in entries:
-            driver.door.request_again(trial, entry, one)
+            driver.reports.request_again(trial, entry, one)
         controller.advance(trial)
 
 

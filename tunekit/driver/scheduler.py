@@ -186,7 +186,7 @@ class ValidatedScheduler(TrialScheduler):
         decision = str(self.scheduler.on_trial_result(tune_controller, trial, penalized))
         # HyperBandForBOHB adds what its searcher reads.
         result.update((name, penalized[name]) for name in penalized.keys() - result.keys())
-        sweep.door.decided(decision)
+        sweep.reports.decided(decision)
         return decision
 
     def recall(self, trial: Trial, result: Mapping[str, Any]) -> None:
@@ -250,7 +250,7 @@ class ValidatedScheduler(TrialScheduler):
         if self._reminders == _REMINDERS:
             return False
         self._reminders += 1
-        sweep.door.processing()
+        sweep.reports.processing()
         for trial in left:
             result = self._last_results.get(trial.trial_id)
             if trial.status != Trial.PAUSED or result is None:
@@ -260,7 +260,7 @@ class ValidatedScheduler(TrialScheduler):
                 tune_controller.stop_trial(trial)
             elif trial.status == Trial.PAUSED and decision == TrialScheduler.CONTINUE:
                 sweep.controller.set_status(trial, Trial.PENDING)
-        sweep.door.exploited()
+        sweep.reports.exploited()
         return True
 
 

@@ -15,7 +15,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from tunekit._ray.functions import is_checkpointable_function
 from tunekit._ray.scheduler_kinds import rule_for, traits_of
-from tunekit._ray.validating import ValidatingController
+from tunekit._ray.validating_controller import ValidatingController
 from tunekit.config import ValidationConfig
 from tunekit.core.engine import Engine
 from tunekit.core.events import Waited

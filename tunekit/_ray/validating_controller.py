@@ -37,7 +37,7 @@ from tunekit.messages.advice import late_request_advice
 logger = logging.getLogger(__name__)
 
 
-class Door(Protocol):
+class ReportRules(Protocol):
     """What decides about the reports of a sweep before Tune gets them."""
 
     @property
@@ -107,18 +107,20 @@ class ValidatingController(Controller):
         controller._callbacks = SplitCallbacks(callbacks, callbacks.index(validation))
         return cast(ValidatingController, controller)
 
-    def connect(self, door: Door, rules: WaitingRules, constraints: Sequence[Constraint]) -> None:
+    def connect(
+        self, reports: ReportRules, rules: WaitingRules, constraints: Sequence[Constraint]
+    ) -> None:
         """Connect a new controller with what decides about reports and processes.
 
         Args:
-            door: What decides about reports.
+            reports: What decides about reports.
             rules: What decides about processes.
             constraints: The constraints on scores.
         """
         saved = set(vars(self))
         self.begin(rules)
         self._constraints = constraints
-        self._door = self._callbacks.door = door
+        self._reports = self._callbacks.reports = reports
         # The reports that have not been processed; a trial without any has no queue.
         self._queues: dict[Trial, Queue] = {}
         # The entry of each trial that is being processed.
@@ -157,7 +159,7 @@ class ValidatingController(Controller):
     def _enqueue(self, trial: Trial, report: dict[str, Any]) -> None:
         queue = self._queues.setdefault(trial, Queue())
         if RESULT_DUPLICATE in report:  # a function has returned after its last report
-            entry = self._door.returned(trial, queue)
+            entry = self._reports.returned(trial, queue)
             if entry is not None:
                 entry.saving = True
             queue.append(Entry(report, last=True))
@@ -165,7 +167,7 @@ class ValidatingController(Controller):
             report["trial_id"] = trial.trial_id
             self._rules.reported(trial.trial_id)
             self._callbacks.on_trial_report(self._iteration, self._trials, trial, report)
-            entry = self._door.reported(trial, queue, report)
+            entry = self._reports.reported(trial, queue, report)
             queue.append(entry)
         if entry is not None and entry.saving:
             # At once, before the next iteration: the weights are those of the report (decision 1).
@@ -184,7 +186,7 @@ class ValidatingController(Controller):
         newest = saved.metrics or {}
         if saved.checkpoint is not None and newest.get(TRAINING_ITERATION) == entry.iteration:
             entry.checkpoint = saved
-            self._door.saved(trial, entry)
+            self._reports.saved(trial, entry)
         self.advance(trial)
 
     def scored(self, trial: Trial, entry: Entry, metrics: Mapping[str, Any] | None) -> None:
@@ -206,10 +208,10 @@ class ValidatingController(Controller):
         self._training.discard(trial)
         queue = self._queues.setdefault(trial, Queue())
         restarts = self.restarts_after(trial, exception)
-        self._door.dropped(trial, queue.fail(exception, restarts=restarts))
+        self._reports.dropped(trial, queue.fail(exception, restarts=restarts))
         self._rules.stops_waiting(trial.trial_id)
         if not restarts:
-            self._door.returned(trial, queue)
+            self._reports.returned(trial, queue)
         self.advance(trial)
 
     # A restore ---------------------------------------------------------------------------------
@@ -256,7 +258,7 @@ class ValidatingController(Controller):
         while trial not in self._idle and (queue := self._queues.get(trial)):
             trains = trial in self._trial_to_actor
             # A decision would end a save in progress, and leave its folder behind.
-            holds = queue.saves or self._door.holds(queue, trains=trains)
+            holds = queue.saves or self._reports.holds(queue, trains=trains)
             entry = None if holds else queue.take()
             if entry is None:
                 break
@@ -293,7 +295,7 @@ class ValidatingController(Controller):
                 with self._passing(entry, scored=False):
                     super()._on_training_result(trial, dict(entry.report))
                 return
-            result = self._door.result(trial, entry)
+            result = self._reports.result(trial, entry)
             if entry.checkpoint is not None:
                 # Before anything decides: an exploit registers its donor's checkpoint in the
                 # middle of the processing, and that must be the newest (decision 1).
@@ -303,8 +305,8 @@ class ValidatingController(Controller):
                 self._callbacks.on_trial_save(
                     iteration=self._iteration, trials=self._trials, trial=trial
                 )
-            self._door.processing()
-            with self._passing(entry, scored=self._door.rank(trial, entry, result)):
+            self._reports.processing()
+            with self._passing(entry, scored=self._reports.rank(trial, entry, result)):
                 super()._on_training_result(trial, result)
         finally:
             self._processed.pop(trial, None)
@@ -315,7 +317,7 @@ class ValidatingController(Controller):
         if RESULT_DUPLICATE in entry.report:
             stopper = NoopStopper()  # Tune asks again at the end of a function that has returned
         elif not scored:
-            stopper = WithoutScore(stopper, self._door.names)
+            stopper = WithoutScore(stopper, self._reports.names)
         scheduler = self._scheduler if scored else _Unscored(self._scheduler)
         search = self._searching(scored=scored)
         return overriding(self, _stopper=stopper, _search_alg=search, _scheduler_alg=scheduler)
@@ -343,7 +345,7 @@ class ValidatingController(Controller):
             self.waiting_in_place[trial] = now
             return
         self.waiting_in_place.pop(trial, None)
-        if trial not in self._trial_to_actor:  # it has lent its place
+        if trial not in self._trial_to_actor:  # it has released its slot
             if not queue:
                 self.starts_first[trial] = None
                 self._set_trial_status(trial, Trial.PENDING)
@@ -393,7 +395,7 @@ class ValidatingController(Controller):
                 return super()._schedule_trial_save(trial, result)
             # A scheduler that looks at a trial while it processes another one's result must not
             # clone what it has not ranked.
-            if not self._door.is_rankable(saved.metrics):
+            if not self._reports.is_rankable(saved.metrics):
                 saved = None
         # A pause needs no other checkpoint, and a clone gets the weights that were scored
         # (decision 1).
@@ -425,13 +427,13 @@ class ValidatingController(Controller):
             decided = decided or TrialScheduler.CONTINUE
             if entry.decision_point is not None:
                 self._rules.decided(continues=decided == TrialScheduler.CONTINUE)
-            self._door.processed(trial, entry, decided)
+            self._reports.processed(trial, entry, decided)
         return decision
 
     def _schedule_trial_pause(self, trial: Trial, should_checkpoint: bool = True) -> None:
         if trial in self._trial_to_actor:
             super()._schedule_trial_pause(trial, should_checkpoint)
-        elif trial.status == Trial.RUNNING:  # it has lent its place
+        elif trial.status == Trial.RUNNING:  # it has released its slot
             self._drop(trial)
             self._set_trial_status(trial, Trial.PAUSED)
 
@@ -452,7 +454,7 @@ class ValidatingController(Controller):
         self._idle.discard(trial)
         if queue := self._queues.pop(trial, None):
             self.closing = self.closing or (self._ends and self.cuts_short)
-            self._door.dropped(trial, [] if self.closing else queue.drop())
+            self._reports.dropped(trial, [] if self.closing else queue.drop())
             self._rules.stops_waiting(trial.trial_id)
 
     def release_slot(self, trial: Trial) -> None:
@@ -501,7 +503,7 @@ class SplitCallbacks(CallbackList):
         first: The number of those.
     """
 
-    door: Door
+    reports: ReportRules
 
     def __init__(self, callbacks: list[Callback], first: int):
         super().__init__(callbacks)
@@ -534,7 +536,7 @@ class SplitCallbacks(CallbackList):
             self._begun.add(trial)
             for callback in self._callbacks[self._first + 1 :]:
                 callback.on_trial_start(trial=trial, **info)
-        lacks = sorted(self.door.names - result.keys())
+        lacks = sorted(self.reports.names - result.keys())
         if lacks:
             lacks = sorted(set(lacks) - flatten(result).keys())
             result.update(dict.fromkeys(lacks, math.nan))

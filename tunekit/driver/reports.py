@@ -1,4 +1,4 @@
-"""The door to Tune: what is validated of what trials report, and what Tune gets then."""
+"""The reports of trials: which are validated, and what Tune gets then."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tunekit._ray.functions import is_checkpointable_function
 from tunekit._ray.pickles import portable
 from tunekit._ray.scheduler_kinds import exhausts, objectives_of, rule_for, time_attr_of, traits_of
 from tunekit._ray.stoppers import reads_metrics
-from tunekit._ray.validating import ValidatingController, is_saved_at
+from tunekit._ray.validating_controller import ValidatingController, is_saved_at
 from tunekit.config import ValidationConfig
 from tunekit.core.decision_points import Selection
 from tunekit.core.engine import Engine
@@ -72,7 +72,7 @@ def _named(key: ValidationKey) -> dict[str, Any]:
 
 
 @dataclass(eq=False)
-class Door:
+class Reports:
     """Decide which reports are validated, and what Tune gets once they are.
 
     Args:
@@ -113,13 +113,13 @@ class Door:
 
     @property
     def names(self) -> AbstractSet[str]:
-        """See :class:`~tunekit._ray.validating.Door`."""
+        """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         return self.engine.required | self.engine.history.names.keys()
 
     # From a report to a request ----------------------------------------------------------------
 
     def holds(self, queue: Queue, *, trains: bool) -> bool:
-        """See :class:`~tunekit._ray.validating.Door`."""
+        """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         # A CSV logger takes its columns from a trial's first row, and training's value of a name
         # must not appear as a score: so rows wait until these names are known (decision 1).
         if self._named:
@@ -150,7 +150,7 @@ class Door:
             result.update(other)
 
     def reported(self, trial: Trial, queue: Queue, report: dict[str, Any]) -> Entry:
-        """See :class:`~tunekit._ray.validating.Door`."""
+        """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         trial_id, iteration = trial.trial_id, report[TRAINING_ITERATION]
         requested, problem = parse_override(report.pop(VALIDATION_KEY, None))
         if problem:
@@ -186,7 +186,7 @@ class Door:
         return entry
 
     def returned(self, trial: Trial, queue: Queue) -> Entry | None:
-        """See :class:`~tunekit._ray.validating.Door`."""
+        """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         last = next((entry for entry in queue if entry.may_be_last), None)
         if last is None:
             return None
@@ -199,7 +199,7 @@ class Door:
         return None
 
     def saved(self, trial: Trial, entry: Entry) -> None:
-        """See :class:`~tunekit._ray.validating.Door`."""
+        """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         key, checkpoint = self._key(trial, entry), entry.checkpoint.checkpoint
         task = entry.task or train.ValidationTaskConfig()
         self.emit(
@@ -321,7 +321,7 @@ class Door:
             self.controller.advance_all()
 
     def dropped(self, trial: Trial, entries: list[Entry]) -> None:
-        """See :class:`~tunekit._ray.validating.Door`."""
+        """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         for entry in entries:
             if entry.checkpoint is None:
                 continue
@@ -339,7 +339,7 @@ class Door:
                 self.ended(ended)
 
     def result(self, trial: Trial, entry: Entry) -> dict[str, Any]:
-        """See :class:`~tunekit._ray.validating.Door`."""
+        """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         # Until it is known which names are validation's, any that the sweep uses may be.
         names, key = self.engine.history.names or self.engine.required, self._key(trial, entry)
         row = {**move_to_reported(entry.report, names), RUNS: key.run}
@@ -349,7 +349,7 @@ class Door:
         return row if entry.metrics is None else merge(row, entry.metrics)
 
     def rank(self, trial: Trial, entry: Entry, result: Mapping[str, Any]) -> bool:
-        """See :class:`~tunekit._ray.validating.Door`."""
+        """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         if entry.metrics is None:
             return False
         entry.ranked = self.is_rankable(result)
@@ -359,11 +359,11 @@ class Door:
         return entry.ranked
 
     def is_rankable(self, result: Mapping[str, Any]) -> bool:
-        """See :class:`~tunekit._ray.validating.Door`."""
+        """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         return not self.engine.lacks(flatten(result))
 
     def processing(self) -> None:
-        """See :class:`~tunekit._ray.validating.Door`."""
+        """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         self._stops = False
         if self._traits.clones:
             self.before = {
@@ -376,7 +376,7 @@ class Door:
         self._stops = decision == TrialScheduler.STOP
 
     def processed(self, trial: Trial, entry: Entry, decision: str) -> None:
-        """See :class:`~tunekit._ray.validating.Door`."""
+        """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         key, result, ranked = self._key(trial, entry), trial.last_result, entry.ranked
         finished = decision == TrialScheduler.STOP and (
             entry.last or not self._stops or exhausts(self.scheduler, flatten(result))
