@@ -44,13 +44,13 @@ def lines(path: Path, file: str = "000001") -> list[dict]:
 
 def test_a_line_is_in_the_file_before_the_call_returns(tmp_path):
     journal = journal_in(tmp_path / "deep", about={"ray": "2.60.0"})
-    journal.append(ValidationRequested.of(REQUEST, time=1.0, checkpoint=WHERE))
+    journal.append(ValidationRequested.of(REQUEST.key, WHERE, time=1.0))
     head, _ = lines(tmp_path / "deep")  # and the journal is still open
     assert len(head.pop("crc")) == 8 and head == {**OWN, "ray": "2.60.0"}
 
 
 def test_a_torn_last_line_is_left_out_and_the_next_session_continues(tmp_path):
-    journal_in(tmp_path).append(ValidationRequested.of(REQUEST, time=1.0, checkpoint=WHERE))
+    journal_in(tmp_path).append(ValidationRequested.of(REQUEST.key, WHERE, time=1.0))
     with (tmp_path / "journal/000001.jsonl").open("a") as file:
         file.write('{"n": 2, "event": "validation_ended", "ti')
     assert [event["event"] for event in read(tmp_path)] == ["validation_requested"]
@@ -62,7 +62,7 @@ def test_a_torn_last_line_is_left_out_and_the_next_session_continues(tmp_path):
 
 
 def test_a_new_sweep_in_the_same_folder_starts_over(tmp_path):
-    journal_in(tmp_path).append(ValidationRequested.of(REQUEST, time=1.0, checkpoint=WHERE))
+    journal_in(tmp_path).append(ValidationRequested.of(REQUEST.key, WHERE, time=1.0))
     second = journal_in(tmp_path)
     second.append(AttemptStarted(time=2.0, id=REQUEST.id, attempt=1))
     assert [event["event"] for event in read(tmp_path)] == ["attempt_started"]
@@ -72,7 +72,7 @@ def test_a_new_sweep_in_the_same_folder_starts_over(tmp_path):
 def test_a_session_may_have_several_files(tmp_path):
     folder = LocalFolder(tmp_path)
     journal = Journal(folder)
-    journal.append(ValidationRequested.of(REQUEST, time=1.0, checkpoint=WHERE))
+    journal.append(ValidationRequested.of(REQUEST.key, WHERE, time=1.0))
     folder.close()  # as when it cannot go on with one
     journal.append(AttemptStarted(time=2.0, id=REQUEST.id, attempt=1))
     assert folder.names("journal") == ["000001.jsonl", "000002.jsonl"]
@@ -83,7 +83,7 @@ def test_a_session_may_have_several_files(tmp_path):
 
 
 def test_line_numbers_continue_after_lost_lines(tmp_path):
-    journal_in(tmp_path).append(ValidationRequested.of(REQUEST, time=1.0, checkpoint=WHERE))
+    journal_in(tmp_path).append(ValidationRequested.of(REQUEST.key, WHERE, time=1.0))
     journal = journal_in(tmp_path, begins=False, after=40)  # as of which a saved state was
     journal.append(AttemptStarted(time=2.0, id=REQUEST.id, attempt=1))
     assert [event["n"] for event in read(tmp_path)] == [2, 42]
@@ -158,7 +158,7 @@ def test_an_empty_file_is_a_session_that_was_killed_at_once(tmp_path):
     (tmp_path / "journal").mkdir()
     (tmp_path / "journal/000001.jsonl").write_text("")
     assert read(tmp_path) == []
-    journal_in(tmp_path).append(ValidationRequested.of(REQUEST, time=1.0, checkpoint=WHERE))
+    journal_in(tmp_path).append(ValidationRequested.of(REQUEST.key, WHERE, time=1.0))
     assert len(read(tmp_path)) == 1
 
 

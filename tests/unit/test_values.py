@@ -137,7 +137,7 @@ def test_a_journal_takes_anything_and_can_be_read(tmp_path_factory, tree):
     configs = {"config": {"it": value}, "folder": "a"}
     journal.append(TrialAdded(time=1.0, trial_id="a", **configs))
     journal.append(Reported(time=2.0, trial_id="a", report={"training_iteration": 1, "it": value}))
-    journal.append(CheckpointSaved.of(request, kwargs=request.kwargs))
+    journal.append(CheckpointSaved.of(request.key, request.path, kwargs=request.kwargs))
     journal.append(ValidationEnded(id=request.id, status="validated", metrics={"it": value}))
     journal.close()
     for unpickle in (False, True):

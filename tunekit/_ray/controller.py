@@ -89,11 +89,6 @@ class Controller(ProcessController):
         return bool(self._actor_cache.num_cached_objects)
 
     @property
-    def is_full(self) -> bool:
-        """Return whether no trial can get a process now, not even a cached one."""
-        return self.left() == 0 and not self.has_cached_actors
-
-    @property
     def awaits_nothing(self) -> bool:
         """Return whether no trial is active, so that Tune's next step does not wait."""
         actors = self._actor_manager

@@ -11,7 +11,7 @@ import functools
 import logging
 import math
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Protocol
 
 from ray.tune.execution.tune_controller import TuneController
@@ -38,6 +38,9 @@ class WaitingRules(Protocol):
 
     def circumstances(self) -> Circumstances:
         """Return what is the same for all waiting trials until one of them moves on."""
+
+    def pop_moved(self) -> Collection[str]:
+        """Return, once, the trials with validations that were started, or will be repeated."""
 
     def next(self, trial: Trial, queue: Queue, now: Circumstances) -> Next:
         """Return what a trial does next."""
@@ -84,6 +87,8 @@ class ProcessController(TuneController):
         self._kept: dict[Trial, Any] = {}
         # How many trials had a slot when one last released its own.
         self._slots = 0
+        #: How many more processes trials may have in this step; None if only resources limit them.
+        self.left: int | None = None
         #: The trials that start before all others that wait for resources, in order.
         self.starts_first: dict[Trial, None] = {}
         #: The trials with resources on a node that is about to end.
@@ -97,17 +102,6 @@ class ProcessController(TuneController):
     def _occupied(self) -> int:
         """Return how many trials have a slot."""
         return len(self._trial_to_actor) - int(self._actor_manager.num_pending_actors)
-
-    def left(self) -> int | None:
-        """Return how many more processes trials may have; None if only resources limit them.
-
-        Cached processes count, because the next trials reuse them.
-        """
-        most = self._rules.slots()
-        if self.resumed and (limit := _limit_of(self._search_alg)) is not None:
-            most = limit if most is None else min(most, limit)
-        processes = len(self._trial_to_actor) + self._actor_cache.num_cached_objects
-        return None if most is None else max(0, most - processes)
 
     def _maybe_update_trial_queue(self) -> None:
         # Create several trials at once, not one for each that starts, because the search algorithm
@@ -268,15 +262,23 @@ class ProcessController(TuneController):
     def _maybe_add_actors(self) -> None:
         if self._rules.has_pending():
             self._insufficient_resources_manager._no_running_trials_since = -1
+        slots = self._rules.slots()
         # Tune requests the resources of many trials in advance. Ray would grant these requests
         # first, and the validations that running trials wait for would not start (decision 2).
-        if self._rules.slots() == 0:
+        if slots == 0:
             _clear_the_way(self)
             return
-        most, more = self._max_pending_trials, self.left()
-        if more is not None:
-            most = min(most, self._actor_manager.num_pending_actors + more)
-        with overriding(self, _max_pending_trials=most):
+        if self.resumed and (limit := _limit_of(self._search_alg)) is not None:
+            slots = limit if slots is None else min(slots, limit)
+        if slots is None:
+            self.left = None
+            super()._maybe_add_actors()
+            return
+        # Cached processes count, because the next trials reuse them.
+        processes = len(self._trial_to_actor) + self._actor_cache.num_cached_objects
+        self.left = max(0, slots - processes)
+        most = self._actor_manager.num_pending_actors + self.left
+        with overriding(self, _max_pending_trials=min(self._max_pending_trials, most)):
             super()._maybe_add_actors()
 
 

@@ -30,7 +30,7 @@ from tunekit._ray.searchers import ScoredSearch
 from tunekit._ray.stoppers import WithoutScore
 from tunekit._ray.storage import exists
 from tunekit.core.constraints import Constraint
-from tunekit.core.metrics import flatten
+from tunekit.core.metrics import COUNTS, flatten
 from tunekit.core.queue import Circumstances, Entry, Next, Queue
 from tunekit.messages.advice import late_request_advice
 
@@ -281,9 +281,12 @@ class ValidatingController(Controller):
 
     def continue_waiting(self) -> None:
         """Let each trial that stands do what is next, if anything has changed for it."""
-        now = self._rules.circumstances() if self.waiting_in_place else None
+        moved = self._rules.pop_moved()
+        if not self.waiting_in_place:
+            return
+        now = self._rules.circumstances()
         for trial, then in list(self.waiting_in_place.items()):
-            if now is not None and now != then:
+            if then != now or trial.trial_id in moved:
                 self._continue_trial(trial, now)
                 if trial not in self.waiting_in_place:
                     now = self._rules.circumstances()
@@ -415,7 +418,9 @@ class ValidatingController(Controller):
             super()._validate_result_metrics(result)
 
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> Any:
+        counts = {name: result[name] for name in COUNTS if name in result}
         decision = super()._process_trial_result(trial, result)
+        result.update(counts)  # see SplitCallbacks
         recorded = self._recorded.pop(trial.trial_id, None)
         if recorded is not None:
             decision = self._queued_trial_decisions[trial.trial_id] = recorded
@@ -531,6 +536,8 @@ class SplitCallbacks(CallbackList):
 
         Tune's CSV logger writes the columns that a trial's first result has. In a restored sweep, a
         trial may have results before it starts; loggers such as MLflow's need to hear of it first.
+
+        It takes out the counts, which the controller puts back: Tune averages all other numbers.
         """
         if trial not in self._begun:
             self._begun.add(trial)
@@ -545,6 +552,8 @@ class SplitCallbacks(CallbackList):
         for name in lacks:
             if result.get(name) != result.get(name):  # no callback has set it
                 del result[name]
+        for name in COUNTS:
+            result.pop(name, None)
 
 
 def _keep_local(logger: LoggerCallback) -> None:

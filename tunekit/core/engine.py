@@ -22,7 +22,7 @@ from tunekit.core.events import (
     Waited,
 )
 from tunekit.core.lineage import Ancestry
-from tunekit.core.metrics import flat_items, flatten
+from tunekit.core.metrics import flat_items, flatten, found
 from tunekit.core.retention import Leases, clone_holder, scheduler_holder
 from tunekit.core.validation import ValidationKey
 from tunekit.core.values import finite_number
@@ -204,8 +204,8 @@ class Engine:
         return trial_id not in self.ended and trial_id not in self.stopping
 
     def lacks(self, result: Mapping[str, Any]) -> list[str]:
-        """Return the metrics that the sweep uses and a flat result lacks as finite numbers."""
-        return sorted(name for name in self.required if finite_number(result.get(name)) is None)
+        """Return the metrics that the sweep uses and a result lacks as finite numbers."""
+        return sorted(name for name in self.required if finite_number(found(result, name)) is None)
 
     def require(self, names: Iterable[str]) -> None:
         """Add metrics that the sweep uses."""

@@ -19,7 +19,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from tunekit.core.metrics import GENERATION, ITERATION
-from tunekit.core.validation import Request, Status, ValidationKey
+from tunekit.core.validation import Status, ValidationKey
 
 #: The largest line number, iteration and so on: the largest count that a float can represent.
 MOST = 2**53
@@ -85,11 +85,9 @@ class CheckpointEvent(TrialEvent, frozen=True, kw_only=True):
         return (self.generation, self.iteration)
 
     @classmethod
-    def of(cls: type[_Kind], request: Request, **more: Any) -> _Kind:
-        """Make the event of a request's checkpoint."""
-        names = ("trial_id", "id", "generation", "iteration", "run")
-        known = {name: getattr(request, name) for name in names}
-        return cls(**{**known, "checkpoint": request.path, **more})
+    def of(cls: type[_Kind], key: ValidationKey, checkpoint: str, **more: Any) -> _Kind:
+        """Make the event of the checkpoint that a key names."""
+        return cls(**key._asdict(), id=str(key), checkpoint=checkpoint, **more)
 
 
 class ValidationEvent(JournalEvent, frozen=True, kw_only=True):

@@ -25,6 +25,8 @@ VALIDATED_ITERATION = "validated_iteration"
 CHECKPOINT = "checkpoint_dir_name"
 #: The key, in a row, of the number of times the iteration was run.
 RUNS = "iteration_runs"
+#: The numbers of a row that are no metrics.
+COUNTS = (GENERATION, RUNS)
 #: Where a row keeps a training metric whose name a validation also produces.
 REPORTED = "reported"
 
@@ -393,15 +395,7 @@ def own_names(report: Mapping[str, Any], validated: Collection[str]) -> Mapping[
         report = _moved(report, ours)
     if not isinstance(report.get(REPORTED, {}), Mapping):
         report = add_reported(report, {})
-    if validated and not _has_none(report, validated):
-        report = move_to_reported(report, validated)
-    return report
-
-
-def _has_none(report: Mapping[str, Any], validated: Collection[str]) -> bool:
-    """Return whether a report has none of the metrics that validation produces."""
-    own = {key: value for key, value in report.items() if key != "config"}
-    return set(validated).isdisjoint(name for name, _ in flat_items(own))
+    return move_to_reported(report, validated) if validated else report
 
 
 def _moved(report: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:

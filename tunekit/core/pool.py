@@ -104,8 +104,9 @@ class Pool:
         self._in_flight: dict[str, _Validation] = {}
         # The time since which all started attempts have waited for resources.
         self._starved_since: float | None = None
-        #: How many attempts were started, or will be made again.
-        self.turns = 0
+        self._turns = 0
+        # The trials whose attempts have been started, or will be made again.
+        self._moved: set[str] = set()
 
     @property
     def waiting(self) -> int:
@@ -220,6 +221,11 @@ class Pool:
         used = [one for one in trial.in_flight.values() if one.request.used]
         return bool(used) and all(one.started is not None for one in used)
 
+    def pop_moved(self) -> set[str]:
+        """Return, once, the trials whose attempts have been started, or will be made again."""
+        moved, self._moved = self._moved, set()
+        return moved
+
     @property
     def needs_slot(self) -> bool:
         """Return whether a validation that the scheduler will decide by waits for resources."""
@@ -286,8 +292,9 @@ class Pool:
         self._dequeue(trial, one)
         one.tries += 1
         one.started = started
-        self.turns += 1
-        trial.last_turn = self.turns
+        self._turns += 1
+        trial.last_turn = self._turns
+        self._moved.add(one.request.trial_id)
         attempt = one.attempt
         self._in_flight[attempt.id] = trial.in_flight[attempt.id] = one
         return attempt
@@ -389,7 +396,7 @@ class Pool:
     ) -> ValidationEnded | None:
         if one.tries <= self._retries:
             one.began, one.queued = None, False
-            self.turns += 1
+            self._moved.add(one.request.trial_id)
             self._enqueue(self._trials[one.request.trial_id], one, first=True)
             return None
         if one.tries > 1:

@@ -158,30 +158,7 @@ class Process(Enum):
     LEAVES = "leaves"  #: it must end: its node ends, or a validation needs its slot
 
 
-class Circumstances(NamedTuple):
-    """What is the same for all trials of a sweep at one time.
-
-    While it stays the same, a trial that waits need not be asked again unless its queue changes.
-
-    Attributes:
-        on_pending: As for :class:`tunekit.ValidationConfig`.
-        each_score: Whether trials wait for each score, as with inline validation.
-        synchronous: Whether the scheduler compares all trials at the same time.
-        others_wait: Whether another trial waits for a slot.
-        exclusive: Whether validations can only run once a trial has released its resources.
-        rest: What else a trial may base its decision on; opaque here.
-    """
-
-    on_pending: str = "auto"
-    each_score: bool = False
-    synchronous: bool = False
-    others_wait: bool = False
-    exclusive: bool = False
-    rest: Any = None
-
-
-@dataclass(frozen=True)
-class Wait:
+class Wait(NamedTuple):
     """How long a trial waits for a score that is computed elsewhere, and what then follows.
 
     Attributes:
@@ -235,6 +212,31 @@ class Wait:
         ends_s = max(self.wait_s + self.late_s, self.iteration_s)
         gained_s = self.continues * min(self.wait_s, self.iteration_s)
         return gained_s >= (1 - self.continues) * (ends_s - self.wait_s)
+
+
+class Circumstances(NamedTuple):
+    """What is the same for all trials of a sweep at one time.
+
+    While it stays the same, a trial that waits need not be asked again unless its queue or its
+    validations change.
+
+    Attributes:
+        on_pending: As for :class:`tunekit.ValidationConfig`.
+        each_score: Whether trials wait for each score, as with inline validation.
+        synchronous: Whether the scheduler compares all trials at the same time.
+        others_wait: Whether another trial waits for a slot.
+        exclusive: Whether validations can only run once a trial has released its resources.
+        typical: How long trials typically wait, unless nothing depends on it.
+        rest: What else a trial may base its decision on; opaque here.
+    """
+
+    on_pending: str = "auto"
+    each_score: bool = False
+    synchronous: bool = False
+    others_wait: bool = False
+    exclusive: bool = False
+    typical: Wait = Wait()
+    rest: Any = None
 
 
 def what_next(

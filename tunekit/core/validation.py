@@ -90,10 +90,15 @@ class Request:
     used: bool = field(default=True, compare=False, repr=False)
     decision_point: float | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def key(self) -> ValidationKey:
+        """Return the key of the validation."""
+        return ValidationKey(self.trial_id, self.generation, self.iteration, self.run)
+
     @cached_property
     def id(self) -> str:
         """Return a name that is unique in the sweep, and the same after a restore."""
-        return str(ValidationKey(self.trial_id, self.generation, self.iteration, self.run))
+        return str(self.key)
 
     @property
     def place(self) -> tuple[int, int]:

@@ -59,18 +59,6 @@ _MOST_HELD = 100
 VOID = "its trial does not go on from there"
 
 
-def _named(key: ValidationKey) -> dict[str, Any]:
-    """Return the fields with which an event names a trial's checkpoint."""
-    trial_id, generation, iteration, run = key
-    return {
-        "trial_id": trial_id,
-        "id": str(key),
-        "generation": generation,
-        "iteration": iteration,
-        "run": run,
-    }
-
-
 @dataclass(eq=False)
 class Reports:
     """Decide which reports are validated, and what Tune gets once they are.
@@ -135,7 +123,7 @@ class Reports:
 
         If both are there, Ray may pass on a report before that of the save that precedes it.
         """
-        reached = (trial.last_result or {}).get(TRAINING_ITERATION, 0)
+        reached = trial.run_metadata.last_result.get(TRAINING_ITERATION, 0)
         for entry in self.controller.queue_of(trial):
             reached = entry.iteration
             if saved and entry.saving:
@@ -169,8 +157,8 @@ class Reports:
         if last and not saving and queue.resumable:  # what it has saved before is its last
             self.returned(trial, queue)
         queue.settle()
-        row = dict(own_names(report, self.engine.history.names))
-        row[GENERATION] = self.engine.ancestry.generation(trial_id)
+        generation, names = self.engine.ancestry.generation(trial_id), self.engine.history.names
+        row = {**own_names(report, names), GENERATION: generation}
         self.emit(Reported(trial_id=trial_id, report=row, decision_point=point))
         entry = Entry(row, iteration=iteration, last=last, saving=saving)
         if entry.saving:
@@ -203,9 +191,9 @@ class Reports:
         key, checkpoint = self._key(trial, entry), entry.checkpoint.checkpoint
         task = entry.task or train.ValidationTaskConfig()
         self.emit(
-            CheckpointSaved(
-                **_named(key),
-                checkpoint=checkpoint.path,
+            CheckpointSaved.of(
+                key,
+                checkpoint.path,
                 validates=entry.validated,
                 kwargs=dict(task.fn_kwargs or {}),
                 timeout_s=task.timeout_s,
@@ -240,7 +228,7 @@ class Reports:
         entry.scoring = True
         self._scoring[request.id] = trial, entry
         if not recorded:
-            self.emit(ValidationRequested.of(request))
+            self.emit(ValidationRequested.of(key, request.path))
         for ended in self.validator.submit(request):
             self.ended(ended)
 
@@ -360,7 +348,7 @@ class Reports:
 
     def is_rankable(self, result: Mapping[str, Any]) -> bool:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
-        return not self.engine.lacks(flatten(result))
+        return not self.engine.lacks(result)
 
     def processing(self) -> None:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
@@ -377,15 +365,16 @@ class Reports:
 
     def processed(self, trial: Trial, entry: Entry, decision: str) -> None:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
-        key, result, ranked = self._key(trial, entry), trial.last_result, entry.ranked
+        key, ranked = self._key(trial, entry), entry.ranked
+        result = trial.run_metadata.last_result
         finished = decision == TrialScheduler.STOP and (
-            entry.last or not self._stops or exhausts(self.scheduler, flatten(result))
+            entry.last or not self._stops or exhausts(self.scheduler, result)
         )
         path = "" if entry.checkpoint is None else entry.checkpoint.checkpoint.path
         self.emit(
-            Processed(
-                **_named(key),
-                checkpoint=path,
+            Processed.of(
+                key,
+                path,
                 cloneable=entry.cloneable and bool(path),
                 ranked=ranked,
                 decision=decision,

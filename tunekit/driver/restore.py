@@ -183,7 +183,7 @@ class Restore:
                 row = driver.reports.restored(trial, self._entry(trial, one, then=True), event)
                 self._rows.setdefault(trial.trial_id, []).append(row)
                 if event.ranked and event.n <= self._since:
-                    driver.scheduler.recall(trial, row)
+                    driver.scheduler.recall(trial, flatten(row))
         driver.engine.apply(event)
         self._open.apply(event)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -20,7 +19,6 @@ from tunekit._ray.searchers import innermost_searcher
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import penalize
 from tunekit.core.events import TrialFailed, TrialResumed, TrialRetried
-from tunekit.core.metrics import flatten
 from tunekit.driver.callback import ValidationCallback
 from tunekit.errors import WiringError
 from tunekit.messages.problems import Problems
@@ -73,12 +71,11 @@ class ValidatedScheduler(TrialScheduler):
         problems.raise_any()
         super().__init__()
         self.scheduler = scheduler
-        # Whether trials start in the order of their creation.
-        self._in_order = not traits_of(scheduler).pauses
+        self._traits = traits_of(scheduler)
         # The mode in ``TuneConfig``; None if it is not set.
         self._mode: str | None = None
         self._sweep: ValidationCallback | None = None
-        # The newest result of each trial that the scheduler got.
+        # The newest result of each trial that the scheduler got, if it may have to be reminded.
         self._last_results: dict[str, dict[str, Any]] = {}
         # The results that it was reminded of, and how often.
         self._reminded: dict[str, int] = {}
@@ -182,16 +179,19 @@ class ValidatedScheduler(TrialScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Return the decision of your scheduler on a validated result."""
         sweep = self._join(tune_controller)
-        self._last_results[trial.trial_id] = penalized = self._penalized(result)
+        penalized = self.recall(trial, result)
         decision = str(self.scheduler.on_trial_result(tune_controller, trial, penalized))
         # HyperBandForBOHB adds what its searcher reads.
         result.update((name, penalized[name]) for name in penalized.keys() - result.keys())
         sweep.reports.decided(decision)
         return decision
 
-    def recall(self, trial: Trial, result: Mapping[str, Any]) -> None:
-        """Record a result that your scheduler got before it was saved and restored."""
-        self._last_results[trial.trial_id] = self._penalized(flatten(result))
+    def recall(self, trial: Trial, result: dict[str, Any]) -> dict[str, Any]:
+        """Record a flat result; return it as your scheduler gets it."""
+        penalized = self._penalized(result)
+        if self._traits.waits_for_all:
+            self._last_results[trial.trial_id] = penalized
+        return penalized
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """Notify your scheduler of a trial's end, with its newest score if it has one."""
@@ -209,10 +209,10 @@ class ValidatedScheduler(TrialScheduler):
         """Return the next trial to start; trials that shared their slots come first."""
         sweep = self._join(tune_controller)
         controller = sweep.controller
-        if controller.is_full:
+        if controller.left == 0 and not controller.has_cached_actors:
             return None
         ready = next((one for one in controller.starts_first if one.status == Trial.PENDING), None)
-        if ready is None and self._in_order and not controller.has_cached_actors:
+        if ready is None and not (self._traits.pauses or controller.has_cached_actors):
             return None  # it would look through all trials, and Tune starts the first one anyway
         trial = ready or self.scheduler.choose_trial_to_run(tune_controller)
         if trial is None:
@@ -238,7 +238,7 @@ class ValidatedScheduler(TrialScheduler):
         Returns:
             Whether they were passed.
         """
-        if not traits_of(self.scheduler).waits_for_all:
+        if not self._traits.waits_for_all:
             return False
         left = [trial for trial in tune_controller.get_trials() if not trial.is_finished()]
         if any(one.status != Trial.PAUSED for one in left):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -103,14 +103,21 @@ class Waiting(Hosts):
         """See :class:`~tunekit._ray.processes.WaitingRules`."""
         each = self.config.on_pending == "wait" or self.validates_each
         ending = frozenset(self.controller.lost | self.controller.leaving | self._relieved)
+        reuses = self.controller.reuses_actors
+        weighs = self.config.on_pending == "auto" or (self.shares.apart and not reuses)
         return Circumstances(
             self.config.on_pending,
             each_score=each and not self.undecided,
             synchronous=self._traits.synchronous,
             others_wait=self.controller.has_new_trials,
             exclusive=self.exclusive,
-            rest=(ending, self._measured),
+            typical=self._typical_wait if weighs else Wait(),
+            rest=(ending, reuses),
         )
+
+    def pop_moved(self) -> set[str]:
+        """See :class:`~tunekit._ray.processes.WaitingRules`."""
+        return self.pool.pop_moved()
 
     def next(self, trial: Trial, queue: Queue, now: Circumstances) -> Next:
         """See :class:`~tunekit._ray.processes.WaitingRules`."""
@@ -127,6 +134,7 @@ class Waiting(Hosts):
     def _next(
         self, trial: Trial, queue: Queue, now: Circumstances, *, elsewhere: bool = False
     ) -> Next:
+        wait = self._wait(trial, now.typical)
         elsewhere = elsewhere or self.pool.decides_elsewhere(trial.trial_id)
         return what_next(
             queue,
@@ -134,8 +142,8 @@ class Waiting(Hosts):
             self._process(trial, queue),
             decides_again=lambda: self._decides_again(trial, queue),
             can_host=self._can_host(trial) and not elsewhere,
-            can_release=self.can_release(trial),
-            trains=now.on_pending != "auto" or self._wait(trial).pays_to_train,
+            can_release=self._can_release(trial, wait),
+            trains=now.on_pending != "auto" or wait.pays_to_train,
         )
 
     @property
@@ -144,21 +152,14 @@ class Waiting(Hosts):
         continues = (self._continued + 1) / (self._decided + 1)
         return Wait(known.typical_s, known.late_s, starts.typical_s, starts.iteration_s, continues)
 
-    def _wait(self, trial: Trial) -> Wait:
-        typical, now = self._typical_wait, self.clock.monotonic()
-        late_s = 0.0 if self.pool.decides_elsewhere(trial.trial_id) else typical.late_s
-        return replace(typical, wait_s=self.pool.wait_s(trial.trial_id, now), late_s=late_s)
+    def _wait(self, trial: Trial, typical: Wait) -> Wait:
+        """Return how long a trial still waits.
 
-    @property
-    def _measured(self) -> Any:
-        """Return what else :meth:`_next` depends on, apart from the trial, its queue and the time.
-
-        As time passes, a trial waits for less, so it has ever fewer reasons to do anything else.
+        As time passes, that gets less, so the trial has ever fewer reasons to do anything else.
         """
-        reuses, in_trials = self.controller.reuses_actors, self.executor.in_trials
-        if self.config.on_pending != "auto" and not in_trials and (reuses or not self.shares.apart):
-            return reuses
-        return reuses, self.pool.turns, self._typical_wait
+        now, trial_id = self.clock.monotonic(), trial.trial_id
+        late_s = 0.0 if self.pool.decides_elsewhere(trial_id) else typical.late_s
+        return typical._replace(wait_s=self.pool.wait_s(trial_id, now), late_s=late_s)
 
     def _process(self, trial: Trial, queue: Queue) -> Process:
         trial_id, controller = trial.trial_id, self.controller
@@ -283,26 +284,19 @@ class Waiting(Hosts):
 
     # Resources ---------------------------------------------------------------------------------
 
-    def can_release(self, trial: Trial, *, typically: bool = False) -> bool:
-        """Return whether another trial runs with the resources of a waiting one.
-
-        Args:
-            trial: The waiting trial.
-            typically: Whether it is about any trial that begins to wait.
-        """
+    def _can_release(self, trial: Trial, wait: Wait) -> bool:
+        """Return whether another trial runs with the resources of a waiting one."""
         controller = self.controller
         if controller.reuses_actors:  # a function must have asked for its checkpoint
             return controller.can_resume(trial) or not is_checkpointable_function(
                 trial.get_trainable_cls()
             )
-        if not self.shares.apart or not controller.can_resume(trial):
-            return False
-        return (self._typical_wait if typically else self._wait(trial)).pays_to_release
+        return self.shares.apart and controller.can_resume(trial) and wait.pays_to_release
 
     @property
     def typically_hand_over(self) -> bool:
         """Return whether other trials run with the resources of those that wait."""
-        return self._typically(partial(self.can_release, typically=True))
+        return self._typically(partial(self._can_release, wait=self._typical_wait))
 
     def _competes(self, trial: Trial) -> bool:
         """Return whether a trial and a validation need the same kind of resources."""

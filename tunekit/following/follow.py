@@ -257,7 +257,7 @@ class _Watched(Source):
             known = name in self._requested or seen.request.path in there
             if not known and not self._is_kept(seen.request):
                 reason = "its checkpoint was deleted before its evaluation began"
-                self._emit(ValidationRequested.of(seen.request))
+                self._emit(ValidationRequested.of(seen.request.key, seen.request.path))
                 status = Status.SKIPPED.value
                 self._emit(ValidationEnded(id=name, status=status, reason=reason))
 
@@ -359,7 +359,7 @@ class Followed:
             return None
         request = Request(run, step, 1 if known is None else known.request.run + 1, path=path)
         row = {**report, _COMPLETED: mark, ITERATION: step}
-        return Reported(trial_id=run, report=row), CheckpointSaved.of(request)
+        return Reported(trial_id=run, report=row), CheckpointSaved.of(request.key, request.path)
 
     def next(self, requested: Collection[str]) -> Request | None:
         """Return the request for the newest checkpoint that waits; None if none does.

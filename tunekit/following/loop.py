@@ -178,7 +178,7 @@ class _Loop:
         new, task = self._source.new_requests(), self._config.task_config
         for request in new:
             self._submitted[request.id] = request
-            self._record(ValidationRequested.of(request))
+            self._record(ValidationRequested.of(request.key, request.path))
             kwargs = task.fn_kwargs or {}
             request = replace(request, kwargs=kwargs, timeout_s=task.timeout_s)
             for ended in self.validator.submit(request):
