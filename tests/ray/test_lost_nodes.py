@@ -48,6 +48,12 @@ def test_validation_survives_the_loss_of_its_node(run, tmp_path):
     assert told["nodes"] == 2, "the first node's place was taken by another"
 
 
+def test_validations_are_refused_where_no_node_can_read_the_results(run, tmp_path):
+    told = run("blind", tmp_path)
+    assert str(tmp_path) in told["refused"] and not told["trained"]
+    assert not told["also"], "other nodes can"
+
+
 def test_a_cluster_gets_everything_back_from_a_driver_that_is_killed(run, tmp_path):
     told = run("driver", tmp_path)
     assert told["busy"] >= 2

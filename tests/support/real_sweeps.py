@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fsspec.implementations.local import LocalFileSystem
 from ray import train, tune
 
 import tunekit
@@ -24,6 +25,15 @@ def joining(ray: Any, **more: str) -> dict[str, str]:
         "RAY_AUTH_TOKEN_PATH": os.path.expanduser("~/.ray/auth_token"),
     }
     return {**os.environ, **joins, **more}
+
+
+class Mounted(LocalFileSystem):
+    """A folder that is not mounted on nodes with ``BLIND`` in their environment."""
+
+    def info(self, path: str, **options: Any) -> Any:
+        if "BLIND" in os.environ:
+            raise FileNotFoundError(path)
+        return super().info(path, **options)
 
 
 def counting(config: dict[str, Any]) -> None:

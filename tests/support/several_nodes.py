@@ -20,6 +20,7 @@ from typing import Any
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 
 import ray
+from pyarrow.fs import FSSpecHandler, PyFileSystem
 from ray import tune
 from ray.cluster_utils import Cluster
 from ray.core.generated import autoscaler_pb2
@@ -27,9 +28,11 @@ from ray.core.generated import autoscaler_pb2
 import tunekit
 from tests.support import forked_workers, real_sweeps
 from tests.support.worker_groups import fit, trainer, validate
+from tunekit._ray.cluster import check_readable
 from tunekit.core.events import Reported
 from tunekit.journal.journal import record_of
 from tunekit.journal.storage import folder_at
+from tunekit.messages.problems import Problems
 
 
 class Once(tune.Callback):
@@ -166,6 +169,28 @@ def spot(nodes: Nodes, home: Path, kind: str, notice: bool) -> dict[str, Any]:
         "saved": len(known.validations),
         "moves": _starts(known) - trials,
     }
+
+
+def blind(nodes: Nodes, folder: Path) -> dict[str, Any]:
+    """A node cannot read the results, and validations could run, or run only, there."""
+    storage = PyFileSystem(FSSpecHandler(real_sweeps.Mounted()))
+    node = nodes.cluster.add_node(num_cpus=1, resources={"blind": 1}, env_vars={"BLIND": "1"})
+    only_there = {"num_cpus": 1, "resources": {"blind": 1}}
+    try:
+        fit(
+            real_sweeps.counting,
+            folder,
+            param_space={"length": 3, "log": str(folder / "ran")},
+            storage_filesystem=storage,
+            validation_config=tunekit.ValidationConfig(real_sweeps.validate, None, only_there),
+        )
+        refused = None
+    except tunekit.errors.ConfigError as error:
+        refused = str(error)
+    problems = Problems("fit")
+    check_readable(str(folder), storage, {"CPU": 1}, {}, problems)
+    nodes.lose(node)
+    return {"refused": refused, "trained": (folder / "ran").exists(), "also": bool(problems)}
 
 
 def driver(nodes: Nodes, folder: Path) -> dict[str, Any]:

@@ -6,18 +6,27 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow.fs
 import ray
 from ray._private import worker
 from ray._private.state import state
 from ray._private.worker import global_worker
 from ray.core.generated.gcs_pb2 import ActorTableData
+from ray.exceptions import RayError, RayTaskError
 from ray.tune.experiment import Trial
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tunekit._ray.storage import exists
 from tunekit.core.shares import fits, queued
 from tunekit.messages.formatting import format_resources
 from tunekit.messages.problems import Problems
 
 logger = logging.getLogger(__name__)
+
+# The options of a task that decide on which nodes it may run.
+_CHOOSE_NODES = {"scheduling_strategy", "placement_group", "label_selector"}
+# How long a process on another node may take to start and to answer, in seconds.
+_START_S = 10.0
 
 
 def cannot_grow() -> bool:
@@ -64,6 +73,60 @@ def check_fits(
             what,
             advice,
         )
+
+
+def check_readable(
+    folder: str,
+    filesystem: pyarrow.fs.FileSystem,
+    need: Mapping[str, float],
+    options: Mapping[str, Any],
+    problems: Problems,
+) -> None:
+    """Report the nodes that could run a validation but cannot read the checkpoints.
+
+    Each node is asked in a task of its own; one that does not answer in time counts as able to.
+
+    Args:
+        folder: The folder in the storage that has the checkpoints.
+        filesystem: The storage.
+        need: The resources of a validation, by name.
+        options: ``ray_remote_kwargs``; nothing is checked if they choose the nodes.
+        problems: Where the problem is added if no node can; if only some cannot, it is logged.
+    """
+    if not ray.is_initialized() or _CHOOSE_NODES & options.keys():
+        return
+    nodes = {
+        node["NodeID"]: node["NodeManagerAddress"]
+        for node in ray.nodes()
+        if node["Alive"] and all(node["Resources"].get(name) for name in need)
+    }
+    own = {"runtime_env": options["runtime_env"]} if "runtime_env" in options else {}
+    asked = {}
+    for node in nodes.keys() - {ray.get_runtime_context().get_node_id()}:
+        place = NodeAffinitySchedulingStrategy(node, soft=False)
+        ask = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=place, **own)(exists)
+        asked[ask.remote(filesystem, folder)] = nodes[node]
+    answers, _ = ray.wait([*asked], num_returns=len(asked), timeout=_START_S) if asked else ([], [])
+    unable = sorted(asked[answer] for answer in answers if not _is_readable(answer))
+    what = (
+        f"{folder} cannot be read on {', '.join(unable)}, where validations would run. Pass "
+        "RunConfig(storage_path=...) with a place that all nodes can reach, such as a mounted "
+        "folder or s3://bucket/path, or keep validations on other nodes by ray_remote_kwargs."
+    )
+    if unable and len(unable) == len(nodes):
+        problems.add(what)
+    elif unable:
+        logger.warning("%s", what)
+
+
+def _is_readable(answer: Any) -> bool:
+    """Return a node's answer; True if it has none, as when it has ended."""
+    try:
+        return bool(ray.get(answer))
+    except RayTaskError:  # the storage's error
+        return False
+    except RayError:
+        return True
 
 
 def ending_groups() -> set[str]:

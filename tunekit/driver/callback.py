@@ -18,6 +18,7 @@ from ray.tune.experiment import Trial
 from ray.tune.progress_reporter import TuneReporterBase
 
 from tunekit._ray.checkpoints import LeasingCheckpointManager
+from tunekit._ray.cluster import check_readable
 from tunekit._ray.failures import fail_for_good
 from tunekit._ray.progress import show
 from tunekit._ray.searchers import innermost_searcher
@@ -540,6 +541,15 @@ class ValidationCallback(tune.Callback):
         except AlreadyRunningError as error:
             self._refused = error  # Tune replaces errors that are raised while it restores
             raise
+        problems = Problems("Tuner.fit")
+        check_readable(
+            storage.experiment_fs_path,
+            storage.storage_filesystem,
+            self.executor.need,
+            self.config.ray_remote_kwargs,
+            problems,
+        )
+        problems.raise_any()
         restored = self._restore.load(self.ledger)
         known = {
             **about(self.clock.time(), self.config),
