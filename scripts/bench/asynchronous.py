@@ -5,8 +5,9 @@
     python -m scripts.bench.asynchronous --asha function class resettable --train-s 2
 
 Every variant runs the same trials, whose iterations only sleep and save a checkpoint each. The
-variants alternate. Times are measured from the first report to the last (training) or to the end of
-the sweep (total), so starting processes does not count. A validation sleeps, too, on separate CPUs.
+variants alternate. Training is measured from each trial's first report to its last, and the sweep
+from the first report to its end, so starting trials does not count. A validation sleeps, too, on
+separate CPUs.
 Trials are a ``function``, a ``class``, or a ``trainer`` with one worker.
 
 With ``--asha``, trials are stopped early by their scores, with inline validation at the rungs of
@@ -19,9 +20,11 @@ so all train equally long.
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
 import pickle
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -31,7 +34,7 @@ from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
-from scripts.bench.harness import Span, arguments, in_turn, median, start_ray, table
+from scripts.bench.harness import arguments, in_turn, median, start_ray, table
 
 SLOTS = 4
 
@@ -69,8 +72,22 @@ def in_worker(config):
     sleeping(config, train.report)
 
 
-class Arrivals(Span, tunekit.policies.CheckpointPolicy):
-    """The times of reports when they arrive, not of results, which come with their scores."""
+class Arrivals(tunekit.policies.CheckpointPolicy):
+    """The times of each trial's reports when they arrive, not when their scores are there."""
+
+    def __init__(self):
+        self.times = collections.defaultdict(list)
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        self.times[trial.trial_id].append(time.perf_counter())
+
+    def training_s(self) -> float:
+        """Return the mean of the trials' seconds from the first report to the last."""
+        return statistics.mean(times[-1] - times[0] for times in self.times.values())
+
+    def total_s(self) -> float:
+        """Return the seconds since the first report of all."""
+        return time.perf_counter() - min(times[0] for times in self.times.values())
 
 
 def validate(checkpoint, *, seconds: float) -> dict[str, float]:
@@ -80,7 +97,7 @@ def validate(checkpoint, *, seconds: float) -> dict[str, float]:
 
 def run(options, kind: str, validation_s: float, variant: str) -> tuple[float, float]:
     """Return the seconds of training, and of the whole sweep."""
-    span = Arrivals()
+    arrivals = Arrivals()
     inline_s = validation_s if variant == "inline" else 0.0
     space = {
         "train_s": options.train_s,
@@ -100,7 +117,7 @@ def run(options, kind: str, validation_s: float, variant: str) -> tuple[float, f
         "run_config": tune.RunConfig(
             storage_path=tempfile.mkdtemp(),
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=int(kind == "class")),
-            callbacks=[span],
+            callbacks=[arrivals],
             verbose=0,
         ),
     }
@@ -114,7 +131,7 @@ def run(options, kind: str, validation_s: float, variant: str) -> tuple[float, f
     tuner(trainable, **settings).fit()
     # The first report comes after one iteration, which counts as training, too.
     first_s = options.train_s + inline_s
-    return span.seconds + first_s, time.perf_counter() - span.first + first_s
+    return arrivals.training_s() + first_s, arrivals.total_s() + first_s
 
 
 RUNGS, EXTRA = (1, 3, 9), 2

@@ -427,8 +427,7 @@ class VirtualExecutor(Executor):
         else:
             self._begin(attempt, 0.0, hosted=True)
 
-    def poll(self) -> list[AttemptEvent]:
-        events: list[AttemptEvent] = []
+    def poll(self) -> Iterator[AttemptEvent]:
         self._end_idle(_IDLE_S)
         self._begin_waiting()
         while self._events and self._events[0][0] <= self._clock.monotonic():
@@ -436,12 +435,11 @@ class VirtualExecutor(Executor):
             if attempt.id not in self._hosted:  # it was cancelled
                 continue
             if begins:
-                events.append(Began(attempt.id))
+                yield Began(attempt.id)
                 continue
             self._leave(attempt)
-            events.append(Returned(attempt.id, self._validate(attempt)))
+            yield Returned(attempt.id, self._validate(attempt))
             self._begin_waiting()
-        return events
 
     def _begin_waiting(self) -> None:
         """Begin waiting attempts for which there is a slot, or an idle evaluator."""
