@@ -178,6 +178,17 @@ def test_the_last_checkpoint_of_a_trial_does_not_keep_its_slot_from_others(tmp_p
     assert ran.clock.monotonic() <= 3 * LENGTH + 2.0 + 2.0 + 0.1
 
 
+@pytest.mark.parametrize(("seconds", "trains_on"), [(0.01, False), (0.1, True)])
+def test_training_is_not_slowed_down_where_validations_have_their_own_resources(
+    tmp_path, seconds, trains_on
+):
+    """Both are short compared with the start of a process, and one with an iteration, too."""
+    ran = apart(tmp_path, seconds, start_s=2.0, base=FIFOScheduler())
+    elsewhere = [host for host in ran.executor.hosts.values() if host is None]
+    assert (len(elsewhere) > 6 * LENGTH / 2) == trains_on
+    assert ran.clock.monotonic() <= 3 * (2.0 + LENGTH) * 1.02
+
+
 @pytest.mark.parametrize(("seconds", "kind"), [(0.01, InTrials), (0.01, Beside), (1.0, InTrials)])
 def test_where_no_score_decides_each_is_computed_at_its_checkpoint(tmp_path, seconds, kind):
     """As inline; short ones also where others could run elsewhere, in a new process."""

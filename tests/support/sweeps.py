@@ -291,7 +291,8 @@ def sweep(
     )
     if how == "paused":  # for want of what trials do not need
         executor.__class__ = type("Apart", (executor_class,), {"need": {"validating": 1.0}})
-    validation.shares = Shares(apart=how == "beside", exclusive=how == "paused")
+    beside = how == "beside"
+    validation.shares = Shares(apart=beside, dedicated=beside, exclusive=how == "paused")
     if mended is not None:
         validation.restore(mended)
     heard = listen(base) if listening else Heard()

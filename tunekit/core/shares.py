@@ -98,6 +98,7 @@ class Shares:
             unlimited.
         validations: The number of validations that these leave resources for.
         apart: Whether there are resources for validations that no trial can use.
+        dedicated: Whether validations run as fast there as in a trial: with a GPU if it has one.
         exclusive: Whether a trial and a validation fit, but only one after the other.
         have_workers: Whether trials are runs of a trainer, each of whose workers has one of their
             bundles.
@@ -107,6 +108,7 @@ class Shares:
     alongside: int | None = None
     validations: int = 0
     apart: bool = False
+    dedicated: bool = False
     exclusive: bool = False
     have_workers: bool = False
 
@@ -124,6 +126,7 @@ def shares(
     validation: Mapping[str, float],
     *,
     most: int,
+    limit: int | None = None,
 ) -> Shares:
     """Return how trials and validations share a cluster.
 
@@ -133,6 +136,7 @@ def shares(
         validation: The resources of one validation.
         most: The number of validations to leave resources for; fewer if none would be left for a
             trial.
+        limit: The number of trials at once that the user has set, if any.
 
     Example:
         >>> known = shares({"CPU": 8}, {"CPU": 1}, {"CPU": 2}, most=1)
@@ -140,18 +144,22 @@ def shares(
         (8, 6, False)
         >>> shares({"CPU": 2}, {"CPU": 1}, {"CPU": 1}, most=4).validations  # one has to do
         1
-        >>> shares({"CPU": 8, "GPU": 1}, {"GPU": 1}, {"CPU": 1}, most=1).apart
+        >>> known = shares({"CPU": 8, "GPU": 1}, {"GPU": 1}, {"CPU": 1}, most=1)
+        >>> known.apart, known.dedicated
+        (True, False)
+        >>> shares({"CPU": 8}, {"CPU": 1}, {"CPU": 1}, most=1, limit=4).dedicated
         True
         >>> shares({"CPU": 1}, {"CPU": 1}, {"CPU": 1}, most=1).exclusive
         True
     """
     times = _times(cluster, trial)
-    trials = None if times is None else max(1, times)
+    trials = None if times is None else max(1, min(times, limit or times))
     taken = 0 if trials is None else trials
     rest = {name: amount - taken * trial.get(name, 0) for name, amount in cluster.items()}
     apart = trials is not None and (_times(rest, validation) or 0) > 0
     shared = [name for name, amount in trial.items() if amount > 0 and validation.get(name, 0) > 0]
-    known = Shares(trials, apart=apart)
+    as_fast = not trial.get("GPU") or bool(validation.get("GPU"))
+    known = Shares(trials, apart=apart, dedicated=apart and as_fast)
     for count in range(most if shared else 0, 0, -1):
         beside = min(
             math.floor((cluster.get(name, 0) - count * validation[name]) / trial[name] + 1e-9)

@@ -10,8 +10,9 @@ from typing import Protocol
 USUAL_S = 2.0
 # A longer start has waited for resources, not for its process.
 _LONGEST_START_S = 10.0
-# The share of a process start for which a trial may wait although resources are free.
-_SHORT = 0.1
+# The share of a process start for which a trial may wait although resources are free, and the share
+# of an iteration if it need not wait at all.
+_SHORT, _NOTICED = 0.1, 0.02
 # The starts after which it is known whether validations find processes that have already run.
 _FIRST_STARTS = 4
 
@@ -152,9 +153,10 @@ class Durations:
     They are ``starts`` of processes and ``runs`` of validations.
 
     In the process of a trial, nothing has to start, but the trial does not train meanwhile. If
-    validations take less than a tenth of a process start, they run there, at each checkpoint.
-    Longer ones run while their trials train, if resources are free; otherwise, trials wait only for
-    the scores that decide.
+    validations take less than a tenth of a process start, they run there, at each checkpoint; but
+    if they have resources of their own and no score decides, only if that hardly slows training
+    down. Longer ones run while their trials train, if resources are free; otherwise, trials wait
+    only for the scores that decide.
 
     Example:
         >>> known = Durations()
@@ -164,6 +166,8 @@ class Durations:
         >>> known.runs.append(0.9)
         >>> known.are_short(), known.are_short(trial_s=9.5)
         (False, True)
+        >>> known.are_short(trial_s=9.5, iteration_s=10.0)
+        False
         >>> known.runs.append(1.9)
         >>> known.are_short(trial_s=600.0)  # it waited for resources
         False
@@ -186,13 +190,18 @@ class Durations:
         """
         return min(self.starts) if len(self.starts) > _FIRST_STARTS else 0.0
 
-    def are_short(self, trial_s: float | None = None) -> bool:
+    def are_short(self, trial_s: float | None = None, iteration_s: float | None = None) -> bool:
         """Return whether validations are so short that their trials wait for them.
 
         Args:
             trial_s: The duration of a trial's start, in seconds, if known. Usually, a validation's
                 process has to import the same.
+            iteration_s: The duration of an iteration, in seconds, if validations have resources of
+                their own and no score decides; 0 if it is not known.
         """
         # The longest: others may have found a process that had already run.
         start_s = max(max(self.starts, default=USUAL_S), trial_s or 0.0)
-        return (self.typical_s or 0.0) < _SHORT * min(start_s, _LONGEST_START_S)
+        short_s = _SHORT * min(start_s, _LONGEST_START_S)
+        if iteration_s is not None:
+            short_s = min(short_s, _NOTICED * iteration_s)
+        return (self.typical_s or 0.0) < short_s

@@ -199,7 +199,7 @@ class ValidationCallback(tune.Callback):
         bundles: Sequence[Mapping[str, float]],
         *,
         have_workers: bool = False,
-        limits_trials: bool = True,
+        limit: int | None = None,
     ) -> bool:
         """Divide a cluster between trials and validations.
 
@@ -207,14 +207,14 @@ class ValidationCallback(tune.Callback):
             cluster: The cluster's resources, by name.
             bundles: The resources of each bundle of a trial.
             have_workers: Whether trials are runs of a trainer, each of whose workers has a bundle.
-            limits_trials: Whether to limit the number of trials; otherwise, the user does.
+            limit: The number of trials at once that the user has set; None: it is set here.
 
         Returns:
             Whether checkpoints are validated in the processes of waiting trials.
         """
         most, need = self.config.most_in_flight or 1, self.executor.need
-        known = shares(cluster, total(*bundles), need, most=most)
-        if not limits_trials:
+        known = shares(cluster, total(*bundles), need, most=most, limit=limit)
+        if limit is not None:
             known = replace(known, at_once=None, alongside=None)
         self.shares = replace(known, have_workers=have_workers)
         waits = self.config.on_pending != "continue"

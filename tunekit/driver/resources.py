@@ -49,9 +49,7 @@ def share_cluster(settings: Settings, validation: ValidationCallback) -> None:
         return
     search_alg = settings.tune_config.search_alg
     limit = settings.tune_config.max_concurrent_trials or getattr(search_alg, "max_concurrent", 0)
-    themselves = validation.share(
-        cluster, bundles, have_workers=have_workers, limits_trials=not limit
-    )
+    themselves = validation.share(cluster, bundles, have_workers=have_workers, limit=limit or None)
     if themselves and have_workers:
         settings.trainable.validate_in_workers()
     if validation.config.where == "trial" and not themselves:

@@ -188,14 +188,21 @@ class Waiting(Hosts):
         """Return whether validations are so short that a trial waits for each, as inline."""
         if self.config.on_pending == "continue" or not self.executor.in_trials:
             return False
-        known = self.pool.durations
-        return self.config.where == "trial" or known.are_short(self.starts.typical_s)
+        starts = self.starts
+        trains_on = self.shares.dedicated and self._needs_no_score
+        iteration_s = (starts.iteration_s or 0.0) if trains_on else None
+        short = self.pool.durations.are_short(starts.typical_s, iteration_s)
+        return self.config.where == "trial" or short
+
+    @property
+    def _needs_no_score(self) -> bool:
+        """Return whether no decision depends on scores."""
+        return type(self.scheduler) is FIFOScheduler and self.config.on_pending == "auto"
 
     @property
     def undecided(self) -> bool:
-        """Return whether no decision depends on scores, so that no trial has to wait for one."""
-        fifo = type(self.scheduler) is FIFOScheduler
-        return fifo and self.config.on_pending == "auto" and not self.validates_each
+        """Return whether no trial has to wait for a score, because no decision depends on one."""
+        return self._needs_no_score and not self.validates_each
 
     def stops_waiting(self, trial_id: str) -> None:
         """See :class:`~tunekit._ray.processes.WaitingRules`."""
