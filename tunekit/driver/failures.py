@@ -56,7 +56,7 @@ class FailureReports:
     # Failed validations -------------------------------------------------------------------------
 
     def failed(self, event: ValidationEnded) -> None:
-        """Report a validation without a score; end the sweep if it cannot go on without one."""
+        """Report a validation without a score; end the sweep if it cannot continue without one."""
         key, reason = event.key, event.reason or "failed"
         place = format_checkpoint(key.trial_id, key.iteration, key.generation)
         if event.status == Status.SKIPPED.value:

@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 # The most reports of a trial that wait for the first score of a sweep if none is on its way.
 _MOST_HELD = 100
 #: Why the validation of a report is skipped that a decision on an older one has made void.
-VOID = "its trial does not go on from there"
+VOID = "its trial does not continue from there"
 
 
 @dataclass(eq=False)

@@ -332,7 +332,7 @@ class Restore:
             driver.reports.ended(ValidationEnded(id=name, status=status.value, reason=reason))
 
     def _queue_again(self, trial: Trial) -> None:
-        """Let a trial wait for its reports that Tune had not processed, and go on then."""
+        """Let a trial wait for its reports that Tune had not processed, and continue then."""
         driver, controller = self._driver, self._driver.controller
         entries = [(self._entry(trial, one), one) for one in self._open.of(trial.trial_id)]
         while entries and entries[-1][0].checkpoint is None:

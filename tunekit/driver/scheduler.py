@@ -230,9 +230,9 @@ class ValidatedScheduler(TrialScheduler):
     def _remind(self, tune_controller: Any) -> bool:
         """Pass earlier results again to a scheduler that waits for trials that have ended.
 
-        Synchronous PBT and HyperBand go on when the last result of a round arrives, and would wait
-        forever for a trial that has ended or failed without one. The repeated results only make
-        them count the trials. They are passed only when nothing else can happen, and not again
+        Synchronous PBT and HyperBand continue when the last result of a round arrives, and would
+        wait forever for a trial that has ended or failed without one. The repeated results only
+        make them count the trials. They are passed only when nothing else can happen, and not again
         until something has.
 
         Returns:

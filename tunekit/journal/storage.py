@@ -234,7 +234,7 @@ class LocalFolder:
         """Return a file's content from an offset; a negative one counts from the end.
 
         Raises:
-            tunekit.UnsafeFileError: If it leads out of the folder, or is not a plain file.
+            tunekit.errors.UnsafeFileError: If it leads out of the folder, or is not a plain file.
             OSError: If it cannot be read.
         """
         return read_plain(inside(self.root, name), start)

@@ -1,1 +1,1 @@
-"""The results of a sweep that has run in this process: its grid, exploits and files."""
+"""The results of a sweep that has run in this process: its grid and its exploits."""
