@@ -280,7 +280,7 @@ class ValidatingController(Controller):
             self.advance(trial)
 
     def continue_waiting(self) -> None:
-        """Let each trial that stands do what is next, if anything has changed for it."""
+        """Let each trial that waits in its process do what is next, if anything has changed."""
         moved = self._rules.pop_moved()
         if not self.waiting_in_place:
             return
@@ -384,7 +384,7 @@ class ValidatingController(Controller):
             super()._schedule_trial_save(trial)
 
     def _is_past(self, trial: Trial) -> bool:
-        """Return whether a trial no longer stands where the result that is processed was made."""
+        """Return whether a trial has left the state in which the processed result was made."""
         returned = RESULT_DUPLICATE in self._processed[trial].report
         away = trial in self._training or trial not in self._trial_to_actor
         return returned or away or bool(self._queues.get(trial))
@@ -513,7 +513,7 @@ class SplitCallbacks(CallbackList):
     def __init__(self, callbacks: list[Callback], first: int):
         super().__init__(callbacks)
         self._first = first
-        # The trials that they have been told of in this session.
+        # The trials whose start they have been notified of in this session.
         self._begun: set[Trial] = set()
         for callback in callbacks:
             if isinstance(callback, LoggerCallback):

@@ -71,7 +71,7 @@ class Waiting(Hosts):
     _slots_of: dict[Trial, tuple[Any, Sequence[Mapping[str, float]]]] = field(
         default_factory=dict, init=False
     )
-    # Trials whose places are lent to validations that could not start otherwise.
+    # Trials that release their slots to validations that could not start otherwise.
     _relieved: set[str] = field(default_factory=set, init=False)
     # How many decisions the scheduler has made, and after how many of them trials continued.
     _decided: int = field(default=0, init=False)
@@ -175,7 +175,7 @@ class Waiting(Hosts):
         return rule.decision_point(math.inf, queue.pending_points(math.inf)) is not None
 
     def _can_leave(self, trial: Trial, queue: Queue) -> bool:
-        """Return whether a trial would continue elsewhere where it stands now."""
+        """Return whether a trial would continue elsewhere from its newest report."""
         if not self.controller.can_resume(trial):
             return False
         if queue:
@@ -229,15 +229,15 @@ class Waiting(Hosts):
         """Return whether a validation can run in the processes of a trial while it waits."""
         if self.config.on_pending == "continue":
             return False
-        factory, place = self._slots_of.get(trial, (None, ()))
+        factory, processes = self._slots_of.get(trial, (None, ()))
         if factory is not trial.placement_group_factory:  # Ray copies bundles slowly
             factory = trial.placement_group_factory
-            place = self.shares.processes(factory.bundles)
-            self._slots_of[trial] = factory, place
-        return self.executor.fits_in(place)
+            processes = self.shares.processes(factory.bundles)
+            self._slots_of[trial] = factory, processes
+        return self.executor.fits_in(processes)
 
     def _typically(self, rule: Callable[[Trial], bool]) -> bool:
-        """Return whether something is true of the first trial, which stands for all others."""
+        """Return whether something is true of the first trial, and thus probably of others."""
         trials = self.controller.get_trials()
         return bool(trials) and rule(trials[0])
 
@@ -342,18 +342,18 @@ class Waiting(Hosts):
             self.executor.spare(0 if self.validate_themselves else self.shares.validations)
 
     def relieve(self) -> None:
-        """Let the first waiting trial lend its place if waiting trials keep validations from it.
+        """Release the slot of the first waiting trial if waiting trials starve validations.
 
         Otherwise, all trials would wait for scores while the validations wait for the trials'
         resources.
         """
-        pool, now, standing = self.pool, self.clock.monotonic(), self.controller.waiting_in_place
-        if pool.starved_s(now) < _STARVED_S or not self.contend or not standing:
+        pool, now, waiting = self.pool, self.clock.monotonic(), self.controller.waiting_in_place
+        if pool.starved_s(now) < _STARVED_S or not self.contend or not waiting:
             return
         running = [one for one in self.controller.running if self.controller.has_actor(one)]
-        if len(standing) < len(running):
+        if len(waiting) < len(running):
             return
-        first = min(standing, key=lambda trial: self._since.get(trial.trial_id, now))
+        first = min(waiting, key=lambda trial: self._since.get(trial.trial_id, now))
         if self.controller.queue_of(first).resumable:
             logger.warning("%s", resources_advice(first.trial_id, trials=len(running)))
             self._relieved.add(first.trial_id)
