@@ -37,9 +37,6 @@ from tunekit.driver import reports
 every_mode = pytest.mark.parametrize("on_pending", MODES)
 
 
-STOP = TrialScheduler.STOP
-
-
 def run(name: str, folder: Path, **options: Any) -> Ran:
     """A sweep with one of the schedulers."""
     case = CASES[name]

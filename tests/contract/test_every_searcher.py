@@ -9,14 +9,13 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import (
     ConcurrencyLimiter,
     Repeater,
@@ -27,7 +26,8 @@ from threadpoolctl import threadpool_limits
 
 from tests.contract.test_every_scheduler import check_contract, lags
 from tests.support.journals import read, scores_of
-from tests.support.sweeps import LENGTH, Counting, Ran, index_of, sweep
+from tests.support.schedulers import asha
+from tests.support.sweeps import LENGTH, Counting, Most, Ran, index_of, sweep
 from tunekit.core.validation import Attempt
 
 pytestmark = pytest.mark.sampled(4)
@@ -37,65 +37,38 @@ SPACE = {"lr": tune.uniform(0.0, 1.0), "momentum": tune.uniform(0.5, 1.0)}
 TRIALS = 8
 
 
-def importable(*names: str) -> bool:
-    return all(find_spec(name) is not None for name in names)
-
-
-def nevergrad(**options: Any) -> Searcher:
-    import nevergrad as ng
-
-    return made("nevergrad.NevergradSearch", optimizer=ng.optimizers.OnePlusOne, **options)
-
-
-def made(name: str, **options: Any) -> Searcher:
+def of_ray(name: str, **options: Any) -> Searcher:
     module, _, kind = name.rpartition(".")
     return getattr(import_module(f"ray.tune.search.{module}"), kind)(**options)
 
 
-def kind(name: str, make: Callable[..., Searcher], *needs: str) -> Any:
-    lacking = [package for package in needs if not importable(package)]
-    reason = f"needs {', '.join(lacking)}"
-    return pytest.param(make, id=name, marks=pytest.mark.skipif(bool(lacking), reason=reason))
-
-
-every_searcher = pytest.mark.parametrize(
-    "make",
-    [
-        kind("optuna", lambda **o: OptunaSearch(seed=1, **o)),
-        kind(
-            "ax",
-            lambda **o: made("ax.AxSearch", verbose_logging=False, random_seed=1, **o),
-            "ax",
+#: What each needs, and how it is made.
+SEARCHERS: dict[str, tuple[list[str], Callable[[], Searcher]]] = {
+    "optuna": ([], lambda: OptunaSearch(seed=1)),
+    "ax": (["ax"], lambda: of_ray("ax.AxSearch", verbose_logging=False, random_seed=1)),
+    "hyperopt": (
+        ["hyperopt"],
+        lambda: of_ray("hyperopt.HyperOptSearch", n_initial_points=3, random_state_seed=1),
+    ),
+    "nevergrad": (
+        ["nevergrad"],
+        lambda: of_ray(
+            "nevergrad.NevergradSearch",
+            optimizer=import_module("nevergrad").optimizers.OnePlusOne,
         ),
-        kind(
-            "hyperopt",
-            lambda **o: made(
-                "hyperopt.HyperOptSearch", n_initial_points=3, random_state_seed=1, **o
-            ),
-            "hyperopt",
-        ),
-        kind("nevergrad", nevergrad, "nevergrad"),
-        kind(
-            "bayesopt",
-            lambda **o: made("bayesopt.BayesOptSearch", random_search_steps=3, **o),
-            "bayes_opt",
-        ),
-        kind(
-            "bohb",
-            lambda **o: made("bohb.TuneBOHB", seed=1, **o),
-            "hpbandster",
-            "ConfigSpace",
-        ),
-    ],
-)
+    ),
+    "bayesopt": (
+        ["bayes_opt"],
+        lambda: of_ray("bayesopt.BayesOptSearch", random_search_steps=3),
+    ),
+    "bohb": (["hpbandster", "ConfigSpace"], lambda: of_ray("bohb.TuneBOHB", seed=1)),
+}
 every_mode = pytest.mark.parametrize("on_pending", MODES)
 every_scheduler = pytest.mark.parametrize(
     "scheduler",
     [
         pytest.param(FIFOScheduler, id="fifo"),
-        pytest.param(
-            lambda: ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3), id="asha"
-        ),
+        pytest.param(asha, id="asha"),
     ],
 )
 
@@ -201,8 +174,11 @@ def check_searcher(ran: Ran, base: Searcher, names: tuple[str, ...] = ("accuracy
 
 @every_mode
 @every_scheduler
-@every_searcher
-def test_scores_that_come_late_and_out_of_order(tmp_path, make, scheduler, on_pending):
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_scores_that_come_late_and_out_of_order(tmp_path, name, scheduler, on_pending):
+    needs, make = SEARCHERS[name]
+    for package in needs:
+        pytest.importorskip(package)
     base = make()
     ran = search(
         tmp_path,
@@ -259,11 +235,6 @@ WRAPS = {
 every_wrap = pytest.mark.parametrize("wrap", WRAPS)
 
 
-def wrapped() -> Searcher:
-    # A limiter inside of a Repeater must have the metric when it is made, with stock Tune, too.
-    return OptunaSearch(metric="accuracy", mode="max", seed=3)
-
-
 def check_wrapped(ran: Ran, base: Searcher, wrap: str) -> None:
     """A searcher in a Repeater gets the mean of the repetitions, once."""
     if "repeat" not in wrap:
@@ -278,20 +249,13 @@ def check_wrapped(ran: Ran, base: Searcher, wrap: str) -> None:
         assert seen.value == pytest.approx(sum(scores) / 2)
 
 
-class Live(tune.Callback):
-    """How many trials lived at once, at most."""
-
-    def __init__(self) -> None:
-        self.most = 0
-
-    def on_step_end(self, iteration, trials, **info):
-        self.most = max(self.most, sum(not trial.is_finished() for trial in trials))
-
-
 @every_mode
 @every_wrap
 def test_trials_that_wait_for_scores_count_for_limits_and_batches(tmp_path, wrap, on_pending):
-    live, base, (most, wraps) = Live(), wrapped(), WRAPS[wrap]
+    # A limiter inside of a Repeater must have the metric when it is made, with stock Tune, too.
+    base = OptunaSearch(metric="accuracy", mode="max", seed=3)
+    most, wraps = WRAPS[wrap]
+    live = Most(lambda trial: not trial.is_finished())
     how = {"validation_s": lags(9, 8.0), "more_callbacks": (live,), "slots": 8}
     ran = search(tmp_path, base, wraps(base), on_pending=on_pending, **how)
     check_contract(ran)

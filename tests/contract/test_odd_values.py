@@ -34,14 +34,6 @@ def copied(value: Any) -> Any:
     return None
 
 
-def score(attempt: Any) -> float:
-    return attempt.request.iteration / 10
-
-
-def of_first(attempt: Any) -> bool:
-    return attempt.request.trial_id.endswith("0")
-
-
 def odd_sweep(
     folder: Path,
     *,
@@ -57,7 +49,8 @@ def odd_sweep(
             return {**super().step(), "done": False, **own}
 
     def validate(attempt):
-        return {"accuracy": score(attempt), **(validated(attempt) if of_first(attempt) else {})}
+        odd = validated(attempt) if attempt.request.trial_id.endswith("0") else {}
+        return {"accuracy": attempt.request.iteration / 10, **odd}
 
     return sweep(
         folder,

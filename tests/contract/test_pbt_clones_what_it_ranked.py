@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import PopulationBasedTraining
 
 import tunekit
-from tests.contract.test_every_scheduler import check_contract
+from tests.contract.test_every_scheduler import check_contract, lags
 from tests.support.journals import read
 from tests.support.schedulers import CASES, PB2_SEARCH, pb2_module, pbt, seed_all, space
 from tests.support.seeds import seeds
@@ -29,11 +28,6 @@ def validate(attempt):
     return {"accuracy": score_of(version_at(attempt.request.path))}
 
 
-def lags(seed: int):
-    """0 to 10 iterations of a second each."""
-    return lambda attempt: 10 * random.Random(f"{seed}/{attempt.id}").random()
-
-
 def run(folder: Path, *, seed: int = 0, synch: bool = False, **options) -> tuple[Ran, Versions]:
     seed_all(seed)
     versions = Versions()
@@ -44,7 +38,7 @@ def run(folder: Path, *, seed: int = 0, synch: bool = False, **options) -> tuple
             "trainable": Versioned,
             "validate": validate,
             "seed": seed,
-            "validation_s": lags(seed),
+            "validation_s": lags(seed, 10.0),
             "later_callbacks": (versions,),
             "stop": {"training_iteration": 24},
             **space(),

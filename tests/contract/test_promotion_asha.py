@@ -15,19 +15,14 @@ import tunekit
 from tests.contract.test_every_scheduler import check_contract
 from tests.support.fakes import FakeClock
 from tests.support.local_sweep import LocalSweep
-from tests.support.schedulers import MODES
+from tests.support.schedulers import MODES, promotion
 from tests.support.sweeps import Endless, index_of, quality, sweep
 from tunekit.core.events import TrialAdded, TrialEnded
 from tunekit.journal.journal import events_in
-from tunekit.schedulers import PromotionASHA
 
 pytestmark = pytest.mark.sampled(2)
 
 every_mode = pytest.mark.parametrize("on_pending", MODES)
-
-
-def promotion(**options: Any) -> PromotionASHA:
-    return PromotionASHA(**{"max_t": 9, "grace_period": 1, "reduction_factor": 3, **options})
 
 
 class Scored(tune.Trainable):

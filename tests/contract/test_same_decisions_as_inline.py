@@ -20,7 +20,7 @@ from ray.tune.schedulers import (
 import tunekit
 from tests.support.fakes import FakeClock
 from tests.support.local_sweep import LocalSweep
-from tests.support.schedulers import pbt, seed_all, space
+from tests.support.schedulers import asha, pbt, seed_all, space
 from tests.support.seeds import seeds
 from tests.support.sweeps import Counting, Endless, Heard, index_of, listen, quality, sweep
 from tunekit.core.halving import milestones
@@ -31,7 +31,7 @@ SCHEDULERS = {
     "hyperband-halving": lambda: HyperBandScheduler(max_t=16, reduction_factor=2),
     "pbt": lambda: pbt(),
     "pbt-sync": lambda: pbt(synch=True),
-    "asha": lambda: ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3),
+    "asha": asha,
     "asha-slow": lambda: ASHAScheduler(max_t=27, grace_period=2, reduction_factor=2),
     "median": lambda: MedianStoppingRule(
         time_attr="training_iteration", grace_period=2, min_samples_required=2

@@ -20,7 +20,7 @@ from tests.support.invariants import check_journal
 from tests.support.journals import read
 from tests.support.kills import Killed, killed_after
 from tests.support.restores import contents, restoring
-from tests.support.sweeps import LENGTH, Counting, Ran, SavesWhen, sweep
+from tests.support.sweeps import LENGTH, Counting, Most, Ran, SavesWhen, sweep
 from tunekit._ray.interruption import RayWatch
 from tunekit.driver.callback import ValidationCallback
 from tunekit.journal.journal import events_in
@@ -176,20 +176,10 @@ def has_process(trial: Any) -> bool:
     return trial.status == "RUNNING" and trial.temporary_state.ray_actor is not None
 
 
-class Live(tune.Callback):
-    """The most trials that had a process at once."""
-
-    def __init__(self) -> None:
-        self.most = 0
-
-    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        self.most = max(self.most, sum(map(has_process, trials)))
-
-
 @pytest.mark.parametrize("most", [1, 2])
 @pytest.mark.parametrize("how", [ResumeConfig.ResumeType.RESUME, ResumeConfig.ResumeType.RESTART])
 def test_a_limit_of_trials_holds_in_a_restored_sweep(tmp_path, how, most):
-    def make(live: Live, **options: Any) -> Ran:
+    def make(live: Most, **options: Any) -> Ran:
         return run(
             tmp_path,
             param_space={"fail_at": tune.grid_search([3] * 5)},
@@ -200,7 +190,7 @@ def test_a_limit_of_trials_holds_in_a_restored_sweep(tmp_path, how, most):
             **options,
         )
 
-    first, again = Live(), Live()
+    first, again = Most(has_process), Most(has_process)
     assert {trial.status for trial in make(first).trials} == {"ERROR"}
     ran = make(again, **restoring(tmp_path / "sweep", errored=how))
     assert len(ran.trials) == 5 and all(trial.is_finished() for trial in ran.trials)
@@ -340,14 +330,9 @@ def test_a_sweep_that_died_is_not_finished(tmp_path, when, before):
     assert tunekit.load(ran.home).summary()["state"] == "interrupted"
 
 
-def test_a_sweep_that_was_interrupted_is_not_finished(tmp_path):
+@pytest.mark.parametrize("steps", [20, None], ids=["interrupted", "ended"])
+def test_only_a_sweep_that_ended_is_finished(tmp_path, steps):
     ran = few(tmp_path)
-    ended_as_tune_does(ran, steps=20)
+    ended_as_tune_does(ran, steps)
     assert all(trial.is_finished() for trial in ran.trials) and ran.validation.validator.pool.idle
-    assert closed(ran)["finished"] is False
-
-
-def test_a_sweep_that_ended_is_finished(tmp_path):
-    ran = few(tmp_path)
-    ended_as_tune_does(ran)
-    assert closed(ran)["finished"] is True
+    assert closed(ran)["finished"] is (steps is None)

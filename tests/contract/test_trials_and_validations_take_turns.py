@@ -10,11 +10,10 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTra
 from ray.tune.search import Searcher
 
 from tests.support.fakes import FakeExecutor
-from tests.support.schedulers import MODES
+from tests.support.schedulers import MODES, asha, promotion
 from tests.support.sweeps import LENGTH, Counting, sweep
 from tunekit._ray.validating_controller import ValidatingController
 from tunekit.core.shares import Shares
-from tunekit.schedulers import PromotionASHA
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -70,7 +69,7 @@ class Shared(FakeExecutor):
 
 BASES = {
     "fifo": lambda: FIFOScheduler(),
-    "asha": lambda: ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3),
+    "asha": asha,
     "pbt": lambda: PopulationBasedTraining(
         perturbation_interval=3, hyperparam_mutations={"lr": [0.1, 0.2, 0.4]}
     ),
@@ -165,7 +164,7 @@ class Sized(Counting):
 
 @pytest.mark.parametrize("on_pending", ["continue-reused", "wait-reused"])
 def test_a_process_that_is_kept_makes_room_for_trials_of_another_size(tmp_path, on_pending):
-    base = PromotionASHA(max_t=LENGTH, grace_period=1, reduction_factor=3)
+    base = promotion()
     space = {"size": tune.grid_search([1, 2, 1, 2])}
     known = {"trainable": Sized, "trials": 1, "slots": 1, "param_space": space}
     ran = sweep(tmp_path, base, on_pending=on_pending, run=False, **known)

@@ -11,7 +11,7 @@ from tests.contract.test_every_scheduler import check_contract, run
 from tests.support.fakes import FakeExecutor
 from tests.support.invariants import broken
 from tests.support.journals import read, scores_of
-from tests.support.schedulers import every_case, pbt, seed_all, space
+from tests.support.schedulers import asha, every_case, pbt, promotion, seed_all, space
 from tests.support.sweeps import LENGTH, Endless, SavesWhen, index_of, quality, sweep
 from tunekit import EveryIterations
 from tunekit.core.events import Processed, ValidationRequested
@@ -22,14 +22,6 @@ from tunekit.schedulers import PromotionASHA
 pytestmark = pytest.mark.sampled(2)
 
 ONLY = {"settings": {"when": "decisions"}, "policy": tunekit.policies.AtDecisions()}
-
-
-def asha():
-    return ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3)
-
-
-def promotion():
-    return PromotionASHA(max_t=27, grace_period=1, reduction_factor=3)
 
 
 def decided(ran):
@@ -52,8 +44,8 @@ def saved(ran):
 @pytest.mark.parametrize("make", [asha, promotion])
 def test_the_same_is_decided_with_four_checkpoints_as_with_27(tmp_path, make):
     options = {"on_pending": "wait", "trainable": Endless, "trials": 9}
-    each = sweep(tmp_path / "each", make(), **options)
-    few = sweep(tmp_path / "few", make(), **options, **ONLY)
+    each = sweep(tmp_path / "each", make(max_t=27), **options)
+    few = sweep(tmp_path / "few", make(max_t=27), **options, **ONLY)
     check_contract(few)
     assert decided(few) == decided(each)
     assert few.lengths() == each.lengths()
@@ -69,7 +61,7 @@ def test_the_same_is_decided_with_four_checkpoints_as_with_27(tmp_path, make):
 @pytest.mark.parametrize(
     ("base", "decides"),
     [
-        (asha(), {1, 3, 9, 27}),
+        (asha(max_t=27), {1, 3, 9, 27}),
         (ASHAScheduler(max_t=81, grace_period=4, reduction_factor=4), {4, 16, 27}),
         (pbt(perturbation_interval=4, quantile_fraction=0.0), {*range(4, 27, 4), 27}),
         (FIFOScheduler(), {27}),

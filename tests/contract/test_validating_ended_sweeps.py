@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from ray import tune
 from ray.train import ValidationTaskConfig
-from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tests.kills.test_restored_sweeps import kill, restored
@@ -23,6 +22,7 @@ from tests.support.fakes import FakeExecutor
 from tests.support.journals import lines_of, read, write_lines
 from tests.support.readers import tunekit_, validate_here
 from tests.support.restores import contents
+from tests.support.schedulers import asha
 from tests.support.sweeps import sweep
 from tunekit.board.page import render_report
 from tunekit.cli import commands
@@ -61,7 +61,7 @@ def executors(monkeypatch) -> list[FakeExecutor]:
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("swept")
-    sweep(folder, ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3), trials=4)
+    sweep(folder, asha(), trials=4)
     return folder / "sweep"
 
 

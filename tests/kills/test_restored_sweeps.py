@@ -44,11 +44,6 @@ def fifo(folder: Path, **options: Any) -> Ran:
     return sweep(folder, listening=False, run=False, **(given | lag | options))
 
 
-def kill_or_end(folder: Path, at: int, **options: Any) -> None:
-    with suppress(Killed), killed_after(at):
-        run_until_dead(fifo(folder, **options))
-
-
 def run_until_dead(ran: Ran) -> None:
     """Run it; if it does not come to its end, leave nothing of its driver."""
     storage = ran.sweep.controller._storage
@@ -264,7 +259,8 @@ def test_the_best_checkpoint_is_kept_over_restores(tmp_path, at):
         ),
         "saved_every_s": 0.0 if at % 2 else float("inf"),
     }
-    kill_or_end(tmp_path, at, **options)
+    with suppress(Killed), killed_after(at):
+        run_until_dead(fifo(tmp_path, **options))
     [trial] = restored(tmp_path, **options).trials
     kept = {
         saved.metrics["training_iteration"]: saved.metrics.get("accuracy")

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import nbclient
@@ -147,9 +146,8 @@ CHEAPEST = "xgboost"
 def test_an_example_ranks_its_trials_by_validated_score(
     name, ray_cluster, tmp_path, monkeypatch, capsys
 ):
-    lacking = [package for package in NEEDS[name] if find_spec(package) is None]
-    if lacking:
-        pytest.skip(f"{', '.join(lacking)} is not installed")
+    for package in NEEDS[name]:
+        pytest.importorskip(package)
     if name != CHEAPEST and not os.environ.get("TUNEKIT_EXAMPLES"):
         pytest.skip("takes its time: set TUNEKIT_EXAMPLES=1, or run scripts/examples")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -180,9 +178,8 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_is_followed_from_another_process(ray_cluster, name, tmp_path):
     launcher, needs, steps = PROGRAMS[name]
-    lacking = [package for package in needs if find_spec(package) is None]
-    if lacking:
-        pytest.skip(f"{', '.join(lacking)} is not installed")
+    for package in needs:
+        pytest.importorskip(package)
     outputs = tmp_path / "outputs"
     where = f"{FOLLOWING / name}/evals.py:evaluate"
     env = joining(ray_cluster, HOME=str(tmp_path))

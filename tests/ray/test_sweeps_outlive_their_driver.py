@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -21,8 +22,7 @@ import tunekit
 from tests.support.driver import LENGTH
 from tests.support.invariants import check_journal
 from tests.support.journals import read
-from tests.support.real_sweeps import counting, fit, joining, validate
-from tests.support.s3 import S3Server
+from tests.support.real_sweeps import After, counting, fit, joining, validate
 from tunekit.cli.commands import tunekit as command
 from tunekit.core.events import parse_event
 from tunekit.journal.journal import events_in
@@ -89,24 +89,13 @@ def test_a_sweep_and_a_stop_by_hand_outlive_a_kill(ray_cluster, s3, tmp_path, st
     assert validate(best.checkpoint)["accuracy"] == best.score == 3.6
 
 
-class Outage(tune.Callback):
-    """Two seconds without a server, beginning with the sixth report."""
-
-    server: S3Server
-
-    def __init__(self) -> None:
-        self.reports = 0
-
-    def on_trial_result(self, iteration, trials, trial, result, **info):
-        self.reports += 1
-        if self.reports == 6:
-            self.server.stop()
-            threading.Timer(2.0, self.server.start).start()
-
-
 def test_a_store_that_is_away_for_a_while(ray_cluster, s3):
     """Nothing is lost but time: trials fail to save and are restarted, records wait."""
-    Outage.server = s3
+
+    def two_seconds_without_a_server():
+        s3.stop()
+        threading.Timer(2.0, s3.start).start()
+
     storage, filesystem = s3.make_bucket("outage"), s3.filesystem()
     results = tunekit.Tuner(
         counting,
@@ -119,7 +108,7 @@ def test_a_store_that_is_away_for_a_while(ray_cluster, s3):
             failure_config=tune.FailureConfig(max_failures=10),
             checkpoint_config=tune.CheckpointConfig(num_to_keep=2),
             verbose=0,
-            callbacks=[Outage()],
+            callbacks=[After(6, two_seconds_without_a_server)],
         ),
         validation_config=tunekit.ValidationConfig(fn=validate, max_retries=8),
         checkpoint_policy=tunekit.EveryIterations(1),
@@ -132,20 +121,6 @@ def test_a_store_that_is_away_for_a_while(ray_cluster, s3):
 
 
 # SIGTERM ----------------------------------------------------------------------------------------
-
-
-class Interrupts(tune.Callback):
-    """Sends this process a signal after two validations; a restored sweep is left alone."""
-
-    left = 2
-
-    def __getstate__(self):
-        return {"left": -1}
-
-    def on_trial_result(self, iteration, trials, trial, result, **info):
-        self.left -= "accuracy" in result
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def contents(folder):
@@ -162,7 +137,7 @@ def test_an_interrupted_sweep_is_resumed_with_the_command_that_it_prints(
         tmp_path,
         param_space={"length": 5, "sleep_s": 0.4},
         tune_config=tune.TuneConfig(metric="accuracy", mode="max", num_samples=2),
-        callbacks=[Interrupts()],
+        callbacks=[After(2, lambda: os.kill(os.getpid(), signal.SIGTERM))],
         validation_config=tunekit.ValidationConfig(
             fn=validate,
             task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 0.4}),
@@ -246,3 +221,75 @@ def test_trials_that_failed_are_resumed_with_a_trainable_that_is_named_once(
     run(0, "resume", path)
     written = [session["trainable"] for session in tunekit.load(path).sessions]
     assert written == [None, *[f"{tmp_path}/repaired.py:train"] * 2]
+
+
+# A cluster of several nodes, nodes that are lost, drivers that are killed -----------------------
+
+
+@pytest.fixture(scope="module")
+def on_nodes():
+    with tempfile.TemporaryDirectory(prefix="tk-", ignore_cleanup_errors=True) as own:
+        cluster = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.several_nodes"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "RAY_TMPDIR": own},
+        )
+
+        def asked(case, folder, *given):
+            print(json.dumps([case, str(folder), *given]), file=cluster.stdin, flush=True)
+            limit = threading.Timer(240, cluster.kill)
+            limit.start()
+            while not (line := cluster.stdout.readline()).startswith("{"):
+                assert line, "it has ended"
+            limit.cancel()
+            return json.loads(line)
+
+        yield asked
+        cluster.communicate(timeout=60)
+
+
+def test_validation_survives_the_loss_of_its_node(on_nodes, tmp_path):
+    told = on_nodes("node", tmp_path)
+    assert not told["errors"]
+    assert told["iterations"] == list(range(1, 9))
+    assert told["validated"] == 8
+    assert told["nodes"] == 2, "the first node's place was taken by another"
+
+
+def test_validations_are_refused_where_no_node_can_read_the_results(on_nodes, tmp_path):
+    told = on_nodes("blind", tmp_path)
+    assert str(tmp_path) in told["refused"] and not told["trained"]
+    assert not told["also"], "other nodes can"
+
+
+def test_a_cluster_gets_everything_back_from_a_driver_that_is_killed(on_nodes, tmp_path):
+    told = on_nodes("driver", tmp_path)
+    assert told["busy"] >= 2
+    assert told["still_busy"] == 0 and told["groups"] == 0
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["function", pytest.param("trainer", marks=pytest.mark.at_night)],
+)
+def test_trials_move_from_a_node_that_is_about_to_end(on_nodes, tmp_path, kind):
+    told = on_nodes("spot", tmp_path, kind, True)
+    assert told["failures"] == 0 and told["moves"] > 0
+    # The workers of a trainer are in the next iteration already.
+    assert told["redone"] <= (2 if kind == "trainer" else 0)
+    _nothing_is_lost(told)
+
+
+@pytest.mark.at_night
+def test_trials_on_a_lost_node_continue_from_their_checkpoints(on_nodes, tmp_path):
+    told = on_nodes("spot", tmp_path, "function", False)
+    assert told["failures"] > 0 and told["redone"] > 0 and told["moves"] > 0
+    _nothing_is_lost(told)
+
+
+def _nothing_is_lost(told):
+    assert not told["errors"]
+    assert told["iterations"] == [list(range(1, 21))] * 2
+    assert told["summary"]["validated"] == told["saved"] and told["summary"].get("failed", 0) == 0

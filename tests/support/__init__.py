@@ -20,6 +20,7 @@ What must always hold, and what tries to break it:
 
 Readers:
 
+- ``events``: events of a trial, as a journal has them.
 - ``readers``: journals without a sweep, and the command line.
 - ``asgi``: a browser of the live page, without a network.
 - ``chromium``: a real browser, and what it runs in a page (``browser_scripts``).

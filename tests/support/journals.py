@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,6 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
     """Write lines with their checksums."""
     path.write_bytes(b"".join(sealed(json.dumps(line)) for line in lines))
-
-
-def rewrite(path: Path, change: Callable[[str], str]) -> None:
-    """Change the text of a file, and seal its lines again."""
-    text = change("\n".join(json.dumps(line) for line in lines_of(path)))
-    write_lines(path, map(json.loads, text.splitlines()))
 
 
 def read(

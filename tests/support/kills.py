@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import pytest
 from msgspec.structs import replace
 from ray.train._internal.syncer import _BackgroundProcess
-from ray.tune.schedulers import TrialScheduler
 
 from tests.support.invariants import JournalSummary, check_journal
 from tests.support.restores import restoring
-from tests.support.sweeps import Ran, sweep
+from tests.support.sweeps import Ran
 from tunekit.core.events import SnapshotTaken
 from tunekit.journal import ledger
 from tunekit.journal.journal import events_in
@@ -87,13 +85,6 @@ def killed_after(writes: int, *, torn: bool = False) -> Iterator[None]:
             for copy in copies:
                 with suppress(Exception):  # it may fail, as a killed driver's does
                     copy.wait()
-
-
-def killed_sweep(folder: Path, writes: int, base: TrialScheduler, **options: Any) -> Path:
-    """Run a sweep that is killed after a number of writes; return the experiment's folder."""
-    with pytest.raises(Killed), killed_after(writes):
-        sweep(folder, base, **options)
-    return folder / "sweep"
 
 
 def bury(home: Path) -> None:

@@ -181,7 +181,7 @@ class LocalSweep:
     @property
     def trials(self) -> list[Trial]:
         """The trials, in order of creation."""
-        return sorted(self.controller.get_trials(), key=_number)
+        return sorted(self.controller.get_trials(), key=index_of)
 
     def step(self) -> None:
         """Run one step of the controller."""
@@ -226,7 +226,7 @@ def _in_process() -> Iterator[None]:
         yield
 
 
-def _number(trial: Trial) -> int:
+def index_of(trial: Trial) -> int:
     """Return the trial's number in its sweep, with which its experiment tag begins."""
     number = trial.experiment_tag.split("_")[0]
     return int(number) if number.isdigit() else 0  # a replayed trial is the only one

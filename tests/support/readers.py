@@ -9,18 +9,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec import structs
 
 import tunekit
+from tests.support.events import ended, processed, reported, requested, saved
 from tests.support.fakes import FakeExecutor
 from tunekit.cli import commands
-from tunekit.core.events import (
-    CheckpointSaved,
-    Processed,
-    Reported,
-    TrialAdded,
-    ValidationEnded,
-    ValidationRequested,
-)
+from tunekit.core.events import TrialAdded
 from tunekit.following import loop
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
@@ -53,24 +48,15 @@ def score(
     **failure: Any,
 ) -> None:
     """Let a trial report, and Tune process that with its score, or with a ``failure``."""
-    checkpoint = checkpoint or f"./train_{name}/checkpoint_{iteration:06d}"
-    time, known = 1e9 + iteration, {"trial_id": name, "iteration": iteration}
-    report = {"training_iteration": iteration, "generation": 0}
-    at = {"id": f"{name}:0:{iteration}:{run}", "run": run, "checkpoint": checkpoint, **known}
-    status = "failed" if score is None else "validated"
-    metrics = score if isinstance(score, Mapping) else {"accuracy": score}
+    time, at = 1e9 + iteration, {"trial": name, "run": run}
+    known = {"checkpoint": checkpoint or f"./train_{name}/checkpoint_{iteration:06d}"}
+    end = ended(iteration, time + 1, {} if score is None else score, **at)
     for event in (
-        Reported(time=time, trial_id=name, report=report),
-        CheckpointSaved(time=time, **at),
-        ValidationRequested(time=time, **at),
-        ValidationEnded(
-            time=time + 1,
-            id=at["id"],
-            status=status,
-            metrics={} if score is None else metrics,
-            **failure,
-        ),
-        Processed(time=time + 1, id=at["id"], ranked=score is not None, **known),
+        reported(iteration, time, trial=name),
+        structs.replace(saved(iteration, time, **at), **known),
+        structs.replace(requested(iteration, time, **at), **known),
+        structs.replace(end, status="failed", **failure) if score is None else end,
+        processed(iteration, time + 1, ranked=score is not None, **at, **known),
     ):
         journal.append(event)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,24 @@ def validate(checkpoint: tune.Checkpoint, *, sleep_s: float = 0.0) -> dict[str, 
     with checkpoint.as_directory() as folder:
         state = json.loads(Path(folder, "state.json").read_text())
     return {"accuracy": round(state["steps"] * state["scale"] / 10, 6)}
+
+
+class After(tune.Callback):
+    """Calls something once Tune has so many validated results; not in a restored sweep."""
+
+    left = -1
+
+    def __init__(self, results: int, then: Callable[[], object]):
+        self.left, self.then = results, then
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune keeps a copy of its settings, and needs none of this
+
+    def on_trial_result(self, result: Any, **info: Any) -> None:
+        self.left -= result.get("accuracy", math.nan) >= 0
+        if self.left == 0:
+            self.left = -1
+            self.then()
 
 
 def fit(

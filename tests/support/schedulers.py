@@ -89,6 +89,19 @@ class Case:
     options: Callable[[], dict[str, Any]] = dict
 
 
+HALVING = {"max_t": 9, "grace_period": 1, "reduction_factor": 3}
+
+
+def asha(**settings: Any) -> ASHAScheduler:
+    """Rungs at 1, 3 and 9."""
+    return ASHAScheduler(**{**HALVING, **settings})
+
+
+def promotion(**settings: Any) -> PromotionASHA:
+    """The same rungs."""
+    return PromotionASHA(**{**HALVING, **settings})
+
+
 def moasha(**options: Any) -> MOASHA:
     """Of validation's metric and one of training's."""
     metrics = {"accuracy": "max", "loss": "min"}
@@ -163,14 +176,10 @@ def space() -> dict[str, Any]:
 
 CASES: dict[str, Case] = {
     "fifo": Case(lambda _: FIFOScheduler()),
-    "asha": Case(lambda _: ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)),
-    "asha-brackets": Case(
-        lambda _: ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3, brackets=2),
-    ),
-    "promotion": Case(lambda _: PromotionASHA(max_t=9, grace_period=1, reduction_factor=3)),
-    "promotion-brackets": Case(
-        lambda _: PromotionASHA(max_t=9, grace_period=1, reduction_factor=2, brackets=2),
-    ),
+    "asha": Case(lambda _: asha()),
+    "asha-brackets": Case(lambda _: asha(brackets=2)),
+    "promotion": Case(lambda _: promotion()),
+    "promotion-brackets": Case(lambda _: promotion(reduction_factor=2, brackets=2)),
     "moasha": Case(lambda _: moasha()),
     "moasha-promotes": Case(lambda _: moasha(promotes=True, brackets=2)),
     "hyperband": Case(lambda _: HyperBandScheduler(max_t=9, reduction_factor=3)),
@@ -196,9 +205,7 @@ CASES: dict[str, Case] = {
         options=space,
     ),
     "resources": Case(
-        lambda _: ResourceChangingScheduler(
-            ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3), more_and_less
-        ),
+        lambda _: ResourceChangingScheduler(asha(), more_and_less),
         modes=[mode for mode in MODES if mode != "wait-reused"],
     ),
 }

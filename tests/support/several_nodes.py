@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import subprocess
 import sys
@@ -33,22 +32,6 @@ from tunekit.core.events import Reported
 from tunekit.journal.journal import record_of
 from tunekit.journal.storage import folder_at
 from tunekit.messages.problems import Problems
-
-
-class Once(tune.Callback):
-    """Calls something after so many validations, once."""
-
-    def __init__(self, validations: int, then: Any):
-        self.left, self.then = validations, then
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}  # Tune keeps a copy of its settings, and needs none of this
-
-    def on_trial_result(self, result: Any, **info: Any) -> None:
-        self.left -= result.get("accuracy", math.nan) >= 0
-        if self.left == 0:
-            self.left = -1
-            self.then()
 
 
 class Nodes:
@@ -78,7 +61,7 @@ def node(nodes: Nodes, folder: Path) -> dict[str, Any]:
     results = fit(
         trainer(folder, length=8, sleep_s=0.2, resources={"head": 1.0}),
         folder,
-        callbacks=[Once(3, lose)],
+        callbacks=[real_sweeps.After(3, lose)],
         validation_config=tunekit.ValidationConfig(
             fn=_validate_where,
             ray_remote_kwargs={"num_cpus": 1, "resources": {"validation": 1}},
@@ -147,7 +130,7 @@ def spot(nodes: Nodes, home: Path, kind: str, notice: bool) -> dict[str, Any]:
         trainable,
         home,
         tune_config=tune.TuneConfig(num_samples=trials, metric="accuracy", mode="max"),
-        callbacks=[Once(2, take_away)],
+        callbacks=[real_sweeps.After(2, take_away)],
         max_failures=2,
         validation_config=tunekit.ValidationConfig(
             validating, None, {"num_cpus": 1, "resources": {"head": 1}}, when=1, max_retries=3

@@ -17,7 +17,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 import tunekit
 from tests.support.fakes import FakeClock, FakeExecutor
 from tests.support.journals import read, scores_of
-from tests.support.local_sweep import LocalSweep
+from tests.support.local_sweep import LocalSweep, index_of
 from tunekit.core.shares import Shares
 from tunekit.core.validation import Attempt
 from tunekit.core.values import finite_number
@@ -30,11 +30,6 @@ def quality(index: int, iteration: int, seed: int = 0) -> float:
     draw = random.Random(f"{seed}/{index}/{iteration}")
     talent = random.Random(f"{seed}/{index}").random()
     return talent * iteration + draw.random()
-
-
-def index_of(trial: Trial) -> int:
-    number = trial.experiment_tag.split("_")[0]
-    return int(number) if number.isdigit() else 0  # a replayed trial is the only one
 
 
 def rows_of(trial: Trial) -> list[dict[str, Any]]:
@@ -99,6 +94,16 @@ class FailsOnce(Counting):
         again = mark.exists()
         mark.touch()
         return again
+
+
+class Most(tune.Callback):
+    """The most trials of a kind that there were at once."""
+
+    def __init__(self, kind: Callable[[Trial], bool]):
+        self.kind, self.most = kind, 0
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        self.most = max(self.most, sum(map(self.kind, trials)))
 
 
 @dataclass

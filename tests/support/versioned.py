@@ -15,8 +15,6 @@ from tunekit.core.events import Exploited
 from tunekit.core.metrics import GENERATION
 from tunekit.journal.journal import events_in
 
-__all__ = ["Versioned", "Versions", "score_of", "version_at"]
-
 
 class Versioned(tune.Trainable):
     """A trial whose weights are a version: a unique number that grows by one each iteration.

@@ -17,12 +17,13 @@ import pyarrow.fs
 import pytest
 from pyarrow.fs import LocalFileSystem
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
 from tests.support.journals import read
-from tests.support.kills import killed_sweep
+from tests.support.kills import Killed, killed_after
 from tests.support.readers import tunekit_
+from tests.support.schedulers import asha
 from tests.support.sweeps import Ran, quality, sweep
 from tunekit.cli import commands
 from tunekit.cli.status import format_status, status_json
@@ -35,13 +36,10 @@ def run(folder: Path, base: Any = None, **options: Any) -> Ran:
     return sweep(folder, base or asha(), param_space={"lr": tune.uniform(0, 1)}, **options)
 
 
-def asha() -> ASHAScheduler:
-    return ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
-
-
-def killed(folder: Path, writes: int = 60, **options: Any) -> Path:
-    space = {"lr": tune.uniform(0, 1)}
-    return killed_sweep(folder, writes, asha(), param_space=space, **options)
+def killed(folder: Path, writes: int = 60, base: Any = None, **options: Any) -> Path:
+    with pytest.raises(Killed), killed_after(writes):
+        run(folder, base, **options)
+    return folder / "sweep"
 
 
 def running(folder: Path) -> Path:
@@ -69,7 +67,8 @@ def test_status_summarizes_a_sweep_and_ranks_its_trials(ended):
     assert head.startswith("sweep  finished  last heard of")
     assert lines[0] == str(path)
     assert "trials       8: terminated" not in result.stdout and "8 terminated" in result.stdout
-    top = {t.trial_id: max(s.values()) for t, s in zip(ran.trials, _scores(ran), strict=True)}
+    scores = ran.validated()
+    top = {trial.trial_id: max(scores[n].values()) for n, trial in enumerate(ran.trials)}
     table = [line.split() for line in lines if re.match(r" +\d+  ", line)]
     assert [row[1] for row in table] == sorted(top, key=lambda t: -top[t])
     assert [row[4] for row in table] == [f"{top[row[1]]:.4f}" for row in table]
@@ -77,11 +76,6 @@ def test_status_summarizes_a_sweep_and_ranks_its_trials(ended):
     assert stopped and sum(row[2] == "stopped" for row in table) == stopped
     assert f"{stopped} stopped by the scheduler" in result.stdout
     assert all(len(line) <= 100 for line in lines if not line.startswith("/"))
-
-
-def _scores(ran: Ran) -> list[dict[int, float]]:
-    validated = ran.validated()
-    return [validated[number] for number in sorted(validated)]
 
 
 def test_status_as_json_has_the_summary_and_all_trials(ended):
@@ -485,8 +479,8 @@ def results(tmp_path_factory) -> Path:
     """Four sweeps: one has ended, one was killed, one runs, and one is damaged."""
     home = tmp_path_factory.mktemp("home") / "ray_results"
     aged(sweep(home / "old", trials=2).home, 30)
-    aged(killed_sweep(home / "project/killed", 60, FIFOScheduler(), trials=2), 20)
-    running = aged(killed_sweep(home / "project/running", 60, FIFOScheduler(), trials=2), 10)
+    aged(killed(home / "project/killed", base=FIFOScheduler(), trials=2), 20)
+    running = aged(killed(home / "project/running", base=FIFOScheduler(), trials=2), 10)
     (running / LOCK).unlink()
     DriverLock(LocalFileSystem(), str(running)).claim()
     damaged = aged(sweep(home / "damaged", trials=1).home, 40)

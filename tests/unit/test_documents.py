@@ -296,12 +296,10 @@ def given_loggers(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
     names.update(MLflowLoggerCallback=Tracker)
     yield
     [tracker] = names["run_config"].callbacks
-    sweep(folder, trials=1, later_callbacks=(tracker,), validate=nearly_one)
+    sweep(
+        folder, trials=1, later_callbacks=(tracker,), validate=lambda attempt: {"accuracy": 0.995}
+    )
     assert [row["accuracy"] for row in tracker.rows if "accuracy" in row] == [0.995] * 9
-
-
-def nearly_one(attempt: Any) -> dict[str, float]:
-    return {"accuracy": 0.995}
 
 
 def given_saving(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:

@@ -163,7 +163,6 @@ def test_public_names_are_sorted_and_seen_by_type_checkers():
 CHECKOUT = Path(__file__).parents[2]
 SETUP = configparser.ConfigParser(inline_comment_prefixes=("#",))
 SETUP.read(CHECKOUT / "setup.cfg")
-EXTRAS = sorted(SETUP["options.extras_require"])
 
 #: Modules of a package that need more than the package itself does.
 NEEDS_ALSO = {"ray.train.torch": "torch"}

@@ -14,13 +14,12 @@ import pyarrow.fs
 import pytest
 
 import tunekit
-from tests.support.journals import rewrite
 from tests.support.object_store import Store
 from tests.support.restores import SEARCH, SNAPSHOT, STATE, begin, contents, train, tuner, validate
 from tunekit._ray.tuner import settings_of
 from tunekit.core.events import Reported, SnapshotTaken, TrialAdded
 from tunekit.journal.experiments import path_problem
-from tunekit.journal.journal import VERSION, Journal
+from tunekit.journal.journal import Journal
 from tunekit.journal.snapshots import SETTINGS, SavedState, _archive
 from tunekit.journal.storage import LocalFolder, RemoteFolder
 
@@ -74,24 +73,13 @@ def asks(home: Path) -> list[Callable[[], Any]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("written", "instead", "says"),
-    [
-        (f'"version": {VERSION}', '"version": 9', "Install"),
-        ('"n": 2', '"n": "2"', "line 2, is not a known event"),
-        ("", "", "line 3, is not as it was"),
-    ],
-)
-def test_a_journal_that_is_damaged_or_newer(tmp_path, written, instead, says):
+def test_a_damaged_journal_is_an_error_and_nothing_is_changed(tmp_path):
     home = experiment(tmp_path)
     path = journal_with(home)
-    if written:
-        rewrite(path, lambda text: text.replace(written, instead))
-    else:
-        path.write_bytes(path.read_bytes() + b"\0\n")
+    path.write_bytes(path.read_bytes() + b"\0\n")
     before = contents(home)
     for ask in (*asks(home), lambda: tunekit.load(home)):
-        with pytest.raises(tunekit.errors.JournalError, match=says):
+        with pytest.raises(tunekit.errors.JournalError, match="line 3, is not as it was"):
             ask()
     assert contents(home) == before
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec import structs
 
+from tests.support.events import ended, event, named, processed, reported, requested, saved
 from tunekit.core.events import (
     CheckpointSaved,
     Event,
@@ -21,7 +23,6 @@ from tunekit.core.events import (
     TrialRetried,
     ValidationEnded,
     ValidationRequested,
-    parse_event,
 )
 from tunekit.core.queue import Entry, Queue
 from tunekit.core.ranking import ranking_of
@@ -29,52 +30,20 @@ from tunekit.core.timeline import Timeline
 
 
 def told(
-    *lines: dict[str, Any],
+    *events: Event,
     metric: str = "accuracy",
     sessions: Sequence[dict[str, Any]] = (),
     later: Sequence[dict[str, Any]] = (),
 ) -> Timeline:
-    events = [parse_event({"n": n, **line}) for n, line in enumerate(lines, start=1)]
-    return Timeline(events, metric, sessions, later)
+    numbered = [structs.replace(event, n=n) for n, event in enumerate(events, start=1)]
+    return Timeline(numbered, metric, sessions, later)
 
 
-def added(at: float = 0.0) -> dict[str, Any]:
-    return {"event": "trial_added", "time": at, "trial_id": "a", "config": {"lr": 1}, "folder": "f"}
+def added() -> Event:
+    return event("trial_added", 0.0, config={"lr": 1}, folder="f")
 
 
-def reported(iteration: int, at: float, *, took: Any = 1.0, generation: int = 0) -> dict[str, Any]:
-    report = {"training_iteration": iteration, "generation": generation, "time_this_iter_s": took}
-    return {"event": "reported", "time": at, "trial_id": "a", "report": report}
-
-
-def requested(iteration: int, at: float, *, run: int = 1) -> dict[str, Any]:
-    place = {"generation": 0, "iteration": iteration, "run": run}
-    known = {"id": f"a:0:{iteration}:{run}", "trial_id": "a", "checkpoint": f"./f/c{run}"}
-    return {"event": "validation_requested", "time": at, **known, **place}
-
-
-def ended(iteration: int, at: float, accuracy: float, *, run: int = 1) -> dict[str, Any]:
-    how = {"attempts": 1, "waited_s": 0.0, "ran_s": 1.0, "reason": None, "error": None}
-    known = {"status": "validated", "metrics": {"accuracy": accuracy}, **how}
-    return {"event": "validation_ended", "time": at, "id": f"a:0:{iteration}:{run}", **known}
-
-
-def saved(iteration: int, at: float, *, run: int = 1) -> dict[str, Any]:
-    return {**requested(iteration, at, run=run), "event": "checkpoint_saved"}
-
-
-def processed(
-    iteration: int, at: float, decision: str = "CONTINUE", *, run: int = 1, finished: bool = False
-) -> dict[str, Any]:
-    known = {"id": f"a:0:{iteration}:{run}", "ranked": True, "finished": finished}
-    return event("processed", at, iteration=iteration, decision=decision, **known)
-
-
-def event(kind: str, at: float, **known: Any) -> dict[str, Any]:
-    return {"event": kind, "time": at, "trial_id": "a", **known}
-
-
-def scored(iteration: int, at: float, accuracy: float) -> list[dict[str, Any]]:
+def scored(iteration: int, at: float, accuracy: float) -> list[Event]:
     """A report whose validation has ended, and that Tune has not processed."""
     return [
         reported(iteration, at),
@@ -86,7 +55,7 @@ def scored(iteration: int, at: float, accuracy: float) -> list[dict[str, Any]]:
 
 def validated(
     iteration: int, at: float, accuracy: float, decision: str = "CONTINUE", **known: Any
-) -> list[dict[str, Any]]:
+) -> list[Event]:
     return [
         *scored(iteration, at, accuracy),
         processed(iteration, at + 0.5, decision, **known),
@@ -132,8 +101,8 @@ def test_a_function_that_was_held_has_not_trained_meanwhile():
     assert chronicle.trials["a"].trained_s == 5.0
 
 
-def of_validation(kind: str, at: float, attempt: int = 1) -> dict[str, Any]:
-    return {"event": kind, "time": at, "id": "a:0:1:1", "attempt": attempt}
+def of_validation(kind: str, at: float, attempt: int = 1) -> Event:
+    return event(kind, at, id="a:0:1:1", attempt=attempt)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +168,7 @@ def test_a_trial_that_failed_or_has_not_ended_was_not_stopped(last):
 
 
 def test_what_waited_for_resources_did_not_run():
-    started = {"event": "attempt_started", "time": 2.0, "id": "a:0:1:1", "attempt": 1}
+    started = of_validation("attempt_started", 2.0)
     chronicle = told(added(), reported(1, 1.0), requested(1, 1.0), started, ended(1, 8.0, 0.5))
     assert spans(chronicle, "requested") == [(1.0, 7.0)]
     assert spans(chronicle, "validating") == [(7.0, 8.0)]
@@ -271,13 +240,14 @@ def test_without_a_metric_and_a_mode_no_trial_is_ranked(metric, mode, rank, best
 # Later validations ------------------------------------------------------------------------------
 
 
-def unscored(iteration: int, *, run: int = 1) -> list[dict[str, Any]]:
+def unscored(iteration: int, *, run: int = 1) -> list[Event]:
     """A report that was saved and processed, and not validated."""
     return [reported(iteration, 1.0), saved(iteration, 1.0, run=run), processed(iteration, 1.0)]
 
 
 def later(iteration: int, *, run: int = 1, trial: str = "a", **metrics: float) -> dict[str, Any]:
-    at = {"id": f"{trial}:0:{iteration}:{run}", "checkpoint": f"./f/c{run}"}
+    known = named(iteration, run=run, trial=trial)
+    at = {"id": known["id"], "checkpoint": known["checkpoint"]}
     return {"name": "new", "status": "validated", "metrics": metrics, **at}
 
 
@@ -292,14 +262,14 @@ def test_a_score_of_an_older_run_is_not_shown_in_the_newer_ones_row():
 def test_a_checkpoint_that_the_sweep_has_not_validated_may_have_a_later_score():
     timeline = told(*unscored(1), *unscored(2), later=[later(2, f1=0.5)])
     [score] = timeline.scores("a")
-    assert (score.iteration, score.value("new/f1"), score.checkpoint) == (2, 0.5, "./f/c1")
+    assert (score.iteration, score.value("new/f1"), score.checkpoint) == (2, 0.5, "./f/c2-1")
     assert timeline.score("a", "new/f1", "max") == score
     assert timeline.score("a", "accuracy", "max") is None
     assert timeline.validations == [] and not timeline.own_names
 
 
 def test_a_name_that_the_sweep_itself_produces_since_is_the_sweeps():
-    own = {**ended(1, 2.0, 0.0), "metrics": {"new": {"f1": 0.9}}}
+    own = ended(1, 2.0, {"new": {"f1": 0.9}})
     lines = [*unscored(1), requested(1, 2.0), own]
     timeline = told(*lines, metric="new/f1", later=[later(1, f1=0.1, recall=0.2)])
     [score] = timeline.scores("a")
