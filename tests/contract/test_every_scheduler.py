@@ -256,28 +256,6 @@ def test_trials_that_restart_stay_in_their_brackets(tmp_path, name, on_pending):
     assert lengths(FailsOnce, tmp_path / "restarts") == quiet
 
 
-@pytest.mark.sampled(2)  # tests/kills/test_random_sweeps.py has it for each
-@every_case
-def test_checkpoints_at_random_iterations(tmp_path, name, on_pending):
-    """A trial waits only where a score is on its way, and judges by what is validated."""
-    policy = SavesWhen(
-        lambda trial, result: (
-            random.Random(f"{index_of(trial)}/{result['training_iteration']}").random() < 0.4
-        )
-    )
-    ran = run(
-        name,
-        tmp_path,
-        on_pending=on_pending,
-        policy=policy,
-        settings={"when": 2},
-        trials=12,
-        slots=4,
-    )
-    check_contract(ran)
-    assert all(t.status == Trial.TERMINATED for t in ran.trials)
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [n for n, case in CASES.items() if "continue" in case.modes])
 def test_what_is_trained_past_a_stop_does_not_appear(tmp_path, name):

@@ -50,15 +50,11 @@ class Store(LoggerCallback):
         self.ends[trial.trial_id] = failed
 
 
-def any_order(attempt: Any) -> float:
-    return random.Random(attempt.id).uniform(0.1, 9.0)
-
-
 def run(folder: Path, base: Any = None, **options: Any) -> tuple[Ran, Store]:
     """A sweep of which loggers of Tune's and of a user's write."""
     store = Store()
     space = {"trainable": Endless, "stop": {"training_iteration": LENGTH}, "loggers": True}
-    space["validation_s"] = any_order
+    space["validation_s"] = lambda attempt: random.Random(attempt.id).uniform(0.1, 9.0)
     ran = sweep(folder, base, later_callbacks=(store, TBXLoggerCallback()), **{**space, **options})
     return ran, store
 

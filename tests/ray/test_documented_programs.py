@@ -242,3 +242,27 @@ def test_a_file_on_s3_is_read_as_a_folder_that_has_it(ray_cluster, s3):
 
     tunekit.follow(bucket, evaluate, until="done", storage_filesystem=filesystem)
     assert list(tunekit.load(bucket, filesystem).validations["metrics/accuracy"]) == [7]
+
+
+# scripts/gpu_check.py, without a GPU ------------------------------------------------------------
+
+
+SCRIPT = str(ROOT / "scripts/gpu_check.py")
+
+
+def test_a_check_without_a_gpu(ray_cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("GPU_CHECK_WITHOUT_CUDA", "1")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setattr("sys.path", list(sys.path))
+    checks = {check.name: check for check in runpy.run_path(SCRIPT)["checks"]()}
+    assert checks["place-trial"].run().startswith("3 scores, ")
+
+
+@pytest.mark.at_night
+def test_the_table_of_checks(tmp_path):
+    command = [sys.executable, SCRIPT, "--cpu", "--only", "place-trial"]
+    command += ["--out", str(tmp_path / "rows")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    row = json.loads((tmp_path / "rows").read_text())
+    assert (row["check"], row["state"]) == ("place-trial", "PASS")

@@ -405,10 +405,7 @@ def test_workers_wait_as_the_sweep_does(tmp_path, on_pending, ahead):
     assert settings.trainable.ahead == ahead
     assert not settings.tune_config.reuse_actors
     assert settings.trainable.validates
-
-
-def test_without_validation_workers_do_not_wait_for_any(tmp_path):
-    assert not of_trainer(trainer(), tmp_path).trainable.validates
+    assert not of_trainer(trainer(), tmp_path).trainable.validates, "without validation"
 
 
 def test_a_trainer_s_own_settings_are_the_sweep_s(tmp_path):

@@ -1,4 +1,4 @@
-"""The files of docs/clusters: they can be read, agree with each other, and do what they say.
+"""Scripts: the files of docs/clusters agree and do what they say; tests leave nothing behind.
 
 There is no Slurm and no Kubernetes here: doubles of their commands write down what they are told.
 """
@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -18,7 +19,8 @@ import pytest
 import ray
 import yaml
 
-FOLDER = Path(__file__).parents[2] / "docs/clusters"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs/clusters"
 SWEEP = (FOLDER / "sweep.py").read_text()
 CLUSTERS = {
     "kuberay.yaml": lambda document: document["spec"]["rayClusterSpec"],
@@ -153,3 +155,40 @@ def test_a_job_ends_with_its_driver_or_for_want_of_a_head(submitted, answers_at,
     assert ended == status and not any("requeue" in line for line in told)
     assert any("python" in line for line in told) == (status == 0)
     assert ("does not answer at 10.0.0.1:24711" in stderr) == (status == 1)
+
+
+# What tests leave behind: the test command fails if it is a process or a cluster's address ------
+
+
+def left_behind(folder: Path) -> list[str]:
+    command = [sys.executable, str(ROOT / "scripts/left_behind.py"), str(folder), "0"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == bool(done.stderr)
+    return done.stderr.splitlines()
+
+
+def test_the_address_of_a_cluster_is_named(tmp_path):
+    assert not left_behind(tmp_path)
+    address = tmp_path / "ray" / "ray_current_cluster"
+    address.parent.mkdir()
+    address.write_text("10.0.0.1:6379")
+    (line,) = left_behind(tmp_path)
+    assert str(address) in line and "10.0.0.1:6379" in line
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
+def test_processes_of_this_run_are_named_and_no_others(tmp_path):
+    runs = [tmp_path / "one", tmp_path / "other"]
+    waits = [sys.executable, "-c", "input()"]
+    children = [
+        subprocess.Popen(waits, stdin=-1, env={**os.environ, "TUNEKIT_TESTS": str(run)})
+        for run in runs
+    ]
+    try:
+        (line,) = left_behind(runs[0])
+        assert f"process {children[0].pid}:" in line
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
+    assert not left_behind(runs[0])
