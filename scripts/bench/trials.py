@@ -11,9 +11,10 @@ the difference is the cost of tunekit. Both write Tune's default log files, unle
 is passed.
 
 Each run is a separate process; runs of stock Tune and of tunekit alternate. The script prints the
-medians of the CPU time per result, their ratio, and their growth relative to 400 trials (with
-fewer, one-time work dominates). Memory is the growth of the process from before the sweep to its
-end: per trial, and the additional memory of tunekit per validation.
+least CPU time per result of several runs, because other processes only add to it, the ratio, and
+the growth relative to 400 trials (with fewer, one-time work dominates). Memory is the growth of the
+process from before the sweep to its end: per trial, and the additional memory of tunekit per
+validation.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def main() -> None:
             lambda ours, n=size: alone(n, ours, options.on_pending, not options.no_loggers),
             1 if size > LARGE else options.repeats,
         )
-        stock, ours = (median(one.each for one in ran) * 1000 for ran in costs.values())
+        stock, ours = (min(one.each for one in ran) * 1000 for ran in costs.values())
         grew = [median(one.grew for one in ran) / 1024 for ran in costs.values()]
         if first is None and size >= COMPARED_WITH:
             first = (stock, ours)

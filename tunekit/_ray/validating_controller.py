@@ -566,9 +566,9 @@ def _keep_local(logger: LoggerCallback) -> None:
     own: Any = logger
 
     def restore_if_lacking(file_name: str, trial: Trial) -> None:
-        stored = f"{trial.storage.trial_fs_path}/{file_name}"
-        there = Path(trial.local_path, file_name).exists()
-        if not there and exists(trial.storage.storage_filesystem, stored):
+        if trial.checkpoint is None or Path(trial.local_path, file_name).exists():
+            return  # without a checkpoint, Tune restores nothing
+        if exists(trial.storage.storage_filesystem, f"{trial.storage.trial_fs_path}/{file_name}"):
             restore(logger, file_name, trial)
 
     own._restore_from_remote = restore_if_lacking

@@ -233,8 +233,8 @@ def _above(names: Iterable[str]) -> set[str]:
         >>> sorted(_above(["loss", "eval/test/loss"]))
         ['eval/', 'eval/test/']
     """
-    slashes = ((name, at) for name in names for at, one in enumerate(name) if one == "/")
-    return {name[: at + 1] for name, at in slashes}
+    nested = (name for name in names if "/" in name)
+    return {name[: at + 1] for name in nested for at, one in enumerate(name) if one == "/"}
 
 
 def _part(
