@@ -52,6 +52,7 @@ SELECTED = (
     "tests/unit/test_ray_decision_points.py",
     "tests/unit/test_restore_errors.py",
     "tests/unit/test_tuner.py",
+    "tests/unit/test_validation_workers.py",
     "tests/contract/test_pbt_clones_what_it_ranked.py",
     "tests/contract/test_every_scheduler.py::test_scores_that_come_late_and_out_of_order[asha-auto]",
     "tests/contract/test_every_scheduler.py::test_scores_that_come_late_and_out_of_order[hyperband-auto]",
