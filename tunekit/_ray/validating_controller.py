@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from ray.train._internal.session import _FutureTrainingResult, _TrainingResult
+from ray.tune import TuneError
 from ray.tune.callback import Callback, CallbackList
 from ray.tune.experiment import Trial
 from ray.tune.logger import LoggerCallback
@@ -32,6 +34,7 @@ from tunekit._ray.storage import exists
 from tunekit.core.constraints import Constraint
 from tunekit.core.metrics import COUNTS, flatten
 from tunekit.core.queue import Circumstances, Entry, Next, Queue
+from tunekit.errors import TunekitError
 from tunekit.messages.advice import late_request_advice
 
 logger = logging.getLogger(__name__)
@@ -202,7 +205,8 @@ class ValidatingController(Controller):
         if entry in queue:
             if entry is next(iter(queue)):
                 self._queues[trial] = self._queues.pop(trial)  # see advance_all
-            self.advance(trial)
+            with self._raising_as_tune():
+                self.advance(trial)
 
     def _trial_task_failure(self, trial: Trial, exception: Exception) -> None:
         self._training.discard(trial)
@@ -277,7 +281,20 @@ class ValidatingController(Controller):
     def advance_all(self) -> None:
         """Pass on what waited for the first scores of the sweep, in the order of these."""
         for trial in list(self._queues):
-            self.advance(trial)
+            with self._raising_as_tune():
+                self.advance(trial)
+
+    @contextmanager
+    def _raising_as_tune(self) -> Iterator[None]:
+        """Raise what Tune raises if the processing of a result fails (``_schedule_trial_task``)."""
+        try:
+            yield
+        except TunekitError:
+            raise
+        except Exception as error:
+            if self._fail_fast == self.RAISE:
+                raise
+            raise TuneError(traceback.format_exc()) from error
 
     def continue_waiting(self) -> None:
         """Let each trial that waits in its process do what is next, if anything has changed."""
