@@ -260,6 +260,13 @@ def test_scores_under_one_name_are_of_one_function(home):
     assert changed.best("robust/accuracy", "max").score > -9 + 2.9
 
 
+def test_the_first_failure_ends_it_if_the_user_wants_that(home):
+    config = tunekit.ValidationConfig(broken, max_retries=0, max_in_flight=1, on_failure="raise")
+    with pytest.raises(tunekit.errors.ValidationFailedError):
+        tunekit.load(home).validate(config, name="new")
+    assert sum(tunekit.load(home).later_validations["status"] == "failed") == 1
+
+
 def test_a_function_that_never_had_a_score_does_not_keep_its_name(home):
     config = tunekit.ValidationConfig(broken, max_retries=0, max_in_flight=1)
     with pytest.raises(tunekit.errors.ValidationFailedError, match="have failed alike"):

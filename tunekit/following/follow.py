@@ -96,7 +96,7 @@ def follow(
             it has scores of another function.
         tunekit.errors.AlreadyRunningError: If another process follows the folder.
         tunekit.errors.ValidationFailedError: If the first three evaluations have failed for the
-            same reason (unless ``on_failure="ignore"``).
+            same reason (unless ``on_failure="ignore"``), or the first with ``"raise"``.
 
     Example:
         >>> follow("/no/such/folder", lambda checkpoint: {"accuracy": 0.9}, until=-1)

@@ -203,14 +203,16 @@ class _Loop:
             self._failed(event)
 
     def _failed(self, event: ValidationEnded) -> None:
-        """Log or count a failure; raise if all have failed alike."""
+        """Log or count a failure; raise if the user wants that, or if all have failed alike."""
         key, reason = event.key, event.reason or "failed"
         place = format_checkpoint(key.trial_id, key.iteration, key.generation)
         trace = f"\n{event.error}" if event.error else ""
         verdict = self._failures.failed(place, reason)
-        if verdict.hopeless:
+        raises = self._config.on_failure == "raise"
+        if raises or verdict.hopeless:
+            alike = f"The first {HOPELESS} validations have failed alike, and none has succeeded."
             raise ValidationFailedError(
-                f"The first {HOPELESS} validations have failed alike, and none has succeeded. "
+                f"{f'The validation of {place} has failed.' if raises else alike} "
                 f"Correct {function_name(self._config.fn)}, and validate again. To continue "
                 "despite failures, pass ValidationConfig(on_failure='ignore'). The "
                 f"failure:{trace or f' {reason}'}"

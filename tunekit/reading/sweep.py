@@ -412,7 +412,7 @@ class Sweep:
             tunekit.errors.ConfigError: If an argument is wrong, if none of the checkpoints is
                 there, or if the sweep or other scores already have metrics of that name.
             tunekit.errors.ValidationFailedError: If the first three validations have failed for
-                the same reason (unless ``on_failure="ignore"``).
+                the same reason (unless ``on_failure="ignore"``), or the first with ``"raise"``.
             tunekit.errors.JournalError: If a journal is damaged or of another version.
             OSError: If the storage fails.
 
