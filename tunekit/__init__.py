@@ -1,4 +1,4 @@
-"""Run Ray Tune sweeps ranked by validation scores, without stopping training to validate.
+"""Run Ray Tune sweeps ranked by validation scores, computed outside the training loop.
 
 Start with :class:`tunekit.Tuner`. Its parts also work with a plain ``ray.tune.Tuner``. The rest is
 in submodules: :mod:`tunekit.policies`, :mod:`tunekit.schedulers`,

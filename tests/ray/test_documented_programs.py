@@ -81,9 +81,11 @@ def test_the_quickstart_runs_and_its_commands_show_the_sweep(run):
     page = (ROOT / "docs/quickstart.md").read_text()
     commands_shown = re.findall(r"^\$ tunekit (.*)$", page, re.M)
     assert commands_shown == ["status", "best", "report --open"]
-    for command in ("status", "best", "report"):
+    for command in ("report", "best", "status"):
         done = CliRunner().invoke(commands.tunekit, command.split())
         assert done.exit_code == 0, done.output
+    heading = re.search(r"^rank .*$", page, re.M).group()
+    assert heading.split() in map(str.split, done.output.splitlines())
 
 
 def test_the_demonstration_names_its_best_checkpoint_and_commands_that_work(run):

@@ -193,8 +193,8 @@ class RayWatch:
     the services that ``ray.init()`` has started. A call to Ray then blocks in C++ for a minute,
     where Python handles no signals. So once a signal has arrived and a service is gone, the main
     thread has two seconds to leave; then a thread ends the process. That loses nothing, because
-    each line of the journal is written before it is acted on. A main thread that has left may still
-    block in Ray: Ray and Tune query the GCS when Python exits, too.
+    each line of the journal is written before it is acted on. Even after the main thread has left,
+    it may block in Ray again: Ray and Tune query the GCS when Python exits, too.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The files of an experiment and its trials, in storage and where the driver writes them."""
+"""Paths and filesystems of an experiment and its trials."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Report:
         metrics: The metrics of rank 0.
         checkpoint: The uploaded checkpoint, or None.
         validation: The report's ``validation`` argument.
-        resumed: Whether the loop had asked for its checkpoint, if there was one.
+        resumed: Whether the loop asked for its checkpoint; True if there was none.
         asked: Whether it has ever asked, so that it can resume.
     """
 
@@ -230,7 +230,7 @@ class TrialWorkerGroup:
                 self.dismiss()
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:
-        """Return the next event of the newest assignment; None if there is none in time."""
+        """Return the next event of the newest assignment; None on timeout."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())

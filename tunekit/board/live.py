@@ -185,7 +185,7 @@ class LiveSweep:
                 self.step()
 
     def news(self, version: str) -> dict[str, Any]:
-        """Update the page; return what a browser with a version of it has to change.
+        """Update the page; return the changes since the version that the browser shows.
 
         Returns:
             The new ``version``; the names of all parts, in ``order``; the ``parts`` as HTML, if the

@@ -1,7 +1,8 @@
 """Metrics: their names, and the nested dictionaries that have them, of reports above all.
 
 A metric has one name, the path of its keys joined by ``/``, as in Tune, however it was nested or
-written: ``{"eval": {"loss": 1}}`` and ``{"eval/loss": 1}`` both have ``eval/loss``.
+written: ``{"eval": {"loss": 1}}`` and ``{"eval/loss": 1}`` both name the metric
+``eval/loss``.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class _Trial:
 
     @property
     def decides(self) -> bool:
-        """Return whether the scheduler will decide by any of its waiting requests."""
+        """Return whether the scheduler will use the score of a waiting request."""
         return any(one.request.used for one in self.waiting.values())
 
     @property
@@ -68,7 +68,7 @@ class Pool:
         - At most ``max_in_flight`` attempts are in flight across the whole sweep. Without that
           limit, as many as free resources allow, and at least one, even if it has to wait for
           resources.
-        - Validations that the scheduler will decide by precede the others.
+        - Validations whose scores the scheduler will use precede the others.
         - Trials take turns. The trial with the fewest attempts in flight is next; among equals, the
           one whose turn was longest ago. Within a trial, the oldest iteration is next.
         - The time limit counts from when an attempt begins to run, not from when it begins to wait
@@ -105,7 +105,7 @@ class Pool:
         # The time since which all started attempts have waited for resources.
         self._starved_since: float | None = None
         self._turns = 0
-        # The trials whose attempts have been started, or will be made again.
+        # The trials whose validations were started or will be retried.
         self._moved: set[str] = set()
 
     @property
@@ -188,9 +188,9 @@ class Pool:
         return [one.ended(Status.SKIPPED, now, reason=reason) for one in found]
 
     def wait_s(self, trial_id: str, now: float) -> float | None:
-        """Return the least time, in seconds, that a trial still waits for scores that decide.
+        """Return how long a trial still waits, at least, for scores that the scheduler will use.
 
-        It is None if the trial waits for none, or if the duration of validations is unknown.
+        In seconds; None if the trial waits for none, or if the duration of validations is unknown.
 
         Example:
             >>> pool = Pool()
@@ -214,7 +214,7 @@ class Pool:
         return max(waits, default=None)
 
     def decides_elsewhere(self, trial_id: str) -> bool:
-        """Return whether all scores of a trial that decide are being computed elsewhere."""
+        """Return whether a trial's scores that the scheduler will use are computed elsewhere."""
         trial = self._trials.get(trial_id)
         if trial is None or trial.decides:
             return False
@@ -222,13 +222,13 @@ class Pool:
         return bool(used) and all(one.started is not None for one in used)
 
     def pop_moved(self) -> set[str]:
-        """Return, once, the trials whose attempts have been started, or will be made again."""
+        """Return and clear the trials whose validations were started or will be retried."""
         moved, self._moved = self._moved, set()
         return moved
 
     @property
     def needs_slot(self) -> bool:
-        """Return whether a validation that the scheduler will decide by waits for resources."""
+        """Return whether a validation whose score the scheduler will use waits for resources."""
         if any(one.queued and one.request.used for one in self._in_flight.values()):
             return True
         can_start = self._limit is None or len(self._in_flight) < self._limit
@@ -248,7 +248,7 @@ class Pool:
     ) -> list[Attempt]:
         """Return the attempts to start now in the processes of their waiting trials.
 
-        Those that the scheduler will decide by come first, with older ones that Tune gets before
+        Those whose scores the scheduler will use come first, with older ones that Tune gets before
         them. If another trial could use a waiting trial's slot, that is better,
         unless a validation would have to wait for more than one other.
 

@@ -159,7 +159,7 @@ class TrialSummary:
         added: The time of its addition, in seconds since the epoch.
         ended: The time of its end, in seconds since the epoch; None if it has not ended.
         trained_s: The seconds that it trained.
-        waited_s: The seconds that it waited for scores.
+        waited_s: The seconds that it waited for scores, in waits that have ended.
     """
 
     trial_id: str

@@ -55,7 +55,7 @@ class Resumption:
         self._owes, self.has_asked = False, True
 
     def reported(self) -> bool:
-        """Return whether it continues from its checkpoint, as far as its report shows."""
+        """Return whether the report shows that the loop resumed from its checkpoint."""
         return not self._owes
 
 
@@ -92,8 +92,8 @@ def may_return(decided: int, ahead: int, clear: int | None = None) -> int:
     """Return the number of the last report that a worker may return from.
 
     Args:
-        decided: The number of reports after which the trial's fate is known.
-        ahead: How many more a worker may return from before that.
+        decided: The number of reports after which it is known whether the trial continues.
+        ahead: How many reports beyond ``decided`` a worker may return from.
         clear: The newest report without a checkpoint, if workers wait in reports with one, because
             they may be asked to validate it.
 

@@ -241,7 +241,7 @@ class Reports:
         return None if now is None else rule_for(self.scheduler, trial).decision_point(now, pending)
 
     def saves(self, trial: Trial, report: Mapping[str, Any]) -> bool:
-        """Return whether ``when`` lets a trial save at a report."""
+        """Return whether ``when`` allows a trial to save at a report."""
         used = self._decision_point(trial, self.controller.queue_of(trial), report) is not None
         return used or self._wants_all(trial) or self.is_last(trial, report)
 
@@ -257,7 +257,7 @@ class Reports:
         return reads or not self._traits.at_times
 
     def is_last(self, trial: Trial, report: Mapping[str, Any]) -> bool:
-        """Return whether a trial ends with a report, by what training has reported itself."""
+        """Return whether a trial ends with a report, judging by training's own metrics."""
         if report.get(DONE):
             return True
         if not (criteria := trial.stopping_criterion):
@@ -289,7 +289,7 @@ class Reports:
     # From a score to a result ------------------------------------------------------------------
 
     def ended(self, event: ValidationEnded) -> None:
-        """Record the end of a validation, and let the results pass that waited for it."""
+        """Record the end of a validation, and release the results that waited for it."""
         self.emit(event)
         self._has_news = True
         if not event.validated:
@@ -303,7 +303,7 @@ class Reports:
             self.controller.scored(trial, entry, event.metrics if event.validated else None)
 
     def release_held(self) -> None:
-        """Let the reports pass that have waited for the names of validation's metrics."""
+        """Release the reports that were held until the names of validation's metrics were known."""
         if self._has_news and not self._named:
             self._has_news, self._named = False, self.engine.knows_names
             self.controller.advance_all()

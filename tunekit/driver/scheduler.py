@@ -154,7 +154,7 @@ class ValidatedScheduler(TrialScheduler):
         return text if self._sweep is None else "\n".join([text, *self._sweep.progress()])
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Add a trial; your scheduler already has one that restarts after a failure.
+        """Add a trial; one that restarts after a failure is already known to your scheduler.
 
         So its comparisons do not depend on which machine failed. With Tune alone, the trial is new
         to the scheduler, and joins another bracket of HyperBand.

@@ -81,12 +81,12 @@ def _has_names(value: Any) -> bool:
 
 
 def read_shown(value: dict[str, Any]) -> Any:
-    """Read an object of a line, with texts for pickled values."""
+    """Decode an object from a line, with texts for pickled values."""
     return value[_SHOWN] if _is_marked(value) else value
 
 
 def read_opened(value: dict[str, Any]) -> Any:
-    """Read an object of a line; :class:`Opaque` for values without a pickle that loads."""
+    """Decode an object from a line; without a loadable pickle, return an :class:`Opaque`."""
     if not _is_marked(value):
         return value
     shown = value[_SHOWN]

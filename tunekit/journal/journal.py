@@ -2,7 +2,7 @@
 
 The journal is a series of files, ``journal/000001.jsonl`` and so on, in the experiment's folder;
 each session of the sweep starts one, and more if needed. A line is a JSON object. A session's first
-line is a header, ``{"n": 1, "journal": "tunekit", "version": 1, ...}``; each other line is an event
+line is a header, ``{"n": 1, "journal": "tunekit", "version": 3, ...}``; each other line is an event
 (:mod:`tunekit.core.events`).
 
 Lost, changed and duplicated lines are detected: ``n`` numbers all lines, ``crc`` is the line's

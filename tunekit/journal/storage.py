@@ -304,7 +304,7 @@ class RemoteFolder:
     Args:
         filesystem: The storage.
         root: The folder's path there.
-        sleep: Waits after a failed upload; returns True if the folder was closed meanwhile.
+        sleep: Waits after a failed upload; the default returns early if the folder is closed.
     """
 
     def __init__(

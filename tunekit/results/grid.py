@@ -98,7 +98,7 @@ class ValidatedResults(tune.ResultGrid):
             filter_mode: ``"min"`` or ``"max"``, together with ``filter_metric``.
 
         Returns:
-            The table; ``validated_iteration`` is the iteration that validated metrics belong to.
+            The table; ``validated_iteration`` is the iteration whose checkpoint was validated.
 
         Raises:
             ValueError: If ``filter_mode`` is invalid, or is passed without ``filter_metric``.

@@ -100,9 +100,9 @@ class RayExecutor(Executor):
     trial cannot capture it. While its trial waits, it can run in the trial's own process instead,
     where nothing must be started or imported; ``undisturbed`` then restores the state of the
     process. Attempts do not run there if options concern the process, or after an attempt has ended
-    a trial's process or run out of memory there. If a trial has several workers, these run the
-    attempt (``in_workers``): a function on rank 0, one with ``bundles`` on all workers, if their
-    number matches.
+    a trial's process or run out of memory there. In a trial with several workers, a plain function
+    runs on rank 0; one with ``bundles`` runs on all workers if their number matches
+    (``in_workers``).
 
     Elsewhere, a function with ``bundles`` runs on evaluators, because only a placement group that
     the driver owns can reserve the workers' resources and release them in every case.
