@@ -80,7 +80,7 @@ def _left_to_the_night(items, asked):
 
 @pytest.fixture(autouse=True)
 def _quiet_and_quick(monkeypatch):
-    """Print into a pipe, wait for no disk, and copy checkpoints in the test's own thread.
+    """Print into a pipe, do not wait for the disk, and copy checkpoints in the test's own thread.
 
     Arrow's threads can wait for each other forever, for which Ray does the same on S3: see
     https://github.com/apache/arrow/issues/32372.

@@ -44,12 +44,12 @@ def run(name: str, folder: Path, **options: Any) -> Ran:
 
 
 def lags(seed: int, most: float):
-    """Validations that take anything from no time to ``most`` seconds."""
+    """Validations that take between 0 and ``most`` seconds."""
     return lambda attempt: most * random.Random(f"{seed}/{attempt.id}").random()
 
 
 def check_contract(ran: Ran) -> None:
-    """The rules that hold whatever happened."""
+    """Check the rules that always hold."""
     heard, scores = ran.heard, ran.processed()
     told = list(zip(heard.results, heard.generations, strict=True))
     assert set(heard.statuses) <= {Trial.RUNNING}, "as Tune promises its schedulers"
@@ -81,7 +81,7 @@ def check_contract(ran: Ran) -> None:
 
 
 def check_leases(ran: Ran) -> None:
-    """Nothing is kept but what a trial that has ended would be restored from."""
+    """Only checkpoints that trials would be restored from are leased."""
     for path in ran.validation.engine.leases:
         restarts = [t for t in ran.trials if t.checkpoint and t.checkpoint.path == path]
         assert restarts, path
@@ -235,7 +235,7 @@ def test_a_trial_that_restarts_repeats_no_delivery(tmp_path, name, on_pending):
 @every_mode
 @pytest.mark.parametrize("name", ["hyperband", "bohb"])
 def test_trials_that_restart_stay_in_their_brackets(tmp_path, name, on_pending):
-    """What HyperBand compares, and so how far each trial gets, is not up to lost machines."""
+    """Lost machines do not change what HyperBand compares, nor how far each trial gets."""
 
     def lengths(trainable: type[tune.Trainable], folder: Path) -> dict[int, int]:
         ran = run(

@@ -75,14 +75,14 @@ every_scheduler = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """The models of searchers are small: threads that wait for each other cost more."""
+    """Searchers' models are small, so threads would cost more than they save."""
     with threadpool_limits(1):
         yield
 
 
 @dataclass
 class Told:
-    """Something that a base searcher was told or asked, in the words of the searcher."""
+    """A call of a base searcher, with the names that the searcher uses."""
 
     what: str
     trial_id: str
@@ -92,7 +92,7 @@ class Told:
 
 
 class Hears:
-    """Mixed into a searcher's class: it keeps what it is told."""
+    """A mixin for a searcher's class that records its calls."""
 
     ran: Ran
 
@@ -120,14 +120,14 @@ class Hears:
 
 
 def hearing(base: Searcher) -> Searcher:
-    """Let a searcher keep what it is told; it stays the searcher that it is."""
+    """Record a searcher's calls; its type does not change."""
     base.told = []
     base.__class__ = type(type(base).__name__, (Hears, type(base)), {})
     return base
 
 
 def search(folder, base: Searcher, alg: Any = None, *, run: bool = True, **options: Any) -> Ran:
-    """Run a sweep with a searcher that hears, wrapped as ``alg``."""
+    """Run a sweep with a searcher whose calls are recorded, wrapped as ``alg``."""
     base = hearing(base)
     alg = base if alg is None else alg
     options = {"trials": TRIALS, "slots": 3, "param_space": SPACE, **options}
@@ -141,7 +141,7 @@ def search(folder, base: Searcher, alg: Any = None, *, run: bool = True, **optio
 
 
 def check_searcher(ran: Ran, base: Searcher, names: tuple[str, ...] = ("accuracy",)) -> None:
-    """The rules that hold whatever happened."""
+    """Check the rules that always hold."""
     ranked = defaultdict(set)
     for event in read(ran.home):
         if event["event"] == "processed" and event["ranked"]:

@@ -1,4 +1,4 @@
-"""A validation that is broken is told early and once, and does not cost the sweep."""
+"""A broken validation is reported early and once, and does not end the sweep."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class Saves(Counting):
 
 
 class Scores(Counting):
-    """Reports what it is judged by."""
+    """Report the metric that it is ranked by."""
 
     def step(self) -> dict[str, Any]:
         return {**super().step(), "accuracy": 0.5}

@@ -1,4 +1,4 @@
-"""Functions that are resumed go on from their checkpoint, or fail; none begins anew in silence."""
+"""Resumed functions continue from their checkpoint or fail; none silently starts from scratch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def in_a_thread(config: dict[str, Any]) -> Any:
 
 
 def counting(ask: Any = None, *, fails_at: int = 0, at_end: Any = None) -> Any:
-    """A function that counts to ``LENGTH``, and begins where what it asked for says."""
+    """A function that counts to ``LENGTH``, starting from its checkpoint."""
 
     def function(config: dict[str, Any]) -> None:
         state = {"steps": 0}
@@ -107,7 +107,7 @@ def test_a_function_that_asks_for_its_checkpoint_continues_from_it(tmp_path, ask
 
 
 def beside(folder: Path, function: Any, **options: Any) -> Ran:
-    """A sweep in which validations have resources of their own, and take long."""
+    """A sweep with slow validations that have dedicated resources."""
     given = {
         "on_pending": "auto-beside",
         "base": ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=2),
@@ -120,7 +120,7 @@ def beside(folder: Path, function: Any, **options: Any) -> Ran:
 
 
 def turns(ran: Ran) -> list[str]:
-    """Which trial has reported, in order, without repetitions."""
+    """Return the trials in the order of their reports, without repetitions."""
     reports = read(ran.home, "reported")
     return [trial_id for trial_id, _ in groupby(e["trial_id"] for e in reports)]
 

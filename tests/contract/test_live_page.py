@@ -1,4 +1,4 @@
-"""Live pages: they say what ``tunekit.load`` does, follow a sweep, and let nobody else in."""
+"""Live pages agree with ``tunekit.load``, follow a sweep, and require the token."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def test_what_is_asked_to_listen_on_is_a_host_of_its_own(journal, home, browsers
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_nothing_can_be_changed(browser, method):
-    """Not by a page of the server's own; what does not say where it comes from is refused."""
+    """Not even by the server's own page; requests without an origin are refused."""
     assert browser.get("/all", method=method).status == 403
     assert browser.get("/all", method=method, origin="http://127.0.0.1:7007").status == 405
 

@@ -1,4 +1,4 @@
-"""Loggers and files, all of them Tune's own or a user's, have each result once, with its score."""
+"""All loggers and files, Tune's and users', get each result once, with its score."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Store(LoggerCallback):
 
 
 def run(folder: Path, base: Any = None, **options: Any) -> tuple[Ran, Store]:
-    """A sweep of which loggers of Tune's and of a user's write."""
+    """A sweep with loggers of Tune's and of a user's."""
     store = Store()
     space = {"trainable": Endless, "stop": {"training_iteration": LENGTH}, "loggers": True}
     space["validation_s"] = lambda attempt: random.Random(attempt.id).uniform(0.1, 9.0)
@@ -81,7 +81,7 @@ def row_of(row: dict[str, Any]) -> tuple[int, int, float | None]:
 
 
 def processed(ran: Ran) -> Rows:
-    """What the journal says that Tune has processed."""
+    """Return what Tune has processed, according to the journal."""
     found: Rows = {trial.trial_id: [] for trial in ran.trials}
     scores = {}
     for event in read(ran.home):
@@ -175,7 +175,7 @@ class Both(Counting):
 
 
 def test_trainings_values_of_a_name_of_validations(tmp_path):
-    """Also those of the first iterations, which wait until it is known whose name it is."""
+    """Including the first iterations, which wait until it is known whose metric it is."""
     policy = tunekit.EveryIterations(4)
     ran, store = run(tmp_path, trainable=Both, trials=2, policy=policy)
     for trial in ran.trials:

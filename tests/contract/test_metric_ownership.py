@@ -1,4 +1,4 @@
-"""A metric has one name however it is written, and is validation's if that produces it."""
+"""A metric has one name however it is written, and belongs to validation if that returns it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLAT, NESTED = {"val/acc": 0.99}, {"val": {"acc": 0.99}}
 
 
 def boasting(own: dict[str, Any]) -> type[Counting]:
-    """A trainable that reports a score of its own, on what it has learned from."""
+    """A trainable that reports its own score, on its training data."""
 
     class Boasting(Counting):
         def step(self):
@@ -146,7 +146,7 @@ def test_the_scheduler_gets_validation_metrics_however_they_are_nested(tmp_path,
 
 
 def lacks_it(index: int):
-    """Of that trial, and of each third iteration, there is no accuracy."""
+    """That trial, and every third iteration, has no accuracy."""
 
     def validate(attempt):
         request = attempt.request

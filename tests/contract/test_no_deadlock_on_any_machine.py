@@ -1,4 +1,4 @@
-"""Any trial and any validation on any machine: the sweep ends, or is refused at its start."""
+"""With any trial and validation on any machine, a sweep ends or is refused at its start."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEVER = 2000.0
 
 
 class OnMachine(FakeExecutor):
-    """Validations that wait until there is room next to the trials."""
+    """Validations that wait until resources are free next to the trials."""
 
     def on(self, machine, trial, real, local):
         self.machine, self.trial, self.real = machine, trial, real

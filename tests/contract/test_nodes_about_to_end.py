@@ -1,4 +1,4 @@
-"""Trials whose node is about to end: they save at their next report, and go on elsewhere."""
+"""Trials whose node is about to end save at their next report and continue elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.sampled(2)
 
 @contextmanager
 def notice(monkeypatch: pytest.MonkeyPatch, *, at: float = 2.5) -> Iterator[set[str]]:
-    """From then on, the node of all trials that run is about to end; yields which these are."""
+    """From then on, the node of all running trials is about to end; yield these trials."""
     told: set[str] = set()
     first: list[float] = []
 
@@ -38,7 +38,7 @@ def notice(monkeypatch: pytest.MonkeyPatch, *, at: float = 2.5) -> Iterator[set[
 
 
 def starts_in(events: list[Any]) -> list[Reported]:
-    """The first report of each process of a trial."""
+    """Return the first report of each process of a trial."""
     reports = [event for event in events if isinstance(event, Reported)]
     return [event for event in reports if event.report["iterations_since_restore"] == 1]
 

@@ -1,4 +1,4 @@
-"""Odd values anywhere in a sweep: it ends as it should, and what it has written can be read."""
+"""With odd values anywhere, a sweep ends as it should, and its files can be read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROUNDS = 3
 
 
 def copied(value: Any) -> Any:
-    """A value as it comes from another process; None if it does not."""
+    """Return a value as another process receives it; None if it cannot be sent."""
     with suppress(Exception):
         return copy.deepcopy(value)
     return None
@@ -41,7 +41,7 @@ def odd_sweep(
     validated: Any = lambda attempt: {},
     **options: Any,
 ) -> Ran:
-    """A sweep of two trials of which the first comes up with odd values."""
+    """A sweep of two trials, the first of which returns odd values."""
 
     class Odd(Counting):
         def step(self):
@@ -65,7 +65,7 @@ def odd_sweep(
 
 
 def can_be_read(ran: Ran, *, page: bool = False) -> tunekit.Sweep:
-    """Read all that a sweep has written, in every way that there is."""
+    """Read everything that a sweep has written, in every possible way."""
     for unpickle in (False, True):
         assert read(ran.home, unpickle=unpickle)
     loaded = tunekit.load(ran.home)
@@ -87,7 +87,7 @@ def can_be_read(ran: Ran, *, page: bool = False) -> tunekit.Sweep:
 
 
 def everything() -> dict[str, Any]:
-    """A report with every odd value that comes out of a process, and every one as a key."""
+    """A report with every odd value that can be sent between processes, also as a key."""
     own: dict[str, Any] = {}
     for number, make in enumerate(ODD):
         value = copied(make())

@@ -1,4 +1,4 @@
-"""One driver at a time goes on with a sweep, and whoever is dead keeps nobody from it."""
+"""Only one driver at a time continues a sweep, and a dead driver's lock does not block."""
 
 from __future__ import annotations
 

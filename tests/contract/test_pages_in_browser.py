@@ -1,4 +1,4 @@
-"""The report in a real browser, on a wide window and a narrow one, and printed."""
+"""The report in a real browser, in a wide and a narrow window, and printed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ WIDTHS = (1280, 800, 500)
 
 
 def looked_at(tab: Tab, page: Path) -> dict[str, Any]:
-    """What is found on a page in any width; it is loaded once."""
+    """Check a page at every width; it is loaded once."""
     tab.open(page)
     found: dict[str, Any] = {}
     trouble: list[str] = []

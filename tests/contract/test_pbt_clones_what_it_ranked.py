@@ -1,4 +1,4 @@
-"""Population based training clones what it has ranked, exactly, whatever happens meanwhile."""
+"""Population based training clones exactly what it ranked, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.sampled(2)
 
 
 def validate(attempt):
-    """What lies in the checkpoint when the validation ends."""
+    """Return what the checkpoint contains when its validation ends."""
     return {"accuracy": score_of(version_at(attempt.request.path))}
 
 
@@ -137,7 +137,7 @@ def test_the_lineage_shows_where_weights_came_from(tmp_path):
 
 
 def test_pb2_searches_by_itself(tmp_path, monkeypatch):
-    """The other tests leave its search out, which takes long."""
+    """The other tests leave out its search, which is slow."""
     monkeypatch.setattr(pb2_module, "_select_config", PB2_SEARCH)
     case = CASES["pb2"]
     seed_all(1)
@@ -155,7 +155,7 @@ def test_pb2_searches_by_itself(tmp_path, monkeypatch):
 class Tournament(PopulationBasedTraining):
     """Two trials meet at every second iteration, and the worse one becomes a clone of the other.
 
-    The first to come stands still, or pauses, until the other is there.
+    The first one waits in its process, or pauses, until the other arrives.
     """
 
     def __init__(self, waits: str):

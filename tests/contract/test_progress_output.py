@@ -1,4 +1,4 @@
-"""What a sweep prints and shows while it runs, by each of Tune's ways to do so."""
+"""What a sweep shows while it runs, with each of Tune's reporters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPACE = {"lr": tune.grid_search([0.1, 0.2])}
 
 
 class Reporting(Counting):
-    """It reports the metric, too, and much better than it is."""
+    """Also report the metric, much better than validation finds it."""
 
     def step(self):
         return {**super().step(), "accuracy": 99.0}
@@ -55,7 +55,7 @@ def table(printed):
 
 
 def steps(ran, most=50_000):
-    """Let a sweep go on, a step at a time."""
+    """Continue a sweep, one step at a time."""
     for _ in range(most):
         if ran.sweep.controller.is_finished():
             return

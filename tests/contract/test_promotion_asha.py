@@ -1,4 +1,4 @@
-"""Promotion by rungs: with stock Tune, and with scores that come late."""
+"""Promotion by rungs, with stock Tune and with late scores."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_with_stock_tune_the_best_of_each_rung_are_promoted(tmp_path):
 
 
 def test_promotions_go_before_new_trials(tmp_path):
-    """One new trial at most has asked for resources before it is known who is promoted."""
+    """At most one new trial has requested resources before it is known which is promoted."""
     ran, saw = stock(tmp_path, promotion(), trials=27, slots=1)
     starts = [iteration for what, _, iteration in saw.told if what == "starts"]
     for n in range(len(starts)):
@@ -149,7 +149,7 @@ def test_a_limit_of_trials_ends_in_no_deadlock(tmp_path, name, most):
 
 @every_mode
 def test_trials_make_room_one_at_a_time(tmp_path, on_pending):
-    """Also where a trial takes some time to end, because it is saving."""
+    """Also if a trial takes a while to end because it is saving."""
     search = ConcurrencyLimiter(Suggests(), max_concurrent=4)
     ran = sweep(
         tmp_path,

@@ -57,7 +57,7 @@ DEFAULTS = {"generation": 0, "ranked": False, "decision": "CONTINUE", "finished"
 
 
 class Raw:
-    """What the files say, read without any code of tunekit's."""
+    """Read the files without any of tunekit's code."""
 
     def __init__(self, ran: Ran):
         self.home = ran.home

@@ -1,4 +1,4 @@
-"""With ``wait``, every decision is the one that validating inline would give."""
+"""With ``wait``, every decision is the same as with inline validation."""
 
 from __future__ import annotations
 

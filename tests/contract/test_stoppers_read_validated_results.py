@@ -1,4 +1,4 @@
-"""Tune's stoppers, and those of users: asked with validated results where they read them."""
+"""Tune's and users' stoppers get validated results if they read validated metrics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Net(Endless):
 
 
 class Quiet(Endless):
-    """It reports nothing of the sort."""
+    """Report no accuracy."""
 
     def step(self) -> dict[str, Any]:
         return {**super().step(), "done": self.steps >= END}
@@ -72,7 +72,7 @@ def lengths(ran: Ran) -> set[int]:
 
 
 def stops(ran: Ran) -> set[int]:
-    """At which iterations a validated result stopped a trial."""
+    """Return the iterations at which a validated result stopped a trial."""
     events = read(ran.home)
     ranked = [event for event in events if event["event"] == "processed" and event["ranked"]]
     return {event["iteration"] for event in ranked if event["decision"] == "STOP"}
@@ -136,7 +136,7 @@ def test_a_function_of_a_validated_metric(tmp_path, function, trainable):
 
 
 class Either(tune.Stopper):
-    """Looks at the score first."""
+    """Read the score first."""
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return result["accuracy"] >= 0.8 or result["training_iteration"] >= 7

@@ -1,4 +1,4 @@
-"""Trials are stopped by hand, whatever they are doing."""
+"""Trials can be stopped by hand, whatever they are doing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def put(home: Path, trial_id: str) -> None:
 
 
 class Asks(tune.Callback):
-    """Asks to stop trials; it comes before the ValidationCallback.
+    """Request stops of trials, before the ValidationCallback.
 
     Args:
         home: The experiment's folder.

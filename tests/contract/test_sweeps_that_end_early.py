@@ -1,4 +1,4 @@
-"""How sweeps end that do not end well: all trials fail, time is up, somebody presses Ctrl-C."""
+"""Sweeps that end early: all trials fail, the time budget runs out, or Ctrl-C is pressed."""
 
 from __future__ import annotations
 

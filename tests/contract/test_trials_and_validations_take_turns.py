@@ -77,7 +77,7 @@ BASES = {
 
 
 def on_workstation(folder, base, *, told=True, reuse=False, **options):
-    """A sweep of four trials; ``told``: it is known that nothing fits beside a trial."""
+    """A sweep of four trials; ``told``: it is known that nothing fits alongside a trial."""
     if base == "pbt":
         options["param_space"] = {"lr": 0.1}
     ran = sweep(folder, BASES[base](), trials=4, executor_class=Shared, run=False, **options)
@@ -108,7 +108,7 @@ def test_a_sweep_ends_with_every_checkpoint_validated_or_skipped(tmp_path, base,
 
 
 class StopAll(tune.Stopper):
-    """Ends the sweep with its third report, while other trials wait for the slot."""
+    """End the sweep with its third report, while other trials wait for the slot."""
 
     reports = 0
 
@@ -121,7 +121,7 @@ class StopAll(tune.Stopper):
 
 
 class OneByOne(Searcher):
-    """Suggests a trial when it has the scores of the one before."""
+    """Suggest a trial once the previous one has its scores."""
 
     def __init__(self):
         super().__init__(metric="accuracy", mode="max")
@@ -182,7 +182,7 @@ def test_validations_go_before_the_next_trial(tmp_path):
 
 
 def test_one_slot_is_released_for_one_trial_that_waits_for_a_slot(tmp_path, monkeypatch):
-    """Validations have resources of their own; two trials reach their next rung together."""
+    """Validations have dedicated resources; two trials reach their next rung together."""
     lent, release = [], ValidatingController.release_slot
 
     def watched(controller, trial):
@@ -223,7 +223,7 @@ def test_a_trial_that_gets_a_kept_process_has_a_folder(tmp_path):
 
 
 def test_waiting_trials_pause_when_they_keep_validations_from_starting(tmp_path, caplog):
-    """All actors wait for scores, and the scores wait for the resources of the actors."""
+    """All actors wait for scores, which need the actors' resources."""
     box = []
 
     def delay(attempt):

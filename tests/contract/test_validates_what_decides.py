@@ -1,4 +1,4 @@
-"""``when="decisions"``: the same decisions, with the checkpoints and validations they need only."""
+"""``when="decisions"``: the same decisions with only the checkpoints and validations they need."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_a_trials_end_has_its_last_score_whenever_that_came(tmp_path, lag_s):
 
 
 def test_what_may_stop_a_trial_decides(tmp_path):
-    """A metric that nobody is judged by, and that nobody knows to be validation's at first."""
+    """A metric that ranks nothing, and is not known to be validation's at first."""
     ran = sweep(
         tmp_path,
         ASHAScheduler(max_t=100, grace_period=8, reduction_factor=2),

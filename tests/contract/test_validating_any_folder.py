@@ -258,7 +258,7 @@ def test_checkpoints_that_ray_train_has_registered(world):
 
 
 def falls_behind(world: World, **how: Any) -> dict[str, set[int]]:
-    """Save every 3 seconds, keep two, and evaluate for 10 seconds; return what came of it."""
+    """Save every 3 seconds, keep two, and evaluate for 10 seconds; return the outcomes."""
     world.takes_s, world.slots = 10.0, 1
     for step in range(1, 9):
         world.at(3.0 * step, world.save, step, limit=2, last=8)

@@ -1,4 +1,4 @@
-"""Checkpoints of a sweep are validated with another function, and the sweep stays as it is."""
+"""Validating a sweep's checkpoints with another function does not change the sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validations in the processes of trials that stand still: which, when, and what if one ends."""
+"""Validations in the processes of waiting trials: which, when, and what if a process ends."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_all_run_in_trials_where_that_is_asked(tmp_path, executor_class, options
 
 
 def test_a_waiting_trial_is_validated_in_its_own_process_which_is_sooner(tmp_path):
-    """Elsewhere, a process would have to start, and nobody would use the trial's place."""
+    """Elsewhere, a process would have to start, and nothing would use the trial's slot."""
     ran = swept(tmp_path, 1.0, executor_class=Beside)
     begun = [t.trial_id for t in sorted(ran.trials, key=lambda trial: trial.trial_id)]
     started = ran.executor.started

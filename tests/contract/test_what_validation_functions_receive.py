@@ -1,4 +1,4 @@
-"""What a validation function is told: its arguments, and whose checkpoint it has."""
+"""What a validation function receives: its arguments, and the context of its checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tunekit.training import VALIDATION_KEY
 
 
 class Telling(Counting):
-    """Each report says how to validate its checkpoint, but for the second."""
+    """Each report but the second says how to validate its checkpoint."""
 
     def step(self) -> dict[str, Any]:
         report = super().step()

@@ -1,4 +1,4 @@
-"""A damaged journal is an error that names the file, or tells the very same history."""
+"""A damaged journal is an error that names the file, or yields the same history."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def one_after_the_other(folder: Path, **options: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory) -> tuple[Path, JournalSummary]:
-    """A sweep that was killed twice and can go on, and what it comes to undisturbed."""
+    """A sweep that was killed twice and can continue, and its outcome without kills."""
     folder = tmp_path_factory.mktemp("interrupted")
     one_after_the_other(folder / "undisturbed").sweep.run(most=50_000)
     expected = check_journal(events_in(folder / "undisturbed/sweep"))
@@ -99,7 +99,7 @@ def damage_files(draw: random.Random, home: Path) -> None:
 
 
 def outcome(home: Path, whole: str) -> str:
-    """Return what became of a damaged sweep; anything but these is a failure."""
+    """Return the outcome of a damaged sweep; anything but these is a failure."""
     try:
         now = told(home)
     except tunekit.errors.JournalError as error:
@@ -197,7 +197,7 @@ def test_lines_that_somebody_has_made_up_are_read_or_a_journal_error(recorded, t
 
 
 def restored(home: Path) -> str:
-    """Restore a damaged sweep and let it end; return what became of it."""
+    """Restore a damaged sweep and run it to its end; return the outcome."""
     try:
         ran = one_after_the_other(home.parent, **restoring(home))
         ran.sweep.run(most=50_000)

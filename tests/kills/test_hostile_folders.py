@@ -1,4 +1,4 @@
-"""A sweep's folder that somebody else has made: it is read, and nothing outside of it."""
+"""A sweep's folder that an attacker made: nothing outside of it is read."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def made(
 
 
 def shown(home: Path, scratch: Path) -> str:
-    """All that the commands print of a sweep, and the pages say."""
+    """Return everything that the commands print and the pages show about a sweep."""
     output = scratch / "report.html"
     told = []
     for command in (

@@ -1,4 +1,4 @@
-"""A sweep that is killed at any line, and restored, comes to what it would have come to."""
+"""A sweep that is killed at any line and restored ends as it would have without the kill."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def in_turn(*names: str) -> Any:
 
 
 def asha(folder: Path, on_pending: str, base: Any = None, **options: Any) -> Ran:
-    """One trial at a time: nothing depends on which of two is faster."""
+    """One trial at a time, so nothing depends on which of two is faster."""
     base = base or ASHAScheduler(max_t=5, grace_period=1, reduction_factor=2)
     known = {"trials": 4, "max_concurrent": 1, "listening": False, "run": False}
     return sweep(folder, base, on_pending=on_pending, **known, **options)
 
 
 def pbt(folder: Path, on_pending: str, **options: Any) -> Ran:
-    """All wait for all, the worst clones the best: nothing is left to chance."""
+    """All trials wait for each other, and the worst clones the best: nothing is random."""
     scheduler = schedulers.pbt(
         hyperparam_mutations={"lr": [0.1]},
         custom_explore_fn=lambda config: {**config, "lr": config["line"]},
@@ -76,7 +76,7 @@ def promotion(folder: Path, on_pending: str, **options: Any) -> Ran:
 
 
 def limited(folder: Path, on_pending: str, **options: Any) -> Ran:
-    """By two metrics, with a constraint that later iterations break."""
+    """Two metrics, and a constraint that later iterations violate."""
     metrics = {"accuracy": "max", "loss": "min"}
     scheduler = MOASHA(metrics, max_t=5, grace_period=1, reduction_factor=2)
     settings = {"constraints": [tunekit.Constraint("loss >= 0.3")]}
@@ -92,7 +92,7 @@ class Unpicklable(ASHAScheduler):
 
 
 def shown_again(folder: Path, on_pending: str, **options: Any) -> Ran:
-    """By a scheduler that cannot be saved: it is shown everything again."""
+    """A scheduler that cannot be saved: it receives all results again."""
     scheduler = Unpicklable(max_t=5, grace_period=1, reduction_factor=2)
     return asha(folder, on_pending, scheduler, saved_every_s=0.0, **options)
 
@@ -169,7 +169,7 @@ class FailsBetween(Endless):
 
 
 def test_killed_after_a_population_has_waited_for_a_trial_that_failed(tmp_path):
-    """The others have come to the next perturbation when it fails, and are reminded of that."""
+    """The others have reached the next perturbation when it fails; their results are repeated."""
 
     def made(folder: Path, **options: Any) -> Ran:
         return pbt(
@@ -364,7 +364,7 @@ class StopsAnother(FIFOScheduler):
 def test_a_trial_that_the_scheduler_stops_in_a_restore_gets_no_more_results(
     tmp_path, on_pending, at
 ):
-    """Unless the trial ran on before: then it runs on, and the scheduler hears of no end."""
+    """Unless the trial continued before: then it continues, and the scheduler sees no end."""
     made: list[StopsAnother] = []
 
     def make(folder: Path, **options: Any) -> Ran:

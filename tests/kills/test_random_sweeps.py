@@ -1,4 +1,4 @@
-"""A sweep in which anything happens, killed and restored: nothing is lost or done twice.
+"""Random sweeps, killed and restored: nothing is lost or done twice.
 
 Trials fail, save and restore slowly, validations are late or fail, few checkpoints are kept, and
 the driver is killed. Each report names the weights that it began with, so that what a clone
@@ -37,7 +37,7 @@ from tunekit.policies import AtDecisions, EveryIterations
 
 
 class Settings(SimpleNamespace):
-    """What kind of a sweep.
+    """The settings of a sweep.
 
     Attributes:
         kind: Its scheduler.
@@ -63,7 +63,7 @@ class Settings(SimpleNamespace):
 
 
 def draw(seed: int, *, kills: int = 0, **fixed: Any) -> Settings:
-    """Settings at random, but for those that are given."""
+    """Return random settings, except for those that are given."""
     rng = random.Random(seed)
     settings = Settings(
         kind="pbt",
@@ -250,7 +250,7 @@ def known(trial: Trial) -> set[str]:
 
 
 def check_disk(ran: Ran) -> None:
-    """While it runs: what Tune may still restore is there."""
+    """While it runs, every checkpoint that Tune may restore exists."""
     for trial in ran.trials:
         if not trial.local_path or trial.is_saving:
             continue
@@ -281,7 +281,7 @@ def check_clones(events: list[Any], scored: dict[float, list[dict[str, Any]]]) -
 
 
 def check_ends(ran: Ran, *, may_fail: bool) -> None:
-    """At the end: all trials have come to theirs."""
+    """At the end, all trials have ended."""
     for trial in ran.trials:
         file = Path(trial.local_path, "error.txt") if trial.local_path else None
         error = file.read_text() if file and file.exists() else ""
@@ -291,7 +291,7 @@ def check_ends(ran: Ran, *, may_fail: bool) -> None:
 
 
 def check_left(ran: Ran, keep: int | None) -> None:
-    """At the end: nothing is left to do, and nothing is kept but what was asked for or is leased.
+    """At the end, nothing is pending, and only requested or leased checkpoints are kept.
 
     What is leased is what a trial would be restored from.
     """

@@ -1,4 +1,4 @@
-"""Sweeps that are restored elsewhere, with other options, or from less than there was."""
+"""Sweeps restored elsewhere, with other options, or from incomplete files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fifo(folder: Path, **options: Any) -> Ran:
 
 
 def run_until_dead(ran: Ran) -> None:
-    """Run it; if it does not come to its end, leave nothing of its driver."""
+    """Run a sweep; if it does not end, leave nothing of its driver."""
     storage = ran.sweep.controller._storage
     try:
         ran.sweep.run(most=50_000)
@@ -201,7 +201,7 @@ class Raises(tune.Callback):
             raise self.error
 
     def get_state(self) -> None:
-        """Nothing of it goes over to the next life."""
+        """Nothing of it is carried over to the next session."""
 
 
 @pytest.mark.parametrize("error", [RuntimeError("the user's"), KeyboardInterrupt()])
@@ -220,7 +220,7 @@ def test_a_driver_that_raises_or_is_interrupted_at_once(tmp_path, error, first, 
 
 
 def test_the_clock_on_the_wall_may_jump(tmp_path, monkeypatch):
-    """Limits, order and files go by a clock that does not go back."""
+    """Limits, order and files use a clock that is never set back."""
     draw = random.Random(0)
     monkeypatch.setattr(FakeClock, "time", lambda clock: draw.choice([0.0, 1e9, -1e9, 4e9]))
     kill(tmp_path, 60, settings={"task_config": train.ValidationTaskConfig(timeout_s=30)})

@@ -1,4 +1,4 @@
-"""What was taken by a storage can be read, whatever fails, and whenever the process is killed."""
+"""What a storage has accepted can be read, whatever fails and whenever the process is killed."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def event(number):
 def life(store, left, lines=5):
     """One session: lines one by one, and a file between them, until it is killed.
 
-    Returns the number of the last line that was taken, and what the files were confirmed to have.
+    Return the number of the last accepted line, and the confirmed contents of the files.
     """
     folder = folder_in(store)
     confirmed, seal = journal._end_of(folder, "journal")
@@ -340,7 +340,7 @@ def test_a_file_system_that_cannot_sync_folders_is_fine(tmp_path, monkeypatch, c
     "write", [replace_file, lambda path, data: LocalFolder(path.parent).put(path.name, data)]
 )
 def test_a_file_is_not_written_through_a_link(tmp_path, write):
-    """Wherever a draft might lie, there is a link to a file of the user's."""
+    """Every possible path of a draft is a link to a user's file."""
     precious, path = tmp_path / "precious", tmp_path / "report.html"
     precious.write_text("precious")
     for link in (".report.html.draft", "report.html.draft", ".report.html.tmp"):

@@ -105,7 +105,7 @@ def test_clones_take_up_what_was_scored_on_all_ranks_in_their_own_workers(tmp_pa
 
 def test_a_group_that_was_taken_over_gives_the_same_numbers_as_a_fresh_one(tmp_path):
     def draws(config):
-        """Leaves behind what a loop can: the same numbers come out all the same."""
+        """Leave behind whatever a loop can; the numbers are still the same."""
         import os
 
         import torch
@@ -142,7 +142,7 @@ def test_a_group_that_was_taken_over_gives_the_same_numbers_as_a_fresh_one(tmp_p
 
 
 def test_a_worker_that_dies_costs_what_came_after_its_last_checkpoint(tmp_path):
-    """The trainer starts workers anew, without Tune's knowing: the iterations go on as before.
+    """The trainer restarts workers without Tune's knowledge: the iterations continue.
 
     The second trial takes over workers that have used up the first one's failures.
     """
@@ -188,7 +188,7 @@ def test_workers_run_no_further_ahead_than_one_report(tmp_path):
 
 
 def test_trials_that_hold_everything_make_room(tmp_path):
-    """Their warm workers would keep the resources that validations wait for."""
+    """Their idle workers would keep the resources that validations wait for."""
     results = fit(
         trainer(tmp_path, length=2, cpus=3),
         tmp_path,

@@ -1,4 +1,4 @@
-"""Validation in processes that live on, and validation that is itself distributed."""
+"""Validation in long-lived processes, and distributed validation."""
 
 from __future__ import annotations
 

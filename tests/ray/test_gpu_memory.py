@@ -1,4 +1,4 @@
-"""What only a GPU can show: the memory that processes give back.
+"""The GPU memory that processes release, which needs a real GPU.
 
 Skipped where there is none. Ray counts one GPU here, whatever the machine has. How trials and
 validations share it is what `scripts/gpu_check.py` shows.

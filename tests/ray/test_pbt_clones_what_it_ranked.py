@@ -56,7 +56,7 @@ def pbt(**settings):
 
 
 class AfterExploits(tune.Stopper):
-    """Ends all trials at an iteration, or later, once they have gone on from others that often."""
+    """End all trials at an iteration, or later, once clones have continued that often."""
 
     def __init__(self, length: int, exploits: int):
         self.length, self.missing = length, exploits

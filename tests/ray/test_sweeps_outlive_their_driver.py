@@ -1,4 +1,4 @@
-"""A driver is killed, and its sweep goes on in another one; a store is away for a while."""
+"""A driver is killed, and its sweep continues in another; a storage is down for a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validations in the processes of trials, which go on as if nothing had been there."""
+"""Validations in the processes of trials do not change their training."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 python -m tests.support.driver STORAGE GATE
 
-Its trials do not pass ten before the file GATE exists.
+Its trials do not pass iteration 10 before the file GATE exists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ray's worker processes, forked from one that has imported everything already.
+"""Ray's worker processes, forked from one that has already imported everything.
 
 A worker of Ray's imports ray twice, and then Tune, torch and tunekit: two to four seconds of CPU,
 for each of the hundreds of processes that the tests start. Here the first worker of a run of the

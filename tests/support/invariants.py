@@ -126,7 +126,7 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
 
 
 def check_sweeps() -> None:
-    """Check each sweep in this process, and in those that it forks, from now on."""
+    """From now on, check each sweep in this process and in those that it forks."""
     on_step_end = ValidationCallback.on_step_end
 
     @functools.wraps(on_step_end)

@@ -59,7 +59,7 @@ class DoomedFolder(LocalFolder):
 def killed_after(writes: int, *, torn: bool = False) -> Iterator[None]:
     """Kill a sweep instead of the write after the given number.
 
-    A killed driver copies nothing any more. The threads in which Tune copies its state live on
+    A killed driver no longer copies anything. The threads in which Tune copies its state live on
     here, and are waited for: what is read afterwards does not change, nor is it half written.
     """
     countdown = iter(range(writes, -1, -1))
@@ -98,7 +98,7 @@ def bury(home: Path) -> None:
 def killed_at_each(
     folder: Path, make: Callable[..., Ran], every: int, start: int = 0
 ) -> Iterator[tuple[Ran, JournalSummary]]:
-    """Run a sweep that is killed once, at each so-many-th write; the last one runs undisturbed."""
+    """Run sweeps that are each killed once, every few writes later; the last one is not killed."""
     for at in itertools.count(start, every):
         ran, kills = run_killed(folder / str(at), make, iter([at]), torn=bool(at // every % 2))
         lives = check_journal(events_in(ran.home))

@@ -180,7 +180,7 @@ class LocalSweep:
 
     @property
     def trials(self) -> list[Trial]:
-        """The trials, in order of creation."""
+        """Return the trials, in order of creation."""
         return sorted(self.controller.get_trials(), key=index_of)
 
     def step(self) -> None:

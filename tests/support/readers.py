@@ -1,4 +1,4 @@
-"""Sweeps that are only a journal, and what reads a sweep: commands, and validations in here."""
+"""Sweeps that are only a journal, and ways to read them: commands, and local validations."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def score(
 
 
 def tunekit_(*arguments: Any) -> Result:
-    """What ``tunekit ARGUMENTS`` does."""
+    """Run ``tunekit ARGUMENTS``; return the result."""
     result = CliRunner().invoke(commands.tunekit, [str(argument) for argument in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception

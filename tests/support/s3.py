@@ -1,4 +1,4 @@
-"""An S3 server of the tests' own: SeaweedFS, in a process, reached over the loopback only."""
+"""An S3 server for the tests: SeaweedFS in a process, reachable only on the loopback."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def mode_at_push(case: str, modes: Sequence[str]) -> str:
     """Return in which mode a test of a scheduler runs at each push.
 
     That is the default in half of the tests, and in the others one that differs from test to test,
-    so that each is met in some.
+    so that each one is covered.
     """
     others, drawn = [mode for mode in modes if mode != "auto"], zlib.crc32(case.encode())
     if not others or ("auto" in modes and drawn % 2):

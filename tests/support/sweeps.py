@@ -26,14 +26,14 @@ LENGTH = 9
 
 
 def quality(index: int, iteration: int, seed: int = 0) -> float:
-    """The score of a trial's weights: the better, the longer it trained, with noise."""
+    """Return the score of a trial's weights: the longer it trained, the better, with noise."""
     draw = random.Random(f"{seed}/{index}/{iteration}")
     talent = random.Random(f"{seed}/{index}").random()
     return talent * iteration + draw.random()
 
 
 def rows_of(trial: Trial) -> list[dict[str, Any]]:
-    """The rows of a trial's ``result.json``."""
+    """Return the rows of a trial's ``result.json``."""
     lines = Path(trial.local_path, "result.json").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
@@ -97,7 +97,7 @@ class FailsOnce(Counting):
 
 
 class Most(tune.Callback):
-    """The most trials of a kind that there were at once."""
+    """Return the largest number of trials of a kind at one time."""
 
     def __init__(self, kind: Callable[[Trial], bool]):
         self.kind, self.most = kind, 0

@@ -92,6 +92,6 @@ def trainer(
 
 
 def fit(trainable: Any, folder: Path, **options: Any) -> tune.ResultGrid:
-    """Run a sweep whose checkpoints are validated beside their trials."""
+    """Run a sweep whose checkpoints are validated alongside their trials."""
     beside = tunekit.ValidationConfig(fn=validate, ray_remote_kwargs={"num_cpus": 0.5})
     return real_sweeps.fit(trainable, folder, **{"validation_config": beside, **options})

@@ -1,4 +1,4 @@
-"""The command line: what each command prints, to whom, and how it ends."""
+"""The command line: what each command prints, on which stream, and its exit code."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_the_report_of_a_remote_sweep_goes_into_the_current_directory(monkeypatc
 
 
 class Restored:
-    """Stands for a Tuner: goes on with the sweep in this process."""
+    """A fake Tuner that continues the sweep in this process."""
 
     calls: list[tuple[str, Any, dict[str, bool]]] = []
     then: Any = None
@@ -468,7 +468,7 @@ def test_the_summary_counts_the_trained_iterations(tmp_path):
 
 
 def aged(home: Path, hours: float) -> Path:
-    """Let a sweep's journal have been written so long ago."""
+    """Set how long ago a sweep's journal was written."""
     for file in (home / "journal").glob("*.jsonl"):
         os.utime(file, (2e9 - 3600 * hours,) * 2)
     return home

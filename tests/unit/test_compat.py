@@ -68,7 +68,7 @@ def test_only_a_newer_ray_that_has_all_names_is_used_with_a_warning(version, cap
 
 
 def modules_after(code: str) -> set[str]:
-    """Run code in a process of its own; return the modules that it has imported then."""
+    """Run code in a separate process; return the modules that it has imported."""
     code += "\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(json.loads(ran.stdout.splitlines()[-1]))

@@ -1,4 +1,4 @@
-"""What Tune's controller heeds besides trials."""
+"""What Tune's controller takes into account besides trials."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_trials_that_wait_are_taken_in_the_order_in_which_they_were_made():
 
 @pytest.fixture
 def reusing(heeding, monkeypatch):
-    """A controller in which Tune would give a kept actor to any trial, and one that starts."""
+    """A controller in which Tune would give a cached actor to any trial, and one that starts."""
     tune, starts = heeding[0], Made()
     tune._actor_cache = SimpleNamespace(num_cached_objects=1)
     monkeypatch.setattr(TuneController, "_maybe_reuse_cached_actor", lambda tune, trial: True)

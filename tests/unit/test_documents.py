@@ -55,7 +55,7 @@ def public() -> list[tuple[str, Any]]:
 
 
 def test_public_names_have_an_example_that_doctest_runs():
-    """But for errors, which are raised, not made."""
+    """Except errors, which are raised, not created."""
     # Of a class, its own docstring: an example of a method is no example of it.
     find = doctest.DocTestFinder(recurse=False).find
     for name, thing in public():
@@ -69,7 +69,7 @@ def test_public_names_have_an_example_that_doctest_runs():
 
 
 def anchors(path: Path) -> set[str]:
-    """What can be linked to in a document: its headings, as a repository's pages name them."""
+    """Return the link targets in a document: its headings, named as on a repository's pages."""
     text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
     return {
         re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
@@ -78,7 +78,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def broken_links(text: str, of: Path) -> list[str]:
-    """The links of a text that lead nowhere; those to other sites are looked at, not followed."""
+    """Return the broken links of a text; links to other sites are checked but not followed."""
     broken = []
     for target in re.findall(r"\]\(([^)\s]*)\)", text):
         if re.match(r"\w+:", target):
@@ -95,7 +95,7 @@ def broken_links(text: str, of: Path) -> list[str]:
 
 
 def text_of(path: Path) -> str:
-    """What a document says, or a notebook."""
+    """Return the text of a document or a notebook."""
     if path.suffix == ".md":
         return path.read_text()
     cells = json.loads(path.read_text())["cells"]
@@ -146,7 +146,7 @@ def test_the_page_about_migrating_shows_the_programs():
 
 
 def test_the_documents_stay_short():
-    """What is added takes the place of something: 13,700 words, the reference not counted."""
+    """At most 13,700 words, without the reference: what is added must replace something."""
     words = {path.relative_to(ROOT): len(path.read_text().split()) for path in DOCUMENTS}
     assert sum(words.values()) <= 13_700, sorted(words.items(), key=lambda page: -page[1])
 
@@ -203,7 +203,7 @@ def build(config):
 
 
 class Journey(Counting):
-    """The weights of the README: they come the closer to 1, and pass 0.8, the best."""
+    """The weights of the README: they approach 1, and pass 0.8, the best."""
 
     def step(self):
         w = 1 - (1 - self.config["lr"]) ** (self.steps + 1)
@@ -218,7 +218,7 @@ def score(attempt):
 
 
 def run_digits(folder: Path, trainable: Any = train) -> ResultGrid:
-    """A sweep that is over, in a folder that it could be restored from."""
+    """A finished sweep, in a folder from which it can be restored."""
     tunekit.Tuner(
         trainable,
         run_config=tune.RunConfig(storage_path=str(folder), name="sweep"),
@@ -244,7 +244,7 @@ def run_digits(folder: Path, trainable: Any = train) -> ResultGrid:
 
 @pytest.fixture
 def names(tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
-    """What every example takes for granted. Nothing starts Ray, and `fit` is not waited for."""
+    """Return the names that every example uses. Ray is not started, and `fit` returns at once."""
 
     def init(*args, **kwargs):
         raise AssertionError("Ray was started")
@@ -283,7 +283,7 @@ def names(tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
 
 
 class Tracker(LoggerCallback):
-    """Stands for a logger of a tracker's, which need not be installed."""
+    """Replace a tracker's logger, which need not be installed."""
 
     def __init__(self, **settings: Any):
         self.rows: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Where validations run, and what becomes of what Ray does to them; Ray is not started."""
+"""Where validations run, and how Ray's errors end them; Ray is not started."""
 
 from __future__ import annotations
 
@@ -362,7 +362,7 @@ def test_which_validations_fit_in_a_trials_process(fn, options, place, fits):
 
 
 def test_one_worker_s_validation_does_not_fit_in_a_trial_without_workers():
-    """It would start workers in there, for which there is no room."""
+    """It would start workers in it, for which it has no resources."""
     executor = executor_of(ValidationConfig(fn=by_workers(1)))
     assert executor.fits_in([CPU])
     executor.without_workers()
@@ -413,7 +413,7 @@ def attempt(number: int = 1, iteration: int = 1) -> Attempt:
 
 
 def ran(started: Any, executor: RayExecutor, *results: Any, host: Any = HOST) -> list[Any]:
-    """Start an attempt in the process of a trial; return what comes of it."""
+    """Start an attempt in the process of a trial; return its events."""
     started.results[:] = [Began(ID), *results]
     executor.start(attempt(), host=host)
     began, *others = executor.poll()

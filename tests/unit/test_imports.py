@@ -1,4 +1,4 @@
-"""The house rules: imports go downwards, and Ray's private names live in one package."""
+"""Layering: imports go downwards, and only one package uses Ray's private names."""
 
 from __future__ import annotations
 

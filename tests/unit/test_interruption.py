@@ -1,4 +1,4 @@
-"""How ``fit`` is interrupted, what is said then, and who may go on with the sweep."""
+"""How ``fit`` is interrupted, what it prints, and which driver may continue the sweep."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_first_sigterm_is_a_ctrl_c_and_the_second_what_it_was(monkeypatch):
 
 @pytest.mark.parametrize("ctrl_c", [signal.default_int_handler, signal.SIG_IGN])
 def test_a_sigterm_before_tune_listens_is_a_keyboard_interrupt(ctrl_c):
-    """Also where Ctrl-C is ignored, as a shell has it for what it runs in the background."""
+    """Also if Ctrl-C is ignored, as in a shell's background jobs."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, ctrl_c)
     with pytest.raises(KeyboardInterrupt), ended_by_sigterm():
@@ -93,7 +93,7 @@ make = partial(tuner, name="my sweep")
 
 @pytest.fixture
 def fit(monkeypatch):
-    """``fit`` without Tune: the sweep begins, and has come to an end or not; or it raises."""
+    """``fit`` without Tune: the sweep starts, and either ends, does not end, or raises."""
 
     def run(tuner: tunekit.Tuner, *, ended: bool | None, error: BaseException | None = None) -> Any:
         def of_tune(self: Any) -> tune.ResultGrid:
@@ -218,7 +218,7 @@ def test_whether_somebody_listens():
 
 
 class Stuck:
-    """A driver whose main thread stands in a call to Ray when SIGTERM arrives."""
+    """A driver whose main thread blocks in a call to Ray when SIGTERM arrives."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *dead: Any):
         self.alive, self.done = {GCS, RAYLET} - set(dead), threading.Event()
@@ -243,7 +243,7 @@ class Stuck:
 
 @pytest.fixture
 def in_ray(monkeypatch):
-    """Let the main thread stand in a call to Ray."""
+    """Let the main thread block in a call to Ray."""
     monkeypatch.setattr("tunekit._ray.interruption.is_in_ray", lambda: True)
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
 

@@ -1,4 +1,4 @@
-"""The library adds no handler of its own; where nobody listens, a running Tuner shows messages."""
+"""The library adds no log handler; without any, a running Tuner shows its messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tunekit reads of the schedulers of Tune, and of its own.
+"""What tunekit reads from Tune's schedulers and from its own.
 
 That only the scores are computed by which they decide, and all of these, is in
 ``tests/contract/test_same_decisions_as_inline.py``.

@@ -1,4 +1,4 @@
-"""What a user may get wrong about an experiment's folder: each is said, and nothing is touched."""
+"""Mistakes with an experiment's folder are reported, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ LOCAL = pyarrow.fs.LocalFileSystem()
 
 @pytest.fixture
 def home(tmp_path):
-    """Two sweeps, one of them with a trial, beside a plain experiment of Tune's."""
+    """Two sweeps, one of them with a trial, next to a plain Tune experiment."""
     for name in ("digits", "deeper/letters"):
         folder = tmp_path / "results" / name
         folder.mkdir(parents=True)

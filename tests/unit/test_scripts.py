@@ -1,4 +1,4 @@
-"""Scripts: the files of docs/clusters agree and do what they say; tests leave nothing behind.
+"""Scripts: the files of docs/clusters agree and work; tests leave nothing behind.
 
 There is no Slurm and no Kubernetes here: doubles of their commands write down what they are told.
 """

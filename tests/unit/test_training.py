@@ -1,4 +1,4 @@
-"""What trainables call, outside of trials and in validations."""
+"""Functions that trainables call, outside of trials and in validations."""
 
 from __future__ import annotations
 

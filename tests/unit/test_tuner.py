@@ -1,4 +1,4 @@
-"""What ``Tuner`` makes of its arguments; nothing here starts Ray."""
+"""How ``Tuner`` interprets its arguments; nothing here starts Ray."""
 
 from __future__ import annotations
 
@@ -474,7 +474,7 @@ BY_WORKERS = tunekit.distributed.TrainerValidation(
 
 @pytest.fixture
 def look(monkeypatch, tmp_path):
-    """Look what a sweep does on a cluster with these resources."""
+    """Return what a sweep does on a cluster with these resources."""
 
     def look(cluster, trainable, scheduler=None, space=None, **options):
         monkeypatch.setattr(ray, "is_initialized", lambda: True)
@@ -494,7 +494,7 @@ def look(monkeypatch, tmp_path):
 
 @pytest.fixture
 def on_cluster(look):
-    """Look what a sweep of trainers does on a cluster of so many CPUs."""
+    """Return what a sweep of trainers does on a cluster of so many CPUs."""
 
     def on_cluster(cpus, scheduler=None, workers=2, **options):
         scaling = train.ScalingConfig(num_workers=workers)

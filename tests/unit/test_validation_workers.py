@@ -1,4 +1,4 @@
-"""What workers do beside training, and what is heard of them, without Ray."""
+"""What workers do alongside training, and what they report, without Ray."""
 
 from __future__ import annotations
 

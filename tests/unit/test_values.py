@@ -1,4 +1,4 @@
-"""The door for values of the user's: nothing raises there, and what comes in can be handled."""
+"""Sanitizing user values: nothing raises, and every result can be handled."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MANY = settings(suppress_health_check=list(HealthCheck))
 
 
 def handled(value, depth=0) -> None:
-    """What every part of a sweep does to a metric."""
+    """Treat a metric as every part of a sweep does."""
     assert depth < 60
     kind = type(value)
     if kind is dict:

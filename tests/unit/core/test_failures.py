@@ -1,4 +1,4 @@
-"""Failures that are alike are told once, and end the sweep when there is nothing else."""
+"""Equal failures are reported once, and end the sweep if there is nothing else."""
 
 from __future__ import annotations
 

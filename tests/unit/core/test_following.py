@@ -1,4 +1,4 @@
-"""What is known of a followed folder, whatever order it is seen in."""
+"""The state of a followed folder does not depend on the order in which files are seen."""
 
 from __future__ import annotations
 

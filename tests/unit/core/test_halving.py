@@ -1,4 +1,4 @@
-"""Who may go on: against the paper's algorithm, written down once more as it stands there."""
+"""Promotions, compared with a literal implementation of the paper's algorithm."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Paper:
         self.eta = eta
 
     def jobs(self) -> list[str]:
-        """All that it might promote now, from the highest rung down, the best first."""
+        """Return all possible promotions, from the highest rung down, the best first."""
         found = []
         for rung, promoted in reversed(list(zip(self.rungs, self.promoted, strict=True))):
             best_first = sorted(rung, key=lambda entry: -entry[0])  # stable: the first of equals

@@ -1,4 +1,4 @@
-"""A metric has one name, whichever way it was nested or written."""
+"""A metric has one name, however it was nested or written."""
 
 from __future__ import annotations
 

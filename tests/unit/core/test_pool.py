@@ -1,4 +1,4 @@
-"""Which validations start next and where there is room for them, and what becomes of them."""
+"""Which validations start next, where, and how they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trial has reported, until Tune gets it; and what the trial does meanwhile."""
+"""A trial's reports until Tune gets them, and what the trial does meanwhile."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ scores = st.fixed_dictionaries({"accuracy": values, "latency_ms": values, "eval/
 
 
 def deb(one, other, mode):
-    """Whether a score is better than another, as the paper has it."""
+    """Return whether a score is better than another, as in the paper."""
     broken, others = violation(one, LIMITS), violation(other, LIMITS)
     if broken or others:
         return broken < others

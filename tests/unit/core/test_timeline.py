@@ -1,4 +1,4 @@
-"""A journal told again: cases that whole sweeps rarely come to."""
+"""Replaying a journal: cases that rarely occur in whole sweeps."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ class Sweep(RuleBasedStateMachine):
         return {"id": name, "generation": place[0], "iteration": place[1]}
 
     def back(self) -> None:
-        """Let the trial go on from what was processed and saved last."""
+        """Let the trial continue from the last processed checkpoint."""
         self.queue.drop()
         self.iteration = self.saved
 
