@@ -15,7 +15,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit._ray.checkpoints import set_checkpoint_config
-from tunekit._ray.failures import fail_for_good
+from tunekit._ray.worker_errors import fail_for_good
 from tunekit.errors import WiringError
 from tunekit.messages.problems import Problems
 from tunekit.training import VALIDATION_KEY

@@ -15,11 +15,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
-from tunekit._ray.scheduler_kinds import (
-    SchedulerBase,
-    Traits,
-    start_one_by_one,
-)
+from tunekit._ray.scheduler_kinds import SchedulerBase, Traits, start_one_by_one
 from tunekit.core.decision_points import DecisionRule
 from tunekit.core.halving import Halving, RungAction, milestones
 from tunekit.core.pareto import Point

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pyarrow.fs
 from ray import train, tune
 
-from tunekit._ray.functions import NoSession, current_saver, in_trial, register_saver, saved_dict
+from tunekit._ray.functions import NoSession, current_saver, is_trial, register_saver, saved_dict
 from tunekit.core.metrics import VALIDATION_KEY as VALIDATION_KEY
 from tunekit.errors import ConfigError, WiringError
 from tunekit.messages.problems import Problems
@@ -53,7 +53,7 @@ def report(
     wished, problem = parse_override(validation)
     if problem:
         problems.add(f"validation={problem} Use one of these.")
-    if wished and checkpoint is None and in_trial() and current_saver() is None:
+    if wished and checkpoint is None and is_trial() and current_saver() is None:
         problems.add(
             f"validation={validation!r} needs a checkpoint. Pass checkpoint=, or register how to "
             "save with tunekit.checkpoint_with(save)."

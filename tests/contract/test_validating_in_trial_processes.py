@@ -17,7 +17,7 @@ from tests.support.schedulers import pbt, seed_all
 from tests.support.sweeps import Endless, Ran, sweep
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import events_in
-from tunekit.validating.executor import AttemptEvent, Failed, Lost
+from tunekit.validating.executor import AttemptEvent, Failed, HostEnded
 
 LENGTH = 9
 
@@ -48,7 +48,7 @@ class InTrials(FakeExecutor):
             self.ends.discard(one.id)
             self.cancel(one)
             self.in_trials = False
-            yield Lost(str(self.hosts[one.id]))
+            yield HostEnded(str(self.hosts[one.id]))
             yield Failed(one.id, "its process died")
         yield from super().poll()
 

@@ -23,8 +23,8 @@ from ray.tune.execution.tune_controller import TuneController
 
 from tests.support.restores import contents
 from tests.support.sweeps import sweep
-from tunekit._ray.failures import fail_alone
 from tunekit._ray.processes import start_in_order
+from tunekit._ray.worker_errors import fail_alone
 
 CPU = "the resources of any of them"
 

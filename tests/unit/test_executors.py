@@ -24,14 +24,14 @@ from ray.exceptions import (
 
 from tests.support.fakes import FakeClock
 from tunekit import ValidationConfig
-from tunekit._ray import cluster, failures
+from tunekit._ray import cluster, worker_errors
 from tunekit._ray.process_state import release_gpu_memory
 from tunekit.core.failures import failure_kind
 from tunekit.core.validation import Attempt, Request
 from tunekit.distributed import TrainerValidation
 from tunekit.validating import ray_executor
 from tunekit.validating import ray_executor as module
-from tunekit.validating.executor import Began, Failed, Lost, Returned
+from tunekit.validating.executor import Began, Failed, HostEnded, Returned
 from tunekit.validating.process import Evaluator, outcome_of, result_of
 from tunekit.validating.ray_executor import RayExecutor, _Actor, _Flight, executor_of
 
@@ -279,9 +279,9 @@ def test_what_a_function_raises_in_a_worker_is_its_own(monkeypatch, error):
 
     with pytest.raises(type(error)):
         outcome_of(function)  # in a driver somebody presses Ctrl-C
-    monkeypatch.setattr(failures, "in_worker", lambda: True)
+    monkeypatch.setattr(worker_errors, "in_worker", lambda: True)
     cancelled = SimpleNamespace(is_canceled=lambda: False)
-    monkeypatch.setattr(failures.ray, "get_runtime_context", lambda: cancelled)
+    monkeypatch.setattr(worker_errors.ray, "get_runtime_context", lambda: cancelled)
     found = outcome_of(function)
     assert found.reason.startswith(f"raised {type(error).__name__}")
     assert failure_kind(found.reason) == failure_kind(outcome_of(function).reason), (
@@ -292,9 +292,9 @@ def test_what_a_function_raises_in_a_worker_is_its_own(monkeypatch, error):
 def test_an_interrupt_of_the_drivers_and_an_exit_of_rays_end_the_task(monkeypatch):
     exit_of_rays = SystemExit(1)
     exit_of_rays.ray_terminate_msg = "The process receives a SIGTERM."  # type: ignore[attr-defined]
-    monkeypatch.setattr(failures, "in_worker", lambda: True)
+    monkeypatch.setattr(worker_errors, "in_worker", lambda: True)
     cancelled = SimpleNamespace(is_canceled=lambda: True)
-    monkeypatch.setattr(failures.ray, "get_runtime_context", lambda: cancelled)
+    monkeypatch.setattr(worker_errors.ray, "get_runtime_context", lambda: cancelled)
     for error in (KeyboardInterrupt(), exit_of_rays):
         with pytest.raises(type(error)):
             outcome_of(lambda error=error: (_ for _ in ()).throw(error))
@@ -365,10 +365,10 @@ def test_one_worker_s_validation_does_not_fit_in_a_trial_without_workers():
     """It would start workers in it, for which it has no resources."""
     executor = executor_of(ValidationConfig(fn=by_workers(1)))
     assert executor.fits_in([CPU])
-    executor.without_workers()
+    executor.forbid_workers_in_trials()
     assert not executor.fits_in([CPU])
     function = executor_of(ValidationConfig(fn=validate))
-    function.without_workers()
+    function.forbid_workers_in_trials()
     assert function.fits_in([CPU])
 
 
@@ -387,7 +387,7 @@ def started(monkeypatch) -> Any:
 
     def run_in(actor: str, how: Any, *told: Any) -> Any:
         if isinstance(how, partial):
-            assert how.func is module.in_workers
+            assert how.func is module.validate_in_workers
             actor = f"rank 0 of {actor}" if how.keywords["alone"] else f"all of {actor}"
         return run(actor)
 
@@ -453,7 +453,7 @@ def test_what_lacks_memory_in_a_trials_process_is_tried_again_elsewhere(started,
 def test_a_validation_that_ends_a_trials_process_is_the_last_in_any(started, caplog):
     executor = RayExecutor(validate, {})
     lost, failed = ran(started, executor, RayActorError())
-    assert lost == Lost("b") and failed.reason == "its process died"
+    assert lost == HostEnded("b") and failed.reason == "its process died"
     assert not executor.fits_in([CPU])
     executor.start(attempt(iteration=2))
     assert places(started) == ["b", "task"]
@@ -481,7 +481,7 @@ def test_trials_with_workers_validate_in_these(started, caplog, fn, where):
     executor = RayExecutor(fn, {})
     ran(started, executor, Returned(ID, {"accuracy": 0.5}), host=WITH_WORKERS)
     assert places(started) == [where] and executor.in_trials
-    died = Failed(ID, "a worker of its trial died", lost=True)
+    died = Failed(ID, "a worker of its trial died", host_ended=True)
     assert ran(started, executor, died, host=WITH_WORKERS) == [died], "it keeps its own process"
     assert not executor.in_trials
     [told] = caplog.messages

@@ -308,7 +308,7 @@ def can_be_resumed(trainable: Any) -> bool:
     return code is None or bool(set(code.co_names) - {"NotImplementedError"})
 
 
-def in_trial() -> bool:
+def is_trial() -> bool:
     """Return whether this process runs a function as a trial of Tune."""
     return get_session() is not None
 

@@ -19,8 +19,8 @@ from ray.tune.experiment import Trial
 from ray.tune.result import TIME_THIS_ITER_S
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater
 
-from tunekit._ray.failures import fail_alone, is_final
 from tunekit._ray.tuner import has_workers
+from tunekit._ray.worker_errors import fail_alone, is_final
 from tunekit.core.queue import Circumstances, Next, Queue
 from tunekit.core.timing import USUAL_S
 
@@ -94,9 +94,13 @@ class ProcessController(TuneController):
         #: The trials with resources on a node that is about to end.
         self.leaving: set[str] = set()
         #: The trials whose processes have ended with a validation.
-        self.lost: set[str] = set()
+        self.ended_hosts: set[str] = set()
         start_in_order(self)
         fail_alone(self._actor_manager)
+
+    def host_ended(self, trial_id: str) -> None:
+        """Record that a validation has ended the process of a trial."""
+        self.ended_hosts.add(trial_id)
 
     @property
     def _occupied(self) -> int:
@@ -206,10 +210,10 @@ class ProcessController(TuneController):
         iteration_s = float((trial.last_result or {}).get(TIME_THIS_ITER_S, math.inf))
         # In the process of a long iteration, another trial would wait until its end.
         long = trial in self._training and iteration_s > USUAL_S
-        ends = long or trial.trial_id in self.leaving or trial.trial_id in self.lost
+        ends = long or trial.trial_id in self.leaving or trial.trial_id in self.ended_hosts
         if ends:
             self.leaving.discard(trial.trial_id)
-            self.lost.discard(trial.trial_id)
+            self.ended_hosts.discard(trial.trial_id)
             self._pausing.discard(trial)
         self._training.discard(trial)
         self._sharing.discard(trial)

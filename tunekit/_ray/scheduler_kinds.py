@@ -25,7 +25,7 @@ from ray.tune.schedulers import (
 
 from tunekit._ray.compat import private
 from tunekit.core.decision_points import Always, DecisionRule, Interval, Never, Rungs
-from tunekit.core.metrics import flatten, found
+from tunekit.core.metrics import flatten, metric_of
 from tunekit.core.values import finite_number
 
 
@@ -382,7 +382,7 @@ def exhausts(scheduler: TrialScheduler, result: Mapping[str, Any]) -> bool:
         (False, True)
     """
     decides = innermost(scheduler)
-    reached, name = finite_number(found(result, time_attr_of(decides))), kind_of(decides).max_t
+    reached, name = finite_number(metric_of(result, time_attr_of(decides))), kind_of(decides).max_t
     return name is not None and reached is not None and reached >= private(decides, name)
 
 

@@ -9,13 +9,7 @@ from typing import Any
 
 from ray.tune.result import DEFAULT_METRIC
 from ray.tune.search import SearchAlgorithm, SearchGenerator
-from ray.tune.search.sample import (
-    Categorical,
-    Float,
-    Integer,
-    LogUniform,
-    Quantized,
-)
+from ray.tune.search.sample import Categorical, Float, Integer, LogUniform, Quantized
 
 from tunekit._ray.compat import private
 from tunekit.core.constraints import Constraint, penalize, violation

@@ -136,7 +136,7 @@ class _DistributedTrial(tune.Trainable):
         cls.validates, cls.ahead = True, 0 if wait else 1
 
     @classmethod
-    def validate_in_workers(cls) -> None:
+    def host_validations(cls) -> None:
         """Make workers wait in each report with a checkpoint, in case they have to validate it."""
         cls.validates_in_workers = True
 

@@ -39,8 +39,8 @@ from ray.train.v2._internal.execution.worker_group.poll import WorkerStatus
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 from ray.train.v2._internal.util import construct_train_func
 
-from tunekit._ray.failures import legible_error
 from tunekit._ray.process_state import ProcessState, release_gpu_memory
+from tunekit._ray.worker_errors import legible_error
 from tunekit.core.training_loops import WorkerAction, WorkerInbox
 
 #: The key in a report's metrics of the number of its assignment, its own number in that, and

@@ -22,7 +22,7 @@ from tunekit.core.events import (
     Waited,
 )
 from tunekit.core.lineage import Ancestry
-from tunekit.core.metrics import flat_items, flatten, found
+from tunekit.core.metrics import flat_items, flatten, metric_of
 from tunekit.core.retention import Leases, clone_holder, scheduler_holder
 from tunekit.core.validation import ValidationKey
 from tunekit.core.values import finite_number
@@ -205,7 +205,7 @@ class Engine:
 
     def lacks(self, result: Mapping[str, Any]) -> list[str]:
         """Return the metrics that the sweep uses and a result lacks as finite numbers."""
-        return sorted(name for name in self.required if finite_number(found(result, name)) is None)
+        return sorted(n for n in self.required if finite_number(metric_of(result, n)) is None)
 
     def require(self, names: Iterable[str]) -> None:
         """Add metrics that the sweep uses."""

@@ -136,11 +136,11 @@ def flatten(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return dict(flat_items(metrics))
 
 
-def found(metrics: Mapping[str, Any], name: str) -> Any:
+def metric_of(metrics: Mapping[str, Any], name: str) -> Any:
     """Return the metric of a flat name; None if there is none.
 
     Example:
-        >>> found({"epoch": 3}, "epoch"), found({"eval": {"loss": 1}}, "eval/loss")
+        >>> metric_of({"epoch": 3}, "epoch"), metric_of({"eval": {"loss": 1}}, "eval/loss")
         (3, 1)
     """
     value = metrics.get(name)

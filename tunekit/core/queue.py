@@ -154,7 +154,7 @@ class Process(Enum):
 
     FREE = "free"  #: the trial may train in it
     VALIDATES = "validates"  #: a validation runs in it
-    LOST = "lost"  #: it has ended with a validation
+    ENDED = "ended"  #: it has ended with a validation
     LEAVES = "leaves"  #: it must end: its node ends, or a validation needs its slot
 
 
@@ -285,7 +285,7 @@ def what_next(
     """
     if process is Process.VALIDATES:
         return Next.WAIT
-    if process is Process.LOST or queue.failed:
+    if process is Process.ENDED or queue.failed:
         return Next.RELEASE
     if process is Process.LEAVES or (queue.over and not can_host):  # it needs its process no more
         return Next.WAIT if queue.saves else Next.RELEASE

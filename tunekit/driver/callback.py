@@ -19,26 +19,20 @@ from ray.tune.progress_reporter import TuneReporterBase
 
 from tunekit._ray.checkpoints import LeasingCheckpointManager
 from tunekit._ray.cluster import check_readable
-from tunekit._ray.failures import fail_for_good
 from tunekit._ray.progress import show
 from tunekit._ray.searchers import innermost_searcher
 from tunekit._ray.tuner import type_and_settings
 from tunekit._ray.validating_controller import ValidatingController
+from tunekit._ray.worker_errors import fail_for_good
 from tunekit.config import ValidationConfig, check_config
 from tunekit.core.engine import Engine
-from tunekit.core.events import (
-    Event,
-    Home,
-    SessionClosed,
-    TrialEnded,
-    TrialErrored,
-)
+from tunekit.core.events import Event, Home, SessionClosed, TrialEnded, TrialErrored
 from tunekit.core.shares import Shares, shares, total
 from tunekit.core.timing import Clock
 from tunekit.core.validation import Status
-from tunekit.driver.failures import FailureReports
 from tunekit.driver.reports import Reports
 from tunekit.driver.restore import Restore, saved_scheduler
+from tunekit.driver.sweep_outcome import SweepOutcome
 from tunekit.driver.waiting import Waiting
 from tunekit.errors import AlreadyRunningError, ConfigError, RestoreError, TunekitError, WiringError
 from tunekit.journal.ledger import Ledger, about
@@ -191,7 +185,7 @@ class ValidationCallback(tune.Callback):
         self.shares = Shares()
         #: Runs the validations.
         self.validator = Validator(config, self.executor, self.clock, emit=self.emit)
-        self._failures = FailureReports(config, self.engine, self.emit)
+        self._outcome = SweepOutcome(config, self.engine, self.emit)
 
     def share(
         self,
@@ -237,12 +231,25 @@ class ValidationCallback(tune.Callback):
         self.has_begun = True
         #: Decides what trials do while their scores are pending.
         self.waiting = waiting = Waiting(
-            config, engine, validator, self.clock, controller, user_scheduler, self.shares, emit
+            config=config,
+            engine=engine,
+            validator=validator,
+            clock=self.clock,
+            controller=controller,
+            scheduler=user_scheduler,
+            shares=self.shares,
+            emit=emit,
         )
         validator.run_in(waiting)
         #: Decides which reports are validated, and what Tune gets then.
         self.reports = Reports(
-            config, engine, validator, self._failures, controller, user_scheduler, emit
+            config=config,
+            engine=engine,
+            validator=validator,
+            outcome=self._outcome,
+            controller=controller,
+            scheduler=user_scheduler,
+            emit=emit,
         )
         controller.connect(self.reports, waiting, config.constraints)
         #: The sweep's scheduler, around the user's.
@@ -327,9 +334,9 @@ class ValidationCallback(tune.Callback):
             restore.replay()
             self._stop_requests.record_new()
         if controller.is_finished():
-            self._failures.conclude(list(self.trials.values()))
+            self._outcome.conclude(list(self.trials.values()))
             self._raise_error()
-            self._failures.record_end(True)
+            self._outcome.record_end(True)
         self._delete_surplus()
 
     def on_trial_start(
@@ -352,7 +359,7 @@ class ValidationCallback(tune.Callback):
             return
         controller, now = self.controller, self.clock.monotonic()
         if controller.cuts_short:
-            self._failures.record_cut_short(trials)
+            self._outcome.record_cut_short(trials)
         self._keep()
         controller.check_nodes(now)
         for trial in controller.begun():
@@ -365,9 +372,9 @@ class ValidationCallback(tune.Callback):
         self.waiting.relieve()
         controller.continue_waiting()
         if finished := controller.is_finished():
-            self._failures.conclude(trials)
+            self._outcome.conclude(trials)
         self._raise_error()
-        self._failures.record_end(finished)
+        self._outcome.record_end(finished)
         self._delete_surplus()
         controller.wake_on(self.executor.awaited())
         self.waiting.spare()
@@ -414,7 +421,7 @@ class ValidationCallback(tune.Callback):
         # Stopped on the result of another trial.
         removed = not self.controller.is_processing(trial)
         self.emit(TrialEnded(trial_id=trial.trial_id, removed=removed))
-        self._failures.ended(trial)
+        self._outcome.ended(trial)
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -425,7 +432,7 @@ class ValidationCallback(tune.Callback):
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Close the session; called by Tune last. A sweep that has not ended was interrupted."""
         self._keep()
-        self.has_ended = self.has_begun and self._failures.has_ended(self.controller.trials_to_come)
+        self.has_ended = self.has_begun and self._outcome.has_ended(self.controller.trials_to_come)
         self.validator.close()
         if self.has_ended and not self.controller.reuses_actors:
             starts = self.waiting.starts
@@ -441,11 +448,11 @@ class ValidationCallback(tune.Callback):
     def _give_way(self, error: AlreadyRunningError) -> None:
         """End the sweep here, because another driver has taken it over."""
         self._refused = error
-        self._failures.end(error)
+        self._outcome.end(error)
 
     def _raise_error(self) -> None:
         """Raise the error that the sweep ends with, if any; Tune saves the sweep first."""
-        if (error := self._failures.error) is not None:
+        if (error := self._outcome.error) is not None:
             if self._refused is None and self.has_begun:
                 self.controller.save()
             raise error

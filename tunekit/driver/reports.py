@@ -38,8 +38,8 @@ from tunekit.core.metrics import (
     RUNS,
     VALIDATED_ITERATION,
     flatten,
-    found,
     merge,
+    metric_of,
     move_to_reported,
     own_names,
     sanitize_report,
@@ -47,7 +47,7 @@ from tunekit.core.metrics import (
 from tunekit.core.open_reports import OpenReport
 from tunekit.core.queue import Entry, Queue
 from tunekit.core.validation import Request, ValidationKey
-from tunekit.driver.failures import FailureReports
+from tunekit.driver.sweep_outcome import SweepOutcome
 from tunekit.training import VALIDATION_KEY, parse_override
 from tunekit.validating.validator import Validator
 
@@ -67,7 +67,7 @@ class Reports:
         config: The settings.
         engine: The state of the sweep.
         validator: Runs the validations.
-        failures: Reports failures.
+        outcome: Reports failures, and decides how the sweep ends.
         controller: The sweep's controller.
         scheduler: The user's scheduler.
         emit: Records and applies each event.
@@ -76,7 +76,7 @@ class Reports:
     config: ValidationConfig
     engine: Engine
     validator: Validator
-    failures: FailureReports
+    outcome: SweepOutcome
     controller: ValidatingController
     scheduler: TrialScheduler
     emit: Callable[[Event], None]
@@ -152,7 +152,7 @@ class Reports:
         point, last = self._decision_point(trial, queue, report), self.is_last(trial, report)
         if requested or (trial_id in self.controller.leaving and self.controller.can_save(trial)):
             report[SHOULD_CHECKPOINT] = True
-        self.failures.reported(trial, report, self.controller.callbacks)
+        self.outcome.reported(trial, report, self.controller.callbacks)
         saving = is_saved_at(trial, report, last=last)
         if last and not saving and queue.resumable:  # what it has saved before is its last
             self.returned(trial, queue)
@@ -236,7 +236,7 @@ class Reports:
         self, trial: Trial, queue: Queue, report: Mapping[str, Any]
     ) -> float | None:
         """Return the entry of the scheduler that a report's score would fill, such as a rung."""
-        now = found(report, time_attr_of(self.scheduler))
+        now = metric_of(report, time_attr_of(self.scheduler))
         pending = queue.pending_points(report[TRAINING_ITERATION])
         return None if now is None else rule_for(self.scheduler, trial).decision_point(now, pending)
 
@@ -293,7 +293,7 @@ class Reports:
         self.emit(event)
         self._has_news = True
         if not event.validated:
-            self.failures.failed(event)
+            self.outcome.failed(event)
         trial, entry = self._scoring.pop(event.id, (None, None))
         if trial is not None and entry is not None:
             merged = {**flatten(entry.report), **flatten(event.metrics)}
@@ -343,7 +343,7 @@ class Reports:
         entry.ranked = self.is_rankable(result)
         if not entry.ranked:
             new = not entry.replayed  # else it has ended the sweep already
-            self.failures.log_unranked(trial.trial_id, entry.iteration, result, ends=new)
+            self.outcome.log_unranked(trial.trial_id, entry.iteration, result, ends=new)
         return entry.ranked
 
     def is_rankable(self, result: Mapping[str, Any]) -> bool:

@@ -44,14 +44,14 @@ def share_cluster(settings: Settings, validation: ValidationCallback) -> None:
     problems.raise_any()
     have_workers = is_distributed(settings.trainable)
     if not have_workers:
-        validation.executor.without_workers()
+        validation.executor.forbid_workers_in_trials()
     if bundles is None or per_trial is None:
         return
     search_alg = settings.tune_config.search_alg
     limit = settings.tune_config.max_concurrent_trials or getattr(search_alg, "max_concurrent", 0)
     themselves = validation.share(cluster, bundles, have_workers=have_workers, limit=limit or None)
     if themselves and have_workers:
-        settings.trainable.validate_in_workers()
+        settings.trainable.host_validations()
     if validation.config.where == "trial" and not themselves:
         problems.add(
             f"where='trial' needs a trial with the resources that a validation takes in one "

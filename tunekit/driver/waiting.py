@@ -18,16 +18,9 @@ from tunekit._ray.scheduler_kinds import rule_for, traits_of
 from tunekit._ray.validating_controller import ValidatingController
 from tunekit.config import ValidationConfig
 from tunekit.core.engine import Engine
-from tunekit.core.events import Waited
+from tunekit.core.events import Event, Waited
 from tunekit.core.pool import Pool
-from tunekit.core.queue import (
-    Circumstances,
-    Next,
-    Process,
-    Queue,
-    Wait,
-    what_next,
-)
+from tunekit.core.queue import Circumstances, Next, Process, Queue, Wait, what_next
 from tunekit.core.shares import Shares
 from tunekit.core.timing import Clock, StartTimes
 from tunekit.messages.advice import resources_advice
@@ -62,7 +55,7 @@ class Waiting(Hosts):
     controller: ValidatingController
     scheduler: TrialScheduler
     shares: Shares
-    emit: Any
+    emit: Callable[[Event], None]
     #: How long trials take to start, and to train an iteration.
     starts: StartTimes = field(default_factory=StartTimes, init=False)
     # When each waiting trial began to wait for a score.
@@ -102,7 +95,7 @@ class Waiting(Hosts):
     def circumstances(self) -> Circumstances:
         """See :class:`~tunekit._ray.processes.WaitingRules`."""
         each = self.config.on_pending == "wait" or self.validates_each
-        ending = frozenset(self.controller.lost | self.controller.leaving | self._relieved)
+        ending = frozenset(self.controller.ended_hosts | self.controller.leaving | self._relieved)
         reuses = self.controller.reuses_actors
         weighs = self.config.on_pending == "auto" or (self.shares.apart and not reuses)
         return Circumstances(
@@ -165,8 +158,8 @@ class Waiting(Hosts):
         trial_id, controller = trial.trial_id, self.controller
         if self.pool.runs_in(trial_id):
             return Process.VALIDATES
-        if trial_id in controller.lost:
-            return Process.LOST
+        if trial_id in controller.ended_hosts:
+            return Process.ENDED
         leaves = trial_id in controller.leaving and self._can_leave(trial, queue)
         return Process.LEAVES if leaves or trial_id in self._relieved else Process.FREE
 
@@ -215,9 +208,9 @@ class Waiting(Hosts):
         if since is not None and (seconds := round(self.clock.monotonic() - since, 4)):
             self.emit(Waited(trial_id=trial_id, seconds=seconds))
 
-    def lost(self, trial_id: str) -> None:
+    def host_ended(self, trial_id: str) -> None:
         """See :class:`~tunekit.validating.validator.Hosts`."""
-        self.controller.lost.add(trial_id)
+        self.controller.host_ended(trial_id)
 
     def waits(self, trial_id: str) -> bool:
         """Return whether a trial waits for a score now."""

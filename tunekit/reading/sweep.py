@@ -19,11 +19,7 @@ from tunekit.config import ValidationConfig
 from tunekit.core.constraints import Constraint
 from tunekit.core.events import Event, Home
 from tunekit.core.metrics import closest_name, flatten, format_names
-from tunekit.core.ranking import (
-    Ranked,
-    front_of,
-    ranking_of,
-)
+from tunekit.core.ranking import Ranked, front_of, ranking_of
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.timeline import ScoredCheckpoint, Timeline
 from tunekit.core.timing import Clock, Pace
@@ -38,11 +34,7 @@ from tunekit.journal.storage import folder_at
 from tunekit.messages.log import showing_messages
 from tunekit.messages.problems import Problems
 from tunekit.reading import tables
-from tunekit.reading.findings import (
-    BestCheckpoint,
-    best_json,
-    summary_json,
-)
+from tunekit.reading.findings import BestCheckpoint, best_json, summary_json
 from tunekit.results.lineage import Lineage
 
 if TYPE_CHECKING:

@@ -34,18 +34,18 @@ class Failed:
     Attributes:
         error: The traceback.
         kind: The name of the exception's class, if the function has raised one.
-        lost: Whether it has ended the workers of the trial in which it ran.
+        host_ended: Whether it has ended the workers of the trial in which it ran.
     """
 
     attempt_id: str
     reason: str
     error: str | None = None
     kind: str = field(default="", repr=False)
-    lost: bool = field(default=False, repr=False)
+    host_ended: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Lost:
+class HostEnded:
     """An attempt has ended the process of the trial in which it ran.
 
     Attributes:
@@ -56,7 +56,7 @@ class Lost:
 
 
 #: An event of an attempt, in order.
-AttemptEvent = Began | Returned | Failed | Lost
+AttemptEvent = Began | Returned | Failed | HostEnded
 
 
 class Executor:
@@ -83,7 +83,7 @@ class Executor:
         """
         return False
 
-    def without_workers(self) -> None:
+    def forbid_workers_in_trials(self) -> None:
         """Run no function with ``bundles`` in trials, because these have no workers."""
 
     def start(self, attempt: Attempt, *, host: Trial | None = None) -> None:

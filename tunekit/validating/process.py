@@ -10,9 +10,9 @@ from typing import Any
 import ray
 from ray.exceptions import RayTaskError, TaskCancelledError
 
-from tunekit._ray.failures import ends_the_process
 from tunekit._ray.pickles import pack, portable
 from tunekit._ray.process_state import end_without_gpu, release_gpu_memory, undisturbed
+from tunekit._ray.worker_errors import ends_the_process
 from tunekit.core.metrics import deduplicate
 from tunekit.core.signatures import needs_instance
 from tunekit.core.values import (
@@ -56,17 +56,17 @@ class Call:
 # Where it runs ---------------------------------------------------------------------------------
 
 
-def in_task(call: Call) -> Iterator[AttemptEvent]:
+def validate_in_task(call: Call) -> Iterator[AttemptEvent]:
     """Validate, and yield the events; the function is fetched after the first one."""
     yield Began(call.attempt_id)
     with validating_in(call.context):
         yield result_of(call.attempt_id, call.run)
 
 
-def in_trial(trainable: Any, call: Call) -> Iterator[AttemptEvent]:
+def validate_in_trial(trainable: Any, call: Call) -> Iterator[AttemptEvent]:
     """Validate in the process of a waiting trial, as in a task."""
     with undisturbed():
-        for event in in_task(call):
+        for event in validate_in_task(call):
             if not isinstance(event, Began):
                 end_without_gpu()
             yield event
@@ -85,7 +85,7 @@ class Evaluator:
         self._evaluate: Any = None
 
     def evaluate(self, call: Call) -> Iterator[AttemptEvent]:
-        """Validate, as :func:`in_task` does."""
+        """Validate, as :func:`validate_in_task` does."""
         yield Began(call.attempt_id)
         failed = outcome_of(lambda: self._build(call.fn_ref)) if self._evaluate is None else None
         if failed is not None:

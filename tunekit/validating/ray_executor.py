@@ -33,16 +33,9 @@ from tunekit.core.shares import fits, fits_in, total
 from tunekit.core.validation import Attempt
 from tunekit.core.values import describe_error
 from tunekit.validating.context import ValidationContext
-from tunekit.validating.executor import (
-    AttemptEvent,
-    Began,
-    Executor,
-    Failed,
-    Lost,
-    Returned,
-)
-from tunekit.validating.process import Call, Evaluator, in_task, in_trial
-from tunekit.validating.trainer import in_workers
+from tunekit.validating.executor import AttemptEvent, Began, Executor, Failed, HostEnded, Returned
+from tunekit.validating.process import Call, Evaluator, validate_in_task, validate_in_trial
+from tunekit.validating.trainer import validate_in_workers
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +95,7 @@ class RayExecutor(Executor):
     process. Attempts do not run there if options concern the process, or after an attempt has ended
     a trial's process or run out of memory there. In a trial with several workers, a plain function
     runs on rank 0; one with ``bundles`` runs on all workers if their number matches
-    (``in_workers``).
+    (``validate_in_workers``).
 
     Elsewhere, a function with ``bundles`` runs on evaluators, because only a placement group that
     the driver owns can reserve the workers' resources and release them in every case.
@@ -184,7 +177,7 @@ class RayExecutor(Executor):
         """See :class:`Executor`."""
         return self.in_trials and fits_in(self._bundles or self._asked, processes)
 
-    def without_workers(self) -> None:
+    def forbid_workers_in_trials(self) -> None:
         """See :class:`Executor`."""
         if self._bundles:
             self.in_trials = False
@@ -209,7 +202,9 @@ class RayExecutor(Executor):
         if self._remote is None:
             self._fn_ref = ray.put(self._fn)
             if self._most is None:
-                self._remote = ray.remote(num_returns="streaming", **self._options)(in_task)
+                self._remote = ray.remote(num_returns="streaming", **self._options)(
+                    validate_in_task
+                )
             else:
                 self._remote = ray.remote(**self._options)(Evaluator)
         context = ValidationContext(
@@ -225,7 +220,8 @@ class RayExecutor(Executor):
         process = None if host is None else actor_of(host)
         if host is not None and process is not None:
             flight.host, flight.process = host, process
-            run = partial(in_workers, alone=not self._bundles) if has_workers(host) else in_trial
+            with_workers = partial(validate_in_workers, alone=not self._bundles)
+            run = with_workers if has_workers(host) else validate_in_trial
             return generator_in(process, name)(run, call)
         if self._most is not None:
             actor = flight.actor = self._idle_actor() or self._build()
@@ -258,7 +254,7 @@ class RayExecutor(Executor):
             event = Failed(flight.attempt.id, *explain(error))
             lives_on = isinstance(error, (StopIteration, RayTaskError, TaskCancelledError))
             if host is not None and not lives_on:
-                yield self._lost(flight, event.reason)
+                yield self._host_ended(flight, event.reason)
         if isinstance(event, Began):
             flight.begun = True
             if flight.actor is not None:
@@ -275,7 +271,7 @@ class RayExecutor(Executor):
             self._proven = True
         elif not isinstance(event, Failed):
             return
-        elif event.lost:
+        elif event.host_ended:
             what = f"ended the workers of trial {host.trial_id} ({event.reason}), which continues "
             self._stay_out(flight, what + "from its newest checkpoint")
         elif event.kind in _MEMORY:
@@ -299,7 +295,7 @@ class RayExecutor(Executor):
         if flight.host is not None:
             ray.kill(flight.process)
             if too_long:
-                self._lost(flight, "it had to be ended")
+                self._host_ended(flight, "it had to be ended")
             return str(flight.host.trial_id)
         if flight.actor is None:
             ray.cancel(flight.stream, force=True)
@@ -315,12 +311,12 @@ class RayExecutor(Executor):
         if failed or actor.calls == self._max_calls:
             self._end(actor)
 
-    def _lost(self, flight: _Flight, why: str) -> Lost:
+    def _host_ended(self, flight: _Flight, why: str) -> HostEnded:
         """Record that an attempt has ended the process of its trial."""
         assert flight.host is not None
         process = f"ended the process of trial {flight.host.trial_id} ({why}), which continues from"
         self._stay_out(flight, f"{process} its newest checkpoint if it has not ended")
-        return Lost(flight.host.trial_id)
+        return HostEnded(flight.host.trial_id)
 
     def _stay_out(self, flight: _Flight, what: str) -> None:
         """Run no more attempts in the processes of trials; warn once."""

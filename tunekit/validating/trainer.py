@@ -13,8 +13,8 @@ import ray
 from ray import train
 
 from tunekit._ray.compat import check_trainers
-from tunekit._ray.failures import LoopError
 from tunekit._ray.process_state import end_without_gpu, undisturbed
+from tunekit._ray.worker_errors import LoopError
 from tunekit.core.signatures import ValidationFunction, deferred_kind
 from tunekit.core.values import Raised, sanitize
 from tunekit.errors import extra
@@ -159,7 +159,7 @@ class TrainerValidation:
         )
 
 
-def in_workers(trial: Any, call: Call, *, alone: bool) -> Iterator[AttemptEvent]:
+def validate_in_workers(trial: Any, call: Call, *, alone: bool) -> Iterator[AttemptEvent]:
     """Validate in the workers of a waiting trial, from a task in the trial's own process.
 
     Args:
@@ -184,10 +184,10 @@ def in_workers(trial: Any, call: Call, *, alone: bool) -> Iterator[AttemptEvent]
     try:
         event = run()
         if isinstance(event, Failed) and not trial.has_workers:
-            event = replace(event, lost=True)
+            event = replace(event, host_ended=True)
         yield event
     except WorkersLost as error:
-        yield Failed(call.attempt_id, str(error), lost=True)
+        yield Failed(call.attempt_id, str(error), host_ended=True)
 
 
 def _of_all(by_rank: Mapping[int, Any]) -> Any:

@@ -18,7 +18,7 @@ from tunekit.core.signatures import function_name, missing_arguments, signature_
 from tunekit.core.timing import Clock
 from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import LeftOut
-from tunekit.validating.executor import Began, Executor, Lost, Returned
+from tunekit.validating.executor import Began, Executor, HostEnded, Returned
 from tunekit.validating.process import unpack_result
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Hosts:
         """
         yield pool.start(executor.capacity(()) if pool.needs_capacity else 0, now), {}
 
-    def lost(self, trial_id: str) -> None:
+    def host_ended(self, trial_id: str) -> None:
         """Record that a validation has ended the process of a trial."""
 
 
@@ -150,8 +150,8 @@ class Validator:
     def _apply_events(self, now: float) -> Iterator[ValidationEnded]:
         for event in self.executor.poll():
             ended = None
-            if isinstance(event, Lost):
-                self._hosts.lost(event.trial_id)
+            if isinstance(event, HostEnded):
+                self._hosts.host_ended(event.trial_id)
             elif isinstance(event, Began):
                 attempt, time = self.pool.attempt(event.attempt_id), self._clock.time()
                 self._emit(AttemptBegan(time=time, id=attempt.request.id, attempt=attempt.number))
@@ -204,8 +204,8 @@ class Validator:
     ) -> list[ValidationEnded]:
         """Cancel attempts; return the ends that follow from it."""
         for attempt in cancelled:
-            if lost := self.executor.cancel(attempt, too_long=too_long):
-                self._hosts.lost(lost)
+            if host := self.executor.cancel(attempt, too_long=too_long):
+                self._hosts.host_ended(host)
         return ended
 
 

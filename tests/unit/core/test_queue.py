@@ -136,7 +136,7 @@ OTHERS = Circumstances(others_wait=True)
         ([pending(1)], EACH._replace(exclusive=True), {}, Next.RELEASE),
         ([pending(1), entry(2)], EACH._replace(exclusive=True), {}, Next.WAIT),
         ([pending(1)], WAIT, {"process": Process.VALIDATES}, Next.WAIT),
-        ([entry(1, saving=True)], WAIT, {"process": Process.LOST}, Next.RELEASE),
+        ([entry(1, saving=True)], WAIT, {"process": Process.ENDED}, Next.RELEASE),
         ([entry(1, saving=True)], WAIT, {"process": Process.LEAVES}, Next.WAIT),
         ([], WAIT, {"process": Process.LEAVES}, Next.RELEASE),
     ],

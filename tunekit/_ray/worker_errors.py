@@ -1,4 +1,4 @@
-"""Failures: those of user code in a worker process, and how trials fail and are retried."""
+"""Errors of worker processes: which end a trial, which are retried, and how they are sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Report failed validations, and sweeps that have nothing to validate."""
+"""Detect why a sweep cannot be ranked, and decide how it ends."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tunekit.policies import CheckpointPolicy
 logger = logging.getLogger(__name__)
 
 
-class FailureReports:
-    """Report failed validations, and sweeps that have nothing to validate; decide how a sweep ends.
+class SweepOutcome:
+    """Report failed validations and sweeps without anything to validate; decide how a sweep ends.
 
     Args:
         config: The settings.
