@@ -127,7 +127,7 @@ class Queue(deque[Entry]):
 
     @property
     def decisions(self) -> int:
-        """Return how many scores are pending that the scheduler decides by."""
+        """Return the number of pending scores that the scheduler will use."""
         if all(entry.complete for entry in self):
             return 0  # they wait for the first score of the sweep
         return sum(entry.decision_point is not None for entry in self)

@@ -1,9 +1,9 @@
 """Restore an interrupted sweep from its journal.
 
-Tune's trials and the scheduler are as of one line of the journal, the searcher as of that one or a
-later one. What Tune has processed since is processed again, by the same code as before, but in
-silence: loggers have had it. A recorded decision takes precedence over what the scheduler decides
-now. What Tune had not processed becomes the queues again.
+Tune's trials and the scheduler match one line of the journal, the searcher that line or a later
+one. What Tune has processed since is processed again by the same code, but silently, because
+loggers already have it. A recorded decision takes precedence over the scheduler's new one. Reports
+that Tune had not processed return to the queues.
 """
 
 from __future__ import annotations
@@ -458,7 +458,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _write_rows(trial: Trial, rows: Sequence[Mapping[str, Any]], *, table: bool) -> None:
-    """Write ``result.json`` anew, and ``progress.csv`` if there is a ``table``.
+    """Rewrite ``result.json``, and ``progress.csv`` if there is a ``table``.
 
     Here, and in the storage, from which Tune's logger copies its table when the trial starts.
     """
