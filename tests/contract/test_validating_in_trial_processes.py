@@ -179,9 +179,7 @@ def test_the_last_checkpoint_of_a_trial_does_not_keep_its_slot_from_others(tmp_p
 
 
 @pytest.mark.parametrize(("seconds", "trains_on"), [(0.01, False), (0.1, True)])
-def test_training_is_not_slowed_down_where_validations_have_their_own_resources(
-    tmp_path, seconds, trains_on
-):
+def test_validations_with_their_own_resources_do_not_slow_training(tmp_path, seconds, trains_on):
     """Both are short compared with the start of a process, and one with an iteration, too."""
     ran = apart(tmp_path, seconds, start_s=2.0, base=FIFOScheduler())
     elsewhere = [host for host in ran.executor.hosts.values() if host is None]
