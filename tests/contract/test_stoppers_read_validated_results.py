@@ -253,7 +253,7 @@ def test_a_trials_last_score_counts_once_for_stoppers_of_the_whole_sweep(tmp_pat
 
 
 def test_an_error_of_a_stopper_ends_the_sweep_as_in_tune(tmp_path):
-    with pytest.raises(KeyError, match="acuracy"):
+    with pytest.raises(tune.TuneError, match="acuracy"):
         stopped(tmp_path, lambda trial_id, result: result["acuracy"] > 0.4)
 
 
