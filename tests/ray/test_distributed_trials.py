@@ -17,7 +17,7 @@ from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 import tunekit
 from tests.ray.test_pbt_clones_what_it_ranked import AfterExploits
 from tests.support import real_sweeps
-from tests.support.real_sweeps import events
+from tests.support.real_sweeps import by_accuracy, events
 from tests.support.versioned import Versions, score_of, version_at
 from tests.support.worker_groups import fit, trainer, validate
 
@@ -29,12 +29,7 @@ def test_asha_over_trainers_ranks_by_validated_accuracy(tmp_path):
         trainer(tmp_path, length=9, sleep_s=0.05),
         tmp_path,
         param_space={"train_loop_config": {"lr": tune.uniform(0, 1)}},
-        tune_config=tune.TuneConfig(
-            metric="accuracy",
-            mode="max",
-            num_samples=4,
-            scheduler=ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3),
-        ),
+        tune_config=by_accuracy(ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3), 4),
     )
     assert not results.errors
     best = results.get_best_result()
@@ -69,21 +64,17 @@ def test_clones_take_up_what_was_scored_on_all_ranks_in_their_own_workers(tmp_pa
     # Both run at once. Where trials have to take turns, PBT always chooses a clone before an older
     # trial at the same iteration, so with such noise it can overwrite the same one forever.
     versions = Versions(noise=5.0)
+    pbt = PopulationBasedTraining(
+        time_attr="training_iteration",
+        perturbation_interval=2,
+        hyperparam_mutations={"train_loop_config": {"lr": tune.uniform(0.0, 1.0)}},
+        quantile_fraction=0.5,
+    )
     results = fit(
         trainer(tmp_path, length=500, sleep_s=0.05),
         tmp_path,
         param_space={"train_loop_config": {"lr": tune.uniform(0, 1)}},
-        tune_config=tune.TuneConfig(
-            metric="accuracy",
-            mode="max",
-            num_samples=2,
-            scheduler=PopulationBasedTraining(
-                time_attr="training_iteration",
-                perturbation_interval=2,
-                hyperparam_mutations={"train_loop_config": {"lr": tune.uniform(0.0, 1.0)}},
-                quantile_fraction=0.5,
-            ),
-        ),
+        tune_config=by_accuracy(pbt, 2),
         stop=AfterExploits(8, 4),
         callbacks=[versions],
         checkpoint_config=tune.CheckpointConfig(

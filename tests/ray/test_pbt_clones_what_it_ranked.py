@@ -11,7 +11,7 @@ from ray import tune
 from ray.tune.schedulers import PopulationBasedTraining
 
 import tunekit
-from tests.support.real_sweeps import fit
+from tests.support.real_sweeps import by_accuracy, fit
 from tests.support.versioned import Versioned, Versions, score_of, version_at
 
 NOISE = 5.0
@@ -155,22 +155,18 @@ def by_learning_rate(checkpoint: tune.Checkpoint) -> dict[str, float]:
 
 
 def test_a_clone_of_a_checkpoint_with_nothing_left_to_train_ends(ray_cluster, tmp_path):
+    pbt = PopulationBasedTraining(
+        time_attr="training_iteration",
+        perturbation_interval=4,
+        quantile_fraction=0.5,
+        hyperparam_mutations={"lr": tune.uniform(0.01, 0.1)},
+        synch=True,
+    )
     results = fit(
         ends_at_an_exploit,
         tmp_path,
         param_space={"lr": tune.uniform(0.01, 0.1)},
-        tune_config=tune.TuneConfig(
-            metric="accuracy",
-            mode="max",
-            num_samples=2,
-            scheduler=PopulationBasedTraining(
-                time_attr="training_iteration",
-                perturbation_interval=4,
-                quantile_fraction=0.5,
-                hyperparam_mutations={"lr": tune.uniform(0.01, 0.1)},
-                synch=True,
-            ),
-        ),
+        tune_config=by_accuracy(pbt, 2),
         validation_config=tunekit.ValidationConfig(fn=by_learning_rate),
     )
     assert not results.errors

@@ -12,6 +12,7 @@ from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 from ray import train, tune
+from ray.tune.schedulers import TrialScheduler
 
 import tunekit
 from tests.support.journals import read
@@ -98,6 +99,11 @@ class After(tune.Callback):
         if self.left == 0:
             self.left = -1
             self.then()
+
+
+def by_accuracy(scheduler: TrialScheduler, trials: int) -> tune.TuneConfig:
+    """Return the settings of a sweep that ranks so many trials by validated accuracy."""
+    return tune.TuneConfig(metric="accuracy", mode="max", scheduler=scheduler, num_samples=trials)
 
 
 def fit(
