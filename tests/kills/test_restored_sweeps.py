@@ -26,7 +26,8 @@ from tests.support.schedulers import CASES
 from tests.support.seeds import SCHEDULES
 from tests.support.sweeps import LENGTH, Counting, Endless, Ran, sweep
 from tunekit.core.events import CheckpointSaved, TrialAdded
-from tunekit.driver import restore
+from tunekit.driver import callback, restore
+from tunekit.errors import ConfigError
 from tunekit.journal.journal import events_in
 
 pytestmark = pytest.mark.sampled(2)
@@ -217,6 +218,15 @@ def test_a_driver_that_raises_or_is_interrupted_at_once(tmp_path, error, first, 
     ran = restored(tmp_path)
     assert complete(ran)
     check_journal(events_in(tmp_path / "sweep"))
+
+
+def test_a_restore_that_is_refused_at_the_start_loses_nothing(tmp_path, monkeypatch):
+    """No node for validations can read the results, say."""
+    kill(tmp_path, 80)
+    with monkeypatch.context() as blind, pytest.raises(ConfigError, match="unread"):
+        blind.setattr(callback, "check_readable", lambda *given: given[-1].add("unread"))
+        run_until_dead(fifo(tmp_path, **restoring(tmp_path / "sweep")))
+    assert complete(restored(tmp_path))
 
 
 def test_the_clock_on_the_wall_may_jump(tmp_path, monkeypatch):

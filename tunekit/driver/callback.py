@@ -543,11 +543,6 @@ class ValidationCallback(tune.Callback):
         if self._run_by_ray:
             return
         storage = self.controller.storage
-        try:
-            self.ledger.claim(storage)
-        except AlreadyRunningError as error:
-            self._refused = error  # Tune replaces errors that are raised while it restores
-            raise
         problems = Problems("Tuner.fit")
         check_readable(
             storage.experiment_fs_path,
@@ -556,7 +551,12 @@ class ValidationCallback(tune.Callback):
             self.config.ray_remote_kwargs,
             problems,
         )
-        problems.raise_any()
+        try:
+            problems.raise_any()
+            self.ledger.claim(storage)
+        except (AlreadyRunningError, ConfigError) as error:
+            self._refused = error  # Tune replaces errors that are raised while it restores
+            raise
         restored = self._restore.load(self.ledger)
         known = {
             **about(self.clock.time(), self.config),

@@ -409,8 +409,8 @@ class Tuner(tune.Tuner):
             ``best_checkpoints`` (:class:`tunekit.results.grid.ValidatedResults`).
 
         Raises:
-            tunekit.errors.ConfigError: If it was already called, or if a trial or a validation can
-                never run on the cluster.
+            tunekit.errors.ConfigError: If it was already called, if a trial or a validation can
+                never run on the cluster, or if no node for validations can read the results.
             tunekit.errors.RestoreError: If Tune cannot restore the sweep.
             tunekit.errors.MetricNotFoundError: If nothing produces the sweep's metric, unless all
                 trials have failed: the results then have their errors.
