@@ -467,18 +467,19 @@ class _Controller(TrainController):
         super().__init__(**options)
         if HEALTH_CHECK_INTERVAL_S_ENV_VAR not in os.environ:
             self._health_check_interval_s = _POLL_INTERVAL_S
-        # After a report, the next one may follow at once.
-        self._reported = False
+        # When to poll next: at once after a report, because the next one may follow.
+        self._poll_at = 0.0
         # Tune manages the checkpoints, and decides where a trial begins.
         self._checkpoint_manager.after_report = _no_record
 
     async def _poll_workers(self) -> WorkerGroupPollStatus:
-        if not self._reported:
-            await asyncio.sleep(self._health_check_interval_s)
+        await asyncio.sleep(max(0.0, self._poll_at - time.monotonic()))
+        self._poll_at = time.monotonic() + self._health_check_interval_s
         with self._link.polling:
             self._latest_poll_time = float("-inf")  # poll at once
             status = await super()._poll_workers()
-        self._reported = any(one.training_report for one in status.worker_statuses.values())
+        if any(one.training_report for one in status.worker_statuses.values()):
+            self._poll_at = 0.0
         return status
 
     def forget_failures(self, failure_config: Any) -> None:

@@ -47,6 +47,10 @@ from tunekit.core.training_loops import WorkerAction, WorkerInbox
 #: whether the loop has asked for its checkpoint.
 TAG = "tunekit_assignment"
 
+# How long a poll waits for the training loop to report, so that the trial hears of it at once. It
+# is shorter than the interval of polls, in which the trial waits for the answer.
+_POLL_S = 0.04
+
 # The environment variables that mark a worker as one of several; libraries also read them.
 _OF_RANKS = (
     "RANK",
@@ -140,13 +144,13 @@ class _Post:
             self._until = bool  # never true, so that it counts as waiting forever
             self._changed.notify_all()
 
-    def wait_until_blocked(self) -> None:
-        """Wait until the training loop blocks.
+    def wait_until_blocked(self, timeout_s: float | None = None) -> None:
+        """Wait until the training loop blocks, at most so many seconds.
 
         It stays blocked while this worker's actor is busy, because a call of the actor releases it.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._until is not None and not self._until())
+            self._changed.wait_for(lambda: self._until is not None and not self._until(), timeout_s)
 
 
 _post = _Post()
@@ -223,6 +227,7 @@ class TrialWorker(RayTrainWorker):
 
         It is done once its loop has ended and all of its reports were taken.
         """
+        _post.wait_until_blocked(_POLL_S)  # a report is noticed at once
         number, ended = _post.stage  # read before the queue, so that its reports come first
         status = super().poll_status()
         empty = get_train_context().execution_context.result_queue.empty()
