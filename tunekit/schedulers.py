@@ -26,7 +26,7 @@ __all__ = ["MOASHA", "PromotionASHA", "SchedulerBase", "Traits"]
 
 _DECISIONS = {
     RungAction.CONTINUE: TrialScheduler.CONTINUE,
-    RungAction.WAIT: TrialScheduler.PAUSE,
+    RungAction.HOLD: TrialScheduler.PAUSE,
     RungAction.END: TrialScheduler.STOP,
 }
 
@@ -38,7 +38,7 @@ class _SuccessiveHalving(SchedulerBase):
         problems: The problems of other arguments, raised together with those found here.
         metric: The metric, or the first of several; None takes that of ``TuneConfig``.
         mode: ``"min"`` or ``"max"``; None takes that of ``TuneConfig``.
-        stops: Whether a trial that is not among the best ends at its rung instead of waiting there.
+        stops: Whether a trial that is not among the best ends at its rung instead of pausing there.
         time_attr: As for :class:`PromotionASHA`; so are the other arguments.
     """
 
@@ -127,7 +127,7 @@ class _SuccessiveHalving(SchedulerBase):
                         return trial  # promoted; the next one only once this one has started
                     pending = pending or trial
                 case Trial.PAUSED:
-                    if not self._books.waits(trial.trial_id):
+                    if not self._books.holds(trial.trial_id):
                         return trial  # promoted, or paused by something else
                     paused[trial.trial_id] = trial
                 case Trial.RUNNING:
@@ -142,15 +142,15 @@ class _SuccessiveHalving(SchedulerBase):
 
     def _without_promotions(self, tune_controller: Any, paused: dict[str, Trial]) -> Trial | None:
         """Return a trial that continues without a promotion, or stop some."""
-        waiting = [trial_id for trial_id in self._books.waiting() if trial_id in paused]
+        held = [trial_id for trial_id in self._books.held() if trial_id in paused]
         search_alg = tune_controller.search_alg
         # A searcher at its limit of trials does not notice that it has suggested the last one.
         made = len(tune_controller.get_trials())
         over = search_alg.is_finished() or 0 < search_alg.total_samples <= made
-        if over and self._books.is_ahead(waiting[0]):
-            self._books.promote(waiting[0])
-            return paused[waiting[0]]
-        for trial_id in waiting if over else waiting[-1:]:
+        if over and self._books.is_ahead(held[0]):
+            self._books.promote(held[0])
+            return paused[held[0]]
+        for trial_id in held if over else held[-1:]:
             tune_controller.stop_trial(paused[trial_id])
         return None
 
@@ -163,8 +163,7 @@ class _SuccessiveHalving(SchedulerBase):
     def debug_string(self) -> str:
         """Return how many trials have reached each rung, and how many are paused there."""
         rungs = [
-            f"{time:g}: {scores} ({waiting} paused)"
-            for time, scores, waiting in self._books.counts()
+            f"{time:g}: {scores} ({held} paused)" for time, scores, held in self._books.counts()
         ]
         kind = type(self).__name__
         return f"Using {kind}: trials at each rung: " + (", ".join(rungs) or "no rungs")

@@ -513,7 +513,7 @@ class VirtualExecutor(Executor):
             return room
         return len(self._idle) + max(0, min(room, self._most - self._room.validations))
 
-    def queued(self) -> int:
+    def unplaced(self) -> int:
         return len(self._waiting)
 
     def next_due(self) -> float | None:

@@ -74,7 +74,7 @@ def check_contract(ran: Ran) -> None:
             assert not ends
     assert len({i for i, _ in heard.ends}) == len(heard.ends)
     counts = ran.validation.summary()
-    assert counts["running"] == counts["starting"] == counts["waiting"] == 0
+    assert counts["running"] == counts["starting"] == counts["queued"] == 0
     assert not ran.sweep.controller._cached_trial_decisions, "no decision is left for a later save"
     assert not ran.sweep.controller._queues, "no report is left"
     check_leases(ran)

@@ -130,7 +130,7 @@ def test_reports_that_wait_are_counted(journal, home):
         journal.append(Reported(time=1e9 + iteration, trial_id="b", report=report))
     live = LiveSweep(entry_of(home), NOTHING, FakeClock())
     live.first()
-    assert "<b>2</b><span>reports waiting for scores" in live.parts["summary"]
+    assert "<b>2</b><span>unprocessed reports" in live.parts["summary"]
     row = next(row for row in live.parts["ranking"].split("<tr") if 'data-trial="b"' in row)
     assert '<td>1</td><td>2</td><td class="text">running' in row
     assert "Later reports that wait for scores: 2." in live.panel("b")

@@ -53,7 +53,7 @@ class OnMachine(FakeExecutor):
     def capacity(self, promised):
         return fits(self.free, promised, self.need) - len(self.line)
 
-    def queued(self):
+    def unplaced(self):
         return len(self.line)
 
     def start(self, attempt, *, host=None):

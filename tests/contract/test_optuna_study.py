@@ -134,9 +134,9 @@ def test_a_sweep_that_was_killed_has_running_trials(tmp_path):
         asha(tmp_path, validation_slots=1)
     sweep = tunekit.load(tmp_path / "sweep")
     study = sweep.to_optuna()
-    waiting = {row["trial_id"] for row in sweep.timeline.validations if row["ended"] is None}
+    pending = {row["trial_id"] for row in sweep.timeline.validations if row["ended"] is None}
     running = [t for t in study.trials if t.state is TrialState.RUNNING]
-    assert waiting and waiting <= {trial.user_attrs["trial_id"] for trial in running}
+    assert pending and pending <= {trial.user_attrs["trial_id"] for trial in running}
     assert all(trial.datetime_complete is None for trial in running)
 
 

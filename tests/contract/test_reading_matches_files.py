@@ -140,7 +140,7 @@ def test_the_table_of_trials(both):
         assert (row.generation, row.stopped) == (generations[trial], trial in stopped)
         assert row.status == "terminated"
         assert row["config/lr"] == configs[trial]["lr"]
-        assert (row.validated, row.waiting) == (validated[trial], 0)
+        assert (row.validated, row.unprocessed) == (validated[trial], 0)
         for name, place in (("best", best), ("last", last)):
             [saved] = [
                 line["checkpoint"]

@@ -44,7 +44,7 @@ class Shared(FakeExecutor):
         self._live[attempt.id] = attempt
         self.line.append(attempt)
 
-    def queued(self):
+    def unplaced(self):
         return sum(attempt.id in self._live for attempt in self.line)
 
     def poll(self):
@@ -271,14 +271,14 @@ def first_report(attempt):
             1,
             lambda attempt: 20.0 if first_report(attempt) else 1.0,
             lambda attempt: 0.0,
-            "1 starting, 1 waiting",
+            "1 starting, 1 queued",
             id="processes take long to start",
         ),
         pytest.param(
             None,
             lambda attempt: 0.0,
             lambda attempt: 1.5,
-            "2 starting (2 queued for resources)",
+            "2 starting (2 without resources)",
             id="a momentary shortage",
         ),
         # The other waits for what the first one has, which does not last.
@@ -286,7 +286,7 @@ def first_report(attempt):
             None,
             lambda attempt: 20.0 if first_report(attempt) else 0.0,
             lambda attempt: 15.0 if attempt.request.id == SECOND else 0.0,
-            "2 starting (1 queued for resources)",
+            "2 starting (1 without resources)",
             id="one has its resources and starts",
         ),
     ],

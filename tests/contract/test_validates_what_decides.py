@@ -169,7 +169,7 @@ def test_by_default_what_decides_is_validated_or_all_where_nothing_decides(
     counts = auto.validation.summary()
     assert counts == few.validation.summary()
     assert auto.heard.ends == few.heard.ends
-    assert not any(counts[name] for name in ("running", "starting", "queued", "waiting"))
+    assert not any(counts[name] for name in ("running", "starting", "unplaced", "queued"))
     assert list(broken(auto.validation)) == []
 
 

@@ -272,7 +272,7 @@ def test_a_function_that_never_had_a_score_does_not_keep_its_name(home):
     with pytest.raises(tunekit.errors.ValidationFailedError, match="have failed alike"):
         tunekit.load(home).validate(config, name="new")
     statuses = Counter(tunekit.load(home).later_validations["status"])
-    assert statuses["failed"] == 3 and set(statuses) == {"failed", "waiting"}
+    assert statuses["failed"] == 3 and set(statuses) == {"failed", "queued"}
     sweep = tunekit.load(home).validate(other, 2, name="new")
     assert sweep.best("new/f1", "max").score == 0.5
     assert list(sweep.later_validations["status"]) == ["validated"] * 2, "the other one's are gone"

@@ -128,7 +128,7 @@ def test_an_interrupted_command_continues_where_it_was(ray_cluster, tmp_path, mo
     _, said = first.communicate(timeout=60)
     assert first.returncode == 1 and "Run the same command to continue" in said, said
     known = tunekit.load(home).later_validations
-    assert sorted(known["status"]) == ["validated", "validated", "waiting", "waiting"]
+    assert sorted(known["status"]) == ["queued", "queued", "validated", "validated"]
     (tmp_path / "go").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", list(sys.path))

@@ -138,7 +138,7 @@ class FakeExecutor(Executor):
         """See :class:`~tunekit.validating.executor.Executor`."""
         return self._slots - len(self._live) - sum(number for _, number in promised)
 
-    def queued(self) -> int:
+    def unplaced(self) -> int:
         """See :class:`tunekit.validating.executor.Executor`."""
         now = self._clock.monotonic()
         return sum(self._placed[attempt_id] > now for attempt_id in self._live)
@@ -146,11 +146,11 @@ class FakeExecutor(Executor):
     def hurry(self) -> None:
         """Start everything that waits for resources."""
         now = self._clock.monotonic()
-        waiting = {attempt.id for _, _, what, attempt in self._due if what == "begin"}
-        self._placed.update(dict.fromkeys(waiting, now))
+        unplaced = {attempt.id for _, _, what, attempt in self._due if what == "begin"}
+        self._placed.update(dict.fromkeys(unplaced, now))
         self._due = [
             (now + self._seconds(attempt) * (what == "end"), order, what, attempt)
-            if attempt.id in waiting
+            if attempt.id in unplaced
             else (at, order, what, attempt)
             for at, order, what, attempt in self._due
         ]

@@ -294,7 +294,7 @@ class _LocalActors:
         self._disorder = disorder
         self._controller, self._clock, self._slots = controller, clock, slots
         self._seconds, self._next_due = seconds, next_due
-        self._waiting: list[TrackedActor] = []
+        self._unstarted: list[TrackedActor] = []
         self._pending: dict[TrackedActor, tuple[type, dict[str, Any]]] = {}
         self._actor_task_events = None  # no object of Ray's is waited for
         self._resource_request_to_pending_actors: Any = defaultdict(list)
@@ -307,13 +307,13 @@ class _LocalActors:
         self._ids = random.Random(0)
 
     num_live_actors = property(lambda self: len(self._live_actors_to_ray_actors_resources))
-    num_pending_actors = property(lambda self: len(self._waiting))
+    num_pending_actors = property(lambda self: len(self._unstarted))
     num_total_actors = property(lambda self: self.num_live_actors + self.num_pending_actors)
     num_actor_tasks = property(lambda self: len(self._events))
 
     def next(self, timeout: float | None = None) -> bool:
-        while self._waiting and self.num_live_actors < self._slots():
-            actor = self._waiting.pop(0)
+        while self._unstarted and self.num_live_actors < self._slots():
+            actor = self._unstarted.pop(0)
             if self._start(actor, *self._pending.pop(actor)):
                 return True  # a separate step, so that the process is seen to start
         due = self._next_due()
@@ -340,9 +340,9 @@ class _LocalActors:
         actor = TrackedActor(
             self._ids.getrandbits(64), on_start=on_start, on_stop=on_stop, on_error=on_error
         )
-        self._waiting.append(actor)
+        self._unstarted.append(actor)
         # All have the same resources.
-        self._resource_request_to_pending_actors[resource_request] = self._waiting
+        self._resource_request_to_pending_actors[resource_request] = self._unstarted
         self._pending[actor] = cls, kwargs
         return actor
 
@@ -366,7 +366,7 @@ class _LocalActors:
     ) -> bool:
         if tracked_actor not in self._live_actors_to_ray_actors_resources:
             if self._pending.pop(tracked_actor, None):
-                self._waiting.remove(tracked_actor)
+                self._unstarted.remove(tracked_actor)
             return False
         self.clear_actor_task_futures(tracked_actor)
         ends, now = self._busy_until.get(tracked_actor, 0.0), self._clock.monotonic()

@@ -109,23 +109,24 @@ def test_a_sweep_that_was_killed_waits_for_its_validations(tmp_path):
     status = status_json(sweep, now=sweep.timeline.last + 90)
     assert status["state"] == "killed" and status["heard_s"] == 90
     kinds = [row["status"] for row in status["waits_for"]]
-    assert kinds.count("running") == 1 and "waiting" in kinds
+    assert kinds.count("running") == 1 and "queued" in kinds
     running = next(row for row in status["waits_for"] if row["status"] == "running")
     assert running["for_s"] < 90, "it ran until the driver was killed"
     text = format_status(status)
     assert "Its driver: process" in text
     assert "last heard of 90 s ago" in text and "tunekit resume PATH" in text
     line = next(line for line in text.splitlines() if line.startswith("waits for"))
-    assert f"1 running, {kinds.count('waiting')} waiting" in line
+    assert f"1 running, {kinds.count('queued')} queued" in line
     assert f"the longest running: trial {running['trial_id']} at iteration" in line
-    waiting = {row["trial_id"]: row["waiting"] for row in status["ranking"] if row["waiting"]}
-    assert status["waiting"] == sum(waiting.values()) >= len(kinds) > len(waiting) > 1
-    told = f"{status['waiting']} wait for scores, of {len(waiting)} trials"
+    behind = [row for row in status["ranking"] if row["unprocessed"]]
+    reports = sum(row["unprocessed"] for row in behind)
+    assert status["unprocessed"] == reports >= len(kinds) > len(behind) > 1
+    told = f"{reports} wait for scores, of {len(behind)} trials"
     assert any(line.startswith("reports") and line.endswith(told) for line in text.splitlines())
     table = {row.split()[1]: row for row in text.splitlines() if re.match(r" +\d+  ", row)}
     for trial_id, row in table.items():
         own = [one for one in status["waits_for"] if one["trial_id"] == trial_id]
-        oldest = f" {own[0]['iteration']} {own[0]['status']} " if own else "waiting"
+        oldest = f" {own[0]['iteration']} {own[0]['status']} " if own else "queued"
         assert (oldest in f"{row} ") == bool(own)
 
 

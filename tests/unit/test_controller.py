@@ -185,11 +185,11 @@ def test_trials_that_wait_are_taken_in_the_order_in_which_they_were_made():
     tune = SimpleNamespace(_trials=trials, _trial_to_actor={})
     tune._resources_to_pending_trials = defaultdict(set, {CPU: set(trials[2:])})
     start_in_order(tune)
-    waiting = tune._resources_to_pending_trials[CPU]
-    assert waiting.pop() is trials[2]
-    waiting.add(trials[1])
-    waiting.discard(trials[4])
-    assert [trials.index(waiting.pop()) for _ in range(len(waiting))] == [3, 5, 6, 7, 1]
+    pending = tune._resources_to_pending_trials[CPU]
+    assert pending.pop() is trials[2]
+    pending.add(trials[1])
+    pending.discard(trials[4])
+    assert [trials.index(pending.pop()) for _ in range(len(pending))] == [3, 5, 6, 7, 1]
     assert not tune._resources_to_pending_trials["gpu"]
 
 

@@ -114,7 +114,7 @@ def test_a_task_that_ends_with_and_without_a_result(monkeypatch):
 # What waits for resources -----------------------------------------------------------------------
 
 
-def demands(*waiting):
+def demands(*shapes):
     """What Ray's control service says of what waits: shapes, and by how many."""
     return SimpleNamespace(
         resource_usage_data=SimpleNamespace(
@@ -125,7 +125,7 @@ def demands(*waiting):
                         num_ready_requests_queued=ready,
                         num_infeasible_requests_queued=0,
                     )
-                    for shape, ready in waiting
+                    for shape, ready in shapes
                 ]
             )
         )
@@ -136,11 +136,11 @@ def demands(*waiting):
 def ray_says(monkeypatch):
     """Set what waits for resources, and what is free; an error is raised."""
 
-    def says(*waiting, free=None):
+    def says(*shapes, free=None):
         def usage(timeout):
-            if isinstance(waiting[0], Exception):
-                raise waiting[0]
-            return demands(*waiting)
+            if isinstance(shapes[0], Exception):
+                raise shapes[0]
+            return demands(*shapes)
 
         client = SimpleNamespace(get_all_resource_usage=usage)
         monkeypatch.setattr(cluster.global_worker, "gcs_client", client, raising=False)
@@ -158,19 +158,19 @@ def handed_over(attempts, begun=0):
 
 def test_tasks_whose_processes_start_do_not_wait_for_resources(ray_says):
     ray_says(({"CPU": 1.0}, 0))  # none is free, for they have them
-    assert handed_over(2).queued() == 0
+    assert handed_over(2).unplaced() == 0
     ray_says(({"CPU": 1.0}, 1), ({"CPU": 1.0, "GPU": 1.0}, 7))
-    assert handed_over(2).queued() == 1
+    assert handed_over(2).unplaced() == 1
     ray_says(({"CPU": 1.0}, 9))  # others' among them
-    assert handed_over(3, begun=1).queued() == 2
-    assert handed_over(3, begun=3).queued() == 0
+    assert handed_over(3, begun=1).unplaced() == 2
+    assert handed_over(3, begun=3).unplaced() == 0
 
 
 def test_where_ray_does_not_say_what_waits_it_goes_by_what_is_free(ray_says):
     ray_says(TimeoutError(), free={"CPU": 0.5})
-    assert handed_over(2).queued() == 2
+    assert handed_over(2).unplaced() == 2
     ray_says(TimeoutError(), free={"CPU": 6.0})
-    assert handed_over(2).queued() == 0
+    assert handed_over(2).unplaced() == 0
 
 
 class Handle:
@@ -215,12 +215,12 @@ def evaluators(monkeypatch, *known, count=9, **options):
 
 def test_evaluators_whose_processes_start_do_not_wait_for_resources(monkeypatch, ray_says):
     ray_says(({"CPU": 1.0}, 1))
-    assert evaluators(monkeypatch, Known(up=False), Known()).queued() == 1
-    assert evaluators(monkeypatch, Known()).queued() == 0
-    assert evaluators(monkeypatch, Known(up=False, group="CREATED")).queued() == 0
-    assert evaluators(monkeypatch, Known(up=False, group="PENDING")).queued() == 1
+    assert evaluators(monkeypatch, Known(up=False), Known()).unplaced() == 1
+    assert evaluators(monkeypatch, Known()).unplaced() == 0
+    assert evaluators(monkeypatch, Known(up=False, group="CREATED")).unplaced() == 0
+    assert evaluators(monkeypatch, Known(up=False, group="PENDING")).unplaced() == 1
     ray_says(({"CPU": 1.0}, 0))  # after one was killed, another starts
-    assert evaluators(monkeypatch, Known(up=False)).queued() == 0
+    assert evaluators(monkeypatch, Known(up=False)).unplaced() == 0
 
 
 def step_by_step(monkeypatch, executor):

@@ -17,7 +17,7 @@ from ray.tune.experiment import Trial
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunekit._ray.storage import exists
-from tunekit.core.shares import fits, queued
+from tunekit.core.shares import fits, matching
 from tunekit.messages.formatting import format_resources
 from tunekit.messages.problems import Problems
 
@@ -144,7 +144,7 @@ _PATIENCE_S = 5.0
 _ALL = 1_000_000
 
 
-def waiting_for(need: Mapping[str, float]) -> int:
+def unplaced_like(need: Mapping[str, float]) -> int:
     """Return how many tasks and actors with a certain need wait for resources in the cluster.
 
     Those that have their resources do not count, however long their processes take to start. Ray
@@ -158,7 +158,7 @@ def waiting_for(need: Mapping[str, float]) -> int:
     try:
         usage = global_worker.gcs_client.get_all_resource_usage(timeout=_PATIENCE_S)
         demands = usage.resource_usage_data.resource_load_by_shape.resource_demands
-        waiting = [
+        found = [
             (
                 dict(demand.shape),
                 demand.num_ready_requests_queued + demand.num_infeasible_requests_queued,
@@ -167,7 +167,7 @@ def waiting_for(need: Mapping[str, float]) -> int:
         ]
     except Exception:  # there is no answer; estimate it from the free resources
         return 0 if fits(ray.available_resources(), [], need) else _ALL
-    return queued(waiting, need)
+    return matching(found, need)
 
 
 def has_died(actor: Any) -> bool:

@@ -187,8 +187,8 @@ class Controller(ProcessController):
         if self.reuses_actors:
             return bool(self._pending_trials)
         released = max(0, self._slots - self._occupied)
-        waiting = (one for one in self._pending_trials if not has_starting_actor(self, one))
-        return next(itertools.islice(waiting, released, None), None) is not None
+        pending = (one for one in self._pending_trials if not has_starting_actor(self, one))
+        return next(itertools.islice(pending, released, None), None) is not None
 
     @property
     def running(self) -> Collection[Trial]:

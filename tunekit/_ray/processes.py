@@ -235,11 +235,11 @@ class ProcessController(TuneController):
             self._actor_cache.decrease_max(resources)
 
     def _cleanup_cached_actors(self, force_all: bool = False) -> None:
-        waiting, cached = self._resources_to_pending_trials, self._actor_cache
+        pending, cached = self._resources_to_pending_trials, self._actor_cache
         if not (self._kept or cached.num_cached_objects):
             return
-        # Waiting trials with the same resources continue in cached actors in the next step.
-        used = [one for one in waiting if cached.has_cached_object(one)]
+        # Pending trials with the same resources continue in cached actors in the next step.
+        used = [one for one in pending if cached.has_cached_object(one)]
         if (used or self._kept) and not self._pending_trials:
             force_all = force_all or self._rules.lacks_resources()
         others = any(not has_starting_actor(self, one) for one in self._pending_trials)
@@ -250,7 +250,7 @@ class ProcessController(TuneController):
             actor.set_on_stop(None)  # it is no trial's any more
             actor.set_on_error(None)
             self._remove_actor(tracked_actor=actor)
-        if force_all or not all(len(waiting[one]) for one in used):
+        if force_all or not all(len(pending[one]) for one in used):
             super()._cleanup_cached_actors(force_all=force_all)
 
     def _schedule_trial_actor(self, trial: Trial) -> None:
@@ -258,10 +258,10 @@ class ProcessController(TuneController):
         if trial in self.starts_first:
             del self.starts_first[trial]
             actor, requests = self._trial_to_actor.get(trial), self._actor_manager
-            waiting = requests._resource_request_to_pending_actors[trial.placement_group_factory]
-            if actor in waiting:  # otherwise, the trial continues in a cached actor
-                waiting.remove(actor)
-                waiting.insert(0, actor)
+            pending = requests._resource_request_to_pending_actors[trial.placement_group_factory]
+            if actor in pending:  # otherwise, the trial continues in a cached actor
+                pending.remove(actor)
+                pending.insert(0, actor)
 
     def _maybe_add_actors(self) -> None:
         if self._rules.has_pending():
@@ -401,12 +401,12 @@ def has_starting_actor(tune: TuneController, trial: Trial) -> bool:
 
 def start_in_order(tune: TuneController) -> None:
     """Start trials in cached actors in the order in which they began to wait."""
-    waiting = tune._resources_to_pending_trials
-    if waiting.default_factory is not set:
+    pending = tune._resources_to_pending_trials
+    if pending.default_factory is not set:
         return
     starts = functools.partial(has_starting_actor, tune)
     in_order = defaultdict[Any, PendingTrials](functools.partial(PendingTrials, starts))
     for trial in tune._trials:
-        if trial in waiting[trial.placement_group_factory]:
+        if trial in pending[trial.placement_group_factory]:
             in_order[trial.placement_group_factory].add(trial)
     tune._resources_to_pending_trials = in_order

@@ -95,7 +95,7 @@ def status_json(sweep: Sweep, now: float) -> dict[str, Any]:
 
 
 def _ranked(one: Ranked) -> dict[str, Any]:
-    names = ("trial_id", "status", "stopped", "by_hand", "generation", "iteration", "waiting")
+    names = ("trial_id", "status", "stopped", "by_hand", "generation", "iteration", "unprocessed")
     return {
         "rank": one.rank,
         **{name: getattr(one.trial, name) for name in names},
@@ -183,15 +183,14 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
         by = f"{name}: {_kinds(later['validations'])}, by {later['function']}"
         lines.append(("later", by))
     lines.append(("time", _times(status)))
-    waiting = status["waits_for"]
-    if status["waiting"]:
-        count, of = status["waiting"], sum(row["waiting"] > 0 for row in ranking)
+    if status["unprocessed"]:
+        count, of = status["unprocessed"], sum(row["unprocessed"] > 0 for row in ranking)
         verb = "waits for a score" if count == 1 else "wait for scores"
         lines.append(("reports", f"{count} {verb}, of {of} trial{'s' * (of != 1)}"))
-    if waiting:
-        longest = max(waiting, key=lambda row: (row["status"] == "running", row["for_s"]))
+    if awaited := status["waits_for"]:
+        longest = max(awaited, key=lambda row: (row["status"] == "running", row["for_s"]))
         at = format_iteration(longest["generation"], longest["iteration"])
-        kinds = [row["status"] for row in waiting]
+        kinds = [row["status"] for row in awaited]
         counts = {kind: kinds.count(kind) for kind in reversed(PENDING) if kind in kinds}
         first = f"; the longest {longest['status']}: trial {longest['trial_id']} at {at}"
         lines.append(("waits for", f"{_kinds(counts)}{first}, {format_duration(longest['for_s'])}"))
@@ -231,8 +230,8 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
     varied = _varied(every)
     rows = [["rank", "trial", "status", "iteration", "best", "at"]]
     violates = any(row["violation"] for row in every)
-    waits = any(row["waiting"] for row in every)
-    rows[0] += ["reports waiting"] * waits + ["waits for"] * bool(awaited)
+    waits = any(row["unprocessed"] for row in every)
+    rows[0] += ["unprocessed"] * waits + ["waits for"] * bool(awaited)
     rows[0] += ["violation"] * violates + varied
     for row in shown:
         rank, config = row["rank"], flatten(row["config"])
@@ -240,7 +239,7 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
         cells += [_shown_status(status, row), _place_short(row, "", generations)]
         cells += [format_score(row["best"]), _place_short(row, "best_", generations)]
         if waits:
-            cells.append(str(row["waiting"] or ""))
+            cells.append(str(row["unprocessed"] or ""))
         if awaited:
             of = awaited.get(row["trial_id"])
             cells.append(f"{_place_short(of, '', generations)} {of['status']}" if of else "")

@@ -1,9 +1,9 @@
-"""Asynchronous successive halving: which trials continue at a rung, wait there, or end.
+"""Asynchronous successive halving: which trials continue at a rung, are held there, or end.
 
 By promotion, it is Algorithm 2 of Li et al., 2018 (https://arxiv.org/abs/1810.05934): a trial that
-reaches a rung waits there. Of the ``n`` scores at a rung, the best ``n / reduction_factor`` are
-promoted: their trials, if they wait, continue to the next rung. By stopping, a trial that reaches a
-rung ends there, unless it is among the best that have reached it so far.
+reaches a rung is held there. Of the ``n`` scores at a rung, the best ``n / reduction_factor`` are
+promoted: those of their trials that are held continue to the next rung. By stopping, a trial that
+reaches a rung ends there, unless it is among the best that have reached it so far.
 
 With several objectives, ``tunekit.core.pareto`` ranks the scores.
 """
@@ -25,8 +25,8 @@ class RungAction(enum.Enum):
 
     #: It trains to the next rung.
     CONTINUE = "continue"
-    #: It waits at the rung that it has reached.
-    WAIT = "wait"
+    #: It is held at the rung that it has reached.
+    HOLD = "hold"
     #: It has trained for as long as a trial may, or is stopped.
     END = "end"
 
@@ -114,27 +114,27 @@ class Halving:
     """Record which trial has reached which rung with which score, and which trials wait.
 
     Ties go to the trial that came first; NaN is the worst score. Scores of ended trials still
-    count, but only trials that wait can be promoted.
+    count, but only held trials can be promoted.
 
     Args:
         brackets: The times of each bracket's rungs.
         max_t: The time at which a trial ends.
         reduction_factor: One in this many trials continues.
-        stops: Whether a trial that is not among the best at a rung ends there instead of waiting.
+        stops: Whether trials that are not among the best at a rung end there; none is held.
 
     Example:
         >>> halving = Halving([(1, 3)], max_t=9, reduction_factor=3)
         >>> for name, score in [("a", 0.1), ("b", 0.7), ("c", 0.4)]:
         ...     halving.add(name)
         ...     print(halving.reported(name, 1, (score,)), list(halving.promotable()))
-        RungAction.WAIT []
-        RungAction.WAIT []
-        RungAction.WAIT ['b']
+        RungAction.HOLD []
+        RungAction.HOLD []
+        RungAction.HOLD ['b']
         >>> halving.promote("b")
         >>> list(halving.promotable())
         []
         >>> halving.reported("b", 2, (0.8,)), halving.reported("b", 3, (0.9,))
-        (<RungAction.CONTINUE: 'continue'>, <RungAction.WAIT: 'wait'>)
+        (<RungAction.CONTINUE: 'continue'>, <RungAction.HOLD: 'hold'>)
         >>> halving = Halving([(1, 3)], max_t=9, reduction_factor=3, stops=True)
         >>> for name, score in [("a", (0.1, 5)), ("b", (0.7, 1)), ("c", (0.4, 3)), ("d", (0.3, 1))]:
         ...     halving.add(name)
@@ -161,8 +161,8 @@ class Halving:
         # The bracket of each trial that has not ended, and the last rung that it has reached.
         self._bracket: dict[str, int] = {}
         self._level: dict[str, int] = {}
-        # The trials that wait at the last rung that they have reached.
-        self._waiting: set[str] = set()
+        # The trials held at the last rung that they have reached.
+        self._held: set[str] = set()
         # The latest time of a trial that ended without being stopped.
         self._farthest = -math.inf
         # The trials that may be promoted, until something changes.
@@ -199,7 +199,7 @@ class Halving:
         """
         if trial_id not in self._bracket:
             return RungAction.CONTINUE
-        self.promote(trial_id)  # it runs, so it no longer waits
+        self.promote(trial_id)  # it runs, so it is no longer held
         if time >= self._max_t:
             return RungAction.END
         rungs = self._brackets[self._bracket[trial_id]]
@@ -211,14 +211,14 @@ class Halving:
         if self._stops:
             best = rungs[level].is_among_best(trial_id, self._reduction_factor)
             return RungAction.CONTINUE if best else RungAction.END
-        self._waiting.add(trial_id)
+        self._held.add(trial_id)
         self._promotable = None
-        return RungAction.WAIT
+        return RungAction.HOLD
 
     def promote(self, trial_id: str) -> None:
-        """Promote a waiting trial to the next rung."""
-        if trial_id in self._waiting:
-            self._waiting.discard(trial_id)
+        """Promote a held trial to the next rung."""
+        if trial_id in self._held:
+            self._held.discard(trial_id)
             self._promotable = None
 
     def failed(self, trial_id: str) -> None:
@@ -231,10 +231,10 @@ class Halving:
             ...     verdict = halving.reported("a", time, (0.5,))
             ...     halving.failed("a")
             ...     print(verdict)
-            RungAction.WAIT
-            RungAction.WAIT
+            RungAction.HOLD
+            RungAction.HOLD
         """
-        if trial_id not in self._waiting:
+        if trial_id not in self._held:
             return
         self.promote(trial_id)
         rungs, level = self._brackets[self._bracket[trial_id]], self._level[trial_id]
@@ -247,7 +247,7 @@ class Halving:
 
         Args:
             trial_id: The trial.
-            time: The time that it has reached; None if it was ended while it waited.
+            time: The time that it has reached; None if it was ended while it was held.
         """
         self.promote(trial_id)
         self._bracket.pop(trial_id, None)
@@ -257,9 +257,9 @@ class Halving:
 
     # Decisions ---------------------------------------------------------------------------------
 
-    def waits(self, trial_id: str) -> bool:
-        """Return whether a trial waits at a rung."""
-        return trial_id in self._waiting
+    def holds(self, trial_id: str) -> bool:
+        """Return whether a trial is held at a rung."""
+        return trial_id in self._held
 
     def has_begun(self, trial_id: str) -> bool:
         """Return whether a trial has reached a rung."""
@@ -271,19 +271,19 @@ class Halving:
             found = []
             for rung in self._from_above():
                 most = int(len(rung.scores) / self._reduction_factor)
-                found += [one for one in rung.ranked()[:most] if self._waits_at(one, rung)]
+                found += [one for one in rung.ranked()[:most] if self._holds_at(one, rung)]
             self._promotable = found
         return iter(self._promotable)
 
-    def waiting(self) -> Iterator[str]:
-        """Yield all trials that wait: the highest rung first, then the best score."""
+    def held(self) -> Iterator[str]:
+        """Yield all held trials: the highest rung first, then the best score."""
         for rung in self._from_above():
             for trial_id in rung.ranked():
-                if self._waits_at(trial_id, rung):
+                if self._holds_at(trial_id, rung):
                     yield trial_id
 
     def is_ahead(self, trial_id: str) -> bool:
-        """Return whether no ended trial went further than the rung where this one waits.
+        """Return whether no ended trial went further than the rung where this one is held.
 
         Example:
             >>> halving = Halving([(1, 3)], max_t=9, reduction_factor=3)
@@ -316,9 +316,9 @@ class Halving:
         return Rungs((*times, self._max_t), used)
 
     def counts(self) -> list[tuple[float, int, int]]:
-        """Return (time, scores, waiting trials) of each rung, from the lowest up."""
+        """Return (time, scores, held trials) of each rung, from the lowest up."""
         return [
-            (rung.time, len(rung.scores), sum(self._waits_at(one, rung) for one in rung.scores))
+            (rung.time, len(rung.scores), sum(self._holds_at(one, rung) for one in rung.scores))
             for rung in reversed(list(self._from_above()))
         ]
 
@@ -330,5 +330,5 @@ class Halving:
     def _rung_of(self, trial_id: str) -> _Rung:
         return self._brackets[self._bracket[trial_id]][self._level[trial_id]]
 
-    def _waits_at(self, trial_id: str, rung: _Rung) -> bool:
-        return trial_id in self._waiting and self._rung_of(trial_id) is rung
+    def _holds_at(self, trial_id: str, rung: _Rung) -> bool:
+        return trial_id in self._held and self._rung_of(trial_id) is rung

@@ -22,7 +22,7 @@ class _Validation:
     # The time of the attempt's start elsewhere; None: it runs in the process of its trial.
     started: float | None = None
     began: float | None = None
-    queued: bool = False
+    unplaced: bool = False
 
     @property
     def attempt(self) -> Attempt:
@@ -42,19 +42,19 @@ class _Validation:
 
 @dataclass
 class _Trial:
-    waiting: OrderedDict[str, _Validation] = field(default_factory=OrderedDict)
+    queued: OrderedDict[str, _Validation] = field(default_factory=OrderedDict)
     # By the names of the attempts.
     in_flight: dict[str, _Validation] = field(default_factory=dict)
     last_turn: int = 0
 
     @property
     def decides(self) -> bool:
-        """Return whether the scheduler will use the score of a waiting request."""
-        return any(one.request.used for one in self.waiting.values())
+        """Return whether the scheduler will use the score of a queued request."""
+        return any(one.request.used for one in self.queued.values())
 
     @property
     def turn(self) -> tuple[bool, int, int]:
-        """Return the sort key of trials with waiting requests: the least is next."""
+        """Return the sort key of trials with queued requests: the least is next."""
         return (not self.decides, len(self.in_flight), self.last_turn)
 
 
@@ -100,7 +100,7 @@ class Pool:
         #: The durations of validations.
         self.durations = Durations()
         self._trials: dict[str, _Trial] = {}
-        self._queue: dict[str, _Trial] = {}  # trials with something waiting
+        self._queue: dict[str, _Trial] = {}  # trials with queued requests
         self._in_flight: dict[str, _Validation] = {}
         # The time since which all started attempts have waited for resources.
         self._starved_since: float | None = None
@@ -109,9 +109,9 @@ class Pool:
         self._moved: set[str] = set()
 
     @property
-    def waiting(self) -> int:
+    def queued(self) -> int:
         """Return the number of requests that have not started (or wait to be retried)."""
-        return sum(len(trial.waiting) for trial in self._queue.values())
+        return sum(len(trial.queued) for trial in self._queue.values())
 
     @property
     def running(self) -> int:
@@ -122,15 +122,15 @@ class Pool:
     def starting(self) -> int:
         """Return the number of attempts that were started and do not run yet.
 
-        Some of them may wait for resources (:attr:`queued`); the processes of the others are
+        Some of them may wait for resources (:attr:`unplaced`); the processes of the others are
         starting.
         """
         return len(self._in_flight) - self.running
 
     @property
-    def queued(self) -> int:
+    def unplaced(self) -> int:
         """Return the number of started attempts that wait for resources."""
-        return sum(one.queued for one in self._in_flight.values())
+        return sum(one.unplaced for one in self._in_flight.values())
 
     def starved_s(self, now: float) -> float:
         """Return the seconds for which all started attempts have waited for resources.
@@ -163,9 +163,9 @@ class Pool:
         return [one.attempt for one in self._in_flight.values()]
 
     def pending(self) -> list[Request]:
-        """Return all requests that have not ended: those in flight, then the waiting ones."""
-        waiting = (one for trial in self._queue.values() for one in trial.waiting.values())
-        return [one.request for one in (*self._in_flight.values(), *waiting)]
+        """Return all requests that have not ended: those in flight, then the queued ones."""
+        queued = (one for trial in self._queue.values() for one in trial.queued.values())
+        return [one.request for one in (*self._in_flight.values(), *queued)]
 
     # Events ------------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class Pool:
     ) -> list[ValidationEnded]:
         """End a trial's requests that have not started: all, or those of one of its places."""
         trial = self._trials.setdefault(trial_id, _Trial())
-        found = [one for one in trial.waiting.values() if at in (None, one.request.place)]
+        found = [one for one in trial.queued.values() if at in (None, one.request.place)]
         for one in found:
             self._dequeue(trial, one)
         return [one.ended(Status.SKIPPED, now, reason=reason) for one in found]
@@ -229,7 +229,7 @@ class Pool:
     @property
     def needs_slot(self) -> bool:
         """Return whether a validation whose score the scheduler will use waits for resources."""
-        if any(one.queued and one.request.used for one in self._in_flight.values()):
+        if any(one.unplaced and one.request.used for one in self._in_flight.values()):
             return True
         can_start = self._limit is None or len(self._in_flight) < self._limit
         return can_start and any(trial.decides for trial in self._queue.values())
@@ -257,8 +257,8 @@ class Pool:
             each: Whether they wait for each score, not only for those that decide.
             others_wait: Whether another trial waits that could use such a slot.
         """
-        waiting = (one for trial in self._queue.values() for one in trial.waiting.values())
-        most = sum(each or one.request.used for one in waiting)
+        queued = (one for trial in self._queue.values() for one in trial.queued.values())
+        most = sum(each or one.request.used for one in queued)
         if others_wait:
             most -= sum(one.started is not None for one in self._in_flight.values())
         if self._limit is not None:
@@ -288,7 +288,7 @@ class Pool:
         return attempts
 
     def _start_one(self, trial: _Trial, started: float | None) -> Attempt:
-        one = next(iter(trial.waiting.values()))
+        one = next(iter(trial.queued.values()))
         self._dequeue(trial, one)
         one.tries += 1
         one.started = started
@@ -302,18 +302,18 @@ class Pool:
     def began(self, attempt_id: str, now: float) -> None:
         """Record that an attempt has got its resources and runs."""
         one = self._in_flight[attempt_id]
-        one.began, one.queued = now, False
+        one.began, one.unplaced = now, False
         self._starved_since = None
         if one.started is not None:
             self.durations.starts.append(now - one.started)
 
-    def queue(self, count: int, now: float) -> None:
+    def set_unplaced(self, count: int, now: float) -> None:
         """Set the number of attempts that wait for resources: the newest that do not run yet."""
         flying = self._in_flight.values()
         starting = [one for one in flying if one.began is None and one.started is not None]
         for n, one in enumerate(reversed(starting)):
-            one.queued = n < count
-        if not starting or self.queued < len(self._in_flight):
+            one.unplaced = n < count
+        if not starting or self.unplaced < len(self._in_flight):
             self._starved_since = None
         elif self._starved_since is None:
             self._starved_since = now
@@ -373,13 +373,13 @@ class Pool:
     # Internal state ----------------------------------------------------------------------------
 
     def _enqueue(self, trial: _Trial, one: _Validation, *, first: bool = False) -> None:
-        trial.waiting[one.request.id] = one
-        trial.waiting.move_to_end(one.request.id, last=not first)
+        trial.queued[one.request.id] = one
+        trial.queued.move_to_end(one.request.id, last=not first)
         self._queue[one.request.trial_id] = trial
 
     def _dequeue(self, trial: _Trial, one: _Validation) -> None:
-        del trial.waiting[one.request.id]
-        if not trial.waiting:
+        del trial.queued[one.request.id]
+        if not trial.queued:
             del self._queue[one.request.trial_id]
 
     def _remove(self, attempt_id: str, now: float) -> _Validation:
@@ -395,7 +395,7 @@ class Pool:
         self, one: _Validation, status: Status, reason: str, error: str | None, now: float
     ) -> ValidationEnded | None:
         if one.tries <= self._retries:
-            one.began, one.queued = None, False
+            one.began, one.unplaced = None, False
             self._moved.add(one.request.trial_id)
             self._enqueue(self._trials[one.request.trial_id], one, first=True)
             return None

@@ -57,7 +57,7 @@ def fits_in(
 
     Args:
         need: The resources that it needs in one process, or in each of several.
-        processes: The resources of each waiting process.
+        processes: The resources of each process of the trial.
 
     Example:
         >>> both = {"CPU": 1, "GPU": 1}
@@ -175,7 +175,7 @@ def shares(
     return replace(known, exclusive=bool(shared) and each_fits)
 
 
-def queued(demands: Iterable[tuple[Mapping[str, float], int]], need: Mapping[str, float]) -> int:
+def matching(demands: Iterable[tuple[Mapping[str, float], int]], need: Mapping[str, float]) -> int:
     """Return how many demands for resources match a need.
 
     Args:
@@ -184,9 +184,9 @@ def queued(demands: Iterable[tuple[Mapping[str, float], int]], need: Mapping[str
         need: The resources of one.
 
     Example:
-        >>> queued([({"CPU": 1.0}, 3), ({"CPU": 1.0, "GPU": 1.0}, 2)], {"CPU": 1, "GPU": 1})
+        >>> matching([({"CPU": 1.0}, 3), ({"CPU": 1.0, "GPU": 1.0}, 2)], {"CPU": 1, "GPU": 1})
         2
-        >>> queued([({"CPU_group_3f2a": 1.0, "bundle_group_3f2a": 0.001}, 1)], {"CPU": 1})
+        >>> matching([({"CPU_group_3f2a": 1.0, "bundle_group_3f2a": 0.001}, 1)], {"CPU": 1})
         1
     """
 

@@ -46,7 +46,7 @@ from tunekit.core.values import finite_number
 #: The row of a validation about which nothing is known.
 VALIDATION: Mapping[str, Any] = {
     **dict.fromkeys(("id", "trial_id", "generation", "iteration", "run")),
-    "status": PendingStatus.WAITING.value,
+    "status": PendingStatus.QUEUED.value,
     **dict.fromkeys(("requested", "started", "ran_from", "ended")),
     "attempts": 0,
     **dict.fromkeys(("waited_s", "ran_s", "lag_s", "lag_iterations", "reason", "error")),
@@ -152,7 +152,7 @@ class TrialSummary:
         status: ``"pending"``, ``"running"``, ``"terminated"`` or ``"error"``.
         generation: The number of times it was overwritten.
         iteration: The training iteration of its last result.
-        waiting: The number of later reports, which wait for scores.
+        unprocessed: The number of later reports, which wait for scores.
         stopped: Whether its scheduler ended it, or it was stopped by hand.
         by_hand: Whether it was stopped by hand.
         failures: The number of its failures.
@@ -168,7 +168,7 @@ class TrialSummary:
     status: str = "pending"
     generation: int = 0
     iteration: int = 0
-    waiting: int = 0
+    unprocessed: int = 0
     stopped: bool = False
     by_hand: bool = False
     failures: int = 0
@@ -209,10 +209,10 @@ class Timeline:
         ... ], "accuracy")
         >>> timeline.validations[0]["status"], timeline.validations[0]["lag_s"]
         ('validated', 4.0)
-        >>> timeline.trials["a"].waiting, timeline.scores("a")
+        >>> timeline.trials["a"].unprocessed, timeline.scores("a")
         (1, [])
         >>> timeline.extend([Processed(time=5.0, trial_id="a", id="a:0:1:1", iteration=1)])
-        >>> timeline.trials["a"].waiting, timeline.scores("a")[0].value("accuracy")
+        >>> timeline.trials["a"].unprocessed, timeline.scores("a")[0].value("accuracy")
         (0, 0.9)
     """
 
@@ -282,7 +282,7 @@ class Timeline:
             ... ]
             >>> timeline = Timeline(reports[:1])
             >>> timeline.extend(reports[1:])
-            >>> timeline.trials["a"].waiting, timeline.last
+            >>> timeline.trials["a"].unprocessed, timeline.last
             (2, 2.0)
         """
         for event in events:
@@ -446,7 +446,7 @@ class Timeline:
             case SessionClosed():
                 self.end = "finished" if event.finished else "interrupted"
         if isinstance(event, TrialEvent):
-            self._count_waiting(event.trial_id)
+            self._count_unprocessed(event.trial_id)
 
     def _trial(self, event: TrialEvent) -> TrialSummary:
         trial = self.trials.get(event.trial_id)
@@ -454,9 +454,9 @@ class Timeline:
             trial = self.trials[event.trial_id] = TrialSummary(event.trial_id, added=event.time)
         return trial
 
-    def _count_waiting(self, trial_id: str) -> None:
+    def _count_unprocessed(self, trial_id: str) -> None:
         if (trial := self.trials.get(trial_id)) is not None:
-            trial.waiting = 0 if trial.ended is not None else len(self._open.of(trial_id))
+            trial.unprocessed = 0 if trial.ended is not None else len(self._open.of(trial_id))
 
     def _add_report(self, event: Reported) -> None:
         trial, now = self._trial(event), event.time
@@ -515,10 +515,10 @@ class Timeline:
         self.end = None
         self._open.restored()
         for trial_id in self.trials:
-            self._count_waiting(trial_id)
+            self._count_unprocessed(trial_id)
         for row in self.validations:
             if row["status"] in PENDING:
-                row.update(status=PendingStatus.WAITING.value, started=None, ran_from=None)
+                row.update(status=PendingStatus.QUEUED.value, started=None, ran_from=None)
 
     def _add_outcome(self, event: ValidationEnded) -> None:
         row, now, key = self._unended(event.id), event.time, event.key

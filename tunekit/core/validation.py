@@ -122,12 +122,12 @@ class Attempt:
 class PendingStatus(str, Enum):
     """The status of a validation that has not ended.
 
-    While it is starting, it may be *queued*: Ray has no resources for it yet. The journal does not
-    record that.
+    While it is starting, it may be *unplaced*: Ray has no resources for it yet. The journal does
+    not record that.
     """
 
-    WAITING = "waiting"  #: it was requested, but not passed to Ray
-    STARTING = "starting"  #: Ray has it: it is queued, or its process starts
+    QUEUED = "queued"  #: it was requested, but not passed to Ray
+    STARTING = "starting"  #: Ray has it: it is unplaced, or its process is starting
     RUNNING = "running"  #: its function was called
 
 

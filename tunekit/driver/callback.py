@@ -483,14 +483,14 @@ class ValidationCallback(tune.Callback):
     def summary(self) -> dict[str, int]:
         """Return the numbers of validations by status.
 
-        ``starting`` counts validations that were passed to Ray and have not begun; ``queued`` of
-        these wait for free resources.
+        ``starting`` counts validations that were passed to Ray and have not begun; of these,
+        ``unplaced`` ones have no resources yet.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
             >>> ValidationCallback(config).summary()
             {'validated': 0, 'failed': 0, 'timed_out': 0, 'skipped': 0, 'running': 0,
-             'starting': 0, 'queued': 0, 'waiting': 0}
+             'starting': 0, 'unplaced': 0, 'queued': 0}
         """
         ended = {status.value: self.engine.counts[status.value] for status in Status}
         return {**ended, **self.validator.counts()}

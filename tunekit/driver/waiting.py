@@ -247,12 +247,12 @@ class Waiting(Hosts):
     def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
         """See :class:`~tunekit.validating.validator.Hosts`."""
         capacity = executor.capacity(self.controller.promised()) if pool.needs_capacity else 0
-        if pool.waiting and executor.in_trials:
+        if pool.queued and executor.in_trials:
             yield self._start_in_trials(pool, elsewhere=capacity > 0)
         # Where trials validate, other validations wait for resources; else one always starts.
         waits = self.validate_themselves and bool(self.controller.running)
         yield pool.start(capacity, now, waits=waits), {}
-        if capacity > 0 and pool.waiting and executor.in_trials:  # nothing is free elsewhere now
+        if capacity > 0 and pool.queued and executor.in_trials:  # nothing is free elsewhere now
             yield self._start_in_trials(pool, elsewhere=False)
 
     def _start_in_trials(self, pool: Pool, *, elsewhere: bool) -> Launch:
@@ -326,7 +326,7 @@ class Waiting(Hosts):
 
     def lacks_resources(self) -> bool:
         """See :class:`~tunekit._ray.processes.WaitingRules`."""
-        waits = self.pool.waiting > 0 or self.pool.queued > 0
+        waits = self.pool.queued > 0 or self.pool.unplaced > 0
         return waits and self.contend and not self.shares.apart
 
     def spare(self) -> None:

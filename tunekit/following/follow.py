@@ -367,10 +367,10 @@ class Followed:
         Args:
             requested: The IDs of requests that the evaluators already have.
         """
-        waiting = [seen for name, seen in self.pending.items() if name not in requested]
-        if not waiting:
+        found = [seen for name, seen in self.pending.items() if name not in requested]
+        if not found:
             return None
-        return max(waiting, key=lambda one: (one.mark, one.request.iteration)).request
+        return max(found, key=lambda one: (one.mark, one.request.iteration)).request
 
 
 def request_of(event: CheckpointSaved) -> Request:

@@ -170,7 +170,7 @@ class _Loop:
         pool, most = self.validator.pool, self._config.most_in_flight
         flying = len(pool.in_flight())
         free = self.validator.executor.capacity(()) > 0 if most is None else flying < most
-        return not pool.waiting and (free or not flying)
+        return not pool.queued and (free or not flying)
 
     def _submit_new(self) -> bool:
         """Submit the new requests of the source; return whether there are any."""

@@ -115,7 +115,7 @@ def rows_of(records: Iterable[Record], sweep: float | None) -> list[dict[str, An
         if head.get("sweep") == sweep:
             timeline = Timeline(record.events, sessions=record.sessions)
             own = {name: str(head.get(name)) for name in ("name", "function")}
-            waits = {"status": PendingStatus.WAITING.value} if timeline.end else {}
+            waits = {"status": PendingStatus.QUEUED.value} if timeline.end else {}
             found += [
                 {**row, **own, **(waits if row["status"] in PENDING else {})}
                 for row in timeline.validations

@@ -135,7 +135,7 @@ class Journal:
         return self._folder.sync()
 
     def close(self) -> bool:
-        """Write the waiting lines; return False if that takes longer than a minute."""
+        """Write the unwritten lines; return False if that takes longer than a minute."""
         written = self._folder.settle(60.0)
         self._folder.close()
         return written

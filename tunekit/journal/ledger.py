@@ -118,7 +118,7 @@ class Ledger:
             self._keeper.added(controller, added, kept=kept)
 
     def close(self) -> None:
-        """Write the waiting lines, end the session and release the lock."""
+        """Write the unwritten lines, end the session and release the lock."""
         if self._journal is not None and not self._journal.close():
             logger.error(
                 "The end of the journal could not be written. Validations that it lacks will run "

@@ -132,17 +132,17 @@ class _Complaints:
         self._where = where
         self._since: float | None = None
 
-    def failed(self, error: Exception, waiting: int) -> None:
+    def failed(self, error: Exception, unwritten: int) -> None:
         if self._since is None:
             self._since = time.monotonic()
             logger.warning(
-                "The experiment's records cannot be written to %s: %s. %d are waiting to be "
-                "retried. The sweep continues; if the driver is killed now, a restored sweep "
+                "The experiment's records cannot be written to %s: %s. %d are unwritten and will "
+                "be retried. The sweep continues; if the driver is killed now, a restored sweep "
                 "repeats the validations that were not recorded. Make room there, or check that "
                 "it can be reached.",
                 self._where,
                 error,
-                waiting,
+                unwritten,
             )
 
     def worked(self) -> None:
@@ -173,7 +173,7 @@ class LocalFolder:
     def __init__(self, root: Path):
         self.root = root
         self._open: dict[str, int] = {}
-        self._waiting: deque[tuple[str, bytes]] = deque()
+        self._unwritten: deque[tuple[str, bytes]] = deque()
         self._complaints = _Complaints(str(root))
         # Series with lines that are not on disk yet.
         self._unsynced: set[str] = set()
@@ -189,7 +189,7 @@ class LocalFolder:
             series: The files' folder.
             line: The line, with its newline.
         """
-        self._waiting.append((series, line))
+        self._unwritten.append((series, line))
         self._write()
 
     def sync(self) -> bool:
@@ -204,8 +204,8 @@ class LocalFolder:
                 os.fsync(self._open[series])
                 self._unsynced.discard(series)
         except OSError as error:
-            self._complaints.failed(error, len(self._waiting))
-        return not self._unsynced and not self._waiting
+            self._complaints.failed(error, len(self._unwritten))
+        return not self._unsynced and not self._unwritten
 
     def put(self, name: str, data: bytes) -> None:
         """Write a file atomically: no reader sees a partial file.
@@ -248,10 +248,10 @@ class LocalFolder:
         """Wait until all is written; return False after ``patience_s`` seconds."""
         ends = time.monotonic() + patience_s
         self._write()
-        while self._waiting and time.monotonic() < ends:
+        while self._unwritten and time.monotonic() < ends:
             time.sleep(min(_RETRY_S[0], patience_s))
             self._write()
-        return not self._waiting
+        return not self._unwritten
 
     def close(self) -> None:
         """Stop writing."""
@@ -261,20 +261,20 @@ class LocalFolder:
             os.close(self._open.popitem()[1])
 
     def abandon(self) -> None:
-        """Discard the waiting lines and stop writing: another driver has taken over."""
+        """Discard the unwritten lines and stop writing: another driver has taken over."""
         self._abandoned = True
 
     def _write(self) -> None:
         if self._abandoned:
-            self._waiting.clear()
-        while self._waiting:
-            series, line = self._waiting[0]
+            self._unwritten.clear()
+        while self._unwritten:
+            series, line = self._unwritten[0]
             try:
                 self._write_line(series, line)
             except OSError as error:
-                self._complaints.failed(error, len(self._waiting))
+                self._complaints.failed(error, len(self._unwritten))
                 return
-            self._waiting.popleft()
+            self._unwritten.popleft()
             self._unsynced.add(series)
             self._complaints.worked()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 # Characters that move the cursor, begin a line or change its direction; joiners belong to letters.
 _UNSEEN, _JOINERS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"}), "\u200c\u200d"
-_COUNTED = ("validated", "running", "starting", "waiting", "failed", "timed_out", "skipped")
+_COUNTED = ("validated", "running", "starting", "queued", "failed", "timed_out", "skipped")
 # The seconds for which validations may wait for resources before a message says so.
 _STARVED_S = 10.0
 
@@ -120,19 +120,19 @@ def format_counts(counts: Mapping[str, int]) -> str:
 
     Args:
         counts: By ``validated``, ``failed``, ``timed_out``, ``skipped``, ``running``, ``starting``,
-            ``queued`` (out of ``starting``) and ``waiting``.
+            ``unplaced`` (out of ``starting``) and ``queued``.
 
     Example:
-        >>> format_counts({"validated": 12, "running": 2, "starting": 1, "waiting": 2, "failed": 1})
-        'Validations: 12 validated, 2 running, 1 starting, 2 waiting, 1 failed'
-        >>> format_counts({"running": 1, "starting": 2, "queued": 1, "waiting": 2})
-        'Validations: 1 running, 2 starting (1 queued for resources), 2 waiting'
+        >>> format_counts({"validated": 12, "running": 2, "starting": 1, "queued": 2, "failed": 1})
+        'Validations: 12 validated, 2 running, 1 starting, 2 queued, 1 failed'
+        >>> format_counts({"running": 1, "starting": 2, "unplaced": 1, "queued": 2})
+        'Validations: 1 running, 2 starting (1 without resources), 2 queued'
         >>> format_counts({"validated": 0})
         'Validations: none yet'
     """
-    queued = f" ({counts['queued']} queued for resources)" if counts.get("queued") else ""
+    unplaced = f" ({counts['unplaced']} without resources)" if counts.get("unplaced") else ""
     parts = [
-        f"{counts[name]} {name.replace('_', ' ')}" + queued * (name == "starting")
+        f"{counts[name]} {name.replace('_', ' ')}" + unplaced * (name == "starting")
         for name in _COUNTED
         if counts.get(name)
     ]

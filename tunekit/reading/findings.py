@@ -92,7 +92,7 @@ def summary_json(timeline: Timeline, driver: Driver | None) -> dict[str, Any]:
         "trials_waited_s": sum(trial.waited_s for trial in trials),
         "validations_ran_s": sum(row["ran_s"] or 0.0 for row in every),
         "iterations": timeline.iterations,
-        "waiting": sum(trial.waiting for trial in trials),
+        "unprocessed": sum(trial.unprocessed for trial in trials),
         "exploits": len(timeline.ancestry),
         "later": {name: _later(name, rows) for name, rows in _by_name(timeline.later).items()},
     }

@@ -158,7 +158,7 @@ class Sweep:
         - ``status``: ``"pending"`` (it has not reported), ``"running"``, ``"terminated"`` or
           ``"error"``; ``stopped``: whether the scheduler ended it; ``failures``: how many times it
           failed;
-        - ``iteration``: the training iteration of its last result; ``waiting``: how many later
+        - ``iteration``: the training iteration of its last result; ``unprocessed``: how many later
           reports wait for scores; ``generation``: how many times it was overwritten with other
           weights; ``by_hand``: whether it was stopped by hand;
         - ``best``, ``best_iteration``, ``best_generation``, ``best_checkpoint``: its best validated
@@ -205,8 +205,8 @@ class Sweep:
 
         - ``id``; ``trial_id``, ``generation``, ``iteration``: the origin of the checkpoint;
           ``run``: how many times the trial had run that iteration;
-        - ``status``: ``"waiting"`` (Ray does not have it yet), ``"starting"`` (Ray has it: it
-          waits for resources, or its process is starting), ``"running"``, ``"validated"``,
+        - ``status``: ``"queued"`` (Ray does not have it yet), ``"starting"`` (Ray has it: it
+          lacks resources, or its process is starting), ``"running"``, ``"validated"``,
           ``"failed"``, ``"timed_out"`` or ``"skipped"``; for a sweep that has crashed, the status
           at that time;
         - ``requested``, ``started``, ``ran_from``, ``ended``: the times; ``started`` is when Ray
@@ -544,8 +544,8 @@ class Sweep:
           epoch;
         - ``trials``, ``validations``: their number by status;
         - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: total seconds;
-        - ``iterations``: how many were trained, counting every run; ``waiting``: how many reports
-          wait for scores;
+        - ``iterations``: how many were trained, counting every run; ``unprocessed``: how many
+          reports wait for scores;
         - ``exploits``, ``sessions``: their numbers;
         - ``later``: later validations (:meth:`validate`): for each name the ``function``, the names
           of the ``metrics``, and the number of ``validations`` by status;

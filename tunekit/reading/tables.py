@@ -21,7 +21,7 @@ from tunekit.core.values import encodable
 LEADING = ("trial_id", "generation", "training_iteration", "iteration_runs", "reported_at")
 #: The columns of the trials.
 TRIALS = (
-    *("trial_id", "folder", "status", "stopped", "failures", "iteration", "waiting"),
+    *("trial_id", "folder", "status", "stopped", "failures", "iteration", "unprocessed"),
     "generation",
     *("best", "best_iteration", "best_generation", "best_checkpoint"),
     *("last", "last_iteration", "last_generation", "last_checkpoint"),

@@ -124,7 +124,7 @@ class Executor:
         """
         raise NotImplementedError
 
-    def queued(self) -> int:
+    def unplaced(self) -> int:
         """Return how many started attempts wait because no resources are free.
 
         Attempts that have their resources and whose processes are starting do not count.

@@ -26,7 +26,7 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tunekit._ray.cluster import actor_of, generator_in, has_died, waiting_for
+from tunekit._ray.cluster import actor_of, generator_in, has_died, unplaced_like
 from tunekit._ray.tuner import has_workers
 from tunekit.config import AMOUNTS, ValidationConfig
 from tunekit.core.shares import fits, fits_in, total
@@ -349,12 +349,12 @@ class RayExecutor(Executor):
         idle = sum(actor.flight is None for actor in self._actors)
         return idle + max(0, min(room, self._most - len(self._actors)))
 
-    def queued(self) -> int:
+    def unplaced(self) -> int:
         """See :class:`Executor`."""
         groups = [one.actor.group if one.actor else None for one in self._new()]
-        waiting = sum(group is not None and not _is_ready(group) for group in groups)
+        unplaced = sum(group is not None and not _is_ready(group) for group in groups)
         anywhere = groups.count(None)
-        return waiting + (min(anywhere, waiting_for(self._own)) if anywhere else 0)
+        return unplaced + (min(anywhere, unplaced_like(self._own)) if anywhere else 0)
 
     def spare(self, keep: int) -> None:
         """See :class:`Executor`."""

@@ -99,12 +99,12 @@ class Validator:
             self.executor.start(attempt, host=trials.get(attempt.request.trial_id))
 
     def counts(self) -> dict[str, int]:
-        """Return how many validations are running, starting, queued and waiting.
+        """Return how many validations are running, starting, unplaced and queued.
 
-        Of the ``starting`` ones, ``queued`` wait for resources.
+        Of the ``starting`` ones, ``unplaced`` wait for resources.
         """
         return {
-            name: getattr(self.pool, name) for name in ("running", "starting", "queued", "waiting")
+            name: getattr(self.pool, name) for name in ("running", "starting", "unplaced", "queued")
         }
 
     def submit(self, request: Request) -> list[ValidationEnded]:
@@ -134,7 +134,7 @@ class Validator:
         yield from self._cancel(*self.pool.expire(now), too_long=True)
         for attempts, trials in self._hosts.start(self.pool, self.executor, now):
             self._launch(attempts, trials)
-        self._count_queued(now)
+        self._count_unplaced(now)
 
     def close(self) -> None:
         """Cancel unfinished validations; they stay pending until the sweep is restored."""
@@ -191,13 +191,13 @@ class Validator:
         if verdict.more is not None:
             logger.warning("Validations were retried: %s.", verdict.more)
 
-    def _count_queued(self, now: float) -> None:
+    def _count_unplaced(self, now: float) -> None:
         """Check, but not at each poll, whether validations wait for resources: this asks Ray."""
         if not self.pool.starting:
             self._next_count = now
         elif now >= self._next_count:
             self._next_count = now + _COUNT_INTERVAL_S
-            self.pool.queue(self.executor.queued(), now)
+            self.pool.set_unplaced(self.executor.unplaced(), now)
 
     def _cancel(
         self, cancelled: list[Attempt], ended: list[ValidationEnded], *, too_long: bool

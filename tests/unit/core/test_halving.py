@@ -61,7 +61,7 @@ def play(eta, draw, values, prefers_promotions=0.5):
                 books.ended(name, 8)
                 continue
             score = float(values[int(name)] + draw.randrange(3))
-            assert books.reported(name, times[rung], (score,)) is RungAction.WAIT
+            assert books.reported(name, times[rung], (score,)) is RungAction.HOLD
             paper.rungs[rung].append((score, name))
         elif not (jobs or new):
             return
@@ -74,11 +74,11 @@ def test_it_promotes_what_the_paper_promotes(values, eta, seed):
     for books, paper, jobs in play(eta, random.Random(seed), values):
         assert jobs == paper.jobs()
         rungs = [{name for _, name in rung} for rung in paper.rungs]
-        for level, (_, count, waiting) in enumerate(books.counts()):
+        for level, (_, count, held) in enumerate(books.counts()):
             rung = rungs[level]
             may = rung.intersection(jobs).difference(*rungs[level + 1 :])
             assert len(may) <= int(len(rung) / eta)
-            assert (count, waiting <= count) == (len(rung), True)
+            assert (count, held <= count) == (len(rung), True)
 
 
 @settings(max_examples=100, deadline=None)
@@ -99,7 +99,7 @@ def rung_of_three() -> Halving:
     books = Halving([(1, 3)], max_t=9, reduction_factor=3)
     for name, score in [("a", 0.1), ("b", 0.7), ("c", 0.4)]:
         books.add(name)
-        assert books.reported(name, 1, (score,)) is RungAction.WAIT
+        assert books.reported(name, 1, (score,)) is RungAction.HOLD
     return books
 
 
@@ -116,7 +116,7 @@ def test_a_trial_that_fails_where_it_waits_comes_there_again():
     assert books.counts()[0] == (1, 2, 2) and not books.has_begun("b")
     assert books.rule("b") == Rungs((1, 3, 9), frozenset())
     books.add("b")
-    assert books.reported("b", 2, (0.8,)) is RungAction.WAIT
+    assert books.reported("b", 2, (0.8,)) is RungAction.HOLD
     assert list(books.promotable()) == ["b"]
 
 
@@ -126,13 +126,13 @@ def test_a_trial_that_fails_after_its_promotion_keeps_its_place():
     books.failed("b")
     books.add("b")
     assert books.reported("b", 1, (0.7,)) is RungAction.CONTINUE  # it went back
-    assert books.reported("b", 3, (0.9,)) is RungAction.WAIT
+    assert books.reported("b", 3, (0.9,)) is RungAction.HOLD
 
 
 def test_a_result_past_several_rungs_counts_for_the_last():
     books = Halving([(1, 3, 9)], max_t=27, reduction_factor=3)
     books.add("a")
-    assert books.reported("a", 5, (0.5,)) is RungAction.WAIT
+    assert books.reported("a", 5, (0.5,)) is RungAction.HOLD
     assert books.reported("a", 6, (0.5,)) is RungAction.CONTINUE
     assert books.counts() == [(1, 0, 0), (3, 1, 0), (9, 0, 0)]
 
@@ -149,7 +149,7 @@ def test_nan_is_the_worst_and_equals_go_in_the_order_in_which_they_came():
         books.add(name)
         books.reported(name, 1, (score,))
     assert list(books.promotable()) == ["one", "other"]
-    assert list(books.waiting()) == ["one", "other", "nan"]
+    assert list(books.held()) == ["one", "other", "nan"]
 
 
 def test_unknown_trials_continue():
@@ -157,7 +157,7 @@ def test_unknown_trials_continue():
     assert books.reported("x", 1, (0.5,)) is RungAction.CONTINUE
     books.failed("x")
     books.ended("x")
-    assert not books.waits("x") and not books.has_begun("x")
+    assert not books.holds("x") and not books.has_begun("x")
 
 
 @given(st.integers(1, 5), etas, st.integers(1, 200), st.integers(0, 4))

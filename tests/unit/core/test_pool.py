@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tunekit.core.pool import Pool
-from tunekit.core.shares import queued, shares
+from tunekit.core.shares import matching, shares
 from tunekit.core.timing import StartTimes
 from tunekit.core.validation import Request
 
@@ -34,7 +34,7 @@ def test_the_limit_holds_over_all_trials():
     assert pool.start(capacity=100, now=0.0) == []
     pool.returned("a:0:1:1#1", FINE, {}, now=1.0)
     assert len(pool.start(capacity=100, now=1.0)) == 1
-    assert pool.waiting == 0
+    assert pool.queued == 0
 
 
 def test_without_a_limit_as_many_as_resources_allow_and_at_least_one():
@@ -48,7 +48,7 @@ def test_without_a_limit_as_many_as_resources_allow_and_at_least_one():
 def test_trials_take_turns_and_within_a_trial_the_oldest_goes_first():
     pool = filled(*(request("a", i) for i in (1, 2, 3)), request("b", 7), request("c", 9))
     started = []
-    while pool.waiting:
+    while pool.queued:
         [attempt] = pool.start(capacity=1, now=0.0)
         started.append(attempt.id)
         pool.returned(attempt.id, FINE, {}, now=0.0)
@@ -158,7 +158,7 @@ def decoration(trial: str, iteration: int) -> Request:
 
 def in_order(pool: Pool) -> list[str]:
     started = []
-    while pool.waiting:
+    while pool.queued:
         [attempt] = pool.start(capacity=1, now=0.0)
         started.append(attempt.id.rsplit(":", 1)[0])
         pool.returned(attempt.id, FINE, {}, now=0.0)
@@ -219,22 +219,22 @@ def test_validations_are_starved_until_anything_has_its_resources():
     pool = filled(*(request("a", n) for n in range(1, 4)), max_in_flight=4)
     assert pool.starved_s(5.0) == 0
     first, *_ = pool.start(0, now=5.0)
-    pool.queue(3, now=5.0)
-    pool.queue(3, now=6.0)
+    pool.set_unplaced(3, now=5.0)
+    pool.set_unplaced(3, now=6.0)
     assert pool.starved_s(7.0) == 2.0
     pool.relieved(now=8.0)
     assert pool.starved_s(9.0) == 1.0
     pool.submit(request("b", 1), now=9.0)
     pool.start(0, now=9.0)
     assert pool.starved_s(9.0) == 1.0, "one more makes no difference"
-    pool.queue(2, now=9.0)  # the process of one starts
+    pool.set_unplaced(2, now=9.0)  # the process of one starts
     assert pool.starved_s(20.0) == 0
-    pool.queue(4, now=20.0)
+    pool.set_unplaced(4, now=20.0)
     assert pool.starved_s(21.0) == 1.0
     pool.began(first.id, now=22.0)
     assert pool.starved_s(23.0) == 0
     pool.returned(first.id, FINE, {}, now=23.0)
-    pool.queue(3, now=23.0)
+    pool.set_unplaced(3, now=23.0)
     assert pool.starved_s(24.0) == 1.0
     for trial in "ab":
         pool.drop(trial, "its trial failed", now=25.0)
@@ -248,7 +248,7 @@ def test_a_slot_is_needed_for_what_decides_unless_the_limit_keeps_it_waiting():
     limited = filled(request("a", 1), request("b", 1), max_in_flight=1)
     limited.start(capacity=0, now=0.0)
     assert not limited.needs_slot
-    limited.queue(1, now=0.0)  # the one that was started waits for resources
+    limited.set_unplaced(1, now=0.0)  # the one that was started waits for resources
     assert limited.needs_slot
 
 
@@ -344,4 +344,4 @@ def test_trials_leave_room_for_validations(cluster, trial, validation, most, lef
     ],
 )
 def test_who_waits_for_what(shape, need, wants):
-    assert queued([(shape, 3), ({"other": 1.0}, 5)], need) == (3 if wants else 0)
+    assert matching([(shape, 3), ({"other": 1.0}, 5)], need) == (3 if wants else 0)

@@ -73,10 +73,10 @@ class ReportsOfATrial(RuleBasedStateMachine):
 
     @invariant()
     def each_report_is_in_one_place(self) -> None:
-        waiting = [one.iteration for one in self.queue if one.failure is None]
+        queued = [one.iteration for one in self.queue if one.failure is None]
         assert self.processed == sorted(set(self.processed)), "in order, and once"
-        assert not self.dropped & {*self.processed, *waiting} - {0}
-        everything = {*self.processed, *waiting, *self.dropped} - {0}
+        assert not self.dropped & {*self.processed, *queued} - {0}
+        everything = {*self.processed, *queued, *self.dropped} - {0}
         assert everything == {*range(1, self.reported + 1)}, "none is lost"
 
 

@@ -133,7 +133,7 @@ def test_a_trial_ends_at_its_rung_unless_it_is_among_the_best_so_far(points, eta
         goes_on = place / (n + 1) <= 1 / eta
         said = books.reported(str(n), 1, point)
         assert said is (RungAction.CONTINUE if goes_on else RungAction.END)
-        assert not list(books.promotable()) and not books.waits(str(n))
+        assert not list(books.promotable()) and not books.holds(str(n))
 
 
 @pytest.mark.parametrize("bad", [{}, {"accuracy": "max"}, {"a": "max", "b": "least"}, ["a", "b"]])

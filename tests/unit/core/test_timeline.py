@@ -71,14 +71,14 @@ def test_of_equally_good_checkpoints_the_first_is_the_best(mode, scores, at):
 
 def test_after_a_kill_only_reports_with_checkpoints_wait():
     lines = [added(), reported(1, 1.0), saved(1, 1.0), reported(2, 2.0), reported(3, 3.0)]
-    for sessions, waiting in ([{"n": 0}], 3), ([{"n": 0}, {"n": 6}], 1):
-        assert told(*lines, sessions=sessions).trials["a"].waiting == waiting
+    for sessions, unprocessed in ([{"n": 0}], 3), ([{"n": 0}, {"n": 6}], 1):
+        assert told(*lines, sessions=sessions).trials["a"].unprocessed == unprocessed
 
 
 def test_each_checkpoint_of_a_followed_folder_is_a_result():
     lines = [added(), *scored(1, 1.0, 0.5), reported(2, 2.0), saved(2, 2.0)]
     timeline = told(*lines, sessions=[{"n": 0, "followed": "/run"}])
-    assert (timeline.trials["a"].iteration, timeline.trials["a"].waiting) == (2, 0)
+    assert (timeline.trials["a"].iteration, timeline.trials["a"].unprocessed) == (2, 0)
     assert [row.get("accuracy") for row in timeline.rows("a")] == [0.5, None]
 
 
@@ -108,7 +108,7 @@ def of_validation(kind: str, at: float, attempt: int = 1) -> Event:
 @pytest.mark.parametrize(
     ("lines", "status", "waited", "ran"),
     [
-        ([], "waiting", [(1.0, 9.0)], []),
+        ([], "queued", [(1.0, 9.0)], []),
         ([of_validation("attempt_started", 2.0)], "starting", [(1.0, 9.0)], []),
         (
             [of_validation("attempt_started", 2.0), of_validation("attempt_began", 4.0)],
@@ -154,7 +154,7 @@ def test_what_ran_when_the_driver_was_killed_waits_again():
     sessions = [{"n": 0}, {"n": 6}]
     assert told(*lines[:6], sessions=sessions[:1]).validations[0]["status"] == "running"
     restored = told(*lines[:6], sessions=sessions)
-    assert restored.validations[0]["status"] == "waiting"
+    assert restored.validations[0]["status"] == "queued"
     assert spans(restored, "validating") == []
     again = told(*lines, sessions=sessions)
     assert again.validations[0]["status"] == "running"
@@ -337,10 +337,10 @@ class Sweep(RuleBasedStateMachine):
 
     @rule(data=st.data(), score=SCORES)
     def a_validation_ends(self, data: Any, score: float | None) -> None:
-        waiting = [entry for entry in self.queue if entry.scoring]
-        if not waiting:
+        scoring = [entry for entry in self.queue if entry.scoring]
+        if not scoring:
             return
-        entry = data.draw(st.sampled_from(waiting))
+        entry = data.draw(st.sampled_from(scoring))
         entry.scoring = False
         entry.metrics = None if score is None else {"accuracy": score}
         how = "failed" if score is None else "validated"
@@ -411,7 +411,7 @@ class Sweep(RuleBasedStateMachine):
             best = timeline.score("a", "accuracy", "max")
             assert (best and best.value("accuracy")) == max(scores.values(), default=None)
             if self.lines:
-                assert timeline.trials["a"].waiting == len(self.queue)
+                assert timeline.trials["a"].unprocessed == len(self.queue)
 
 
 TestSweeps = Sweep.TestCase
