@@ -18,7 +18,7 @@ from tunekit.core.events import (
     ValidationEnded,
     ValidationRequested,
 )
-from tunekit.core.queue import Next, Queue
+from tunekit.core.queue import Next, Queue, Stage
 from tunekit.core.validation import ValidationKey
 from tunekit.driver.callback import ValidationCallback
 
@@ -145,7 +145,7 @@ def broken(sweep: ValidationCallback) -> Iterator[str]:
         return  # what waits stays pending
     for name in sweep.engine.unfinished.keys() ^ under_way:
         yield f"{name} is requested but not validated, or the other way round"
-    scoring = sum(entry.scoring for queue in tune._queues.values() for entry in queue)
+    scoring = sum(one.stage is Stage.SCORING for queue in tune._queues.values() for one in queue)
     if scoring != len(under_way):
         yield f"{scoring} reports wait for {len(under_way)} validations"
     for trial, queue in tune._queues.items():
@@ -175,5 +175,5 @@ def broken_in(queue: Queue) -> Iterator[str]:
         if entry.last:
             yield f"iteration {entry.iteration} was its last, but it has reported again"
     for entry in queue:
-        if entry.scoring and entry.checkpoint is None:
+        if entry.stage is Stage.SCORING and entry.checkpoint is None:
             yield f"iteration {entry.iteration} has no checkpoint, but is validated"

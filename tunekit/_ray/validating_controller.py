@@ -33,7 +33,7 @@ from tunekit._ray.stoppers import WithoutScore
 from tunekit._ray.storage import exists
 from tunekit.core.constraints import Constraint
 from tunekit.core.metrics import COUNTS, flatten
-from tunekit.core.queue import Circumstances, Entry, Next, Queue
+from tunekit.core.queue import Circumstances, Entry, Next, Queue, Stage
 from tunekit.errors import TunekitError
 from tunekit.messages.advice import late_request_advice
 
@@ -164,7 +164,7 @@ class ValidatingController(Controller):
         if RESULT_DUPLICATE in report:  # a function has returned after its last report
             entry = self._reports.returned(trial, queue)
             if entry is not None:
-                entry.saving = True
+                entry.stage = Stage.SAVING
             queue.append(Entry(report, last=True))
         else:
             report["trial_id"] = trial.trial_id
@@ -172,7 +172,7 @@ class ValidatingController(Controller):
             self._callbacks.on_trial_report(self._iteration, self._trials, trial, report)
             entry = self._reports.reported(trial, queue, report)
             queue.append(entry)
-        if entry is not None and entry.saving:
+        if entry is not None and entry.stage is Stage.SAVING:
             # At once, before the next iteration: the weights are those of the report (decision 1).
             # The index in the name of a checkpoint counts all that were saved, not those that Tune
             # knows.
@@ -185,7 +185,7 @@ class ValidatingController(Controller):
             )
 
     def _on_saved(self, trial: Trial, entry: Entry, saved: _TrainingResult) -> None:
-        entry.saving = False
+        entry.stage = Stage.DONE
         newest = saved.metrics or {}
         if saved.checkpoint is not None and newest.get(TRAINING_ITERATION) == entry.iteration:
             entry.checkpoint = saved
@@ -200,7 +200,7 @@ class ValidatingController(Controller):
             entry: The report whose checkpoint was validated.
             metrics: The score; None if there is none.
         """
-        entry.scoring, entry.metrics = False, metrics
+        entry.stage, entry.metrics = Stage.DONE, metrics
         queue = self._queues.get(trial, ())
         if entry in queue:
             if entry is next(iter(queue)):

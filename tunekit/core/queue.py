@@ -16,6 +16,15 @@ from typing import Any, NamedTuple
 ON_PENDING = ("auto", "wait", "continue")
 
 
+class Stage(Enum):
+    """How far a report has come on its way to Tune."""
+
+    SAVING = "saving"  #: its checkpoint is still to come
+    SCORING = "scoring"  #: the end of its validation is still to come
+    DONE = "done"  #: nothing is still to come
+    RANKED = "ranked"  #: the scheduler and the searcher get it: it has all metrics that they use
+
+
 @dataclass(eq=False)
 class Entry:
     """A report that Tune has not processed, or the failure of the trial.
@@ -24,17 +33,14 @@ class Entry:
         report: What the trial has reported; empty for a failure.
         failure: The error that the trial has failed with.
         iteration: The training iteration of the report.
-        validated: Whether its checkpoint is to be validated.
+        validated: Whether its checkpoint is to be validated; None: only if the trial ends with it,
+            which the next report decides.
         task: The settings of the validation that came with the report; opaque here.
         decision_point: The decision point that its score will fill, such as a rung; None if none.
         last: Whether the trial ends with it, so that it does not train on.
         checkpoint: The checkpoint that was saved at the report; opaque here.
         metrics: The metrics of its validation; None until that has ended with a score.
-        may_be_last: Whether its checkpoint is validated only if the trial ends with it, which the
-            next report decides.
-        saving: Whether the checkpoint is still to come.
-        scoring: Whether the end of the validation is still to come.
-        ranked: Whether the scheduler and the searcher get it: it has all metrics that they use.
+        stage: How far it has come.
         cloneable: Whether the scheduler has got its checkpoint, and may clone it later.
         replayed: Whether it was scored in an earlier session.
     """
@@ -42,23 +48,20 @@ class Entry:
     report: Mapping[str, Any] = field(default_factory=dict)
     failure: Any = None
     iteration: int = 0
-    validated: bool = False
+    validated: bool | None = False
     task: Any = None
     decision_point: float | None = None
     last: bool = False
     checkpoint: Any = None
     metrics: Mapping[str, Any] | None = None
-    may_be_last: bool = False
-    saving: bool = False
-    scoring: bool = False
-    ranked: bool = False
+    stage: Stage = Stage.DONE
     cloneable: bool = False
     replayed: bool = False
 
     @property
     def complete(self) -> bool:
         """Return whether nothing of it is still to come."""
-        return not (self.saving or self.scoring or self.may_be_last)
+        return self.stage not in (Stage.SAVING, Stage.SCORING) and self.validated is not None
 
 
 class Queue(deque[Entry]):
@@ -66,11 +69,11 @@ class Queue(deque[Entry]):
 
     Example:
         >>> queue = Queue()
-        >>> first, second = Entry(iteration=1, scoring=True), Entry(iteration=2)
+        >>> first, second = Entry(iteration=1, stage=Stage.SCORING), Entry(iteration=2)
         >>> queue.extend([first, second])
         >>> queue.take() is None  # the second waits for the first
         True
-        >>> first.scoring = False
+        >>> first.stage = Stage.DONE
         >>> [queue.take().iteration, queue.take().iteration, queue.take()]
         [1, 2, None]
     """
@@ -81,10 +84,11 @@ class Queue(deque[Entry]):
         A trial that restarts runs these iterations again. One that does not keeps them.
         """
         lost = []
-        while restarts and self and self[-1].saving:
+        while restarts and self and self[-1].stage is Stage.SAVING:
             lost.append(self.pop())
         for entry in self:
-            entry.saving = False
+            if entry.stage is Stage.SAVING:
+                entry.stage = Stage.DONE
         if restarts:
             self.settle()
         self.append(Entry(failure=failure, last=True))
@@ -93,7 +97,7 @@ class Queue(deque[Entry]):
     def settle(self) -> None:
         """Record that none of the reports is the trial's last one."""
         for entry in self:
-            entry.may_be_last = False
+            entry.validated = bool(entry.validated)
 
     def take(self) -> Entry | None:
         """Remove and return the oldest entry if it is complete; otherwise return None."""
@@ -118,7 +122,7 @@ class Queue(deque[Entry]):
     @property
     def saves(self) -> bool:
         """Return whether a report is being saved, so that the trial will be resumable."""
-        return any(entry.saving for entry in self)
+        return any(entry.stage is Stage.SAVING for entry in self)
 
     @property
     def failed(self) -> bool:
@@ -273,7 +277,7 @@ def what_next(
         >>> queue = Queue()
         >>> what_next(queue, Circumstances("wait", each_score=True))
         <Next.TRAIN: 'train'>
-        >>> pending = {"checkpoint": "c", "scoring": True, "validated": True}
+        >>> pending = {"checkpoint": "c", "stage": Stage.SCORING, "validated": True}
         >>> queue.append(Entry(iteration=1, decision_point=1.0, **pending))
         >>> [what_next(queue, Circumstances(how)) for how in ("continue", "auto")]
         [<Next.TRAIN: 'train'>, <Next.TRAIN: 'train'>]

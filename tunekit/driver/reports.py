@@ -45,7 +45,7 @@ from tunekit.core.metrics import (
     sanitize_report,
 )
 from tunekit.core.open_reports import OpenReport
-from tunekit.core.queue import Entry, Queue
+from tunekit.core.queue import Entry, Queue, Stage
 from tunekit.core.validation import Request, ValidationKey
 from tunekit.driver.sweep_outcome import SweepOutcome
 from tunekit.training import VALIDATION_KEY, parse_override
@@ -126,7 +126,7 @@ class Reports:
         reached = trial.run_metadata.last_result.get(TRAINING_ITERATION, 0)
         for entry in self.controller.queue_of(trial):
             reached = entry.iteration
-            if saved and entry.saving:
+            if saved and entry.stage is Stage.SAVING:
                 break
         if saved:  # the rest is in the entry
             own = result.get(TRAINING_ITERATION)
@@ -160,25 +160,26 @@ class Reports:
         generation, names = self.engine.ancestry.generation(trial_id), self.engine.history.names
         row = {**own_names(report, names), GENERATION: generation}
         self.emit(Reported(trial_id=trial_id, report=row, decision_point=point))
-        entry = Entry(row, iteration=iteration, last=last, saving=saving)
-        if entry.saving:
+        entry = Entry(row, iteration=iteration, last=last)
+        if saving:
+            entry.stage = Stage.SAVING
             chosen = bool(requested) if requested is not None else self._wants_all(trial) or None
             used = point is not None or last
             entry.validated = self._selection.selects(trial_id, iteration, chosen, used=used)
             entry.decision_point = point if entry.validated else None
-            unsure = requested is None and self._selection.takes_last
-            entry.may_be_last = unsure and not (entry.validated or last)
+            if requested is None and self._selection.takes_last and not (entry.validated or last):
+                entry.validated = None
             entry.task = None if isinstance(requested, bool) else requested
         elif trial.checkpoint_at_end and not last:  # a function does not say which is its last
-            entry.may_be_last = is_checkpointable_function(trial.get_trainable_cls())
+            asks = is_checkpointable_function(trial.get_trainable_cls())
+            entry.validated = None if asks else False
         return entry
 
     def returned(self, trial: Trial, queue: Queue) -> Entry | None:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
-        last = next((entry for entry in queue if entry.may_be_last), None)
+        last = next((entry for entry in queue if entry.validated is None), None)
         if last is None:
             return None
-        last.may_be_last = False
         last.validated = self._selection.selects(trial.trial_id, last.iteration)
         if last.checkpoint is None:
             return last
@@ -194,7 +195,7 @@ class Reports:
             CheckpointSaved.of(
                 key,
                 checkpoint.path,
-                validates=entry.validated,
+                validates=bool(entry.validated),
                 kwargs=dict(task.fn_kwargs or {}),
                 timeout_s=task.timeout_s,
             )
@@ -225,7 +226,7 @@ class Reports:
             used=entry.decision_point is not None or entry.last,
             decision_point=entry.decision_point,
         )
-        entry.scoring = True
+        entry.stage = Stage.SCORING
         self._scoring[request.id] = trial, entry
         if not recorded:
             self.emit(ValidationRequested.of(key, request.path))
@@ -322,7 +323,7 @@ class Reports:
                     checkpoint.path,
                     error,
                 )
-        if any(entry.scoring for entry in entries):
+        if any(entry.stage is Stage.SCORING for entry in entries):
             for ended in self.validator.drop(trial.trial_id, VOID):
                 self.ended(ended)
 
@@ -340,11 +341,12 @@ class Reports:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         if entry.metrics is None:
             return False
-        entry.ranked = self.is_rankable(result)
-        if not entry.ranked:
-            new = not entry.replayed  # else it has ended the sweep already
-            self.outcome.log_unranked(trial.trial_id, entry.iteration, result, ends=new)
-        return entry.ranked
+        if self.is_rankable(result):
+            entry.stage = Stage.RANKED
+            return True
+        new = not entry.replayed  # else it has ended the sweep already
+        self.outcome.log_unranked(trial.trial_id, entry.iteration, result, ends=new)
+        return False
 
     def is_rankable(self, result: Mapping[str, Any]) -> bool:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
@@ -365,7 +367,7 @@ class Reports:
 
     def processed(self, trial: Trial, entry: Entry, decision: str) -> None:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
-        key, ranked = self._key(trial, entry), entry.ranked
+        key, ranked = self._key(trial, entry), entry.stage is Stage.RANKED
         result = trial.run_metadata.last_result
         finished = decision == TrialScheduler.STOP and (
             entry.last or not self._stops or exhausts(self.scheduler, result)

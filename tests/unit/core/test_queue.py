@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.support.invariants import broken_in
-from tunekit.core.queue import Circumstances, Entry, Next, Process, Queue, what_next
+from tunekit.core.queue import Circumstances, Entry, Next, Process, Queue, Stage, what_next
 
 
 def entry(iteration: int, **more: Any) -> Entry:
@@ -21,7 +21,8 @@ def queue_of(*entries: Entry) -> Queue:
 
 
 def pending(iteration: int, serves: float | None = None) -> Entry:
-    return entry(iteration, validated=True, scoring=True, checkpoint="c", decision_point=serves)
+    known = {"validated": True, "stage": Stage.SCORING, "checkpoint": "c"}
+    return entry(iteration, decision_point=serves, **known)
 
 
 class ReportsOfATrial(RuleBasedStateMachine):
@@ -38,18 +39,21 @@ class ReportsOfATrial(RuleBasedStateMachine):
     def the_trial_reports(self, saving: bool, may_be_last: bool) -> None:
         self.queue.settle()
         self.reported += 1
-        self.queue.append(entry(self.reported, saving=saving, may_be_last=may_be_last))
+        one = entry(self.reported, validated=None if may_be_last else False)
+        one.stage = Stage.SAVING if saving else Stage.DONE
+        self.queue.append(one)
 
     @precondition(lambda self: self.queue.saves)
     @rule(data=st.data(), validates=st.booleans())
     def a_checkpoint_is_saved(self, data: st.DataObject, validates: bool) -> None:
-        one = data.draw(st.sampled_from([one for one in self.queue if one.saving]))
-        one.saving, one.checkpoint, one.scoring = False, "c", validates
+        one = data.draw(st.sampled_from([one for one in self.queue if one.stage is Stage.SAVING]))
+        one.checkpoint, one.stage = "c", Stage.SCORING if validates else Stage.DONE
 
-    @precondition(lambda self: any(one.scoring for one in self.queue))
+    @precondition(lambda self: any(one.stage is Stage.SCORING for one in self.queue))
     @rule(data=st.data())
     def a_validation_ends(self, data: st.DataObject) -> None:
-        data.draw(st.sampled_from([one for one in self.queue if one.scoring])).scoring = False
+        waiting = [one for one in self.queue if one.stage is Stage.SCORING]
+        data.draw(st.sampled_from(waiting)).stage = Stage.DONE
 
     @precondition(lambda self: not self.queue.over)
     @rule(restarts=st.booleans())
@@ -84,24 +88,24 @@ TestReportsOfATrial = ReportsOfATrial.TestCase
 
 
 def test_a_failure_waits_for_the_scores_of_earlier_reports():
-    first, unsaved = pending(1), entry(2, saving=True)
+    first, unsaved = pending(1), entry(2, stage=Stage.SAVING)
     queue = queue_of(first, unsaved)
     assert queue.fail("it has failed", restarts=True) == [unsaved], "its checkpoint is lost"
     assert queue.take() is None and queue.over
-    first.scoring = False
+    first.stage = Stage.DONE
     assert [queue.take(), queue.take().failure, queue.take()] == [first, "it has failed", None]
 
 
 def test_a_trial_that_restarts_has_not_ended_and_one_that_does_not_keeps_its_reports():
-    again = queue_of(entry(1, checkpoint="c", may_be_last=True))
+    again = queue_of(entry(1, checkpoint="c", validated=None))
     assert again.fail("it has failed", restarts=True) == [] and again.take().iteration == 1
-    ended = queue_of(entry(1, checkpoint="c", may_be_last=True), entry(2, saving=True))
+    ended = queue_of(entry(1, checkpoint="c", validated=None), entry(2, stage=Stage.SAVING))
     assert ended.fail("it has failed", restarts=False) == []
     assert [one.complete for one in ended] == [False, True, True], "is the first validated?"
 
 
 def test_the_next_report_decides_whether_one_was_the_last():
-    queue = queue_of(entry(1, checkpoint="c", may_be_last=True))
+    queue = queue_of(entry(1, checkpoint="c", validated=None))
     assert queue.take() is None
     queue.settle()
     queue.append(entry(2))
@@ -130,14 +134,14 @@ OTHERS = Circumstances(others_wait=True)
         ([pending(1, 1.0)], Circumstances(synchronous=True), {}, Next.WAIT),
         ([pending(1), entry(2, last=True)], CONTINUE, {}, Next.RELEASE),
         ([pending(1), entry(2, last=True)], WAIT, {"can_host": True}, Next.WAIT),
-        ([pending(1), entry(2, last=True, saving=True)], CONTINUE, {}, Next.WAIT),
+        ([pending(1), entry(2, last=True, stage=Stage.SAVING)], CONTINUE, {}, Next.WAIT),
         ([pending(1)], EACH, {"can_release": True}, Next.WAIT),
         ([pending(1)], EACH._replace(others_wait=True), {"can_release": True}, Next.RELEASE),
         ([pending(1)], EACH._replace(exclusive=True), {}, Next.RELEASE),
         ([pending(1), entry(2)], EACH._replace(exclusive=True), {}, Next.WAIT),
         ([pending(1)], WAIT, {"process": Process.VALIDATES}, Next.WAIT),
-        ([entry(1, saving=True)], WAIT, {"process": Process.ENDED}, Next.RELEASE),
-        ([entry(1, saving=True)], WAIT, {"process": Process.LEAVES}, Next.WAIT),
+        ([entry(1, stage=Stage.SAVING)], WAIT, {"process": Process.ENDED}, Next.RELEASE),
+        ([entry(1, stage=Stage.SAVING)], WAIT, {"process": Process.LEAVES}, Next.WAIT),
         ([], WAIT, {"process": Process.LEAVES}, Next.RELEASE),
     ],
 )

@@ -24,7 +24,7 @@ from tunekit.core.events import (
     ValidationEnded,
     ValidationRequested,
 )
-from tunekit.core.queue import Entry, Queue
+from tunekit.core.queue import Entry, Queue, Stage
 from tunekit.core.ranking import ranking_of
 from tunekit.core.timeline import Timeline
 
@@ -332,16 +332,16 @@ class Sweep(RuleBasedStateMachine):
             entry.checkpoint = path = self.key(entry)["id"]
             self.write(CheckpointSaved(trial_id="a", **self.key(entry), checkpoint=path))
             if validates:
-                entry.scoring = True
+                entry.stage = Stage.SCORING
                 self.write(ValidationRequested(trial_id="a", **self.key(entry)))
 
     @rule(data=st.data(), score=SCORES)
     def a_validation_ends(self, data: Any, score: float | None) -> None:
-        scoring = [entry for entry in self.queue if entry.scoring]
+        scoring = [entry for entry in self.queue if entry.stage is Stage.SCORING]
         if not scoring:
             return
         entry = data.draw(st.sampled_from(scoring))
-        entry.scoring = False
+        entry.stage = Stage.DONE
         entry.metrics = None if score is None else {"accuracy": score}
         how = "failed" if score is None else "validated"
         ended = ValidationEnded(id=self.key(entry)["id"], status=how, metrics=entry.metrics or {})
