@@ -19,7 +19,7 @@ from ray.tune.schedulers import (
 
 import tunekit
 from tests.support.fakes import FakeClock
-from tests.support.local_sweep import LocalSweep
+from tests.support.local_sweep import LocalSweep, NotOver
 from tests.support.schedulers import asha, pbt, seed_all, space
 from tests.support.seeds import seeds
 from tests.support.sweeps import Counting, Endless, Heard, index_of, listen, quality, sweep
@@ -227,14 +227,19 @@ def decisions(heard: Heard) -> list[tuple[int, int, float, str]]:
 
 @pytest.mark.parametrize("make", [drawn_asha, drawn_promotion, drawn_hyperband, drawn_pbt])
 def test_only_the_scores_that_stock_tune_decides_by_are_computed(tmp_path, make):
+    compared = 0
     for seed in seeds(4, make.__name__):
         draw = random.Random(seed)
         leaps = draw.sample([0.0, 0.5, 1.0, 1.0, 2.5, 8.0], 3)
         trainable = type("Leaps", (Leaps,), {"leaps": leaps})
         stock, few = make(random.Random(seed)), make(random.Random(seed))
-        inline, lengths, configs = run_inline(
-            tmp_path / f"inline{seed}", stock, trainable, seed, 5, 5, by_call(seed)
-        )
+        folder, seconds = tmp_path / f"inline{seed}", by_call(seed)
+        try:
+            inline, lengths, configs = run_inline(folder, stock, trainable, seed, 5, 5, seconds)
+        except NotOver:  # stock Tune waits for ever if trials pause for one that ends meanwhile
+            assert make is drawn_hyperband or stock._synch
+            continue
+        compared += 1
         used = watch(few)
         seed_all(seed)
         ran = sweep(
@@ -255,6 +260,7 @@ def test_only_the_scores_that_stock_tune_decides_by_are_computed(tmp_path, make)
         assert ran.lengths() == lengths and books(few) == books(stock), seed
         assert {index_of(t): t.config for t in ran.trials} == configs, seed
         assert make is drawn_hyperband or all(used), f"{seed}: a score was computed for nothing"
+    assert compared
 
 
 # What stock schedulers make of late scores ------------------------------------------------------

@@ -37,6 +37,10 @@ from tunekit._ray.processes import start_in_order
 from tunekit.core.timing import Clock
 
 
+class NotOver(AssertionError):
+    """A sweep has not ended in as many steps as it may take."""
+
+
 class LocalSweep:
     """Run a sweep as ``ray.tune.Tuner.fit`` does, in this process and on a fake clock.
 
@@ -201,7 +205,7 @@ class LocalSweep:
                     self.controller.end_experiment_callbacks()
                     return self
                 self.controller.step()
-        raise AssertionError(f"The sweep is not over after {most} steps: {self.trials}")
+        raise NotOver(f"The sweep is not over after {most} steps: {self.trials}")
 
 
 @contextlib.contextmanager
