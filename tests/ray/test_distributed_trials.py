@@ -15,7 +15,7 @@ from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 import tunekit
-from tests.ray.test_pbt_clones_what_it_ranked import AfterExploits
+from tests.ray.test_clones_in_real_processes import AfterExploits
 from tests.support import real_sweeps
 from tests.support.real_sweeps import by_accuracy, events
 from tests.support.versioned import Versions, score_of, version_at

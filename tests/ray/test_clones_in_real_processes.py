@@ -1,4 +1,4 @@
-"""Population based training and HyperBand on a real Ray."""
+"""Clones are exact in reused actors and in functions, in processes on a real Ray."""
 
 from __future__ import annotations
 

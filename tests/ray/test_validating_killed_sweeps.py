@@ -1,4 +1,4 @@
-"""Sweeps that have ended, or were killed, are validated with another function on a real Ray."""
+"""Sweeps that were killed are validated with another function, on a real Ray, also on S3."""
 
 from __future__ import annotations
 
