@@ -21,7 +21,7 @@ from tunekit.core.events import Reported, SnapshotTaken, TrialAdded
 from tunekit.journal.experiments import path_problem
 from tunekit.journal.journal import Journal
 from tunekit.journal.snapshots import SETTINGS, SavedState, _archive
-from tunekit.journal.storage import LocalFolder, RemoteFolder
+from tunekit.journal.storage import PATIENCE_S, LocalFolder, RemoteFolder
 
 
 def experiment(folder: Path, trainable: Any = train, **options: Any) -> Path:
@@ -205,10 +205,10 @@ def test_what_is_put_back_may_be_torn_at_any_moment(monkeypatch, kind):
         store = Store(kind)
         folder = RemoteFolder(store.filesystem, "s", sleep=lambda seconds: True)
         folder.put("tuner.pkl", b"half of the sett")
-        folder.settle(60.0)
+        folder.settle(PATIENCE_S)
         store.left = left
         with monkeypatch.context() as patch, suppress(tunekit.errors.RestoreError):
-            patch.setattr("tunekit.journal.snapshots._PATIENCE_S", 0.01)
+            patch.setattr("tunekit.journal.snapshots.PATIENCE_S", 0.01)
             state.put_back(folder, events, "2026-01-01_00-00-01")
         folder.abandon()
         folder.close()

@@ -1,4 +1,4 @@
-"""Validate the best checkpoints of a sweep with another function."""
+"""Find the best checkpoints of a sweep, to validate them with another function."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ import logging
 import pyarrow.fs
 
 from tunekit._ray.storage import checkpoint_at, exists
-from tunekit.config import ValidationConfig
 from tunekit.core.failures import format_checkpoint
-from tunekit.core.metrics import flatten
 from tunekit.core.ranking import ranking_of
-from tunekit.core.signatures import function_name
 from tunekit.core.timeline import Timeline
 from tunekit.core.validation import Request
-from tunekit.following.loop import Source, validate_all
-from tunekit.following.record import LATER, Recorder, name_problem
 from tunekit.journal.safe_files import is_inside, link_out_of
 from tunekit.messages.problems import Problems
 
@@ -24,42 +19,30 @@ logger = logging.getLogger(__name__)
 _MOST_NAMED = 5
 
 
-def validate_best(
+def best_requests(
     timeline: Timeline,
-    config: ValidationConfig,
+    metric: str | None,
+    mode: str | None,
     checkpoints: int,
     *,
     filesystem: pyarrow.fs.FileSystem,
     path: str,
-    began: float | None,
-    metric: str | None,
-    mode: str | None,
-    name: str | None,
-    replace: bool,
-) -> None:
-    """Validate the best checkpoints of a sweep.
+    problems: Problems,
+) -> list[Request]:
+    """Return the requests for the best checkpoints of a sweep that are still there.
 
     Args:
         timeline: The history of the sweep.
-        config: As for :meth:`tunekit.Sweep.validate`.
-        checkpoints: Likewise.
-        filesystem: The storage that the sweep is in.
-        path: The experiment's folder there.
-        began: When the sweep began, in seconds since the epoch.
         metric: The metric that trials are ranked by.
         mode: ``"min"`` or ``"max"``.
-        name: As for :meth:`tunekit.Sweep.validate`.
-        replace: Likewise.
+        checkpoints: As for :meth:`tunekit.Sweep.validate`.
+        filesystem: The storage that the sweep is in.
+        path: The experiment's folder there.
+        problems: Those of the call, to which this adds its own.
+
+    Raises:
+        tunekit.errors.ConfigError: If there are problems.
     """
-    problems = Problems("Sweep.validate")
-    name = function_name(config.fn).rsplit(".", 1)[-1] if name is None else name
-    if problems.instance("name", name, str, "Pass 'robust', for example."):
-        rows = (row for trial_id in timeline.trials for row in timeline.rows(trial_id))
-        known = {*timeline.own_names, *(one for row in rows for one in flatten(row))}
-        later = set(timeline.names).difference(timeline.own_names)
-        wrong = name_problem(name, known - later)
-        if wrong is not None:
-            problems.add(f"name={name!r} {wrong}")
     problems.integer("checkpoints", checkpoints, least=1)
     ranked = [one for one in ranking_of(timeline, metric, mode) if one.best is not None]
     if not ranked:
@@ -107,13 +90,4 @@ def validate_best(
             "Skipped because they are no longer in the sweep's folder (num_to_keep): %s.", named
         )
     problems.raise_any()
-    recorder = Recorder(
-        filesystem,
-        path,
-        config,
-        {"sweep": began, "name": name},
-        call="Sweep.validate",
-        series=f"{LATER}/{name}",
-        otherwise="Pass another name, or replace=True (--replace) to hide them.",
-    )
-    validate_all(Source(requests), recorder, config, replace=replace)
+    return requests

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ import pyarrow.fs
 
 from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, Home, SessionClosed, ValidationEnded
-from tunekit.core.metrics import FILLED_IN, format_names
+from tunekit.core.metrics import FILLED_IN, flatten, format_names
 from tunekit.core.signatures import function_name, import_path
 from tunekit.core.timeline import Timeline
 from tunekit.core.validation import PENDING, PendingStatus, Status
@@ -44,18 +44,16 @@ def is_score(event: Event) -> bool:
     return isinstance(event, ValidationEnded) and event.validated
 
 
-def name_problem(name: str, taken: Collection[str]) -> str | None:
+def name_problem(name: str, timeline: Timeline) -> str | None:
     """Return why later validations cannot use a name; None if they can.
 
     Args:
         name: The prefix of their metrics' names, joined with ``/``.
-        taken: The flat names of the metrics that the sweep itself has reported and validated.
+        timeline: The history of the sweep, whose own metrics must not begin with the name.
 
     Example:
-        >>> name_problem("robust", ["loss", "accuracy"])
-        >>> name_problem("eval", ["loss", "eval/accuracy"])
-        "is taken: the sweep itself has 'eval/accuracy'. Pass another name."
-        >>> name_problem("config", [])
+        >>> name_problem("robust", Timeline([]))
+        >>> name_problem("config", Timeline([]))
         "is taken: the sweep itself has 'config'. Pass another name."
     """
     if not re.fullmatch(r"\w[\w.-]*", name):
@@ -63,7 +61,10 @@ def name_problem(name: str, taken: Collection[str]) -> str | None:
             "cannot begin a metric's name: only letters, digits, '_', '.' and '-' can. Pass "
             "name='robust', for example; the metrics are then 'robust/accuracy' and so on."
         )
-    same = [one for one in (*FILLED_IN, *taken) if one.split("/")[0] == name]
+    rows = (row for trial_id in timeline.trials for row in timeline.rows(trial_id))
+    known = {*timeline.own_names, *(one for row in rows for one in flatten(row))}
+    later = set(timeline.names).difference(timeline.own_names)
+    same = [one for one in (*FILLED_IN, *(known - later)) if one.split("/")[0] == name]
     return (
         f"is taken: the sweep itself has {format_names(same)}. Pass another name." if same else None
     )

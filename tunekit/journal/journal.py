@@ -46,7 +46,7 @@ from tunekit.core.events import (
 from tunekit.core.values import NESTED, PICKLED, format_value, is_too_deep, sanitize
 from tunekit.errors import JournalError
 from tunekit.journal.encoding import MARK, exact, legible, read_opened, read_shown
-from tunekit.journal.storage import Folder, folder_at
+from tunekit.journal.storage import PATIENCE_S, Folder, folder_at
 
 logger = logging.getLogger(__name__)
 
@@ -135,8 +135,8 @@ class Journal:
         return self._folder.sync()
 
     def close(self) -> bool:
-        """Write the unwritten lines; return False if that takes longer than a minute."""
-        written = self._folder.settle(60.0)
+        """Write the unwritten lines; return False if that takes longer than PATIENCE_S."""
+        written = self._folder.settle(PATIENCE_S)
         self._folder.close()
         return written
 

@@ -42,14 +42,13 @@ from tunekit.errors import RestoreError
 from tunekit.journal.journal import STATE as FOLDER
 from tunekit.journal.journal import Journal
 from tunekit.journal.safe_files import linked_file
-from tunekit.journal.storage import Folder, LocalFolder
+from tunekit.journal.storage import PATIENCE_S, Folder, LocalFolder
 
 logger = logging.getLogger(__name__)
 
 #: The archive of the Tuner's settings.
 SETTINGS = f"{FOLDER}/tuner.zip"
 
-_PATIENCE_S = 60.0
 # Tune's files for trials and callbacks; a snapshot has both.
 _TRIALS, _CALLBACKS = STATE_FILES[0], STATE_FILES[-1]
 # The names of files in an archive: of the sweep's state, and of the Tuner's settings.
@@ -210,8 +209,8 @@ class SavedState:
                     folder.remove(name)
         except OSError as error:
             raise cannot_write(self.path, str(error)) from error
-        if not folder.settle(_PATIENCE_S):
-            raise cannot_write(self.path, f"the storage did not accept them in {_PATIENCE_S:g} s")
+        if not folder.settle(PATIENCE_S):
+            raise cannot_write(self.path, f"the storage did not accept them in {PATIENCE_S:g} s")
 
 
 def cannot_write(path: str, why: str) -> RestoreError:

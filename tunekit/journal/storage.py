@@ -37,6 +37,9 @@ from tunekit.journal.safe_files import inside, local_path, name_below, read_plai
 
 logger = logging.getLogger(__name__)
 
+#: How long to wait for a storage that does not accept files, in seconds.
+PATIENCE_S = 60.0
+
 # A growing object is uploaded again with each line; at this size, a new one is started.
 _CHUNK_BYTES = 256 * 1024
 _RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)

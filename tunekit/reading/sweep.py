@@ -20,12 +20,20 @@ from tunekit.core.constraints import Constraint
 from tunekit.core.events import Event, Home
 from tunekit.core.metrics import closest_name, flatten, format_names
 from tunekit.core.ranking import Ranked, front_of, ranking_of
-from tunekit.core.signatures import ValidationFunction
+from tunekit.core.signatures import ValidationFunction, function_name
 from tunekit.core.timeline import ScoredCheckpoint, Timeline
 from tunekit.core.timing import Clock, Pace
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError, extra
-from tunekit.following.best import validate_best
-from tunekit.following.record import began_of, later_records_in, rows_of
+from tunekit.following.best import best_requests
+from tunekit.following.loop import Source, validate_all
+from tunekit.following.record import (
+    LATER,
+    Recorder,
+    began_of,
+    later_records_in,
+    name_problem,
+    rows_of,
+)
 from tunekit.journal.experiments import path_problem
 from tunekit.journal.journal import SERIES, JournalReader, Record
 from tunekit.journal.lock import Driver, driver_of
@@ -418,19 +426,31 @@ class Sweep:
         config = validation
         if not isinstance(config, ValidationConfig):
             config = ValidationConfig(config)
-        newest = _reread(self)
-        validate_best(
+        problems, newest = Problems("Sweep.validate"), _reread(self)
+        name = function_name(config.fn).rsplit(".", 1)[-1] if name is None else name
+        if problems.instance("name", name, str, "Pass 'robust', for example."):
+            wrong = name_problem(name, newest.timeline)
+            if wrong is not None:
+                problems.add(f"name={name!r} {wrong}")
+        requests = best_requests(
             newest.timeline,
-            config,
+            self.metric,
+            self.mode,
             checkpoints,
             filesystem=self.filesystem,
             path=self.path,
-            began=began_of(newest.sessions),
-            metric=self.metric,
-            mode=self.mode,
-            name=name,
-            replace=replace,
+            problems=problems,
         )
+        recorder = Recorder(
+            self.filesystem,
+            self.path,
+            config,
+            {"sweep": began_of(newest.sessions), "name": name},
+            call="Sweep.validate",
+            series=f"{LATER}/{name}",
+            otherwise="Pass another name, or replace=True (--replace) to hide them.",
+        )
+        validate_all(Source(requests), recorder, config, replace=replace)
         return _reread(self)
 
     def to_optuna(self, storage: Any = None, study_name: str | None = None) -> optuna.Study:
