@@ -148,7 +148,18 @@ class LocalSweep:
         if space:
             search_alg.set_search_properties(metric, mode, space, **spec)
         scheduler.set_search_properties(metric, mode, **spec)
-        with mock.patch.dict(os.environ, TUNE_MAX_PENDING_TRIALS_PG="1000"):
+        self._actors = _LocalActors(
+            self,
+            clock,
+            slots if callable(slots) else lambda: slots,
+            seconds,
+            next_due,
+            random.Random(seed) if disordered else None,
+        )
+        with (
+            mock.patch.dict(os.environ, TUNE_MAX_PENDING_TRIALS_PG="1000"),
+            mock.patch(f"{TuneController.__module__}.RayActorManager", return_value=self._actors),
+        ):
             self.controller = TuneController(
                 search_alg=search_alg,
                 scheduler=scheduler,
@@ -162,14 +173,6 @@ class LocalSweep:
                 reuse_actors=reuse_actors,
                 resume_config=resume,
             )
-        self.controller._actor_manager = self._actors = _LocalActors(
-            self.controller,
-            clock,
-            slots if callable(slots) else lambda: slots,
-            seconds,
-            next_due,
-            random.Random(seed) if disordered else None,
-        )
         # Trainable classes themselves, not actor classes.
         self.controller._class_cache = SimpleNamespace(get=lambda trainable_cls: trainable_cls)
         start_in_order(self.controller)
@@ -288,7 +291,7 @@ class _LocalActors:
 
     def __init__(
         self,
-        controller: TuneController,
+        sweep: LocalSweep,
         clock: Clock,
         slots: Callable[[], int],
         seconds: Callable[[Trial, str], float],
@@ -296,7 +299,7 @@ class _LocalActors:
         disorder: random.Random | None,
     ):
         self._disorder = disorder
-        self._controller, self._clock, self._slots = controller, clock, slots
+        self._sweep, self._clock, self._slots = sweep, clock, slots
         self._seconds, self._next_due = seconds, next_due
         self._unstarted: list[TrackedActor] = []
         self._pending: dict[TrackedActor, tuple[type, dict[str, Any]]] = {}
@@ -323,7 +326,7 @@ class _LocalActors:
         due = self._next_due()
         if not self._events or (due is not None and due < self._events[0][0]):
             wait = (timeout or 0.1) if due is None else due - self._clock.monotonic()
-            if TuneController.is_finished(self._controller):  # without the validations
+            if TuneController.is_finished(self._sweep.controller):  # without the validations
                 wait = min(wait, timeout or 0.1)  # the sweep waits for its end step by step
             self._clock.sleep(max(wait, 1e-6))
             return False
@@ -355,7 +358,7 @@ class _LocalActors:
         # An actor has its own copies; the controller has already made the deep ones.
         handle = _Handle(cls(**{**kwargs, "storage": copy.copy(kwargs["storage"])}))
         self._live_actors_to_ray_actors_resources[actor] = (handle, None)
-        trial = self._controller._actor_to_trial.get(actor)
+        trial = self._sweep.controller._actor_to_trial.get(actor)
         start_s = self._seconds(trial, "start") if trial is not None else 0.0
         self._at(self._clock.monotonic() + start_s, lambda: self._started(actor))
         return start_s > 0
@@ -407,7 +410,7 @@ class _LocalActors:
             return task
         if method_name == "reset":
             kwargs = {**(kwargs or {}), "storage": copy.copy((kwargs or {})["storage"])}
-        trial = self._controller._actor_to_trial[tracked_actor]
+        trial = self._sweep.controller._actor_to_trial[tracked_actor]
         now = self._clock.monotonic()
         begin = max(now, self._busy_until.get(tracked_actor, now))
         end = self._busy_until[tracked_actor] = begin + self._seconds(trial, method_name)

@@ -261,8 +261,6 @@ class Controller(ProcessController):
         reports before it passes them on, and fails if that raises or never ends.
         """
         actors = self._actor_manager
-        if "schedule_actor_task" in vars(actors):  # it is set below
-            return
         schedule = actors.schedule_actor_task
 
         def scheduled(*args: Any, on_result: Any = None, **known: Any) -> Any:

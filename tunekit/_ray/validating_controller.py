@@ -91,31 +91,33 @@ class ValidatingController(Controller):
     _scheduler_alg: Any
 
     @classmethod
-    def install(cls, tune_controller: Any, validation: Callback) -> ValidatingController:
+    def install(cls, tune_controller: Any) -> ValidatingController:
         """Change a controller that has not processed a result into a validating one.
 
         It must be connected before it processes one.
 
         Args:
             tune_controller: The controller, as Tune passes it to a scheduler.
-            validation: The callback before which callbacks get each report at once, as training
-                made it; the others get the validated result.
         """
         controller = controller_in(tune_controller)
         check_controller(controller)
         # Tune makes its controller itself and takes no other. Only the controller can hold a result
         # back from everything that gets it (decision 1).
         become(controller, cls)
-        callbacks = controller.callbacks
-        controller._callbacks = SplitCallbacks(callbacks, callbacks.index(validation))
         return cast(ValidatingController, controller)
 
     def connect(
-        self, reports: ReportRules, rules: WaitingRules, constraints: Sequence[Constraint]
+        self,
+        validation: Callback,
+        reports: ReportRules,
+        rules: WaitingRules,
+        constraints: Sequence[Constraint],
     ) -> None:
         """Connect a new controller with what decides about reports and processes.
 
         Args:
+            validation: The callback before which callbacks get each report at once, as training
+                made it; the others get the validated result.
             reports: What decides about reports.
             rules: What decides about processes.
             constraints: The constraints on scores.
@@ -123,7 +125,9 @@ class ValidatingController(Controller):
         saved = set(vars(self))
         self.begin(rules)
         self._constraints = constraints
-        self._reports = self._callbacks.reports = reports
+        self._reports = reports
+        first = self.callbacks.index(validation)
+        self._callbacks = SplitCallbacks(self.callbacks, first, reports)
         # The reports that have not been processed; a trial without any has no queue.
         self._queues: dict[Trial, Queue] = {}
         # The entry of each trial that is being processed.
@@ -523,13 +527,12 @@ class SplitCallbacks(CallbackList):
     Args:
         callbacks: The callbacks, in order.
         first: The number of those.
+        reports: What decides about reports.
     """
 
-    reports: ReportRules
-
-    def __init__(self, callbacks: list[Callback], first: int):
+    def __init__(self, callbacks: list[Callback], first: int, reports: ReportRules):
         super().__init__(callbacks)
-        self._first = first
+        self._first, self._reports = first, reports
         # The trials whose start they have been notified of in this session.
         self._begun: set[Trial] = set()
         for callback in callbacks:
@@ -561,7 +564,7 @@ class SplitCallbacks(CallbackList):
             self._begun.add(trial)
             for callback in self._callbacks[self._first + 1 :]:
                 callback.on_trial_start(trial=trial, **info)
-        lacks = sorted(self.reports.names - result.keys())
+        lacks = sorted(self._reports.names - result.keys())
         if lacks:
             lacks = sorted(set(lacks) - flatten(result).keys())
             result.update(dict.fromkeys(lacks, math.nan))

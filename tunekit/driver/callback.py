@@ -138,7 +138,26 @@ class ValidationCallback(tune.Callback):
         self._restore = Restore(self)
         self._state_taken = False
         self._paused_at = 0.0
-        self._assemble(executor)
+        #: The state of the sweep.
+        self.engine = Engine()
+        #: Runs validations in processes.
+        self.executor = executor or executor_of(config)
+        #: How trials and validations share the cluster, as far as known.
+        self.shares = Shares()
+        #: Runs the validations.
+        self.validator = Validator(config, self.executor, self.clock, emit=self.emit)
+        self._outcome = SweepOutcome(config, self.engine, self.emit)
+
+        # What follows is made by attach, once the sweep has a controller.
+        #: The sweep's controller.
+        self.controller: ValidatingController
+        #: The sweep's :class:`~tunekit.ValidatedScheduler`.
+        self.scheduler: Any
+        #: Decides what trials do while their scores are pending.
+        self.waiting: Waiting
+        #: Decides which reports are validated, and what Tune gets then.
+        self.reports: Reports
+        self._stop_requests: StopRequests
 
     def __getstate__(self) -> dict[str, Any]:
         """Return only the settings: the rest is in the journal and in Tune's state."""
@@ -171,21 +190,8 @@ class ValidationCallback(tune.Callback):
 
     def renew(self, config: ValidationConfig) -> None:
         """Change the settings of a restored sweep that is not running yet."""
-        self.config = config
-        self._assemble(None)
-
-    def _assemble(self, executor: Executor | None) -> None:
-        """Create the parts that depend on the settings; tests pass ``executor``."""
-        config = self.config
-        #: The state of the sweep.
-        self.engine = Engine()
-        #: Runs validations in processes.
-        self.executor = executor or executor_of(config)
-        #: How trials and validations share the cluster, as far as known.
-        self.shares = Shares()
-        #: Runs the validations.
-        self.validator = Validator(config, self.executor, self.clock, emit=self.emit)
-        self._outcome = SweepOutcome(config, self.engine, self.emit)
+        given = (None, self._given[1])
+        self.__setstate__({**self.__getstate__(), "config": config, "_given": given})
 
     def share(
         self,
@@ -224,36 +230,30 @@ class ValidationCallback(tune.Callback):
             scheduler: The sweep's :class:`~tunekit.ValidatedScheduler`.
         """
         config, engine, validator, emit = self.config, self.engine, self.validator, self.emit
-        #: The user's scheduler.
-        self.user_scheduler = user_scheduler = scheduler.scheduler
-        #: The sweep's controller.
-        self.controller = controller = ValidatingController.install(tune_controller, self)
+        self.scheduler = scheduler
+        self.controller = controller = ValidatingController.install(tune_controller)
         self.has_begun = True
-        #: Decides what trials do while their scores are pending.
         self.waiting = waiting = Waiting(
             config=config,
             engine=engine,
             validator=validator,
             clock=self.clock,
             controller=controller,
-            scheduler=user_scheduler,
+            scheduler=scheduler.scheduler,
             shares=self.shares,
             emit=emit,
         )
         validator.run_in(waiting)
-        #: Decides which reports are validated, and what Tune gets then.
         self.reports = Reports(
             config=config,
             engine=engine,
             validator=validator,
             outcome=self._outcome,
             controller=controller,
-            scheduler=user_scheduler,
+            scheduler=scheduler.scheduler,
             emit=emit,
         )
-        controller.connect(self.reports, waiting, config.constraints)
-        #: The sweep's scheduler, around the user's.
-        self.scheduler = scheduler
+        controller.connect(self, self.reports, waiting, config.constraints)
         self._stop_requests = StopRequests(self.ledger, engine, self.trials, self.clock, emit)
         self.listeners = controller.callbacks
         for listener in self.listeners:
@@ -329,7 +329,6 @@ class ValidationCallback(tune.Callback):
         controller = self.controller
         if controller.resumed:
             controller.begin_session()
-        controller.preprocess_reports(self.reports.receive)
         if restore.past:
             restore.replay()
             self._stop_requests.record_new()
@@ -584,7 +583,7 @@ class ValidationCallback(tune.Callback):
         state: dict[str, Any] = {"as_of": self.ledger.last, "paused": paused}
         if not self.has_begun:
             return state
-        scheduler = saved_scheduler(self.user_scheduler, self.home, self.trials)
+        scheduler = saved_scheduler(self.scheduler.scheduler, self.home, self.trials)
         # Without it, a restored scheduler gets all results again.
         return state if scheduler is None else {**state, "scheduler": scheduler}
 

@@ -119,7 +119,7 @@ class Restore:
         driver = self._driver
         controller, trials = driver.controller, driver.trials
         self._configs = Ancestry(e for e in self.past if isinstance(e, Exploited)).configs
-        scheduler, state = driver.user_scheduler, (self.saved or {}).get("scheduler")
+        scheduler, state = driver.scheduler.scheduler, (self.saved or {}).get("scheduler")
         self._added = set(trials)
         if state is not None:
             filesystem = controller.storage.storage_filesystem
@@ -170,7 +170,7 @@ class Restore:
             config, start = self._driver.reports.before[trial]
             trial.set_config(config)
             start_from(trial, start)
-            set_pbt_times(self._driver.user_scheduler, trial, None)
+            set_pbt_times(self._driver.scheduler.scheduler, trial, None)
             self._driver.controller.mark_changed(trial)
         self._repeated.clear()
 
@@ -190,7 +190,7 @@ class Restore:
     def _apply_to_tune(self, event: Event, trial: Trial) -> None:
         """Apply a line to Tune's trial, the scheduler and the searcher, which lack it."""
         driver = self._driver
-        controller, scheduler = driver.controller, driver.user_scheduler
+        controller, scheduler = driver.controller, driver.scheduler.scheduler
         for_searcher = event.n > (self.searcher_line or self.as_of)
         match event:
             case TrialAdded() if trial.trial_id not in self._added:
@@ -234,7 +234,7 @@ class Restore:
         if latest is None or latest.checkpoint.path != event.checkpoint:
             start_from(trial, saved_at(event.checkpoint, filesystem, self._row_of(event)))
         if (donor := self._driver.trials.get(event.donor_id)) is not None:
-            set_pbt_times(self._driver.user_scheduler, trial, donor)
+            set_pbt_times(self._driver.scheduler.scheduler, trial, donor)
         self._driver.controller.mark_changed(trial)
 
     def _row_of(self, event: Exploited) -> dict[str, Any]:
@@ -310,8 +310,8 @@ class Restore:
             skip_existing(trial)
             if trial_id in retried:
                 driver.emit(TrialRetried(trial_id=trial_id))
-                if retried[trial_id] and not traits_of(driver.user_scheduler).replays:
-                    driver.user_scheduler.on_trial_add(controller.wrapped(), trial)
+                if retried[trial_id] and not traits_of(driver.scheduler.scheduler).replays:
+                    driver.scheduler.scheduler.on_trial_add(controller.wrapped(), trial)
         # Afterwards, because the trials must skip the names of removed checkpoints, too.
         remove_left_over(trials.values(), past)
         tables = any(isinstance(one, CSVLoggerCallback) for one in driver.listeners)

@@ -20,9 +20,11 @@ def queue_of(*entries: Entry) -> Queue:
     return Queue(entries)
 
 
-def pending(iteration: int, serves: float | None = None) -> Entry:
-    known = {"validated": True, "stage": Stage.SCORING, "checkpoint": "c"}
-    return entry(iteration, decision_point=serves, **known)
+def pending(iteration: int, at: float | None = None) -> Entry:
+    return entry(iteration, validated=True, stage=Stage.SCORING, checkpoint="c", decision_point=at)
+
+
+REPORTED = [Stage.SAVING, Stage.DONE]
 
 
 class ReportsOfATrial(RuleBasedStateMachine):
@@ -35,13 +37,11 @@ class ReportsOfATrial(RuleBasedStateMachine):
         self.dropped: set[int] = set()
 
     @precondition(lambda self: not self.queue.over)
-    @rule(saving=st.booleans(), may_be_last=st.booleans())
-    def the_trial_reports(self, saving: bool, may_be_last: bool) -> None:
+    @rule(stage=st.sampled_from(REPORTED), validated=st.sampled_from([None, False]))
+    def the_trial_reports(self, stage: Stage, validated: bool | None) -> None:
         self.queue.settle()
         self.reported += 1
-        one = entry(self.reported, validated=None if may_be_last else False)
-        one.stage = Stage.SAVING if saving else Stage.DONE
-        self.queue.append(one)
+        self.queue.append(entry(self.reported, stage=stage, validated=validated))
 
     @precondition(lambda self: self.queue.saves)
     @rule(data=st.data(), validates=st.booleans())
