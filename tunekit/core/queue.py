@@ -7,7 +7,7 @@ trial trains on, waits, or releases its slot: :func:`what_next`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -248,7 +248,7 @@ def what_next(
     now: Circumstances,
     process: Process = Process.FREE,
     *,
-    decides_again: Callable[[], bool] = lambda: True,
+    decides_again: bool = True,
     can_host: bool = False,
     can_release: bool = False,
     trains: bool = True,
@@ -267,8 +267,7 @@ def what_next(
         queue: The trial's queue.
         now: The circumstances.
         process: The state of its process.
-        decides_again: Returns whether the scheduler can use the score of a later report of the
-            trial. It is called only if the result depends on it.
+        decides_again: Whether the scheduler can use the score of a later report of the trial.
         can_host: Whether its validations can run in its process, and none runs elsewhere.
         can_release: Whether another trial can use its process or slot, and it can be resumed later.
         trains: Whether it pays to train while others wait: :attr:`Wait.pays_to_train`.
@@ -303,7 +302,7 @@ def what_next(
             if now.on_pending == "auto":
                 unused = trains and not (can_host or (can_release and resumable))
                 hedges &= not now.synchronous and (unused or not now.others_wait)
-            waits = decisions > 0 and not (hedges and decides_again())
+            waits = decisions > 0 and not (hedges and decides_again)
         if not waits:
             return Next.TRAIN
     away = now.exclusive or (can_release and now.others_wait)

@@ -133,7 +133,7 @@ class Waiting(Hosts):
             queue,
             now,
             self._process(trial, queue),
-            decides_again=lambda: self._decides_again(trial, queue),
+            decides_again=self._decides_again(trial, queue),
             can_host=self._can_host(trial) and not elsewhere,
             can_release=self._can_release(trial, wait),
             trains=now.on_pending != "auto" or wait.pays_to_train,

@@ -125,7 +125,7 @@ OTHERS = Circumstances(others_wait=True)
         ([entry(1)], EACH, {}, Next.TRAIN),
         ([pending(1)], CONTINUE, {}, Next.TRAIN),
         ([pending(1, 1.0)], CONTINUE, {}, Next.TRAIN),
-        ([pending(1, 1.0)], CONTINUE, {"decides_again": lambda: False}, Next.WAIT),
+        ([pending(1, 1.0)], CONTINUE, {"decides_again": False}, Next.WAIT),
         ([pending(1, 1.0), pending(3, 3.0)], CONTINUE, {}, Next.WAIT),
         ([pending(1, 1.0)], AUTO, {}, Next.TRAIN),
         ([pending(1)], OTHERS, {"can_host": True}, Next.TRAIN),
