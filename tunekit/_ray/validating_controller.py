@@ -23,6 +23,7 @@ from ray.tune.logger import LoggerCallback
 from ray.tune.result import DONE, RESULT_DUPLICATE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.stopper import NoopStopper
+from ray.tune.trainable.metadata import _TrainingRunMetadata
 
 from tunekit._ray.compat import become, check_controller
 from tunekit._ray.controller import Controller
@@ -314,6 +315,7 @@ class ValidatingController(Controller):
 
     def _process(self, trial: Trial, entry: Entry) -> None:
         self._processed[trial] = entry
+        become(trial.run_metadata, _Averages)
         try:
             if RESULT_DUPLICATE in entry.report:
                 with self._passing(entry, scored=False):
@@ -439,9 +441,7 @@ class ValidatingController(Controller):
             super()._validate_result_metrics(result)
 
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> Any:
-        counts = {name: result[name] for name in COUNTS if name in result}
         decision = super()._process_trial_result(trial, result)
-        result.update(counts)  # see SplitCallbacks
         recorded = self._recorded.pop(trial.trial_id, None)
         if recorded is not None:
             decision = self._queued_trial_decisions[trial.trial_id] = recorded
@@ -556,9 +556,6 @@ class SplitCallbacks(CallbackList):
 
         Tune's CSV logger writes the columns that a trial's first result has. In a restored sweep, a
         trial may have results before it starts; loggers such as MLflow's need to hear of it first.
-
-        It takes out the counts, which the controller puts back: Tune averages all other numbers,
-        at a twentieth of the driver's time.
         """
         if trial not in self._begun:
             self._begun.add(trial)
@@ -573,8 +570,6 @@ class SplitCallbacks(CallbackList):
         for name in lacks:
             if result.get(name) != result.get(name):  # no callback has set it
                 del result[name]
-        for name in COUNTS:
-            result.pop(name, None)
 
 
 def _keep_local(logger: LoggerCallback) -> None:
@@ -593,6 +588,14 @@ def _keep_local(logger: LoggerCallback) -> None:
             restore(logger, file_name, trial)
 
     own._restore_from_remote = restore_if_lacking
+
+
+class _Averages(_TrainingRunMetadata):
+    """What Tune keeps of a trial, without averages of counts: a twentieth of the driver's time."""
+
+    def update_metric(self, metric: str, value: Any, step: int | None = 1) -> None:
+        if metric not in COUNTS:
+            super().update_metric(metric, value, step)
 
 
 class _Saved(_FutureTrainingResult):
