@@ -256,7 +256,7 @@ class Sweep:
           trial as it is;
         - ``score``: that checkpoint's value of the sweep's objective, also if tables are ranked by
           another metric;
-        - ``check_path``: the iteration that the trial had reported by then.
+        - ``reached``: the iteration that the trial had reported by then.
         """
         return tables.decisions(self.timeline)
 
