@@ -218,6 +218,10 @@ class Wait(NamedTuple):
         return gained_s >= (1 - self.continues) * (ends_s - self.wait_s)
 
 
+#: A wait of which nothing was measured yet.
+UNMEASURED = Wait()
+
+
 class Circumstances(NamedTuple):
     """What is the same for all trials of a sweep at one time.
 
@@ -225,8 +229,8 @@ class Circumstances(NamedTuple):
     validations change.
 
     Attributes:
-        on_pending: As for :class:`tunekit.ValidationConfig`.
-        each_score: Whether trials wait for each score, as with inline validation.
+        on_pending: As for :class:`tunekit.ValidationConfig`; ``"wait"`` also if trials wait for
+            each score because validations are short.
         synchronous: Whether the scheduler compares all trials at the same time.
         others_wait: Whether another trial waits for a slot.
         exclusive: Whether validations can only run once a trial has released its resources.
@@ -235,11 +239,10 @@ class Circumstances(NamedTuple):
     """
 
     on_pending: str = "auto"
-    each_score: bool = False
     synchronous: bool = False
     others_wait: bool = False
     exclusive: bool = False
-    typical: Wait = Wait()
+    typical: Wait = UNMEASURED
     rest: Any = None
 
 
@@ -247,11 +250,11 @@ def what_next(
     queue: Queue,
     now: Circumstances,
     process: Process = Process.FREE,
+    wait: Wait = UNMEASURED,
     *,
     decides_again: bool = True,
     can_host: bool = False,
     can_release: bool = False,
-    trains: bool = True,
 ) -> Next:
     """Return what a trial does while reports of it wait for their scores.
 
@@ -267,14 +270,14 @@ def what_next(
         queue: The trial's queue.
         now: The circumstances.
         process: The state of its process.
+        wait: How long it waits.
         decides_again: Whether the scheduler can use the score of a later report of the trial.
         can_host: Whether its validations can run in its process, and none runs elsewhere.
         can_release: Whether another trial can use its process or slot, and it can be resumed later.
-        trains: Whether it pays to train while others wait: :attr:`Wait.pays_to_train`.
 
     Example:
         >>> queue = Queue()
-        >>> what_next(queue, Circumstances("wait", each_score=True))
+        >>> what_next(queue, Circumstances("wait"))
         <Next.TRAIN: 'train'>
         >>> pending = {"checkpoint": "c", "stage": Stage.SCORING, "validated": True}
         >>> queue.append(Entry(iteration=1, decision_point=1.0, **pending))
@@ -295,13 +298,13 @@ def what_next(
     resumable = queue.resumable or queue.saves
     if not queue.over:
         decisions = queue.decisions
-        if now.each_score:
+        if now.on_pending == "wait":
             waits = any(entry.validated and not entry.complete for entry in queue)
         else:
             hedges = decisions == 1
             if now.on_pending == "auto":
-                unused = trains and not (can_host or (can_release and resumable))
-                hedges &= not now.synchronous and (unused or not now.others_wait)
+                used = can_host or (can_release and resumable) or not wait.pays_to_train
+                hedges &= not now.synchronous and not (used and now.others_wait)
             waits = decisions > 0 and not (hedges and decides_again)
         if not waits:
             return Next.TRAIN

@@ -20,7 +20,7 @@ from tunekit.config import ValidationConfig
 from tunekit.core.engine import Engine
 from tunekit.core.events import Event, Waited
 from tunekit.core.pool import Pool
-from tunekit.core.queue import Circumstances, Next, Process, Queue, Wait, what_next
+from tunekit.core.queue import UNMEASURED, Circumstances, Next, Process, Queue, Wait, what_next
 from tunekit.core.shares import Shares
 from tunekit.core.timing import Clock, StartTimes
 from tunekit.messages.advice import resources_advice
@@ -94,17 +94,15 @@ class Waiting(Hosts):
 
     def circumstances(self) -> Circumstances:
         """See :class:`~tunekit._ray.processes.WaitingRules`."""
-        each = self.config.on_pending == "wait" or self.validates_each
         ending = frozenset(self.controller.ended_hosts | self.controller.leaving | self._relieved)
         reuses = self.controller.reuses_actors
         weighs = self.config.on_pending == "auto" or (self.shares.apart and not reuses)
         return Circumstances(
-            self.config.on_pending,
-            each_score=each and not self.undecided,
+            "wait" if self.validates_each else self.config.on_pending,
             synchronous=self._traits.synchronous,
             others_wait=self.controller.has_new_trials,
             exclusive=self.exclusive,
-            typical=self._typical_wait if weighs else Wait(),
+            typical=self._typical_wait if weighs else UNMEASURED,
             rest=(ending, reuses),
         )
 
@@ -133,10 +131,10 @@ class Waiting(Hosts):
             queue,
             now,
             self._process(trial, queue),
+            wait,
             decides_again=self._decides_again(trial, queue),
             can_host=self._can_host(trial) and not elsewhere,
             can_release=self._can_release(trial, wait),
-            trains=now.on_pending != "auto" or wait.pays_to_train,
         )
 
     @property
@@ -277,7 +275,7 @@ class Waiting(Hosts):
         }
         attempts = pool.start_in_trials(
             hosts,
-            each=now.each_score or self.undecided,
+            each=now.on_pending == "wait" or self.undecided,
             others_wait=now.others_wait and self.typically_hand_over,
         )
         return attempts, hosts

@@ -112,17 +112,16 @@ def test_the_next_report_decides_whether_one_was_the_last():
     assert [queue.take().iteration, queue.take().iteration] == [1, 2]
 
 
-WAIT, EACH = Circumstances("wait"), Circumstances("wait", each_score=True)
-CONTINUE, AUTO = Circumstances("continue"), Circumstances()
+WAIT, CONTINUE, AUTO = Circumstances("wait"), Circumstances("continue"), Circumstances()
 OTHERS = Circumstances(others_wait=True)
 
 
 @pytest.mark.parametrize(
     ("entries", "now", "known", "what"),
     [
-        ([], EACH, {}, Next.TRAIN),
-        ([pending(1)], EACH, {}, Next.WAIT),
-        ([entry(1)], EACH, {}, Next.TRAIN),
+        ([], WAIT, {}, Next.TRAIN),
+        ([pending(1)], WAIT, {}, Next.WAIT),
+        ([entry(1)], WAIT, {}, Next.TRAIN),
         ([pending(1)], CONTINUE, {}, Next.TRAIN),
         ([pending(1, 1.0)], CONTINUE, {}, Next.TRAIN),
         ([pending(1, 1.0)], CONTINUE, {"decides_again": False}, Next.WAIT),
@@ -135,10 +134,10 @@ OTHERS = Circumstances(others_wait=True)
         ([pending(1), entry(2, last=True)], CONTINUE, {}, Next.RELEASE),
         ([pending(1), entry(2, last=True)], WAIT, {"can_host": True}, Next.WAIT),
         ([pending(1), entry(2, last=True, stage=Stage.SAVING)], CONTINUE, {}, Next.WAIT),
-        ([pending(1)], EACH, {"can_release": True}, Next.WAIT),
-        ([pending(1)], EACH._replace(others_wait=True), {"can_release": True}, Next.RELEASE),
-        ([pending(1)], EACH._replace(exclusive=True), {}, Next.RELEASE),
-        ([pending(1), entry(2)], EACH._replace(exclusive=True), {}, Next.WAIT),
+        ([pending(1)], WAIT, {"can_release": True}, Next.WAIT),
+        ([pending(1)], WAIT._replace(others_wait=True), {"can_release": True}, Next.RELEASE),
+        ([pending(1)], WAIT._replace(exclusive=True), {}, Next.RELEASE),
+        ([pending(1), entry(2)], WAIT._replace(exclusive=True), {}, Next.WAIT),
         ([pending(1)], WAIT, {"process": Process.VALIDATES}, Next.WAIT),
         ([entry(1, stage=Stage.SAVING)], WAIT, {"process": Process.ENDED}, Next.RELEASE),
         ([entry(1, stage=Stage.SAVING)], WAIT, {"process": Process.LEAVES}, Next.WAIT),
