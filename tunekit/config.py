@@ -22,12 +22,12 @@ from tunekit.core.signatures import (
 )
 from tunekit.messages.problems import Problems, format_argument
 
-#: The options of a task about its resources, rather than its process.
+#: The options of a task that concern its resources, rather than its process.
 AMOUNTS = frozenset(
     {"num_cpus", "num_gpus", "memory", "resources", "max_retries", "scheduling_strategy"}
 )
 
-# Options of a task that a validation does not have, and why.
+# Options of a task that validations do not support, and why.
 _NOT_TAKEN = {
     "retry_exceptions": "exceptions are recorded, not raised, and max_retries=n sets the retries",
     "num_returns": "a validation returns one dict",
@@ -81,8 +81,8 @@ class ValidationConfig(train.ValidationConfig):
             if something in this config requires it, elsewhere.
         max_in_flight: The maximum number of validations in flight in the whole sweep. None: as many
             as free resources allow, and at least one.
-        max_retries: How many more attempts a validation gets after it raised, timed out or lost its
-            process. An invalid return value is not retried.
+        max_retries: How many more attempts a validation gets after it raises, times out or loses
+            its process. An invalid return value is not retried.
         on_pending: What a trial does while a score that the scheduler needs is pending. ``"wait"``:
             it waits for each score, so every decision is the same as with inline validation for the
             same order of results. Meanwhile its own validation or the next trial
@@ -93,7 +93,7 @@ class ValidationConfig(train.ValidationConfig):
             ``"continue"``, for example at the end of a sweep. With a scheduler that compares all
             trials at the same time, it always waits.
         on_failure: ``"record"`` records a failed validation and ranks the trial by its other
-            scores. When three have failed for the same reason (numbers, ids and paths aside) and
+            scores. When three have failed for the same reason (ignoring numbers, IDs and paths) and
             none has succeeded, the function is considered broken: the sweep ends with
             :class:`~tunekit.errors.ValidationFailedError` instead of training in vain. Retried
             attempts and missing checkpoints do not count, and a restored sweep counts from zero.
@@ -186,7 +186,7 @@ class ValidationConfig(train.ValidationConfig):
 
 
 def check_config(name: str, config: Any, problems: Problems) -> ValidationConfig | None:
-    """Require a :class:`ValidationConfig` or None; a plain one means something else in Ray Train.
+    """Require a :class:`ValidationConfig` or None; Ray Train's own means something else.
 
     Args:
         name: The argument's name.

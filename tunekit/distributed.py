@@ -107,7 +107,7 @@ def check_scheduler(scheduler: Any, problems: Problems) -> None:
 
 
 def check_saving(policy: Any, run_config: Any, problems: Problems) -> None:
-    """Add a problem for each setting that requests checkpoints: a trainer's workers decide that."""
+    """Add a problem for each setting that requests checkpoints; a trainer's workers do that."""
     checkpoints = getattr(run_config, "checkpoint_config", None)
     if not is_tunes(checkpoints, tune.CheckpointConfig):
         checkpoints = None  # it has none of these settings
@@ -125,7 +125,7 @@ def check_saving(policy: Any, run_config: Any, problems: Problems) -> None:
 
 
 def is_tunes(value: Any, kind: type) -> bool:
-    """Return whether a value is Tune's config of that kind, not Ray Train's of the same name.
+    """Return whether a value is Tune's config of that kind, not Ray Train's namesake.
 
     Example:
         >>> from ray import train

@@ -9,15 +9,14 @@
     ├── UnsupportedRayError (ImportError) this Ray lacks something tunekit needs
     ├── MissingExtraError (ModuleNotFoundError)
     │                                     a package is not installed; names the extra to install
-    ├── WiringError (RuntimeError)        a part was passed to Tune without another that it needs
-    ├── MetricNotFoundError (ValueError)  neither reports nor validations contain the metric
-    ├── DistributedTrialError (RuntimeError)         a distributed trial cannot continue
-    ├── NotResumedError (RuntimeError)    a resumed function started over
-    ├── JournalError (ValueError)         an experiment's journal is damaged or of another version
-    ├── RestoreError (RuntimeError)       an experiment cannot be restored; names what is missing
-    ├── UnsafeFileError (OSError)         a name or link in an experiment's folder leads out of it
-    ├── AlreadyRunningError (RuntimeError) another driver is running the sweep; names it
-    └── ValidationFailedError (RuntimeError)
+    ├── WiringError (RuntimeError)        a part was passed to Tune without another one that it
+    needs ├── MetricNotFoundError (ValueError)  neither reports nor validations contain the metric
+    ├── DistributedTrialError (RuntimeError)         a distributed trial cannot continue ├──
+    NotResumedError (RuntimeError)    a resumed function started over ├── JournalError (ValueError)
+    an experiment's journal is damaged or of another version ├── RestoreError (RuntimeError)
+    an experiment cannot be restored; names what is missing ├── UnsafeFileError (OSError)         a
+    name or link in an experiment's folder leads out of it ├── AlreadyRunningError (RuntimeError)
+    another driver is running the sweep; names it └── ValidationFailedError (RuntimeError)
                                           a validation failed and ``on_failure="raise"``, or the
                                           first ones failed for the same reason
 """
@@ -82,10 +81,10 @@ class ConfigError(TunekitError, ValueError):
 
 
 class SweepNotFoundError(ConfigError, FileNotFoundError):
-    """Raised when a path has no experiment to restore; reports what it has instead.
+    """Raised when a path has no experiment to restore; says what it has instead.
 
     It is also a ``FileNotFoundError``, which ``ray.tune.Tuner.restore`` raises: code that catches
-    that and starts a new sweep works with :class:`tunekit.Tuner`, too.
+    it and starts a new sweep also works with :class:`tunekit.Tuner`.
     """
 
 
@@ -119,7 +118,7 @@ def extra(name: str) -> Iterator[None]:
     except MissingExtraError:
         raise
     except ModuleNotFoundError as error:
-        # Ray's own import errors have a text, but no name.
+        # Ray's own import errors have a message but no name.
         package = None if error.name is None else error.name.split(".")[0]
         text = str(error).partition(". ")[0].rstrip(".")
         lacks = text if package is None else f"{package} is not installed"
@@ -134,7 +133,7 @@ class WiringError(TunekitError, RuntimeError):
 
 
 class MetricNotFoundError(TunekitError, ValueError):
-    """Raised when nothing produces a metric to decide by; lists the metrics that exist."""
+    """Raised when nothing produces a metric to decide on; lists the metrics that exist."""
 
 
 class DistributedTrialError(TunekitError, RuntimeError):

@@ -1,8 +1,8 @@
 """Checkpoint policies: callbacks that request a checkpoint when one is due.
 
-They set ``should_checkpoint`` in a report. That works for any class trainable, and for functions
-that have called :func:`tunekit.checkpoint_with`. Policies add up: a sweep with several saves
-whenever any of them requests it.
+They set ``should_checkpoint`` in a report. This works for any class trainable, and for functions
+that have called :func:`tunekit.checkpoint_with`. Policies can be combined: a sweep saves whenever
+any of them requests it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CheckpointPolicy(tune.Callback):
     """
 
     def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
-        """Return whether to save at a report; each report is passed once, in order."""
+        """Return whether to save at a report; called once for each report, in order."""
         raise NotImplementedError
 
     def applies(self, trial: Trial) -> bool:
@@ -104,7 +104,7 @@ class AtDecisions(CheckpointPolicy):
     decides nothing, or if a stopper reads scores.
 
     Raises:
-        tunekit.errors.WiringError: At the first report, if the sweep has no
+        tunekit.errors.WiringError: At the first report, if the sweep lacks a
             :class:`~tunekit.ValidatedScheduler`, which :class:`tunekit.Tuner` provides.
 
     Example:

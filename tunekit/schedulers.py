@@ -38,7 +38,8 @@ class _SuccessiveHalving(SchedulerBase):
         problems: The problems of other arguments, raised together with those found here.
         metric: The metric, or the first of several; None takes that of ``TuneConfig``.
         mode: ``"min"`` or ``"max"``; None takes that of ``TuneConfig``.
-        stops: Whether a trial that is not among the best ends at its rung instead of pausing there.
+        stops: Whether trials that are not among the best end at their rung instead of pausing
+            there.
         time_attr: As for :class:`PromotionASHA`; so are the other arguments.
     """
 
@@ -144,7 +145,8 @@ class _SuccessiveHalving(SchedulerBase):
         """Return a trial that continues without a promotion, or stop some."""
         held = [trial_id for trial_id in self._books.held() if trial_id in paused]
         search_alg = tune_controller.search_alg
-        # A searcher at its limit of trials does not notice that it has suggested the last one.
+        # A searcher that has reached its limit of trials does not know that it has suggested the
+        # last one.
         made = len(tune_controller.get_trials())
         over = search_alg.is_finished() or 0 < search_alg.total_samples <= made
         if over and self._books.is_ahead(held[0]):
@@ -157,7 +159,7 @@ class _SuccessiveHalving(SchedulerBase):
     # Its properties ----------------------------------------------------------------------------
 
     def rule(self, trial: Trial) -> DecisionRule:
-        """Return which scores of a trial it will use, given its current state."""
+        """Return which of a trial's scores it will use, given its current state."""
         return self._books.rule(trial.trial_id)
 
     def debug_string(self) -> str:
@@ -201,12 +203,13 @@ class PromotionASHA(_SuccessiveHalving):
     has trained for ``max_t`` is stopped.
 
     ``ray.tune.schedulers.ASHAScheduler`` decides at once instead: when a trial reaches a rung, it
-    stops the trial or continues it, by the scores known at that moment. The first trials continue
-    because there are no others to compare them with, and a stopped trial is never resumed. Here, a
-    trial continues only once it is among the best of several, so there is less training in total.
-    Each promotion costs a restart from a checkpoint, so trainables must save and load their state.
+    stops the trial or continues it, based on the scores known at that moment. The first trials
+    continue because there are no others to compare them with, and a stopped trial is never resumed.
+    Here, a trial continues only once it is among the best of several, so there is less training in
+    total. Each promotion costs a restart from a checkpoint, so trainables must save and load their
+    state.
 
-    **The end.** Paused trials are stopped when no trial is running, none can be promoted and the
+    **The end.** Paused trials are stopped when no trial is running, none can be promoted, and the
     search algorithm suggests no more. But a rung with fewer than ``reduction_factor`` trials
     promotes none, so a small sweep would end without a trial that has trained for ``max_t``.
     Therefore, if no trial has ended beyond the most advanced paused ones, the best of these
@@ -215,7 +218,7 @@ class PromotionASHA(_SuccessiveHalving):
     **A limit on trials** (``max_concurrent_trials``, ``ConcurrencyLimiter``) counts paused ones.
     When it keeps the search algorithm from suggesting the next trial and nothing else can continue,
     the worst paused trial at the lowest rung is stopped; its score still counts. It is better to
-    limit trials by their resources.
+    limit trials through their resources.
 
     Tune asks for the resources of up to 200 new trials at once, which would all start before the
     first promotion. With this scheduler it asks for one at a time, unless the environment variable
@@ -228,7 +231,7 @@ class PromotionASHA(_SuccessiveHalving):
         max_t: When to stop a trial, in units of ``time_attr``.
         grace_period: The first rung, in the same units; each next rung is ``reduction_factor``
             times as late, as long as that is before ``max_t``.
-        reduction_factor: One out of this many trials is promoted.
+        reduction_factor: One in this many trials is promoted.
         brackets: How many brackets the trials are divided among. Each bracket skips one more of the
             first rungs. Their shares are those of ``ASHAScheduler``, but are not drawn at random.
 
@@ -297,7 +300,7 @@ class MOASHA(_SuccessiveHalving):
         max_t: When to stop a trial, in units of ``time_attr``.
         grace_period: The first rung, in the same units; each next rung is ``reduction_factor``
             times as late, as long as that is before ``max_t``.
-        reduction_factor: One out of this many trials continues.
+        reduction_factor: One in this many trials continues.
         brackets: How many brackets the trials are divided among. Each bracket skips one more of the
             first rungs. Their shares are those of ``ASHAScheduler``, but are not drawn at random.
         promotes: Whether every trial pauses at its rung, and continues once it is among the best
@@ -306,7 +309,7 @@ class MOASHA(_SuccessiveHalving):
 
     Raises:
         tunekit.errors.ConfigError: If an argument is wrong; the message lists every mistake. Also
-            if ``TuneConfig`` has a metric of ``metrics`` with another mode.
+            if ``TuneConfig`` names one of ``metrics`` with a different mode.
 
     Example:
         >>> scheduler = MOASHA(metrics={"accuracy": "max", "latency_ms": "min"}, max_t=27)

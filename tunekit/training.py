@@ -37,7 +37,7 @@ def report(
             ``checkpoint``, one is saved.
 
     Raises:
-        tunekit.errors.ConfigError: If an argument is wrong, or if a validation is requested and
+        tunekit.errors.ConfigError: If an argument is wrong, or if a validation is requested but
             there is nothing to save.
 
     Example:
@@ -81,7 +81,7 @@ def checkpoint_with(save: Callable[[Path], object]) -> None:
     :class:`tunekit.errors.NotResumedError`. Call it even if the function needs nothing from the
     checkpoint.
 
-    Outside a Tune trial this does nothing, so that you can run the function on its own.
+    Outside a Tune trial, this does nothing, so you can run the function on its own.
 
     Args:
         save: ``save(directory)`` writes the state as files into an empty directory

@@ -4,7 +4,7 @@
 
 To continue the sweep, run the program again with the same storage. The exit code is 0 when the
 sweep has ended, and 75 if it was interrupted (Slurm's time limit, Ctrl-C) and should be run again.
-If the head is lost, Ray ends the program with another code; run it again, too.
+If the head is lost, Ray ends the program with another code; run it again too.
 """
 
 import json

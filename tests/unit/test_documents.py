@@ -122,7 +122,7 @@ PROMISES = {
     "A validation that fails, hangs or": "contract/test_failed_validations ray/test_whole_sweeps",
     "A kill loses no": "kills/test_kill_at_each_write ray/test_sweeps_outlive_their_driver",
     "**A trial with reports in its queue": "contract/test_every_scheduler",
-    "**A failure is an entry of the queue": "unit/core/test_queue contract/test_every_scheduler",
+    "**A failure is an entry in the queue": "unit/core/test_queue contract/test_every_scheduler",
     "**An iteration without a score": "contract/test_stoppers_read_validated_results",
     "**Names.": "contract/test_metric_ownership",
     "**PBT clones what it ranked": "contract/test_pbt_clones_what_it_ranked",

@@ -30,12 +30,12 @@ logger = logging.getLogger(__name__)
 
 
 def saved_at(path: str, filesystem: pyarrow.fs.FileSystem, metrics: dict[str, Any]) -> Any:
-    """Return the saved checkpoint at a path, as Tune registers it."""
+    """Return the checkpoint saved at a path, in the form in which Tune registers it."""
     return _TrainingResult(Checkpoint(path, filesystem), metrics)
 
 
 def start_from(trial: Trial, saved: Any) -> None:
-    """Let a trial start from a checkpoint, which may be another trial's."""
+    """Make a trial start from a checkpoint, which may be another trial's."""
     trial.run_metadata.checkpoint_manager._latest_checkpoint_result = saved
 
 
@@ -66,7 +66,7 @@ def remove_left_over(trials: Iterable[Trial], events: Iterable[Event]) -> None:
 
     A checkpoint stays if the journal or Tune's saved state of any trial names it. It also stays if
     it was last written before its trial was added, or at an unknown time, because it may not belong
-    to this sweep. This can be killed, and called again, at any time.
+    to this sweep. This can be interrupted at any time, and called again.
 
     Args:
         trials: All trials of a restored sweep; only folders of unfinished trials are searched.

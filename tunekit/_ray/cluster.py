@@ -1,4 +1,4 @@
-"""The cluster of this process: what it has, what waits in it, and the actors of trials there."""
+"""The cluster of this process: its resources, what waits for them, and the actors of trials."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _START_S = 10.0
 
 
 def cannot_grow() -> bool:
-    """Return whether this process has started the cluster by ``ray.init()``, on one machine.
+    """Return whether this process has started the cluster with ``ray.init()``, on one machine.
 
-    A cluster that was joined may have an autoscaler, or get more nodes.
+    A cluster that this process joined may have an autoscaler or gain nodes.
     """
     node = worker._global_node
     return node is not None and bool(node.is_head())
@@ -52,7 +52,7 @@ def check_fits(
         need: The resources that it needs, by name.
         cluster: The resources of the cluster, by name.
         advice: How to request less.
-        problems: Where the problem is added if the cluster cannot grow; otherwise it is logged.
+        problems: Receives the problem if the cluster cannot grow; otherwise it is logged.
     """
     lacking = [name for name, amount in need.items() if cluster.get(name, 0) < amount]
     has = {name: cluster.get(name, 0.0) for name in lacking}
@@ -91,7 +91,7 @@ def check_readable(
         filesystem: The storage.
         need: The resources of a validation, by name.
         options: ``ray_remote_kwargs``; nothing is checked if they choose the nodes.
-        problems: Where the problem is added if no node can; if only some cannot, it is logged.
+        problems: Receives the problem if no node can; if only some cannot, it is logged.
     """
     if not ray.is_initialized() or _CHOOSE_NODES & options.keys():
         return
@@ -120,7 +120,7 @@ def check_readable(
 
 
 def _is_readable(answer: Any) -> bool:
-    """Return a node's answer; True if it has none, as when it has ended."""
+    """Return a node's answer; True if there is none, for example because the node has ended."""
     try:
         return bool(ray.get(answer))
     except RayTaskError:  # the storage's error
@@ -132,7 +132,7 @@ def _is_readable(answer: Any) -> bool:
 def ending_groups() -> set[str]:
     """Return the IDs of the placement groups with a bundle on a node that Ray drains.
 
-    Such a node ends when nothing runs there, or at a deadline.
+    Such a node ends when nothing runs on it, or at a deadline.
     """
     nodes = set(state.get_draining_nodes()) if ray.is_initialized() else set()
     groups = state.placement_group_table(None) if nodes else {}
@@ -145,7 +145,7 @@ _ALL = 1_000_000
 
 
 def unplaced_like(need: Mapping[str, float]) -> int:
-    """Return how many tasks and actors with a certain need wait for resources in the cluster.
+    """Return how many tasks and actors that need certain resources wait for them in the cluster.
 
     Those that have their resources do not count, however long their processes take to start. Ray
     collects the number from the nodes once a second.

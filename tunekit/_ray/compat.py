@@ -150,8 +150,8 @@ def missing(needed: Mapping[str, str] = NEEDED) -> list[str]:
 def check(version: str = ray.__version__) -> None:
     """Raise if the installed Ray is too old, lacks a name or has its validation turned off.
 
-    A newer version that has every name is used, because most releases change none of them; a
-    warning is logged, unless it is a patch of the version that the tests run with.
+    A newer version that has every name is accepted, because most releases change none of them; a
+    warning is logged, unless it is a patch release of the tested version.
 
     Raises:
         tunekit.errors.UnsupportedRayError: With the missing names and the versions that have them,
@@ -213,7 +213,7 @@ def _minor(version: str) -> tuple[int, ...]:
 
 
 def in_worker() -> bool:
-    """Return whether Ray started this process for a task or an actor."""
+    """Return whether Ray started this process to run a task or an actor."""
     return bool(global_worker.mode == ray.WORKER_MODE)
 
 
@@ -252,9 +252,9 @@ def private(thing: Any, name: str) -> Any:
 
 
 def become(thing: Any, kind: type) -> None:
-    """Make an object that Ray has created one of a subclass of its class; it keeps its state.
+    """Change the class of an object that Ray has created to a subclass; it keeps its state.
 
-    An object of any other class is left as it is, such as one of a user's class.
+    An object of any other class, such as a user's, is left as it is.
     """
     if issubclass(kind, type(thing)):
         thing.__class__ = kind

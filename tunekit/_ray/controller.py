@@ -55,7 +55,7 @@ def parts_of(tune_controller: Any) -> Parts:
 
 
 class Controller(ProcessController):
-    """Tune's controller, with what a driver reads and changes of a running experiment."""
+    """Tune's controller, with access to what a driver reads and changes in a running experiment."""
 
     def begin(self, rules: WaitingRules) -> None:
         """Begin, before the controller has processed a result."""
@@ -70,7 +70,7 @@ class Controller(ProcessController):
         # The trials whose functions have registered how to save.
         self._savers: set[str] = set()
         self._next_look = 0.0
-        # The newest process at the last look.
+        # The newest process when this was last checked.
         self._newest: Any = None
         # ``time_budget_s`` and other stoppers that end all trials after some time.
         stoppers = parts(self._stopper)
@@ -107,7 +107,7 @@ class Controller(ProcessController):
 
     @property
     def trials_to_come(self) -> int:
-        """Return how many trials the search algorithm has still to create; 0 if unknown."""
+        """Return how many trials the search algorithm has yet to create; 0 if unknown."""
         return max(0, self.search_alg.total_samples - len(self.get_trials()))
 
     def promised(self) -> Iterator[tuple[Mapping[str, float], int]]:
@@ -134,7 +134,7 @@ class Controller(ProcessController):
         return self.starting()
 
     def starting(self) -> Iterator[Trial]:
-        """Yield each trial that has its resources and whose process is starting."""
+        """Yield each trial that has its resources but whose process is still starting."""
         count = self._occupied - len(self._running_trials & self._trial_to_actor.keys())
         newest_first = reversed(self._actor_manager._live_actors_to_ray_actors_resources)
         trials = (self._actor_to_trial.get(actor) for actor in newest_first)
@@ -192,12 +192,12 @@ class Controller(ProcessController):
 
     @property
     def running(self) -> Collection[Trial]:
-        """The trials that run for Tune, also those that have released their slots."""
+        """The trials that Tune has running, including those that have released their slots."""
         return list(self._running_trials)
 
     @property
     def stopper(self) -> Stopper:
-        """What ends trials, or the sweep, by their results."""
+        """What stops trials, or the sweep, based on results."""
         return self._stopper
 
     # Actions -----------------------------------------------------------------------------------
@@ -231,10 +231,9 @@ class Controller(ProcessController):
     def begin_session(self) -> None:
         """Reset saved state of Tune that applies only to the former session.
 
-        This is the rest of the time budget, whether a trial has failed (``fail_fast``), and the end
-        of the search that follows; the decisions that were to be carried out after saves; and the
-        files that Tune has fetched, which it would copy back repeatedly, in place, into the
-        experiment's folder.
+        These are the rest of the time budget; whether a trial has failed (``fail_fast``), which
+        ends the search; the decisions to be carried out after saves; and the files that Tune has
+        fetched, which it would repeatedly copy back, in place, into the experiment's folder.
         """
         for path in Path(self._storage.experiment_driver_staging_path).iterdir():
             own = self._session_str in path.name
@@ -255,7 +254,7 @@ class Controller(ProcessController):
     # Reports and saved state -------------------------------------------------------------------
 
     def preprocess_reports(self, convert: Callable[..., None]) -> None:
-        """Call ``convert`` with each report, and that of each save, before Tune receives it.
+        """Call ``convert`` with each report, including that of each save, before Tune receives it.
 
         ``convert(trial, report, saved=...)`` may change the report. Tune prints and flattens
         reports before it passes them on, and fails if that raises or never ends.

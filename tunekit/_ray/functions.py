@@ -98,7 +98,7 @@ class _Session(_TrainSession):
 
     @classmethod
     def watch(cls, session: Any, resumption: Resumption) -> None:
-        """Make an existing session of Ray detect this."""
+        """Make an existing Ray session detect this."""
         checkpoint = session.__dict__.pop("loaded_checkpoint", None)
         become(session, cls)
         session.resumption, session.loaded_checkpoint = resumption, checkpoint
@@ -309,7 +309,7 @@ def can_be_resumed(trainable: Any) -> bool:
 
 
 def is_trial() -> bool:
-    """Return whether this process runs a function as a trial of Tune."""
+    """Return whether this process runs a function as a Tune trial."""
     return get_session() is not None
 
 
@@ -319,7 +319,7 @@ def is_checkpointable_function(trainable: Any) -> bool:
 
 
 def saved_dict(checkpoint: Any) -> dict[str, Any] | None:
-    """Return the dict that a class trainable's ``save_checkpoint`` returned, if it was one.
+    """Return what a class trainable's ``save_checkpoint`` returned, if that was a dict.
 
     Only its file is fetched.
     """

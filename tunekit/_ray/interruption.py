@@ -1,7 +1,7 @@
 """Handle interruptions of a driver where tunekit differs from Ray.
 
 SIGTERM ends a sweep like Ctrl-C, and a driver does not wait forever for a Ray that a signal has
-ended, too.
+ended too.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def without_advice() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """End a sweep on SIGTERM as on the first Ctrl-C; the former handler gets a second SIGTERM.
+    """End a sweep on SIGTERM as on the first Ctrl-C; a second SIGTERM goes to the former handler.
 
-    This works on the main thread only, where Python handles signals. It replaces the default
-    handler, or Ray's, which exits at once, but not one of the user. Afterwards, all handlers are
-    restored, including those that Tune changes.
+    This only works on the main thread, where Python handles signals. It replaces the default
+    handler or Ray's, which exits at once, but not a user's. Afterwards, all handlers are restored,
+    including those that Tune changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -194,7 +194,7 @@ class RayWatch:
     where Python handles no signals. So once a signal has arrived and a service is gone, the main
     thread has two seconds to leave; then a thread ends the process. That loses nothing, because
     each line of the journal is written before it is acted on. Even after the main thread has left,
-    it may block in Ray again: Ray and Tune query the GCS when Python exits, too.
+    it may block in Ray again: Ray and Tune query the GCS when Python exits too.
     """
 
     def __init__(self) -> None:
@@ -251,7 +251,7 @@ class RayWatch:
         how_to_continue: Callable[[], str],
         close: Callable[[], None] | None,
     ) -> None:
-        """Wait for a signal; end the process if Ray ends, too, and the main thread blocks in it."""
+        """Wait for a signal; end the process if Ray ends too, and the main thread blocks in it."""
         while (number := signals.wait()) is None:
             if self._over.is_set():
                 return
@@ -269,7 +269,7 @@ class RayWatch:
         end_process(128 + number)
 
     def _lost_service(self) -> str | None:
-        """Return a service that does not answer, or no longer within half a second."""
+        """Return a service that does not answer, or stops answering, within half a second."""
         settled = time.monotonic() + _SETTLES_S
         while True:
             found = (name for name, at in self._services.items() if not answers(at))
@@ -293,7 +293,7 @@ def _blocks_in_ray() -> bool:
 
 def _format_end(name: str, number: int, how_to_continue: str) -> str:
     return (
-        f"{signal.Signals(number).name} has ended Ray's {name}, too, because it was sent to the "
+        f"{signal.Signals(number).name} has ended Ray's {name} too, because it was sent to the "
         "whole process group, and a call to Ray does not return. This process ends now. The "
         f"sweep's progress is recorded; to continue it:\n{how_to_continue}"
     )

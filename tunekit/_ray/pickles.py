@@ -1,4 +1,4 @@
-"""Pickle values of users, whose classes may run any code meanwhile."""
+"""Pickle user values, whose classes may run arbitrary code in the process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Save and restore the global state of a process.
 
-That is the environment, the working directory, the states of random generators (Python's, NumPy's
-and PyTorch's, also on GPUs), PyTorch's settings, and unused GPU memory.
+That includes the environment, the working directory, the states of random generators (Python's,
+NumPy's and PyTorch's, also on GPUs), PyTorch's settings, and unused GPU memory.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def end_without_gpu() -> None:
     """End this process if it can no longer use its GPU.
 
     After an error in a CUDA kernel, each later call of CUDA in the process fails. A trial that has
-    validated in its process would fail by that. If the process ends, the trial continues in
-    another one, as after a crash of the validation.
+    validated in its process would then fail. If the process ends, the trial continues in another
+    one, as after a crash of the validation.
 
     Example:
         >>> end_without_gpu()
@@ -61,7 +61,7 @@ def end_without_gpu() -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Run a block and restore the process state afterwards, as far as this module covers it.
+    """Run a block, and then restore the process state, as far as this module covers it.
 
     Example:
         >>> random.seed(1)

@@ -1,6 +1,6 @@
-"""Tune's controller, with rules for which process each trial runs in.
+"""Tune's controller, with rules that decide which process each trial runs in.
 
-They are about trials that continue in the processes of others (``reuse_actors=True``), workers that
+They cover trials that continue in the processes of others (``reuse_actors=True``), workers that
 stay with their trial, and resources that validations need.
 """
 
@@ -31,16 +31,16 @@ class WaitingRules(Protocol):
     """What trials do while their scores are pending, and what validations leave to them."""
 
     def reported(self, trial_id: str) -> None:
-        """Record that a trial has ended an iteration."""
+        """Record that a trial has finished an iteration."""
 
     def decided(self, *, continues: bool) -> None:
-        """Count a decision of the scheduler: whether a trial continues."""
+        """Count a decision of the scheduler, and whether the trial continues."""
 
     def circumstances(self) -> Circumstances:
-        """Return what is the same for all waiting trials until one of them moves on."""
+        """Return the circumstances that all waiting trials share until one of them moves on."""
 
     def pop_moved(self) -> Collection[str]:
-        """Return, once, the trials with validations that were started, or will be repeated."""
+        """Return and clear the trials whose validations were started or will be retried."""
 
     def next(self, trial: Trial, queue: Queue, now: Circumstances) -> Next:
         """Return what a trial does next."""
@@ -115,7 +115,7 @@ class ProcessController(TuneController):
             super()._maybe_update_trial_queue()
 
     def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
-        if trial in self._kept:  # it gets its own, by way of Tune's cache
+        if trial in self._kept:  # it gets its own, through Tune's cache
             resources, cache = trial.placement_group_factory, self._actor_cache
             cache.increase_max(resources)
             cache.cache_object(resources, self._kept.pop(trial))
@@ -127,9 +127,9 @@ class ProcessController(TuneController):
             trial.init_local_path()  # Tune does so only when it schedules an actor
         if not self._actor_cache.num_cached_objects:
             return trial in self._resetting_trials
-        # A trial whose own actor is starting leaves the cached one to another trial. Else
-        # its own would end at once and another start for the next trial: none would ever
-        # get ready where trials are shorter than the start of an actor.
+        # A trial whose own actor is starting leaves the cached one to another trial. Otherwise, its
+        # own would end at once and another would start for the next trial: where trials are shorter
+        # than an actor's start, none would ever get ready.
         others = self._resources_to_pending_trials[trial.placement_group_factory]
         starts = trial not in self._resetting_trials and has_starting_actor(self, trial)
         if starts and others.first_without_actor is not None:
@@ -152,7 +152,7 @@ class ProcessController(TuneController):
         return not is_final(exception) and (retried or self._is_shared(trial, exception))
 
     def _is_shared(self, trial: Trial, exception: Any) -> bool:
-        """Return whether another trial may have caused a failure, in the same process."""
+        """Return whether another trial in the same process may have caused a failure."""
         may_continue = trial.status in (Trial.PENDING, Trial.RUNNING)
         # A kept actor may have ended meanwhile.
         shared = trial in self._sharing or trial in self._resetting_trials
@@ -302,7 +302,7 @@ def _limit_of(search_alg: Any) -> int | None:
 
 @contextlib.contextmanager
 def overriding(owner: Any, **values: Any) -> Iterator[None]:
-    """Change attributes of an object for some time."""
+    """Change attributes of an object temporarily."""
     former = {name: getattr(owner, name) for name in values}
     for name, value in values.items():
         setattr(owner, name, value)

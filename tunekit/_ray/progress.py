@@ -1,8 +1,8 @@
 """Add validations to Tune's progress output in a terminal or notebook.
 
 Tune has two kinds of output. In a terminal, its own callback prints tables
-(``ray.tune.experimental.output``). In a notebook, and with ``RAY_AIR_NEW_OUTPUT=0``, a
-``ProgressReporter`` does, which also prints the scheduler's summary.
+(``ray.tune.experimental.output``). In a notebook, or with ``RAY_AIR_NEW_OUTPUT=0``, a
+``ProgressReporter`` does this, and also prints the scheduler's summary.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def reporting(run_config: tune.RunConfig) -> Iterator[TuneReporterBase | None]:
     """Create the reporter that Tune would create itself; None if it needs none.
 
     Args:
-        run_config: The sweep's configuration, which has the reporter meanwhile.
+        run_config: The sweep's configuration, which holds the reporter meanwhile.
     """
     prints_itself = not IS_NOTEBOOK and get_air_verbosity(run_config.verbose) is not None
     if prints_itself or run_config.progress_reporter is not None:

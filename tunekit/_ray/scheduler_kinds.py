@@ -1,4 +1,4 @@
-"""What tunekit reads of schedulers: a table of Tune's, and the base class of its own."""
+"""What tunekit knows about schedulers: a table of Tune's, and the base class of its own."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Traits:
     """The properties of a scheduler; the defaults are correct for any, if not the most efficient.
 
     Attributes:
-        at_times: It uses some scores only, given by its ``rule``.
+        at_times: It uses only some scores, given by its ``rule``.
         clones: It may overwrite a trial with the checkpoint of another trial.
-        pauses: It may pause trials, or start them in another order than that of their creation.
-        waits_for_all: It resumes the trials of a round when it gets the last result, and has to be
+        pauses: It may pause trials, or start them in a different order from their creation.
+        waits_for_all: It resumes the trials of a round when it gets the last result, and must be
             reminded if a trial has ended without one.
         synchronous: It compares all trials at the same time.
         replays: It refuses a restarted trial, because it accepts a single trial.
@@ -100,7 +100,7 @@ class SchedulerBase(TrialScheduler):
 
     @property
     def objectives(self) -> dict[str, str | None]:
-        """Return the metrics to rank trials by, each with its mode, as far as known."""
+        """Return the known metrics to rank trials by, each with its mode."""
         metric = self._metric
         return {} if metric is None or metric == DEFAULT_METRIC else {metric: self._mode}
 
@@ -176,7 +176,8 @@ class Kind:
     max_t: str | None = None
 
 
-# At which reports Tune's schedulers decide, as their states say ---------------------------------
+# The reports at which Tune's schedulers decide, as shown by their state
+# ---------------------------------
 
 
 def _asha(scheduler: Any, trial: Trial) -> DecisionRule:
@@ -221,7 +222,7 @@ def _hyperband(scheduler: Any, trial: Trial) -> DecisionRule:
 
 
 def _pbt(scheduler: Any, trial: Trial) -> DecisionRule:
-    """Return the interval of perturbations, since the last one."""
+    """Return the perturbation interval, counted from the last perturbation."""
     state = private(scheduler, "_trial_state").get(trial)
     if state is None:
         return Never()
@@ -237,7 +238,7 @@ def _pbt(scheduler: Any, trial: Trial) -> DecisionRule:
 
 
 def set_pbt_times(scheduler: TrialScheduler, trial: Trial, donor: Trial | None) -> None:
-    """Let PBT count a trial's next interval as after an exploit, or as if it had none.
+    """Make PBT count a trial's next interval as after an exploit, or as if there had been none.
 
     Args:
         scheduler: The scheduler; others than PBT do not count.
@@ -264,7 +265,7 @@ def _replay(scheduler: Any, trial: Trial) -> DecisionRule:
         return Never()
     times: list[int] = []
     for change_at, _config in private(scheduler, "_policy"):
-        # One change per report, and in the order of the policy.
+        # One change per report, in the order of the policy.
         times.append(max(change_at, times[-1] + 1) if times else change_at)
     changes = private(scheduler, "_num_perturbations")
     return Rungs(tuple(times), frozenset(times[:changes]), each=True)

@@ -21,15 +21,15 @@ CONSTRAINTS = "constraints"
 
 
 class ScoredSearch:
-    """A search algorithm that gets validated results only.
+    """A search algorithm that gets only validated results.
 
     A trial that has ended without a score has no result for it.
 
     Args:
         search_alg: The search algorithm.
         constraints: The constraints on scores.
-        scored: Whether the result that is processed has a score.
-        receives: Whether it gets anything; it has got what is replayed.
+        scored: Whether the result being processed has a score.
+        receives: Whether it gets anything; it already has what is replayed.
     """
 
     def __init__(

@@ -41,8 +41,9 @@ def reads_metrics(stopper: Stopper) -> bool:
 class WithoutScore(Stopper):
     """Ask a stopper about a result without a score.
 
-    It stops the trial if it does so whatever the score: ``accuracy > 0.9 or training_iteration >=
-    10`` at iteration 10. A stopper whose state changes by that counts scores, and is not asked.
+    The trial stops if the stopper would stop it whatever the score: ``accuracy > 0.9 or
+    training_iteration >= 10`` at iteration 10. A stopper whose state this changes counts scores,
+    and is not asked.
 
     Args:
         stopper: The stopper.
@@ -83,7 +84,7 @@ class WithoutScore(Stopper):
             return bool(part(trial_id, result))
         if type(part) in _READ_ONE_METRIC:
             return part._metric in result and bool(part(trial_id, result))
-        # A function is called once for each result that it decides by training's metrics alone.
+        # A function is called once for each result on which it decides by training metrics alone.
         function = type(part) is FunctionStopper
         asked, row = part if function else copy.deepcopy(part), _Row(result, lacking, math.nan)
         stops = _asked(asked, trial_id, row)
@@ -115,7 +116,7 @@ class _Fits(float):
 
 
 class _Row(dict[str, Any]):
-    """A result with a value in place of each score that it lacks, which knows if any was read.
+    """A result with a placeholder for each missing score, which records whether any was read.
 
     Args:
         result: The result.

@@ -68,7 +68,7 @@ def joined(source: str, below: str) -> str:
 
 
 def exists(filesystem: pyarrow.fs.FileSystem, path: str) -> bool:
-    """Return whether there is a file or a folder at a path of a storage."""
+    """Return whether there is a file or a folder at a path in a storage."""
     return bool(filesystem.get_file_info(path).type != pyarrow.fs.FileType.NotFound)
 
 
@@ -79,7 +79,7 @@ def paths_in(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:
 
 
 def changed_at(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:
-    """Return when a folder, or anything in it, was written last, in seconds since the epoch.
+    """Return when a folder, or anything in it, was last written, in seconds since the epoch.
 
     None if the storage does not record it.
     """
@@ -94,7 +94,7 @@ def changed_at(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:
 class FileCheckpoint(tune.Checkpoint):
     """A checkpoint that is a single file, read as a folder that contains it.
 
-    A function that reads a folder can then read the file, too. Ray's own checkpoint is meant for
+    A function that reads a folder can then read the file too. Ray's own checkpoint is meant for
     folders (``ray/train/_checkpoint.py``): for a local file, its ``as_directory()`` yields the path
     of the file, and for a file in an object store it raises.
     """

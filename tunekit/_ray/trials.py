@@ -46,14 +46,15 @@ from tunekit.errors import DistributedTrialError, NotResumedError
 
 logger = logging.getLogger(__name__)
 
-# Seconds that workers have to reach a report, in which they switch trials; then they are ended.
+# The seconds that workers have to reach a report, where they switch trials; after that, they are
+# ended.
 _TAKEOVER_S = 60.0
 
 
 def distributed_class(
     source: DataParallelTrainer | Callable[[dict[str, Any]], DataParallelTrainer],
 ) -> type[_DistributedTrial]:
-    """Return the trainable whose trials are runs of a trainer.
+    """Return a trainable whose trials are runs of a trainer.
 
     Args:
         source: The trainer, or a function that makes one from a configuration.
@@ -294,7 +295,7 @@ class _DistributedTrial(tune.Trainable):
         return trainer
 
     def _can_take_over(self, trainer: DataParallelTrainer) -> bool:
-        """Return whether the living workers can run a trainer, whose processes must be alike."""
+        """Return whether the living workers can run a trainer, which needs the same processes."""
         former = self._group_of
         return (
             former is not None

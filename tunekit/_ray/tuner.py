@@ -77,7 +77,7 @@ def ended_soon() -> Iterator[None]:
     """Make Tune end a trial that is stopped during an iteration within seconds.
 
     By default it waits 10 minutes for the iteration to end. While Tune waits for an actor that it
-    has asked to end twice, it blocks for up to 10 s, so the timeout must not be shorter.
+    has asked twice to end, it blocks for up to 10 s, so the timeout must not be shorter.
     """
     name = "TUNE_FORCE_TRIAL_CLEANUP_S"
     given = os.environ.get(name)
@@ -90,7 +90,7 @@ def ended_soon() -> Iterator[None]:
 
 
 def space_of(param_space: Any) -> Any:
-    """Return a search space as the dict that Tune makes of it, for example of an RLlib config.
+    """Return a search space as the dict into which Tune converts it, for example an RLlib config.
 
     Example:
         >>> space_of({"lr": 0.1}), space_of(None)

@@ -1,6 +1,6 @@
-"""Tune's controller, except that a result is processed once it is validated.
+"""Tune's controller, except that it processes a result only once it is validated.
 
-Everything of Tune's that gets results gets validated ones, each once and in the order of reports:
+Every part of Tune that gets results gets validated ones, each once and in the order of reports:
 stoppers, the scheduler, the searcher, loggers, ``trial.last_result``, the checkpoint manager.
 """
 
@@ -42,20 +42,20 @@ logger = logging.getLogger(__name__)
 
 
 class ReportRules(Protocol):
-    """What decides about the reports of a sweep before Tune gets them."""
+    """Rules for the reports of a sweep before Tune gets them."""
 
     @property
     def names(self) -> AbstractSet[str]:
         """The names of the metrics that validation produces, or that the sweep uses."""
 
     def holds(self, queue: Queue, *, trains: bool) -> bool:
-        """Return whether reports wait in any case: validation's metrics are not known yet."""
+        """Return whether all reports wait, because validation's metrics are not known yet."""
 
     def reported(self, trial: Trial, queue: Queue, report: dict[str, Any]) -> Entry:
-        """Return the entry of a report, which the policies have seen; it may be one to save."""
+        """Return the entry of a report that the policies have seen; it may be one to save."""
 
     def returned(self, trial: Trial, queue: Queue) -> Entry | None:
-        """Record that a trial has ended; return its last entry if that should yet be saved."""
+        """Record that a trial has ended; return its last entry if that still has to be saved."""
 
     def saved(self, trial: Trial, entry: Entry) -> None:
         """Record the checkpoint of an entry, and request its validation if it has one."""
@@ -70,7 +70,7 @@ class ReportRules(Protocol):
         """Return whether the scheduler and the searcher get a result."""
 
     def is_rankable(self, result: Mapping[str, Any]) -> bool:
-        """Return whether a result has all that the scheduler and the searcher use."""
+        """Return whether a result has everything that the scheduler and the searcher use."""
 
     def processing(self) -> None:
         """Record that Tune is about to process a result."""
@@ -85,7 +85,7 @@ class ValidatingController(Controller):
     A running controller becomes one by :meth:`install`.
     """
 
-    # Tune's own, with others in their places while they are not to get a result.
+    # Tune's own, replaced by others while they must not get a result.
     _callbacks: Any
     _stopper: Any
     _search_alg: Any
@@ -102,8 +102,8 @@ class ValidatingController(Controller):
         """
         controller = controller_in(tune_controller)
         check_controller(controller)
-        # Tune makes its controller itself and takes no other. Only the controller can hold a result
-        # back from everything that gets it (decision 1).
+        # Tune makes its controller itself and takes no other. Only the controller can hold back a
+        # result from all its recipients (decision 1).
         become(controller, cls)
         return cast(ValidatingController, controller)
 
@@ -114,7 +114,7 @@ class ValidatingController(Controller):
         rules: WaitingRules,
         constraints: Sequence[Constraint],
     ) -> None:
-        """Connect a new controller with what decides about reports and processes.
+        """Connect a new controller to the rules for reports and processes.
 
         Args:
             validation: The callback before which callbacks get each report at once, as training
@@ -135,19 +135,19 @@ class ValidatingController(Controller):
         self._processed: dict[Trial, Entry] = {}
         # The recorded decision on the result that is processed again.
         self._recorded: dict[str, str] = {}
-        #: The trials that stand still in their processes, in order, each with the circumstances in
-        #: which that was decided; None: it is to be decided again at the end of the step.
+        #: The trials that wait in their processes, in order, each with the circumstances in which
+        #: that was decided; None: it is decided again at the end of the step.
         self.waiting_in_place: dict[Trial, Circumstances | None] = {}
         # The trials that do nothing until the scheduler acts on them.
         self._idle: set[Trial] = set()
         #: Whether the sweep is being interrupted: what waits stays pending.
         self.closing = False
-        # Whether Tune stops all trials if it has a reason.
+        # Whether Tune stops all trials if there is a reason to.
         self._ends = False
         self._scheduler = self._scheduler_alg
         # Whether the search algorithm gets what is replayed.
         self._for_searcher = True
-        # Whether it has warned about a checkpoint that was requested late.
+        # Whether a warning about a late request for a checkpoint was logged.
         self._has_warned = False
         self._unsaved = {"_unsaved", *vars(self).keys() - saved}
 
@@ -198,7 +198,7 @@ class ValidatingController(Controller):
         self.advance(trial)
 
     def scored(self, trial: Trial, entry: Entry, metrics: Mapping[str, Any] | None) -> None:
-        """Process what the end of a validation lets pass.
+        """Process the results that the end of a validation has completed.
 
         Args:
             trial: The trial.
@@ -249,24 +249,24 @@ class ValidatingController(Controller):
             self.stop_trial(trial)
 
     def silent(self) -> AbstractContextManager[None]:
-        """Let callbacks hear nothing, while what they have heard is replayed."""
+        """Silence callbacks while results that they already have are replayed."""
         return overriding(self, _callbacks=CallbackList([]))
 
     def requeue(self, trial: Trial, queue: Queue) -> None:
-        """Let a trial without an actor wait for reports that were not processed."""
+        """Make a trial without an actor wait for its unprocessed reports."""
         self._queues[trial] = queue
         self._set_trial_status(trial, Trial.RUNNING)
 
     # Tune processes them, in order -------------------------------------------------------------
 
     def advance(self, trial: Trial) -> None:
-        """Pass on a trial's complete reports to Tune; then let the trial do what is next."""
+        """Pass a trial's complete reports to Tune, and then carry out the trial's next action."""
         if trial in self._processed:
             return
         # The queue is looked up for each report: a decision on the one before drops it.
         while trial not in self._idle and (queue := self._queues.get(trial)):
             trains = trial in self._trial_to_actor
-            # A decision would end a save in progress, and leave its folder behind.
+            # A decision would abort a save in progress and leave its folder behind.
             holds = queue.saves or self._reports.holds(queue, trains=trains)
             entry = None if holds else queue.take()
             if entry is None:
@@ -302,7 +302,7 @@ class ValidatingController(Controller):
             raise TuneError(traceback.format_exc()) from error
 
     def continue_waiting(self) -> None:
-        """Let each trial that waits in its process do what is next, if anything has changed."""
+        """Carry out the next actions of trials that wait in their processes, after a change."""
         moved = self._rules.pop_moved()
         if not self.waiting_in_place:
             return
@@ -338,7 +338,7 @@ class ValidatingController(Controller):
             self._processed.pop(trial, None)
 
     def _passing(self, entry: Entry, *, scored: bool) -> AbstractContextManager[None]:
-        """Let neither the scheduler nor the searcher get a report that was not validated."""
+        """Hide a report that was not validated from the scheduler and the searcher."""
         stopper = self._stopper
         if RESULT_DUPLICATE in entry.report:
             stopper = NoopStopper()  # Tune asks again at the end of a function that has returned
@@ -360,7 +360,7 @@ class ValidatingController(Controller):
             super().stop_trial(trial)
 
     def _continue_trial(self, trial: Trial, now: Circumstances) -> None:
-        """Let a trial do what is next."""
+        """Carry out a trial's next action."""
         stays = trial.status != Trial.RUNNING or trial in self._training or trial in self._idle
         if stays or trial.is_saving:
             self.waiting_in_place.pop(trial, None)
@@ -382,8 +382,8 @@ class ValidatingController(Controller):
 
     def _set_trial_status(self, trial: Trial, status: str) -> None:
         super()._set_trial_status(trial, status)
-        # Synchronous PBT waits for those that live. Tune counts failed ones among them, and not
-        # those that are continued after they had ended.
+        # Synchronous PBT waits for live trials. Tune counts failed ones among them, but not those
+        # that were continued after they had ended.
         if trial.is_finished():
             self._live_trials.discard(trial)
         else:
@@ -403,11 +403,12 @@ class ValidatingController(Controller):
             logger.warning("%s", late_request_advice(trial.trial_id, entry.iteration))
         at_end = trial.checkpoint_at_end and trial.last_result.get(DONE)
         if (late or at_end) and entry.checkpoint is None and not self._is_past(trial):
-            # Its report would have been saved when it arrived, had it been known to be the last.
+            # Its checkpoint would have been saved when the report arrived, had that been known to
+            # be the last.
             super()._schedule_trial_save(trial)
 
     def _is_past(self, trial: Trial) -> bool:
-        """Return whether a trial has left the state in which the processed result was made."""
+        """Return whether a trial has left the state that the processed result was made in."""
         returned = RESULT_DUPLICATE in self._processed[trial].report
         away = trial in self._training or trial not in self._trial_to_actor
         return returned or away or bool(self._queues.get(trial))
@@ -475,7 +476,7 @@ class ValidatingController(Controller):
         super()._schedule_trial_stop(trial, exception)
 
     def _drop(self, trial: Trial) -> None:
-        """Forget what a trial has trained past a decision."""
+        """Discard what a trial has trained past a decision."""
         self.waiting_in_place.pop(trial, None)
         self._idle.discard(trial)
         if queue := self._queues.pop(trial, None):
@@ -484,7 +485,7 @@ class ValidatingController(Controller):
             self._rules.stops_waiting(trial.trial_id)
 
     def release_slot(self, trial: Trial) -> None:
-        """Release the slot of a trial that waits; it resumes from what is scored (decision 2)."""
+        """Release the slot of a waiting trial; it resumes from what is scored (decision 2)."""
         # Without its queue, which the stop would drop.
         queue = self._queues.pop(trial, None)
         self.waiting_in_place.pop(trial, None)
@@ -515,7 +516,7 @@ class ValidatingController(Controller):
 
 
 def is_saved_at(trial: Trial, report: Mapping[str, Any], *, last: bool) -> bool:
-    """Return whether Tune would save a trial after a report, which is its last one or not."""
+    """Return whether Tune would save a trial after a report, which may be its last one."""
     every, iteration = trial.checkpoint_freq, report.get(TRAINING_ITERATION, 0)
     at_end = last and trial.checkpoint_at_end
     return bool(report.get(SHOULD_CHECKPOINT) or at_end or (every and iteration % every == 0))
@@ -552,10 +553,11 @@ class SplitCallbacks(CallbackList):
         super().on_trial_start(trial=trial, **info)
 
     def on_trial_result(self, *, trial: Trial, result: dict[str, Any], **info: Any) -> None:
-        """Pass on a result that Tune processes, with NaN for each metric of validation's it lacks.
+        """Pass on a result that Tune processes, with NaN for each missing validated metric.
 
         Tune's CSV logger writes the columns that a trial's first result has. In a restored sweep, a
-        trial may have results before it starts; loggers such as MLflow's need to hear of it first.
+        trial may have results before it starts; loggers such as MLflow's must be notified of it
+        first.
         """
         if trial not in self._begun:
             self._begun.add(trial)
@@ -591,7 +593,7 @@ def _keep_local(logger: LoggerCallback) -> None:
 
 
 class _Averages(_TrainingRunMetadata):
-    """What Tune keeps of a trial, without averages of counts: a twentieth of the driver's time."""
+    """Tune's metadata of a trial without averages of counts, a twentieth of the driver's time."""
 
     def update_metric(self, metric: str, value: Any, step: int | None = 1) -> None:
         if metric not in COUNTS:
@@ -599,7 +601,7 @@ class _Averages(_TrainingRunMetadata):
 
 
 class _Saved(_FutureTrainingResult):
-    """A checkpoint that is there where Tune expects one to come, or None."""
+    """A checkpoint that already exists where Tune expects a future one, or None."""
 
     def __init__(self, saved: _TrainingResult | None):
         self._saved = saved

@@ -1,4 +1,4 @@
-"""Errors of worker processes: which end a trial, which are retried, and how they are sent."""
+"""Errors in worker processes: which end a trial, which are retried, and how they are sent."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _FailingAlone(RayActorManager):
 def fail_alone(actors: RayActorManager) -> None:
     """Fail only the trial of an actor that is lost, for example to Ray's memory monitor.
 
-    Tune ends the sweep with any error that is not of an actor or of its code, such as Ray's
+    Tune ends the sweep on any error that comes from neither an actor nor its code, such as Ray's
     ``OutOfMemoryError``.
     """
     become(actors, _FailingAlone)
@@ -89,7 +89,7 @@ def ends_the_process(error: BaseException) -> bool:
 
 
 class LoopError(Exception):
-    """An exception of a user's loop as text, which any process can read.
+    """An exception from a user's loop as text, which any process can read.
 
     Args:
         raised: The exception.

@@ -324,7 +324,8 @@ class _Link(ReportCallback, WorkerGroupCallback):
         self.group: WorkerGroup | None = None
         #: Set once the workers have started or ended.
         self.started = threading.Event()
-        #: Held while the workers are polled, as they cannot answer while their actors are busy.
+        #: Held while the workers are polled, because they cannot answer while their actors are
+        #: busy.
         self.polling = threading.Lock()
         # The trial's assignment, its number, and the progress of each worker.
         self._given: Assignment | None = None
@@ -459,7 +460,7 @@ class _Group(WorkerGroup):
 
 
 class _Controller(TrainController):
-    """Ray Train's controller, in the process of a trial."""
+    """Ray Train's controller, running in a trial's process."""
 
     def __init__(self, *, first_bundle: int, link: _Link, **options: Any):
         self._link = link

@@ -47,8 +47,8 @@ from tunekit.core.training_loops import WorkerAction, WorkerInbox
 #: whether the loop has asked for its checkpoint.
 TAG = "tunekit_assignment"
 
-# How long a poll waits for the training loop to report, so that the trial hears of it at once. It
-# is shorter than the interval of polls, in which the trial waits for the answer.
+# How long a poll waits for the training loop to report, so that the trial gets the report at once.
+# It is shorter than the interval of polls, in which the trial waits for the answer.
 _POLL_S = 0.04
 
 # The environment variables that mark a worker as one of several; libraries also read them.
@@ -69,7 +69,7 @@ class Assignment:
     """The task of a worker group.
 
     Attributes:
-        number: Counts the assignments of one worker group, from 1.
+        number: The number of the assignment in its worker group, from 1.
         run_context: Ray Train's context, with the configuration and the checkpoints' storage.
         checkpoint: The first return value of ``ray.train.get_checkpoint()``.
         token: The suffix of the names of its uploaded checkpoints.
@@ -145,9 +145,10 @@ class _Post:
             self._changed.notify_all()
 
     def wait_until_blocked(self, timeout_s: float | None = None) -> None:
-        """Wait until the training loop blocks, at most so many seconds.
+        """Wait until the training loop blocks, for at most so many seconds.
 
-        It stays blocked while this worker's actor is busy, because a call of the actor releases it.
+        It stays blocked while this worker's actor is busy, because only a call to the actor
+        releases it.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._until is not None and not self._until(), timeout_s)
@@ -225,7 +226,7 @@ class TrialWorker(RayTrainWorker):
     def poll_status(self) -> WorkerStatus:
         """Return Ray's status with a ``stage``: the newest assignment, and whether it is done.
 
-        It is done once its loop has ended and all of its reports were taken.
+        It is done once its loop has ended and all of its reports have been collected.
         """
         _post.wait_until_blocked(_POLL_S)  # a report is noticed at once
         number, ended = _post.stage  # read before the queue, so that its reports come first

@@ -52,7 +52,7 @@ def _chart(name: str, rows: Sequence[Mapping[str, Any]], height: int) -> Spec:
 
 
 def _colours(palette: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the scale of a palette's colours, by the values that they are shown for."""
+    """Return the colour scale of a palette, by the values that the colours stand for."""
     return {"domain": list(palette), "range": list(palette.values())}
 
 
@@ -82,7 +82,7 @@ def curves_chart(
         points: As returned by :func:`curves`.
         ranked: The ranking.
         metric: The name of the metric.
-        validated: Whether it is a validated metric, whose points are shown, too.
+        validated: Whether it is a validated metric, whose points are also shown.
     """
     labels = {one.trial_id: f"{one.rank}. {one.name}" for one in ranked[: len(_TOP)] if one.rank}
     names = {one.trial_id: one.name for one in ranked}
@@ -218,7 +218,7 @@ def curves(sweep: Sweep, trial_id: str, names: Sequence[str]) -> dict[str, list[
 
 
 def _thinned_curves(sweep: Sweep, names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return the points of all curves by metric, thinned to what a chart can show."""
+    """Return the points of all curves by metric, reduced to what a chart can show."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     shown = sweep.ranking()[:MOST_CURVES]
     fewer = max(MOST_POINTS // 10, OTHER_POINTS // max(1, len(shown)))
@@ -254,8 +254,8 @@ def thinned(points: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]
 def spans_of(sweep: Sweep, trial_ids: Collection[str]) -> list[Span]:
     """Return the spans of training and validation of the given trials.
 
-    Consecutive spans of training are joined; if there are very many spans, spans of validations are
-    joined, too, where the gap between them is too short to be seen.
+    Consecutive spans of training are joined; if there are very many spans, so are spans of
+    validations with gaps too short to be seen.
     """
     began, last = sweep.timeline.first or 0.0, sweep.timeline.last or 0.0
     gap = (last - began) / 500

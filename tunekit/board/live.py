@@ -39,7 +39,7 @@ class ServedSweep:
         filesystem: The storage.
         path: The experiment's folder there.
         source: The path or URI that another process can load it by.
-        changed: When its journal was written last, in seconds since the epoch.
+        changed: When its journal was last written, in seconds since the epoch.
     """
 
     key: str
@@ -155,7 +155,7 @@ class LiveSweep:
         self.entry, self._clock = entry, clock or time
         #: Why the page cannot be updated at the moment; empty if it can.
         self.trouble = ""
-        #: The parts as HTML, by name, in order, and the charts as JSON, by name.
+        #: The parts as HTML, in order, and the charts as JSON, both by name.
         self.parts: dict[str, str] = {}
         self.charts: dict[str, str] = {}
         self._follower = Follower(
@@ -163,13 +163,13 @@ class LiveSweep:
         )
         self._reads = Pace(1.0, _INTERVAL_S)
         self._drawn: dict[str, Any] = {}
-        # What brings each half of the page up to date, and when it may do so again.
+        # The update function of each half of the page, and when it may run again.
         self._updates = {
             "text": (self._update_text, Pace(0.3)),
             "charts": (self._update_charts, Pace(0.1, 2.0)),
         }
         self._stale: set[str] = set()
-        # The version of each half, which none has had, nor has in another run of the server.
+        # The version of each half, which is unique across runs of the server.
         self._versions = dict.fromkeys(self._updates, "")
         self._working = threading.Lock()
 

@@ -265,7 +265,7 @@ def _panel(
 
 
 def _path(sweep: Sweep, path: str) -> str:
-    """Return the path or URI by which another process finds a file of the sweep."""
+    """Return the path or URI by which another process finds one of the sweep's files."""
     if sweep.source is not None and path.startswith(f"{sweep.path}/"):
         return joined(sweep.source, path[len(sweep.path) + 1 :])
     return path

@@ -52,7 +52,7 @@ _NICE = 5
 #: The host names by which a browser on this machine reaches the server.
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
-#: The headers of each response, which keep it in its page and site, and out of caches.
+#: The headers of each response, which keep it within its page and site and out of caches.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -96,7 +96,7 @@ def serve(
     """
     catalogue = Catalogue(paths)
     problems = Problems("tunekit serve")
-    # Required on this machine, too: its other users may not have access to the files.
+    # Required on this machine too: its other users may not have access to the files.
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
     if len(token) < _LEAST_TOKEN:
         problems.add(
@@ -142,7 +142,7 @@ def serve(
 
 
 def lower_priority() -> None:
-    """Lower the CPU priority, on Linux of this thread and the threads that it starts."""
+    """Lower the CPU priority (on Linux, of this thread and the threads that it starts)."""
     with contextlib.suppress(AttributeError, OSError):  # not supported or not permitted everywhere
         os.nice(_NICE)
 
@@ -220,7 +220,7 @@ class Application(Starlette):
         return response
 
     def _refusal(self, request: Request) -> Response | None:
-        """Return the response to a request that is refused or brings the token; otherwise None."""
+        """Return the response to a request that is refused or has the token; otherwise None."""
         host = ", ".join(request.headers.getlist("host"))
         if not self._is_own(_PORT.sub("", host.lower())):
             text = (

@@ -22,7 +22,7 @@ from tunekit.reading.sweep import Sweep
 
 
 def format_best(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
-    """Return the best checkpoint as text, with the line of Python that loads the checkpoint."""
+    """Return the best checkpoint as text, with the line of Python that loads it."""
     at = format_iteration(found.generation, found.iteration)
     others = {n: v for n, v in flatten(found.metrics).items() if n != found.metric}
     lines = [

@@ -50,7 +50,7 @@ class _Failed(click.ClickException):
 
 
 class _Group(click.Group):
-    """Commands that are listed in the order of use, and whose errors have no traceback."""
+    """Commands that are listed in order of use, and whose errors have no traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -119,7 +119,7 @@ def list_sweeps(folder: str, top: int, as_json: bool) -> None:
     """List the sweeps in a folder and below it, newest first.
 
     FOLDER is local or a URI; by default ~/ray_results. For each sweep: its state (running, killed,
-    interrupted, finished; open, if it is unknown whether its driver is running), when it started,
+    interrupted or finished; open if it is unknown whether its driver is running), when it started,
     how long it took, its trials, and its best validated score. Without a PATH, other commands use
     the newest one below ~/ray_results.
 
@@ -144,9 +144,8 @@ def status(path: str, as_json: bool, watch: float | None, top: int, **goal: str 
     """Show the status of a sweep: running, ended or crashed.
 
     It shows trials and validations by status, where time went, what the sweep waits for, the
-    ranking, and the failures, grouped by reason. It is as wide as the terminal; in a pipe, reasons
-    are not cut. With --watch it refreshes; --json then prints one line each time, otherwise one
-    object.
+    ranking, and failures grouped by reason. It is as wide as the terminal; in a pipe, reasons are
+    not cut. With --watch it refreshes; --json then prints one line each time, otherwise one object.
 
     \b
     Examples:
@@ -254,8 +253,8 @@ def validate(
 ) -> None:
     """Validate the best checkpoints of a sweep with another function.
 
-    The sweep may have ended, have been killed, or be running. status, best and report show the new
-    metrics as NAME/metric. After Ctrl-C, the same command continues, and validates nothing twice
+    The sweep may be finished, killed or still running. status, best and report show the new metrics
+    as NAME/metric. After Ctrl-C, the same command continues and validates nothing twice
     (tunekit.Sweep.validate). --metric and --mode set how the best trials are chosen. The current
     directory is importable. It starts Ray, or joins the cluster at RAY_ADDRESS.
 
@@ -365,8 +364,8 @@ def serve(
 ) -> None:
     """Show sweeps in the browser while they run, until Ctrl-C.
 
-    A PATH is a sweep's folder, or a folder with sweeps below it, or a URI; sweeps that start there
-    later appear, too. The page is the report, kept up to date. The server does not start Ray, and
+    A PATH is a sweep's folder, a folder with sweeps below it, or a URI; sweeps that start there
+    later also appear. The page is the report, kept up to date. The server does not start Ray, and
     writes nothing. Open the printed address, with its token; set TUNEKIT_SERVE_TOKEN for a token
     that stays the same. For access from other machines, pass --host with the name or address that
     they use.

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from tunekit.messages.formatting import printable
 
-#: The width of tables if the output has none: in a pipe or a file.
+#: The width of tables if the output has no width: in a pipe or a file.
 WIDTH = 100
 
 # Narrower tables would show nothing.
@@ -37,7 +37,7 @@ def terminal_width() -> int | None:
 
 
 def truncate(line: str, width: int) -> str:
-    """Return a line, cut to a width.
+    """Return a line, truncated to a width.
 
     Example:
         >>> truncate("too many words", 9), truncate("few words", 9)

@@ -21,7 +21,7 @@ RESULTS = "~/ray_results"
 
 
 def given_or_newest(ctx: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
-    """Return a command's PATH: a URI as it is, a local path as absolute, the newest by default.
+    """Return a command's PATH: a URI unchanged, a local path as absolute; by default the newest.
 
     The default is printed to stderr.
 

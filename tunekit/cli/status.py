@@ -26,7 +26,7 @@ from tunekit.reading.findings import causes_of, failures_of
 from tunekit.reading.sweep import Sweep
 
 _LABEL = 13
-# How many checkpoints to list whose validations failed for the same reason.
+# How many checkpoints to list whose validations failed for one reason.
 _MOST_PLACES = 5
 _FAILURE = ("of", "trial_id", "generation", "iteration", "status", "times", "reason")
 _STATES = {
@@ -39,7 +39,7 @@ _STATES = {
 
 
 def status_json(sweep: Sweep, now: float) -> dict[str, Any]:
-    """Return the status as JSON values: all that the text shows, and more.
+    """Return the status as JSON values: everything that the text shows, and more.
 
     It has the items of :meth:`tunekit.Sweep.summary`, and:
 

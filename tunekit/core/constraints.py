@@ -75,7 +75,7 @@ class Constraint:
         return self._parts[0]
 
     def violation(self, value: float) -> float:
-        """Return the violation of a value, in units of the bound; 0 if it satisfies the constraint.
+        """Return a value's violation, in units of the bound; 0 if it satisfies the constraint.
 
         If the bound is 0, it is in units of the metric. NaN gives infinity.
         """
@@ -109,7 +109,7 @@ def penalized_value(value: float, mode: str | None, by: float) -> float:
     """Return the objective's value that schedulers and searchers get for an infeasible score.
 
     It is worse than any feasible value, and gets worse as the violation grows. So schedulers and
-    searchers that ignore constraints still rank by the rule above.
+    searchers that ignore constraints still follow the rule above.
 
     Args:
         value: The objective's own value.

@@ -1,12 +1,12 @@
-"""Decision points: the reports whose scores the scheduler will use; and what is validated.
+"""Decision points (the reports whose scores the scheduler will use), and what is validated.
 
 Most schedulers decide only at some reports: at a rung, at a perturbation interval. A rule
 describes a scheduler's internal state for one trial: when it decides, and which scores it has
 already used. What that state does not show is passed in: what pending scores will fill
 (``Queue.pending_points``). So a rule is evaluated again for each report, any number of times.
 
-One report too many does no harm: the scheduler looks at it and continues. One too few leaves it
-without a score to decide by. In case of doubt, a report is a decision point.
+An extra report does no harm: the scheduler looks at it and continues. A missing one leaves it
+without a score to decide on. In case of doubt, a report is a decision point.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Rungs:
     Args:
         times: The milestones, sorted.
         used: The milestones that the scheduler has a score for, or will not need one for.
-        each: What a report fills that has passed several open milestones at once. False: all of
-            them. True: the highest; the next report fills the next lower one, as in ASHA.
+        each: Which milestone a report fills if it has passed several open ones at once. False: all
+            of them. True: the highest; the next report fills the next lower one, as in ASHA.
 
     Example:
         >>> rule = Rungs((1, 4, 16))
@@ -165,5 +165,5 @@ class Selection:
         apart = iteration - self._newest.get(trial_id, 0)
         if 0 < apart < self._when:
             return False
-        self._newest[trial_id] = iteration  # or an older one: the trial has gone back
+        self._newest[trial_id] = iteration  # or an older one: the trial has returned to it
         return True

@@ -1,4 +1,4 @@
-"""The state of a sweep, which follows from the events in its journal."""
+"""The state of a sweep, derived from the events in its journal."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Engine:
     waited_s: float = 0.0
     #: Whether any checkpoint was saved.
     has_saved: bool = False
-    #: Whether the scheduler has decided by any score.
+    #: Whether the scheduler has decided on any score.
     has_decided: bool = False
     #: The trials that are to be stopped by hand and have not ended.
     stopping: set[str] = field(default_factory=set)
@@ -191,7 +191,7 @@ class Engine:
 
     @property
     def unscored(self) -> set[str]:
-        """Return the metrics that the sweep uses, and that each validation returned as no number.
+        """Return the metrics that the sweep uses and validations returned, but never as a number.
 
         Example:
             >>> Engine(required=frozenset({"accuracy"})).unscored
@@ -200,11 +200,11 @@ class Engine:
         return {name for name in self.required if name in self.history.names} - self._scored
 
     def can_stop(self, trial_id: str) -> bool:
-        """Return whether a trial can be stopped by hand: it has not ended, and is not about to."""
+        """Return whether a trial can be stopped by hand: it has not ended and is not about to."""
         return trial_id not in self.ended and trial_id not in self.stopping
 
     def lacks(self, result: Mapping[str, Any]) -> list[str]:
-        """Return the metrics that the sweep uses and a result lacks as finite numbers."""
+        """Return the metrics that the sweep uses and that are not finite numbers in a result."""
         return sorted(n for n in self.required if finite_number(metric_of(result, n)) is None)
 
     def require(self, names: Iterable[str]) -> None:

@@ -25,7 +25,7 @@ from tunekit.core.validation import Status, ValidationKey
 MOST = 2**53
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
-# Seconds since the epoch. A clock may be wrong; this is the range that can be shown, until 2242.
+# Seconds since the epoch. A clock may be wrong; this range can be shown, until the year 2242.
 _Time = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 # Seconds that passed: negative if a clock was put back.
 _Seconds = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
@@ -116,7 +116,7 @@ class TrialAdded(TrialEvent, frozen=True, kw_only=True):
         config: Its hyperparameters, with texts for values that JSON cannot represent.
         folder: The name of its folder in the experiment's.
         search: The archive with the searcher that suggested it, if one was saved.
-        tune: Tune's own record of the trial and its results, unless the last snapshot has it.
+        tune: Tune's own record of the trial and its results, unless it is in the last snapshot.
     """
 
     config: Mapping[Any, Any] = {}
@@ -157,7 +157,7 @@ class CheckpointSaved(CheckpointEvent, frozen=True, kw_only=True):
 
 
 class TrialEnded(TrialEvent, frozen=True, kw_only=True):
-    """A trial ended; ``removed``: not by a result of its own."""
+    """A trial ended; ``removed``: not because of its own result."""
 
     removed: bool = False
 
@@ -190,7 +190,7 @@ class Exploited(TrialEvent, frozen=True, kw_only=True):
         donor_generation: The donor's generation at that time.
         iteration: The training iteration of the checkpoint, from which the trial continues.
         checkpoint: The checkpoint's path.
-        score: The validation score by which the donor was chosen.
+        score: The validation score for which the donor was chosen.
         old_config: The trial's previous hyperparameters.
         donor_config: The hyperparameters that the checkpoint was trained with.
         config: The trial's new hyperparameters.
@@ -303,7 +303,7 @@ class SnapshotTaken(JournalEvent, frozen=True, kw_only=True):
 
 
 class SessionClosed(JournalEvent, frozen=True, kw_only=True):
-    """The session ended; ``finished`` says whether the sweep ended, too."""
+    """The session ended; ``finished``: whether the sweep ended too."""
 
     finished: bool
 
@@ -363,7 +363,7 @@ class Home:
         return recorded
 
     def recorded(self, event: Event) -> Event:
-        """Return an event as it is recorded: with the recorded path of its checkpoint."""
+        """Return an event as recorded: with the recorded path of its checkpoint."""
         return _relocated(event, self.record)
 
     def located(self, event: Event) -> Event:
@@ -395,7 +395,8 @@ def parse_event(line: Any) -> Event:
     return event
 
 
-# What a journal says of its sweep ----------------------------------------------------------------
+# What a journal says about its sweep
+# ----------------------------------------------------------------
 
 
 def trials_cut_short(events: Iterable[Event]) -> set[str]:
@@ -420,7 +421,7 @@ def trials_cut_short(events: Iterable[Event]) -> set[str]:
 
 
 def has_begun(events: Iterable[Event]) -> bool:
-    """Return whether the sweep's trials have done anything, so that it may not start again.
+    """Return whether the sweep's trials have done anything, so that it must not start over.
 
     Args:
         events: The events of the sweep's journal.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 #: The number of similar failures, without a success, after which a sweep is hopeless.
 HOPELESS = 3
 
-# The most failures of a kind that are named in a message.
+# The maximum number of failures of a kind that a message names.
 _MOST_PLACES = 5
 
 _GONE = "was not run: its checkpoint"
@@ -73,7 +73,8 @@ class FailureNotice:
     Attributes:
         first: Whether it is the first of its kind, to be logged in full.
         more: A message about similar failures that were only counted; None if it is not due.
-        hopeless: Whether all validations have failed so far, and enough of them alike.
+        hopeless: Whether all validations have failed so far, and enough of them for similar
+            reasons.
     """
 
     first: bool
@@ -135,7 +136,7 @@ class Failures:
         """Record a failure.
 
         Args:
-            place: The validation, as it is called in messages.
+            place: The name of the validation in messages.
             reason: Why it failed, in a line.
         """
         kind = self._kinds.setdefault(failure_kind(reason), _Kind(place, reason))

@@ -27,7 +27,7 @@ class RungAction(enum.Enum):
     CONTINUE = "continue"
     #: It is held at the rung that it has reached.
     HOLD = "hold"
-    #: It has trained for as long as a trial may, or is stopped.
+    #: It has trained for the maximum time, or is stopped.
     END = "end"
 
 
@@ -283,7 +283,7 @@ class Halving:
                     yield trial_id
 
     def is_ahead(self, trial_id: str) -> bool:
-        """Return whether no ended trial went further than the rung where this one is held.
+        """Return whether no ended trial went beyond the rung where this one is held.
 
         Example:
             >>> halving = Halving([(1, 3)], max_t=9, reduction_factor=3)

@@ -1,4 +1,4 @@
-"""Metrics: their names, and the nested dictionaries that have them, of reports above all.
+"""Metrics: their names, and the nested dictionaries that contain them, above all reports.
 
 A metric has one name, the path of its keys joined by ``/``, as in Tune, however it was nested or
 written: ``{"eval": {"loss": 1}}`` and ``{"eval/loss": 1}`` both name the metric
@@ -26,7 +26,7 @@ VALIDATED_ITERATION = "validated_iteration"
 CHECKPOINT = "checkpoint_dir_name"
 #: The key, in a row, of the number of times the iteration was run.
 RUNS = "iteration_runs"
-#: The numbers of a row that are no metrics.
+#: The numbers in a row that are not metrics.
 COUNTS = (GENERATION, RUNS)
 #: Where a row keeps a training metric whose name a validation also produces.
 REPORTED = "reported"
@@ -82,7 +82,7 @@ def user_metrics(names: Iterable[str]) -> list[str]:
 
 
 def closest_name(wanted: str, names: Iterable[str]) -> str | None:
-    """Return the name that was probably meant; None if none is similar.
+    """Return the name that was probably intended; None if none is similar.
 
     Example:
         >>> closest_name("acuracy", ["loss", "accuracy"]), closest_name("f1", ["loss", "accuracy"])
@@ -187,7 +187,7 @@ def move_to_reported(row: Mapping[str, Any], names: Collection[str]) -> dict[str
     """Return a copy of a row with the metrics called ``names`` moved to ``row["reported"]``.
 
     A sweep's validations own the names of their metrics. A value that training reported under one
-    of these names is another quantity, and must not appear in the validated column.
+    of these names is a different quantity, and must not appear in the validated column.
 
     Example:
         >>> move_to_reported({"accuracy": 0.99, "loss": 0.1}, {"accuracy"})
@@ -262,9 +262,9 @@ def _part(
 
 
 def deduplicate(report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a report with one value for each metric that is written in two ways.
+    """Return a report that keeps one value of each metric that is written in two ways.
 
-    As for Tune's schedulers, the one that is nested deeper wins.
+    As for Tune's schedulers, the more deeply nested one wins.
 
     Example:
         >>> deduplicate({"eval": {"loss": 1, "n": 2}, "eval/loss": 3})
@@ -329,7 +329,7 @@ def _is_flag(value: Any) -> bool:
     return value is None or type(value) in (bool, int)
 
 
-# The names that Tune fills in and computes with, each with a check of its value.
+# The names that Tune fills in and calculates with, each with a check of its value.
 _TUNES: dict[str, Callable[[Any], bool]] = {
     ITERATION: lambda value: type(value) is int,
     "config": lambda value: isinstance(value, Mapping),
@@ -352,7 +352,7 @@ def sanitize_report(
     """Return a report that Tune, loggers and the journal can handle, whatever its values are.
 
     Values are converted by :func:`~tunekit.core.values.sanitize`; a metric that is written in two
-    ways keeps one value; a value of the wrong type under a name that Tune computes with moves to
+    ways keeps one value; a value of the wrong type under a name that Tune calculates with moves to
     ``reported/``. A report that needs no change is returned itself.
 
     Args:
@@ -381,7 +381,7 @@ def sanitize_report(
 
 
 def own_names(report: Mapping[str, Any], validated: Collection[str]) -> Mapping[str, Any]:
-    """Return a report whose names are training's; other names move to ``reported/``.
+    """Return a report with only training's names; other names move to ``reported/``.
 
     Args:
         report: A trial's report.

@@ -1,4 +1,4 @@
-"""The reports of a journal that Tune has not processed at a line."""
+"""The reports in a journal that Tune had not processed as of a line."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from tunekit.core.events import (
     ValidationRequested,
 )
 
-#: The decisions that make void what a trial has reported since.
+#: The decisions that invalidate what a trial has reported since.
 FINAL = ("STOP", "PAUSE")
 
 
 @dataclass(eq=False)
 class OpenReport:
-    """A report in the journal, with what the journal has about its checkpoint.
+    """A report in the journal, with what the journal records about its checkpoint.
 
     Attributes:
         report: The report.
-        key: The name of its validation, which it has even if it is not validated.
+        key: The name of its validation; it has one even if it is not validated.
         saved: Its checkpoint, if one was saved.
         requested: Its validation, if that was requested.
         ended: The end of that, if it has ended.
@@ -53,7 +53,7 @@ class OpenReport:
 
 @dataclass
 class OpenReports:
-    """Follow a journal, and know what of it Tune had not processed at each line.
+    """Follow a journal, and track what Tune had not processed as of each line.
 
     Example:
         >>> lines = OpenReports()
@@ -87,7 +87,7 @@ class OpenReports:
             case Reported():
                 place = (event.trial_id, *event.place)
                 self._runs[place] += 1
-                # A restored trial has run iterations again that were not saved.
+                # A restored trial has repeated iterations that were not saved.
                 own = [one for one in self.of(event.trial_id) if one.report.place < event.place]
                 own.append(OpenReport(event, ValidationKey(*place, self._runs[place])))
                 self._trials[event.trial_id] = own

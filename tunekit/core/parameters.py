@@ -1,8 +1,8 @@
 """The search space of a sweep: the range or the choices of each hyperparameter.
 
-They are as recorded when the sweep was started. Without a record, or if values lie outside of it
-(population based training perturbs values beyond their initial range), they follow from the
-values of the trials.
+They are those recorded when the sweep was started. Without a record, or if values lie outside of it
+(population based training perturbs values beyond their initial range), they follow from the values
+of the trials.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Parameter:
         name: Its flat name.
         kind: ``"float"``, ``"int"`` or ``"choice"``.
         low: The least value; None for choices.
-        high: The greatest value, which is included; None for choices.
+        high: The largest value, inclusive; None for choices.
         log: Whether it is searched on a logarithmic scale.
         choices: Its values, if ``kind`` is ``"choice"``.
 
@@ -144,10 +144,10 @@ def _inferred(name: str, values: Sequence[Any]) -> Parameter:
 
 
 def _is_logarithmic(values: Sequence[float]) -> bool:
-    """Return whether values were more likely drawn uniformly in their logarithms than as they are.
+    """Return whether values were more likely drawn log-uniformly than uniformly.
 
     This compares the two densities over the range of the values, 1 / (b - a) and 1 / (x log(b /
-    a)), for the values between its ends; the ends themselves carry no information.
+    a)), for the values inside the range; its ends carry no information.
     """
     low, *between, high = sorted(values) if len(values) > 2 else (1.0, 1.0)
     if low <= 0 or high < _WIDE * low or not between:
@@ -167,5 +167,5 @@ def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _key(value: Any) -> str:
-    """Return a text that is the same for values that a journal records in the same way."""
+    """Return a text that is equal for values that a journal records in the same way."""
     return json.dumps(choice(value))

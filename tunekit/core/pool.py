@@ -14,7 +14,7 @@ from tunekit.core.validation import Attempt, Request, Status, score_problem
 
 @dataclass(eq=False)
 class _Validation:
-    """A pending validation; it waits, or an attempt of it is in flight."""
+    """A pending validation: it is queued, or an attempt of it is in flight."""
 
     request: Request
     since: float
@@ -120,7 +120,7 @@ class Pool:
 
     @property
     def starting(self) -> int:
-        """Return the number of attempts that were started and do not run yet.
+        """Return the number of attempts that were started but are not running yet.
 
         Some of them may wait for resources (:attr:`unplaced`); the processes of the others are
         starting.
@@ -133,9 +133,9 @@ class Pool:
         return sum(one.unplaced for one in self._in_flight.values())
 
     def starved_s(self, now: float) -> float:
-        """Return the seconds for which all started attempts have waited for resources.
+        """Return for how many seconds all started attempts have waited for resources.
 
-        It is 0 if an attempt runs or its process is starting, because that has its resources.
+        It is 0 if an attempt runs or its process is starting, because that one has its resources.
         """
         return 0.0 if self._starved_since is None else now - self._starved_since
 
@@ -151,7 +151,7 @@ class Pool:
 
     @property
     def needs_capacity(self) -> bool:
-        """Return whether :meth:`start` depends on the capacity now."""
+        """Return whether :meth:`start` currently depends on the capacity."""
         return self._limit is None and bool(self._queue)
 
     def attempt(self, attempt_id: str) -> Attempt:
@@ -254,8 +254,8 @@ class Pool:
 
         Args:
             hosts: The trials that wait and whose processes can run a validation.
-            each: Whether they wait for each score, not only for those that decide.
-            others_wait: Whether another trial waits that could use such a slot.
+            each: Whether they wait for every score, not only for those that decide.
+            others_wait: Whether another trial is waiting that could use such a slot.
         """
         queued = (one for trial in self._queue.values() for one in trial.queued.values())
         most = sum(each or one.request.used for one in queued)
@@ -300,7 +300,7 @@ class Pool:
         return attempt
 
     def began(self, attempt_id: str, now: float) -> None:
-        """Record that an attempt has got its resources and runs."""
+        """Record that an attempt has its resources and is running."""
         one = self._in_flight[attempt_id]
         one.began, one.unplaced = now, False
         self._starved_since = None
@@ -308,7 +308,7 @@ class Pool:
             self.durations.starts.append(now - one.started)
 
     def set_unplaced(self, count: int, now: float) -> None:
-        """Set the number of attempts that wait for resources: the newest that do not run yet."""
+        """Set how many attempts wait for resources: the newest that are not running yet."""
         flying = self._in_flight.values()
         starting = [one for one in flying if one.began is None and one.started is not None]
         for n, one in enumerate(reversed(starting)):

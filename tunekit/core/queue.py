@@ -17,7 +17,7 @@ ON_PENDING = ("auto", "wait", "continue")
 
 
 class Stage(Enum):
-    """How far a report has come on its way to Tune."""
+    """The stage that a report has reached on its way to Tune."""
 
     SAVING = "saving"  #: its checkpoint is still to come
     SCORING = "scoring"  #: the end of its validation is still to come
@@ -31,7 +31,7 @@ class Entry:
 
     Attributes:
         report: What the trial has reported; empty for a failure.
-        failure: The error that the trial has failed with.
+        failure: The error with which the trial failed.
         iteration: The training iteration of the report.
         validated: Whether its checkpoint is to be validated; None: only if the trial ends with it,
             which the next report decides.
@@ -41,7 +41,7 @@ class Entry:
         checkpoint: The checkpoint that was saved at the report; opaque here.
         metrics: The metrics of its validation; None until that has ended with a score.
         stage: How far it has come.
-        cloneable: Whether the scheduler has got its checkpoint, and may clone it later.
+        cloneable: Whether the scheduler received its checkpoint, and may clone it later.
         replayed: Whether it was scored in an earlier session.
     """
 
@@ -60,7 +60,7 @@ class Entry:
 
     @property
     def complete(self) -> bool:
-        """Return whether nothing of it is still to come."""
+        """Return whether nothing about it is still to come."""
         return self.stage not in (Stage.SAVING, Stage.SCORING) and self.validated is not None
 
 
@@ -121,12 +121,12 @@ class Queue(deque[Entry]):
 
     @property
     def saves(self) -> bool:
-        """Return whether a report is being saved, so that the trial will be resumable."""
+        """Return whether a report is being saved, after which the trial will be resumable."""
         return any(entry.stage is Stage.SAVING for entry in self)
 
     @property
     def failed(self) -> bool:
-        """Return whether the trial has failed, so that its process is of no use."""
+        """Return whether the trial has failed, so that its process is useless."""
         return bool(self) and self[-1].failure is not None
 
     @property
@@ -163,11 +163,11 @@ class Process(Enum):
 
 
 class Wait(NamedTuple):
-    """How long a trial waits for a score that is computed elsewhere, and what then follows.
+    """How long a trial waits for a score that is computed elsewhere, and what follows.
 
     Attributes:
         wait_s: The seconds that the validation will run (:meth:`tunekit.core.pool.Pool.wait_s`).
-        late_s: The seconds by which it begins later than in the trial's process
+        late_s: How many seconds later it begins than in the trial's process
             (:class:`tunekit.core.timing.Durations`).
         start_s: The seconds that a trial's process takes to start
             (:class:`tunekit.core.timing.StartTimes`).
@@ -206,7 +206,7 @@ class Wait(NamedTuple):
 
     @property
     def pays_to_train(self) -> bool:
-        """Return whether the trial trains another iteration rather than wait.
+        """Return whether the trial trains another iteration instead of waiting.
 
         If it does not continue, others get its resources later: when the score is there and that
         iteration has ended.
@@ -223,9 +223,9 @@ UNMEASURED = Wait()
 
 
 class Circumstances(NamedTuple):
-    """What is the same for all trials of a sweep at one time.
+    """The circumstances that all trials of a sweep share at one time.
 
-    While it stays the same, a trial that waits need not be asked again unless its queue or its
+    While they stay the same, a waiting trial need not be reconsidered unless its queue or its
     validations change.
 
     Attributes:
@@ -256,7 +256,7 @@ def what_next(
     can_host: bool = False,
     can_release: bool = False,
 ) -> Next:
-    """Return what a trial does while reports of it wait for their scores.
+    """Return what a trial does while its reports wait for their scores.
 
     No trial trains past its next decision point while an older decision is pending: if that is a
     STOP, the training is lost, and adds checkpoints to validate. If there is no further decision
@@ -264,7 +264,7 @@ def what_next(
 
     With ``"auto"``, it waits for scores that decide if something uses its process or its slot
     meanwhile, because waiting then costs nothing. If nothing uses them, it trains on while a single
-    decision is pending, unless others wait and will hardly gain by it.
+    decision is pending, unless others wait and would hardly benefit.
 
     Args:
         queue: The trial's queue.

@@ -48,7 +48,7 @@ def rank(score: float | None) -> tuple[bool, float]:
 def surplus(ranked: Sequence[str], num_to_keep: int | None, needed: Container[str]) -> list[str]:
     """Return the checkpoints of a trial to delete.
 
-    The best ``num_to_keep`` stay, and so do all that are needed and the newest one, which a restart
+    The best ``num_to_keep`` stay, as do all that are needed and the newest one, which a restart
     needs.
 
     Args:
@@ -142,7 +142,7 @@ _NAMES = re.compile(r"checkpoint_(\d{6,}|\d{4}-\d\d-\d\d_.+-[0-9a-f]{8})")
 
 
 def orphaned(there: Iterable[str], known: Collection[str]) -> list[str]:
-    """Return paths that are named like checkpoints but neither are nor contain known ones.
+    """Return paths named like checkpoints that neither are nor contain known ones.
 
     Args:
         there: The paths in a trial's folder.

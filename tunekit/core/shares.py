@@ -1,4 +1,4 @@
-"""How trials and validations share a cluster: how many of each fit, and which inside the other."""
+"""How trials and validations share a cluster: how many fit, and whether in each other."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def fits(
 ) -> int:
     """Return how many times a need fits into free resources that are not promised to others.
 
-    A trial that needs more than is free waits for another to release resources, which may take
-    long, so free resources can be used meanwhile.
+    A trial that needs more than is free waits for another one to release resources, which may take
+    long, so free resources can be used in the meantime.
 
     Args:
         free: The free resources, by name.
@@ -43,7 +43,7 @@ def fits(
 
 
 def _times(free: Mapping[str, float], need: Mapping[str, float]) -> int | None:
-    """Return how many times a need fits into free resources; None if it is for nothing."""
+    """Return how many times a need fits into free resources; None if it is empty."""
     needed = ((name, amount) for name, amount in need.items() if amount > 0)
     counts = (math.floor(free.get(name, 0) / amount + 1e-9) for name, amount in needed)
     return min(counts, default=None)
@@ -136,7 +136,7 @@ def shares(
         validation: The resources of one validation.
         most: The number of validations to leave resources for; fewer if none would be left for a
             trial.
-        limit: The number of trials at once that the user has set, if any.
+        limit: The limit on concurrent trials that the user has set, if any.
 
     Example:
         >>> known = shares({"CPU": 8}, {"CPU": 1}, {"CPU": 2}, most=1)

@@ -1,4 +1,4 @@
-"""Functions of users: their names, and which arguments a validation function takes and lacks.
+"""Users' functions: their names, and which arguments a validation function takes and lacks.
 
 A checkpoint's report may add keyword arguments. So a parameter without a value is an error only
 when a checkpoint is to be validated; a value without a parameter is an error from the start.
@@ -57,7 +57,7 @@ def signature_of(fn: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def call_problem(signature: inspect.Signature | None, kwargs: Mapping[str, Any]) -> str | None:
-    """Return why a call fails whatever arguments are added; None if it need not.
+    """Return why a call would fail whatever arguments are added; None if it might succeed.
 
     Args:
         signature: The function's signature, if known.
@@ -103,7 +103,7 @@ def missing_arguments(signature: inspect.Signature | None, kwargs: Collection[st
 
 
 def deferred_kind(fn: Callable[..., Any]) -> str | None:
-    """Return the kind of a function that a call does not run to its end; None if it does.
+    """Return the kind of a function that a call does not run to completion; None if it does.
 
     Example:
         >>> async def validate(checkpoint): ...

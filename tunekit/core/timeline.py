@@ -57,7 +57,7 @@ VALIDATION: Mapping[str, Any] = {
 # What the end of a validation adds to its row.
 _OF_ENDED = ("metrics", "reason", "error", "attempts", "waited_s", "ran_s")
 
-# How a validation has ended that is requested again.
+# The outcomes after which a validation may be requested again.
 _AGAIN = (Status.FAILED.value, Status.TIMED_OUT.value)
 
 #: The key, in a report, of the duration of its iteration, in seconds.
@@ -94,9 +94,9 @@ class ScoredCheckpoint:
         return finite_number(flatten(self.metrics).get(metric))
 
     def sort_key(self, metric: str, mode: str) -> tuple[float, float]:
-        """Return the sort key for ranking, the least first; without the metric, it comes last.
+        """Return the sort key for ranking, smallest first; without the metric, it comes last.
 
-        A checkpoint that satisfies the constraints precedes one that does not.
+        Checkpoints that satisfy the constraints precede those that do not.
 
         Args:
             metric: The metric, by flat name.
@@ -150,14 +150,14 @@ class TrialSummary:
         config: Its initial hyperparameters.
         folder: The name of its folder in the experiment's folder.
         status: ``"pending"``, ``"running"``, ``"terminated"`` or ``"error"``.
-        generation: The number of times it was overwritten.
+        generation: How many times it was overwritten.
         iteration: The training iteration of its last result.
         unprocessed: The number of later reports, which wait for scores.
         stopped: Whether its scheduler ended it, or it was stopped by hand.
         by_hand: Whether it was stopped by hand.
         failures: The number of its failures.
-        added: The time of its addition, in seconds since the epoch.
-        ended: The time of its end, in seconds since the epoch; None if it has not ended.
+        added: When it was added, in seconds since the epoch.
+        ended: When it ended, in seconds since the epoch; None if it has not.
         trained_s: The seconds that it trained.
         waited_s: The seconds that it waited for scores, in waits that have ended.
     """
@@ -226,7 +226,7 @@ class Timeline:
     ):
         self._metric, self.constraints = metric, constraints
         self._followed = "followed" in (sessions[-1] if sessions else {})
-        #: The trials, in the order of addition.
+        #: The trials, in the order in which they were added.
         self.trials: dict[str, TrialSummary] = {}
         #: A row for each validation of the sweep, in the order of the requests.
         self.validations: list[dict[str, Any]] = []
@@ -369,7 +369,7 @@ class Timeline:
     def spans(self) -> list[Span]:
         """Return the spans of trials and validations, trial by trial.
 
-        A validation counts as requested until its last attempt runs.
+        A validation counts as requested until its last attempt is running.
         """
         found = {trial_id: list(self._spans.get(trial_id, [])) for trial_id in self.trials}
         for row in self.validations:
@@ -527,7 +527,7 @@ class Timeline:
         one = self._open.at(key) or self._results.get(key.trial_id, {}).get(key.place)
         reached = self._reached.get((key.trial_id, key.generation), key.iteration)
         if row["ran_from"] is None and row["started"] is not None and event.ran_s:
-            # It ended before it was seen to run.
+            # It ended before it was seen running.
             row["ran_from"] = max(row["started"], now - event.ran_s)
         row.update(
             status=event.status,

@@ -6,7 +6,7 @@ import statistics
 from collections import deque
 from typing import Protocol
 
-#: The seconds for a process to start, until one was measured: those to import PyTorch.
+#: The assumed seconds for a process to start, until one has been measured: the import of PyTorch.
 USUAL_S = 2.0
 # A longer start has waited for resources, not for its process.
 _LONGEST_START_S = 10.0
@@ -18,7 +18,7 @@ _FIRST_STARTS = 4
 
 
 class Clock(Protocol):
-    """Read the time and wait, in seconds; the ``time`` module is one, and tests have another."""
+    """Read the time and wait, in seconds; the ``time`` module does, and tests have another."""
 
     def monotonic(self) -> float:
         """Return a time that never decreases, for durations and time limits."""
@@ -35,7 +35,7 @@ class Pace:
 
     Args:
         share: The share of the time that the work may take, above 0 and at most 1.
-        least_s: The least pause between two runs of the work, in seconds.
+        least_s: The minimum pause between two runs of the work, in seconds.
 
     Example:
         >>> pace = Pace(share=0.25)
@@ -64,7 +64,8 @@ class StartTimes:
 
     A start is the time from getting resources to the first report, less one iteration. It includes
     starting the process, imports, loading data, and restoring a resumed trial. Until an iteration
-    has been measured, it is included, too. Times are seconds on any clock that is never set back.
+    has been measured, its time is included too. Times are seconds on any clock that is never set
+    back.
 
     Example:
         >>> starts = StartTimes()
@@ -89,7 +90,7 @@ class StartTimes:
         #: The seconds of all starts and iterations.
         self.total_s = 0.0
         self._starting_s, self._started = 0.0, 0
-        # The trials that may have a process, and the most at once.
+        # The trials that may have a process, and the largest number at once.
         self._present: set[str] = set()
         self._most = 0
         self._begun: dict[str, float] = {}
@@ -195,11 +196,11 @@ class Durations:
 
         Args:
             trial_s: The duration of a trial's start, in seconds, if known. Usually, a validation's
-                process has to import the same.
+                process has to import the same modules.
             iteration_s: The duration of an iteration, in seconds, if validations have resources of
                 their own and no score decides; 0 if it is not known.
         """
-        # The longest: others may have found a process that had already run.
+        # The longest one: others may have found a process that had already run.
         start_s = max(max(self.starts, default=USUAL_S), trial_s or 0.0)
         short_s = _SHORT * min(start_s, _LONGEST_START_S)
         if iteration_s is not None:

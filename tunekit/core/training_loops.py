@@ -1,4 +1,4 @@
-"""What training loops have to do: resume from their checkpoints, and stay in step.
+"""The duties of training loops: resume from their checkpoints, and stay in step.
 
 A class receives its checkpoint, but a function has to ask for it. A function that does not ask
 starts from scratch, while its reports continue the trial's rows. The rows then mix two runs, and a

@@ -70,10 +70,10 @@ class Request:
         path: The checkpoint's path, for records and leases.
         report: The report of that iteration, nested as reported; it must not be changed.
         kwargs: Keyword arguments of the validation function.
-        timeout_s: The time limit in seconds, from when it starts to run; None for no limit.
+        timeout_s: The time limit in seconds, counted from when it starts to run; None for no limit.
         config: The hyperparameters that the checkpoint was trained with, those of its generation;
             they must not be changed.
-        used: Whether the scheduler decides by the score, or whether it is the trial's last.
+        used: Whether the scheduler decides on the score, or it is the trial's last.
         decision_point: The decision point that the score fills; None if none.
     """
 
@@ -138,10 +138,10 @@ PENDING = tuple(status.value for status in PendingStatus)
 def score_problem(returned: object, required: Collection[str]) -> str | None:
     """Return why a validation function's return value is a mistake; None if it is not one.
 
-    It has to be a dict with string keys, none of them :data:`RESERVED`. Metrics that a scheduler or
-    searcher uses must, if they occur in it, be numbers; with NaN or infinity, as of a trial that
-    has diverged or an episode that has not ended, there is no score. Other metrics may be anything.
-    :func:`~tunekit.core.values.sanitize` has made the keys strings.
+    It must be a dict with string keys, none of them in :data:`RESERVED`. Metrics that a scheduler
+    or searcher uses must, if they occur in it, be numbers; NaN or infinity, for example from a
+    trial that has diverged or an episode that has not ended, means that there is no score. Other
+    metrics may be anything. :func:`~tunekit.core.values.sanitize` has made the keys strings.
 
     Args:
         returned: The return value.

@@ -5,8 +5,8 @@ Nothing here raises because of a value, whatever its methods do. There are two c
 - :func:`sanitize`: a value in a form that every part of a sweep can handle;
 - :func:`describe_error`: an exception in words.
 
-A value that cannot be converted becomes a text that shows it, or whatever :func:`sanitize` is told
-to put in its place.
+A value that cannot be converted becomes a text that shows it, or whatever replacement is passed to
+:func:`sanitize`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: A key that no user value has; readers of a journal unpickle its value.
+#: A key that no user value contains; readers of a journal unpickle its value.
 PICKLED = "__pickled__"
 
 #: The longest text that represents a value.
 LONGEST = 200
 
 # The largest metric, in bytes: each metric is written to the journal, Tune's files and loggers, and
-# all of them are in the memory of a process that reads the sweep.
+# a process that reads the sweep holds all of them in memory.
 _LARGEST = 2**20
 
 # The deepest nesting of dicts and lists: JSON readers recurse, and fail at some depth.
 _DEEPEST = 50
-#: The deepest nesting of a journal's line, with all that surrounds a value.
+#: The deepest nesting of a journal's line, including everything around a value.
 NESTED = 2 * _DEEPEST
 
 
@@ -113,7 +113,7 @@ def encodable(own: str) -> str:
 
 
 def key_name(key: Any) -> str:
-    """Return the name of a metric or hyperparameter with any key, as Tune names it.
+    """Return the name, as in Tune, of a metric or hyperparameter with any key.
 
     Example:
         >>> key_name("loss"), key_name(7), key_name(None), key_name((1, "a"))
@@ -150,7 +150,7 @@ def sanitize(value: Any, keep: Callable[[Any], Any] = format_value) -> Any:
     - Numbers are Python's own: those of numpy, ``Decimal``, and whole numbers of more than 64 bits
       become floats where they fit.
     - Other objects are replaced by what ``keep`` returns. Objects that cannot be shown, contain
-      themselves or are nested too deep are replaced by a text.
+      themselves or are nested too deeply are replaced by a text.
 
     A value that needs no change is returned itself.
 
@@ -278,7 +278,7 @@ def limit_sizes(value: Any, largest: int = _LARGEST) -> Any:
 
     Args:
         value: A value from :func:`sanitize`.
-        largest: The most bytes that a metric may have, pickled or as text.
+        largest: The maximum size of a metric in bytes, pickled or as text.
 
     Example:
         >>> limit_sizes({"loss": 0.5, "by_class": {"7": [0.1] * 1000}}, largest=1000)
@@ -303,7 +303,7 @@ def _size(value: Any) -> int:
 
 
 def is_too_deep(value: Any) -> bool:
-    """Return whether dicts and lists are nested deeper than a journal's line may be.
+    """Return whether dicts and lists are nested more deeply than a journal's line may be.
 
     Example:
         >>> is_too_deep({"a": [1, {"b": 2}]}), is_too_deep(json.loads("[" * 200 + "]" * 200))

@@ -1,4 +1,4 @@
-"""The callback that runs a sweep's validations, from a report to the scheduler's decision.
+"""The callback that runs a sweep's validations, from the report to the scheduler's decision.
 
 Tune calls the hooks of :class:`ValidationCallback`, which emit events. Each event is recorded in
 the journal, and then applied to the state of the sweep.
@@ -117,7 +117,7 @@ class ValidationCallback(tune.Callback):
         self.clock = clock or time
         #: The trials so far.
         self.trials: dict[str, Trial] = {}
-        #: The sweep's callbacks, some of which have tunekit's hooks, too.
+        #: The sweep's callbacks, some of which also have tunekit's hooks.
         self.listeners: list[Any] = []
         #: Whether Tune has added a trial, so that the sweep has a controller.
         self.has_begun = False
@@ -155,7 +155,7 @@ class ValidationCallback(tune.Callback):
         self.scheduler: Any
         #: Decides what trials do while their scores are pending.
         self.waiting: Waiting
-        #: Decides which reports are validated, and what Tune gets then.
+        #: Decides which reports are validated, and what Tune then gets.
         self.reports: Reports
         self._stop_requests: StopRequests
 
@@ -207,7 +207,7 @@ class ValidationCallback(tune.Callback):
             cluster: The cluster's resources, by name.
             bundles: The resources of each bundle of a trial.
             have_workers: Whether trials are runs of a trainer, each of whose workers has a bundle.
-            limit: The number of trials at once that the user has set; None: it is set here.
+            limit: The limit on concurrent trials that the user has set; None: it is set here.
 
         Returns:
             Whether checkpoints are validated in the processes of waiting trials.
@@ -267,7 +267,7 @@ class ValidationCallback(tune.Callback):
 
     @property
     def restores(self) -> bool:
-        """Return whether the user's scheduler will get the state in which it knows the trials."""
+        """Return whether the user's scheduler will be restored to a state that knows the trials."""
         return (self._restore.saved or {}).get("scheduler") is not None
 
     def begin(self) -> None:
@@ -294,11 +294,11 @@ class ValidationCallback(tune.Callback):
 
     @property
     def _run_by_ray(self) -> bool:
-        """Return whether Ray's own Tuner would run a sweep of ``tunekit.Tuner``."""
+        """Return whether Ray's own Tuner is about to run a sweep made by ``tunekit.Tuner``."""
         return self._owned and not self._run_by_owner
 
     def _where(self) -> str:
-        """Return the location of the experiment, as far as known."""
+        """Return the location of the experiment, if known."""
         if self.home.folder is not None or not self.has_begun:
             return self.home.folder or "PATH"
         return str(self.controller.storage.experiment_fs_path)
@@ -381,7 +381,7 @@ class ValidationCallback(tune.Callback):
             self._pause()
 
     def _stop_by_hand(self) -> None:
-        """Stop the trials that a user stops by hand."""
+        """Stop the trials that a user has stopped by hand."""
         for trial_id in sorted(self.engine.stopping):
             trial = self.trials.get(trial_id)
             if trial is not None and not trial.is_saving:
@@ -397,7 +397,9 @@ class ValidationCallback(tune.Callback):
         This runs at the end of a step, when all leases on them have been taken.
         """
         for trial_id in self.engine.leases.pop_touched():
-            trial = self.trials.get(trial_id)  # None: a donor that the restored experiment lacks
+            trial = self.trials.get(
+                trial_id
+            )  # None: a donor that is missing from the restored experiment
             if trial is not None:
                 self._checkpoints_of(trial).prune()
                 self.controller.mark_changed(trial)
@@ -440,7 +442,7 @@ class ValidationCallback(tune.Callback):
         self.close(finished=self.has_ended)
 
     def close(self, *, finished: bool = False) -> None:
-        """Record the end of the session, also if the process ends without Tune."""
+        """Record the end of the session, even if the process ends without Tune."""
         self.emit(SessionClosed(finished=finished))
         self.ledger.close()
 
@@ -450,7 +452,7 @@ class ValidationCallback(tune.Callback):
         self._outcome.end(error)
 
     def _raise_error(self) -> None:
-        """Raise the error that the sweep ends with, if any; Tune saves the sweep first."""
+        """Raise the error that ends the sweep, if any; Tune saves the sweep first."""
         if (error := self._outcome.error) is not None:
             if self._refused is None and self.has_begun:
                 self.controller.save()
@@ -461,7 +463,8 @@ class ValidationCallback(tune.Callback):
         if self._restore.replays:
             self._restore.repeated(event)
             return
-        # The journal first: a kill in between loses nothing that has had an effect (decision 3).
+        # The journal comes first: a kill in between loses nothing that has had an effect (decision
+        # 3).
         event = event if event.time else structs.replace(event, time=self.clock.time())
         self.ledger.append(event)
         self.engine.apply(event)
@@ -515,8 +518,8 @@ class ValidationCallback(tune.Callback):
     def timing(self) -> dict[str, float]:
         """Return where time went, in seconds.
 
-        - ``validations_ran_s``: how long validations ran, added up;
-        - ``trials_waited_s``: how long trials waited for their scores, added up.
+        - ``validations_ran_s``: how long validations ran in total;
+        - ``trials_waited_s``: how long trials waited for their scores in total.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})

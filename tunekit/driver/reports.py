@@ -1,4 +1,4 @@
-"""The reports of trials: which are validated, and what Tune gets then."""
+"""The reports of trials: which are validated, and what Tune then gets."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ from tunekit.validating.validator import Validator
 
 logger = logging.getLogger(__name__)
 
-# The most reports of a trial that wait for the first score of a sweep if none is on its way.
+# The maximum number of a trial's reports that wait for a sweep's first score if none is on its way.
 _MOST_HELD = 100
-#: Why the validation of a report is skipped that a decision on an older one has made void.
+#: Why a validation is skipped after a decision on an older report has made it obsolete.
 VOID = "its trial does not continue from there"
 
 
@@ -87,7 +87,7 @@ class Reports:
     # has ended meanwhile, which may be why.
     _named: bool = field(default=False, init=False)
     _has_news: bool = field(default=True, init=False)
-    # The reports whose validations have not ended, by the names of these.
+    # The reports whose validations have not ended, by the validations' names.
     _scoring: dict[str, tuple[Trial, Entry]] = field(default_factory=dict, init=False)
     #: Each trial's hyperparameters, and what it would resume from, before the newest result was
     #: processed; empty unless the scheduler clones.
@@ -108,20 +108,20 @@ class Reports:
 
     def holds(self, queue: Queue, *, trains: bool) -> bool:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
-        # A CSV logger takes its columns from a trial's first row, and training's value of a name
-        # must not appear as a score: so rows wait until these names are known (decision 1).
+        # A CSV logger takes its columns from a trial's first row, and a value from training must
+        # not appear as a score, so rows wait until these names are known (decision 1).
         if self._named:
             return False
         if self._scoring:
             return True
-        # A stopper may end a trial by what training alone has reported.
+        # A stopper may end a trial based on training's reports alone.
         stops_early = not isinstance(self.controller.stopper, NoopStopper)
         return trains and not (queue.over or len(queue) >= _MOST_HELD or stops_early)
 
     def receive(self, trial: Trial, result: dict[str, Any], *, saved: bool) -> None:
         """Convert a report, or the report of a save, in place for Tune and the journal.
 
-        If both are there, Ray may pass on a report before that of the save that precedes it.
+        If both are there, Ray may pass on a report before that of the preceding save.
         """
         reached = trial.run_metadata.last_result.get(TRAINING_ITERATION, 0)
         for entry in self.controller.queue_of(trial):
@@ -154,7 +154,7 @@ class Reports:
             report[SHOULD_CHECKPOINT] = True
         self.outcome.reported(trial, report, self.controller.callbacks)
         saving = is_saved_at(trial, report, last=last)
-        if last and not saving and queue.resumable:  # what it has saved before is its last
+        if last and not saving and queue.resumable:  # what it has already saved is its last
             self.returned(trial, queue)
         queue.settle()
         generation, names = self.engine.ancestry.generation(trial_id), self.engine.history.names
@@ -236,7 +236,7 @@ class Reports:
     def _decision_point(
         self, trial: Trial, queue: Queue, report: Mapping[str, Any]
     ) -> float | None:
-        """Return the entry of the scheduler that a report's score would fill, such as a rung."""
+        """Return the scheduler's slot that a report's score would fill, such as a rung."""
         now = metric_of(report, time_attr_of(self.scheduler))
         pending = queue.pending_points(report[TRAINING_ITERATION])
         return None if now is None else rule_for(self.scheduler, trial).decision_point(now, pending)
@@ -249,7 +249,7 @@ class Reports:
     def _wants_all(self, trial: Trial) -> bool:
         """Return whether ``when`` selects every checkpoint of a trial.
 
-        With ``"auto"``, it does if it is not known which scores decide, or a stopper reads scores.
+        With ``"auto"``, it does if it is unknown which scores decide, or if a stopper reads scores.
         """
         if self.config.when != "auto":
             return False

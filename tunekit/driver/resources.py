@@ -27,7 +27,7 @@ def share_cluster(settings: Settings, validation: ValidationCallback) -> None:
 
     Raises:
         tunekit.errors.ConfigError: If a trial or a validation needs resources that this machine
-            lacks and no other machine can join.
+            lacks, and no other machine can join.
     """
     if not ray.is_initialized():
         ray.init()

@@ -1,9 +1,9 @@
 """Restore an interrupted sweep from its journal.
 
 Tune's trials and the scheduler match one line of the journal, the searcher that line or a later
-one. What Tune has processed since is processed again by the same code, but silently, because
-loggers already have it. A recorded decision takes precedence over the scheduler's new one. Reports
-that Tune had not processed return to the queues.
+one. What Tune has processed since is processed again by the same code, but without notifying
+loggers, which already have it. A recorded decision takes precedence over the scheduler's new one.
+Reports that Tune had not processed return to the queues.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class Restore:
         self._rows: dict[str, list[dict[str, Any]]] = {}
         # The exploits that the scheduler makes at the line that is replayed, by trial.
         self._repeated: dict[str, Exploited] = {}
-        # The paths in the folders of checkpoints, each listed once: a request to S3 takes a while.
+        # The paths in the folders of checkpoints, each listed once, because a request to S3 takes a
+        # while.
         self._listed: dict[str, set[str]] = {}
         # The hyperparameters of overwritten trials, by trial and generation.
         self._configs: Mapping[tuple[str, int], Mapping[str, Any]] = {}
@@ -115,7 +116,7 @@ class Restore:
         return True
 
     def replay(self) -> None:
-        """Bring everything to the end of the journal, and let each trial continue from there."""
+        """Bring everything to the end of the journal, from where each trial continues."""
         driver = self._driver
         controller, trials = driver.controller, driver.trials
         self._configs = Ancestry(e for e in self.past if isinstance(e, Exploited)).configs
@@ -159,7 +160,7 @@ class Restore:
         self._continue(given, past)
 
     def repeated(self, event: Event) -> None:
-        """Record an event of a replay, which the journal has unless it breaks off there."""
+        """Record a replayed event, which the journal already has unless it ends there."""
         if isinstance(event, Exploited):
             self._repeated[event.trial_id] = event
 
@@ -188,7 +189,7 @@ class Restore:
         self._open.apply(event)
 
     def _apply_to_tune(self, event: Event, trial: Trial) -> None:
-        """Apply a line to Tune's trial, the scheduler and the searcher, which lack it."""
+        """Apply a line to those that lack it: Tune's trial, the scheduler and the searcher."""
         driver = self._driver
         controller, scheduler = driver.controller, driver.scheduler.scheduler
         for_searcher = event.n > (self.searcher_line or self.as_of)
@@ -199,7 +200,7 @@ class Restore:
                 if trial.is_finished():
                     controller.set_status(trial, Trial.PENDING)
             case _ if trial.is_finished():
-                pass  # by chance, the scheduler has ended it only now
+                pass  # by chance, the scheduler has only ended it now
             case Reported() if event.n > self.as_of:
                 for one in driver.listeners:
                     if isinstance(one, CheckpointPolicy):
@@ -208,7 +209,8 @@ class Restore:
                 one = self._open.at(event)
                 if one is not None:
                     entry, new = self._entry(trial, one), event.n > self.as_of
-                    # Decisions are recorded, not repeated: a scheduler may draw lots (decision 3).
+                    # Decisions are recorded, not repeated, because a scheduler may decide at random
+                    # (decision 3).
                     controller.replay(
                         trial, entry, event.decision, for_searcher=for_searcher, for_stoppers=new
                     )
@@ -251,7 +253,7 @@ class Restore:
         Args:
             trial: The trial.
             one: The report.
-            then: Whether as it was, with a checkpoint that has been deleted since.
+            then: Whether to return it as it was, with a checkpoint that has been deleted since.
         """
         report = {**one.report.report, "config": self._config_of(trial, one.report)}
         checkpoint = None
@@ -286,7 +288,7 @@ class Restore:
     # Continuing ----------------------------------------------------------------------------------
 
     def _continue(self, given: Mapping[str, str], past: Sequence[Event]) -> None:
-        """Write the trials' files, and let each trial continue where it was."""
+        """Write the trials' files, and make each trial continue where it was."""
         driver, controller = self._driver, self._driver.controller
         trials: dict[str, Trial] = driver.trials
         retried = _to_retry(past)
@@ -312,7 +314,7 @@ class Restore:
                 driver.emit(TrialRetried(trial_id=trial_id))
                 if retried[trial_id] and not traits_of(driver.scheduler.scheduler).replays:
                     driver.scheduler.scheduler.on_trial_add(controller.wrapped(), trial)
-        # Afterwards, because the trials must skip the names of removed checkpoints, too.
+        # Afterwards, because the trials must also skip the names of removed checkpoints.
         remove_left_over(trials.values(), past)
         tables = any(isinstance(one, CSVLoggerCallback) for one in driver.listeners)
         for trial_id, rows in self._rows.items():
@@ -332,7 +334,7 @@ class Restore:
             driver.reports.ended(ValidationEnded(id=name, status=status.value, reason=reason))
 
     def _queue_again(self, trial: Trial) -> None:
-        """Let a trial wait for its reports that Tune had not processed, and continue then."""
+        """Make a trial wait for its reports that Tune had not processed, and then continue."""
         driver, controller = self._driver, self._driver.controller
         entries = [(self._entry(trial, one), one) for one in self._open.of(trial.trial_id)]
         while entries and entries[-1][0].checkpoint is None:
@@ -359,7 +361,7 @@ def _to_retry(past: Sequence[Event]) -> dict[str, bool]:
 
 
 def _with_objects(event: Exploited, trial: Trial) -> Exploited:
-    """Return an event with the trial's own objects, of which the journal has only the text."""
+    """Return an event with the trial's own objects, which the journal has only as text."""
     old, donor, new = (
         resolve_opaque(one, [trial.config])
         for one in (event.old_config, event.donor_config, event.config)
@@ -460,7 +462,8 @@ class _Unpickler(pickle.Unpickler):
 def _write_rows(trial: Trial, rows: Sequence[Mapping[str, Any]], *, table: bool) -> None:
     """Rewrite ``result.json``, and ``progress.csv`` if there is a ``table``.
 
-    Here, and in the storage, from which Tune's logger copies its table when the trial starts.
+    They are written here and in the storage, from which Tune's logger copies its table when the
+    trial starts.
     """
     trial.init_local_path()
     lines = "".join(f"{as_json(row)}\n" for row in rows)

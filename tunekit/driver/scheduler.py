@@ -26,7 +26,7 @@ from tunekit.messages.problems import Problems
 # The scheduler acts on the first reminder, and sees the result of that in the second.
 _REMINDERS = 2
 
-# They fit a model to scores, including the numbers that stand for infeasible ones.
+# They fit a model to scores, including the penalties that replace infeasible ones.
 _FIT_VALUES = ("AxSearch", "BayesOptSearch", "HEBOSearch", "PB2")
 
 
@@ -41,7 +41,7 @@ class ValidatedScheduler(TrialScheduler):
     A result reaches your scheduler once its checkpoint is validated, merged with the score, after
     all older results of its trial; a report without a validated checkpoint never reaches it. It
     gets Tune's own trials: population based training clones exactly the checkpoint that it has
-    ranked, because Tune does not know a newer one.
+    ranked, because Tune knows of no newer one.
 
     The sweep also needs a :class:`~tunekit.ValidationCallback`. ``TuneConfig(metric=...)`` and the
     scheduler's own metric may be one that only validation produces.
@@ -222,17 +222,17 @@ class ValidatedScheduler(TrialScheduler):
         return trial
 
     def choose_again(self, tune_controller: Any) -> None:
-        """Let your scheduler choose a trial that it had chosen before the sweep was interrupted."""
+        """Make your scheduler repeat its choice of a trial from before the interruption."""
         while self.scheduler.choose_trial_to_run(tune_controller) is None:
             if not self._remind(tune_controller):
                 break
 
     def _remind(self, tune_controller: Any) -> bool:
-        """Pass earlier results again to a scheduler that waits for trials that have ended.
+        """Repeat earlier results for a scheduler that waits for trials that have ended.
 
         Synchronous PBT and HyperBand continue when the last result of a round arrives, and would
         wait forever for a trial that has ended or failed without one. The repeated results only
-        make them count the trials. They are passed only when nothing else can happen, and not again
+        make them count the trials, and are passed only when nothing else can happen, and not again
         until something has.
 
         Returns:
@@ -298,7 +298,7 @@ def check_combination(
             )
         if search_alg is not None and not isinstance(search_alg, BasicVariantGenerator):
             problems.add(
-                f"{name} chooses hyperparameters itself, and search_alg={search_alg!r} would, too. "
+                f"{name} chooses hyperparameters itself, and search_alg={search_alg!r} would too. "
                 "Leave search_alg out."
             )
     if isinstance(decides, HyperBandForBOHB) and not hasattr(

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class SweepOutcome:
-    """Report failed validations and sweeps without anything to validate; decide how a sweep ends.
+    """Report failed validations and sweeps with nothing to validate; decide how a sweep ends.
 
     Args:
         config: The settings.
@@ -95,7 +95,7 @@ class SweepOutcome:
     def log_unranked(
         self, trial_id: str, iteration: int, result: Mapping[str, Any], *, ends: bool
     ) -> None:
-        """Log a result without a score; end the sweep if all lack it, and if ``ends``."""
+        """Log a result without a score; end the sweep if all lack one and ``ends`` is set."""
         engine, result = self._engine, flatten(result)
         lacks, names = engine.lacks(result), engine.history.names
         missing = [name for name in lacks if name not in result]
@@ -161,14 +161,14 @@ class SweepOutcome:
             self._emit(SessionCutShort(trial_ids=sorted(self._cut)))
 
     def record_end(self, ended: bool) -> None:
-        """Record whether everything is done, before Tune ends all trials and makes it look so."""
+        """Record whether everything is done, before Tune ends all trials as if it were."""
         self._ended_by_itself = ended
 
     def has_ended(self, to_come: int) -> bool:
         """Return whether the sweep has ended; False if it was interrupted.
 
         Args:
-            to_come: How many trials the search algorithm has still to create.
+            to_come: How many trials the search algorithm has yet to create.
         """
         ended = self._ended_by_itself and self.error is None
         return ended and (self._cut is None or not (self._cut or to_come))

@@ -104,7 +104,7 @@ class Tuner(tune.Tuner):
     decide on validated results, and ``fit()`` returns a ``ray.tune.ResultGrid`` with the validated
     metrics. Functions can save on demand (:func:`tunekit.checkpoint_with`), so
     ``checkpoint_policy``, ``CheckpointConfig(checkpoint_frequency=...)`` and ``checkpoint_at_end``
-    work for them, too.
+    also work for them.
 
     Unless ``TuneConfig(max_concurrent_trials=...)`` is set, or trials validate in their own
     processes, the number of trials that train at once is limited so that ``max_in_flight``
@@ -112,16 +112,16 @@ class Tuner(tune.Tuner):
     has room for both. Paused trials do not count.
 
     A ``TorchTrainer``, or another data-parallel trainer from Ray Train, makes distributed trials.
-    Each is a run of the trainer, whose workers call ``ray.train.report`` and
+    Each one is a run of the trainer, whose workers call ``ray.train.report`` and
     ``ray.train.get_checkpoint`` as usual. The workers live in the trial's placement group, so a
     trial starts only when all of them fit. They stay with their trial when PBT overwrites it or it
     resumes. Without a ``run_config`` here, the sweep uses the trainer's own; likewise for
     ``validation_config``. A plain one on the trainer validates the checkpoints whose reports
     request it.
 
-    Each trial runs in a process of its own, as in Tune. ``TuneConfig(reuse_actors=True)`` runs it
-    in the process of a trial that has paused or ended, or a trainer's in its workers with their
-    process group, which saves the start and the imports. A class needs a ``reset_config`` that
+    Each trial runs in its own process, as in Tune. ``TuneConfig(reuse_actors=True)`` runs it in the
+    process of a trial that has paused or ended (a trainer's in that trial's workers, with their
+    process group), which saves the start and the imports. A class needs a ``reset_config`` that
     replaces everything that depends on the configuration. A function is unpickled again and starts
     from scratch. For functions and trainers, the environment, the working directory, the random
     generators, torch's settings and unused CUDA memory are reset; other state, such as a module's
@@ -409,7 +409,7 @@ class Tuner(tune.Tuner):
             ``best_checkpoints`` (:class:`tunekit.results.grid.ValidatedResults`).
 
         Raises:
-            tunekit.errors.ConfigError: If it was already called, if a trial or a validation can
+            tunekit.errors.ConfigError: If it was called before, if a trial or a validation can
                 never run on the cluster, or if no node for validations can read the results.
             tunekit.errors.RestoreError: If Tune cannot restore the sweep.
             tunekit.errors.MetricNotFoundError: If nothing produces the sweep's metric, unless all
@@ -541,7 +541,7 @@ def _renew(validation: ValidationCallback | None, new: ValidationConfig) -> None
 
 
 def _check_name(given: str, name: str, problems: Problems) -> None:
-    """Add a problem if a sweep's name is a glob pattern to Ray, which then misses its files."""
+    """Add a problem if Ray reads a sweep's name as a glob pattern, and so misses its files."""
     if glob.escape(name) != name:
         problems.add(
             f"{given}: {name!r} has one of * ? [. When Ray restores a sweep, it treats that as a "
@@ -604,7 +604,7 @@ def _check_reuse(trainable: Any, problems: Problems) -> None:
 
 
 def _check_tune_config(given: Any, problems: Problems) -> tune.TuneConfig:
-    """Return a copy with objects for names, or the default; add its problems."""
+    """Return a copy with names replaced by objects, or the default; add its problems."""
     fix = "Pass ray.tune.TuneConfig(...)."
     config = copy.copy(problems.optional("tune_config", given, tune.TuneConfig, fix))
     if config is None:

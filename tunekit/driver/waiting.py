@@ -29,7 +29,7 @@ from tunekit.validating.validator import Hosts, Launch, Validator
 
 logger = logging.getLogger(__name__)
 
-# A momentary shortage does not end the process of a trial.
+# A brief shortage does not end a trial's process.
 _STARVED_S = 2.0
 
 
@@ -60,13 +60,13 @@ class Waiting(Hosts):
     starts: StartTimes = field(default_factory=StartTimes, init=False)
     # When each waiting trial began to wait for a score.
     _since: dict[str, float] = field(default_factory=dict, init=False)
-    # The resources of each process of each trial, and what Ray has them in.
+    # The resources of each process of each trial, with the object that Ray keeps them in.
     _slots_of: dict[Trial, tuple[Any, Sequence[Mapping[str, float]]]] = field(
         default_factory=dict, init=False
     )
     # Trials that release their slots to validations that could not start otherwise.
     _relieved: set[str] = field(default_factory=set, init=False)
-    # How many decisions the scheduler has made, and after how many of them trials continued.
+    # How many decisions the scheduler has made, and how many of them let trials continue.
     _decided: int = field(default=0, init=False)
     _continued: int = field(default=0, init=False)
 
@@ -146,7 +146,7 @@ class Waiting(Hosts):
     def _wait(self, trial: Trial, typical: Wait) -> Wait:
         """Return how long a trial still waits.
 
-        As time passes, that gets less, so the trial has ever fewer reasons to do anything else.
+        This decreases with time, so the trial has fewer and fewer reasons to do anything else.
         """
         now, trial_id = self.clock.monotonic(), trial.trial_id
         late_s = 0.0 if self.pool.decides_elsewhere(trial_id) else typical.late_s
@@ -176,7 +176,7 @@ class Waiting(Hosts):
 
     @property
     def validates_each(self) -> bool:
-        """Return whether validations are so short that a trial waits for each, as inline."""
+        """Return whether validations are so short that a trial waits for each, as if inline."""
         if self.config.on_pending == "continue" or not self.executor.in_trials:
             return False
         starts = self.starts
@@ -228,7 +228,7 @@ class Waiting(Hosts):
         return self.executor.fits_in(processes)
 
     def _typically(self, rule: Callable[[Trial], bool]) -> bool:
-        """Return whether something is true of the first trial, and thus probably of others."""
+        """Return whether something is true of the first trial, and thus probably of the others."""
         trials = self.controller.get_trials()
         return bool(trials) and rule(trials[0])
 
@@ -247,7 +247,7 @@ class Waiting(Hosts):
         capacity = executor.capacity(self.controller.promised()) if pool.needs_capacity else 0
         if pool.queued and executor.in_trials:
             yield self._start_in_trials(pool, elsewhere=capacity > 0)
-        # Where trials validate, other validations wait for resources; else one always starts.
+        # Where trials validate, other validations wait for resources; otherwise, one always starts.
         waits = self.validate_themselves and bool(self.controller.running)
         yield pool.start(capacity, now, waits=waits), {}
         if capacity > 0 and pool.queued and executor.in_trials:  # nothing is free elsewhere now
@@ -257,7 +257,7 @@ class Waiting(Hosts):
         """Return the attempts to start now in the processes of waiting trials.
 
         If validations can also run elsewhere and are not short, they run only in trials that would
-        otherwise stand still, because they end first there.
+        otherwise be idle, because they end first there.
         """
         now, queue_of = self.circumstances(), self.controller.queue_of
         hosts = {
@@ -314,8 +314,8 @@ class Waiting(Hosts):
         """See :class:`~tunekit._ray.processes.WaitingRules`.
 
         It is 0 while pending validations lack resources that trials would take. Only validations
-        that the scheduler will use count, unless none fits next to a trial. (Trials that hand over
-        their resources would lose these to the validations.)
+        whose scores the scheduler will use count, unless none fits alongside a trial. (Trials that
+        hand over their resources would lose these to the validations.)
         """
         wanted = not self.pool.idle if self.exclusive else self.pool.needs_slot
         if wanted and self.contend and not self.typically_hand_over:
@@ -328,7 +328,7 @@ class Waiting(Hosts):
         return waits and self.contend and not self.shares.apart
 
     def spare(self) -> None:
-        """End evaluators without work if trials need their resources."""
+        """End idle evaluators if trials need their resources."""
         if self.pool.idle and self.contend and any(True for _ in self.controller.promised()):
             self.executor.spare(0 if self.validate_themselves else self.shares.validations)
 

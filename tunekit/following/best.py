@@ -38,7 +38,7 @@ def best_requests(
         checkpoints: As for :meth:`tunekit.Sweep.validate`.
         filesystem: The storage that the sweep is in.
         path: The experiment's folder there.
-        problems: Those of the call, to which this adds its own.
+        problems: The problems with the call, to which this adds its own.
 
     Raises:
         tunekit.errors.ConfigError: If there are problems.

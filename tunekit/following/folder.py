@@ -1,4 +1,4 @@
-"""A folder that any program writes checkpoints into: which are there, complete and protected."""
+"""A folder of checkpoints written by any program: which exist, are complete, and are protected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 #: The subfolder of the journal's folder for checkpoints protected until they are evaluated.
 KEPT = "kept"
 
-#: Seconds without a change after which a checkpoint counts as complete if no file marks it so.
+#: Seconds without a change after which a checkpoint counts as complete if no file marks it as such.
 REST_S = 30.0
 
 #: A checkpoint written within so many seconds before it was seen may have changed since: the times
@@ -61,7 +61,7 @@ _NAMED = [
         rf"({_NUMBER})[-_]?(?:{key})s?(?![a-z])",
     )
 ]
-# What lies beside checkpoints, unfinished ones, and parts of one.
+# What lies alongside checkpoints: unfinished ones, and parts of one.
 _BESIDE = re.compile(
     r"(?<![a-z])(?:optim|optimizer|rng|scheduler|replay|buffer|vecnormalize|tmp|of)(?![a-z])"
 )
@@ -71,15 +71,14 @@ _KEY = re.compile(rf"(?:{_STEP}|{_EPOCH})s?")
 Files = Mapping[str, tuple[int, float]]
 
 
-@lru_cache(maxsize=65536)  # a folder is listed again and again
+@lru_cache(maxsize=65536)  # a folder is listed repeatedly
 def step_in(name: str, pattern: str | None = None) -> int | None:
     """Return the step in a checkpoint's name; None if it is not named like a checkpoint.
 
     The number next to "step", "iter" or the like is the step, otherwise the number next to "epoch";
-    without such a word, the only number, or the second of an epoch and a step. Scores, which are
-    decimals or follow a name and "=", do not count. A name may contain words other than those of
-    checkpoints only if it says what its number counts, and is that of a file of weights or says
-    that it is a checkpoint.
+    without such a word, the only number, or the second of two (epoch and step). Scores, which are
+    decimals or follow a name and "=", do not count. Other words are allowed in a name only if it
+    says what its number counts, and if it names a weights file or says that it is a checkpoint.
 
     Args:
         name: The name of a file or a folder.
@@ -129,7 +128,7 @@ class Layout:
 
 
 #: The files that complete a folder, from the frameworks' own sources. The first kind that matches
-#: counts. Folders of no known kind are complete once they have not changed for a while.
+#: counts. Folders of unknown kinds are complete once they have not changed for a while.
 LAYOUTS = (
     # transformers/trainer.py, Trainer._save_checkpoint: the model, optimizer, scheduler and random
     # state; then TrainerState.save_to_json(TRAINER_STATE_NAME), which writes in place.
@@ -163,7 +162,7 @@ def layout_of(name: str, files: Collection[str]) -> Layout | None:
 
 
 def trainer_metrics(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the training metrics in ``trainer_state.json`` at the step of its checkpoint.
+    """Return the training metrics in ``trainer_state.json`` at its checkpoint's step.
 
     The loss is the newest one, which may be from an earlier step. ``done``: the run has ended.
 
@@ -300,7 +299,7 @@ class WatchedFolder:
         return {one.path[start:]: (one.size, (one.mtime_ns or 0) / 1e9) for one in infos}
 
     def check(self, entry: FoundCheckpoint, now: float) -> Complete | str:
-        """Return the checkpoint if it is complete; otherwise, describe what it waits for.
+        """Return the checkpoint if it is complete; otherwise, say what it is waiting for.
 
         Args:
             entry: The entry that was found.

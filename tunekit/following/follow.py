@@ -1,8 +1,8 @@
 """Evaluate checkpoints that another program writes into a folder, as they appear.
 
 A followed folder is recorded like a sweep: a run is a trial, and the step of a checkpoint is its
-iteration. A checkpoint that is written again is another run of that iteration. So all code that
-reads a sweep can read a followed folder, too.
+iteration. A rewritten checkpoint is another run of that iteration. So all code that reads a sweep
+can also read a followed folder.
 """
 
 from __future__ import annotations
@@ -191,12 +191,12 @@ class _Watched(Source):
     # Looking into the folder -------------------------------------------------------------------
 
     def _list(self) -> None:
-        """List the folder, and record what is new in it."""
+        """List the folder, and record what is new."""
         began = time.monotonic()
         if not self._pace.is_ready(began):
             return
         try:
-            # Before the folder is listed: what it has then was saved before the end.
+            # Before the folder is listed: what it then contains was saved before the end.
             ended = isinstance(self._until, str) and exists(
                 self._folder.filesystem, f"{self._folder.path}/{self._until}"
             )
@@ -268,7 +268,7 @@ class _Watched(Source):
         return bool(known) and known <= past | self._state.done
 
     def _give_up(self, waits: Mapping[str, str]) -> bool:
-        """Give up checkpoints that will never be complete; return False if some may still be."""
+        """Give up on checkpoints that will never be complete; return False if some still may be."""
         if not all(waits.values()):
             return False
         for path, reason in waits.items() if not self._over else ():
@@ -362,7 +362,7 @@ class Followed:
         return Reported(trial_id=run, report=row), CheckpointSaved.of(request.key, request.path)
 
     def next(self, requested: Collection[str]) -> Request | None:
-        """Return the request for the newest checkpoint that waits; None if none does.
+        """Return the request for the newest queued checkpoint; None if there is none.
 
         Args:
             requested: The IDs of requests that the evaluators already have.

@@ -82,8 +82,8 @@ def validate_all(
 ) -> None:
     """Validate the checkpoints; scores are recorded even if the session ends early.
 
-    If the first validations fail alike, the function is considered broken, and the rest is left for
-    a call with a function that works.
+    If the first validations fail for the same reason, the function is considered broken, and the
+    rest is left for a call with a working function.
 
     Args:
         source: The source of the checkpoints.
@@ -94,8 +94,9 @@ def validate_all(
     Raises:
         tunekit.errors.ConfigError: If a validation requests more than the cluster has, or if the
             record has scores of another function.
-        tunekit.errors.ValidationFailedError: If the first validations have failed alike.
-        tunekit.errors.AlreadyRunningError: If another process writes the journal, or takes over.
+        tunekit.errors.ValidationFailedError: If the first validations have failed for the same
+        reason. tunekit.errors.AlreadyRunningError: If another process writes the journal, or takes
+        over.
     """
     with ExitStack() as stack:
         stack.callback(recorder.lock.release)
@@ -203,7 +204,7 @@ class _Loop:
             self._failed(event)
 
     def _failed(self, event: ValidationEnded) -> None:
-        """Log or count a failure; raise if the user wants that, or if all have failed alike."""
+        """Log or count a failure; raise on the user's request, or if all failures are similar."""
         key, reason = event.key, event.reason or "failed"
         place = format_checkpoint(key.trial_id, key.iteration, key.generation)
         trace = f"\n{event.error}" if event.error else ""
@@ -232,7 +233,7 @@ def _is_there(request: Request) -> bool:
 
 
 def _wait(awaited: Collection[Any]) -> None:
-    """Wait for an event, at most for a moment."""
+    """Wait briefly for an event."""
     if awaited:
         ray.wait(list(awaited), num_returns=1, timeout=_WAIT_S)
     else:

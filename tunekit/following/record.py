@@ -32,10 +32,10 @@ from tunekit.messages.problems import Problems
 
 logger = logging.getLogger(__name__)
 
-#: The folder, in a sweep's, of the journals of later validations.
+#: The folder in a sweep's folder with the journals of later validations.
 LATER = "validations"
 
-#: How a validation ends that runs again when it is requested again.
+#: The outcomes after which a validation runs again if it is requested again.
 FAILED = (Status.FAILED.value, Status.TIMED_OUT.value)
 
 
@@ -134,7 +134,7 @@ class Recorder:
         filesystem: The storage.
         path: The folder that has the journal's folder; paths below it are recorded relative to it.
         config: How checkpoints are validated.
-        about: What distinguishes the record, and more items for the first line of each session.
+        about: What distinguishes the record, and further items for the first line of each session.
         call: The call that errors name.
         series: The journal's folder there.
         otherwise: What to do instead of mixing two functions in one record.
@@ -178,7 +178,8 @@ class Recorder:
             replace: Whether to begin again.
 
         Raises:
-            tunekit.errors.ConfigError: If the record is not one, or has scores of another function.
+            tunekit.errors.ConfigError: If it is not such a record, or has another function's
+            scores.
         """
         former, problems = record_of(self._folder, series=self._series), Problems(self.call)
         if replace or not former.sessions:

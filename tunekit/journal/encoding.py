@@ -1,6 +1,6 @@
 """Encode user values in a journal's lines: as readable JSON, and exactly.
 
-A report or a score has numbers, texts, lists and dicts; another object in it becomes
+A report or a score contains numbers, texts, lists and dicts; any other object in it becomes
 ``{"__pickled__": ..., "__shown__": ...}``, or ``{"__shown__": ...}`` if it cannot be pickled. In
 hyperparameters and keyword arguments, which must be read back exactly, so does any value that JSON
 would change, such as a tuple. Reading opens no pickle unless requested.
@@ -32,7 +32,7 @@ class Opaque(str):
 
 
 def legible(value: Any) -> Any:
-    """Return a report or a score as it is written to the journal.
+    """Return a report or a score in the form in which it is written to the journal.
 
     Example:
         >>> legible({"lr": 0.1, "sizes": (64, 32), "seen": (n for n in "ab")})
@@ -109,7 +109,7 @@ def resolve_opaque(recorded: Any, known: Sequence[Any]) -> Any:
 
     Args:
         recorded: The hyperparameters in the journal, or a part of them.
-        known: The candidates: the one with the same text is taken, else the first with a value.
+        known: The candidates: the one with the same text is used, otherwise the first with a value.
 
     Example:
         >>> resolve_opaque({"lr": 0.1, "data": Opaque("{1}")}, [{"data": {2}}, {"data": {1}}])

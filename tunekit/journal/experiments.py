@@ -75,7 +75,7 @@ def sweeps_below(filesystem: pyarrow.fs.FileSystem, path: str, deep: int = _DEEP
 
 
 def _is_folder(filesystem: pyarrow.fs.FileSystem, info: pyarrow.fs.FileInfo) -> bool:
-    """Return whether something is a folder, and not a link to one."""
+    """Return whether something is a folder, not a link to one."""
     local = local_path(filesystem, info.path)
     is_link = local is not None and local.is_symlink()
     return bool(info.type == pyarrow.fs.FileType.Directory and not is_link)

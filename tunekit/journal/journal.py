@@ -60,7 +60,7 @@ STATE = "state"
 #: The version of the format, in each file's first line.
 VERSION = 3
 
-# A line without this mark is read several times as fast.
+# A line without this mark is read several times faster.
 _MARK = MARK.encode()
 # The largest pickle of a hyperparameter that is written into a line, in bytes.
 _LARGEST = 64 * 1024
@@ -233,7 +233,7 @@ def _end_of(folder: Folder, series: str) -> tuple[int, str]:
 
 
 def _written_before(folder: Folder, series: str) -> int:
-    """Return the number of the last line that a sweep's newest archive shows to exist."""
+    """Return the number of the last line known to exist from a sweep's newest archive."""
     if series != SERIES:
         return 0
     archives = (_ARCHIVE.fullmatch(name) for name in folder.names(STATE))
@@ -248,7 +248,7 @@ def events_in(
 ) -> list[Event]:
     """Return the events of an experiment's newest sweep, in order.
 
-    A torn last line of a file is left out: it was never acted on.
+    A torn last line of a file is omitted: it was never acted on.
 
     Args:
         source: The experiment's folder: a path, or a URI such as ``s3://bucket/digits``.
@@ -270,7 +270,7 @@ def events_in(
 
 @dataclass
 class Record:
-    """The lines of an experiment's newest sweep, or those added since the last read.
+    """The lines of an experiment's newest sweep, or those added since the previous read.
 
     Attributes:
         sessions: The first line of each session, with its time, versions and settings.
@@ -348,7 +348,7 @@ class JournalReader:
     def __init__(self, folder: Folder, *, unpickle: bool = False, series: str = SERIES):
         self._folder, self._series, self._unpickle = folder, series, unpickle
         self._at = _Position()
-        # The names of the journal's files, and of those that allow lines to be missing.
+        # The names of the journal's files, and of files that allow lines to be missing.
         self._names: frozenset[str] = frozenset()
         # The lines of the previous file, if it was read as a whole.
         self._before: list[bytes] = []
@@ -470,7 +470,7 @@ class JournalReader:
 def _leave_out(
     found: Record, head: dict[str, Any], file: str, last: int, before: list[bytes]
 ) -> None:
-    """Drop lines that a driver wrote after another one had taken the sweep over.
+    """Drop lines that a driver wrote after another one had taken over the sweep.
 
     Raises:
         tunekit.errors.JournalError: If the session does not continue from the previous file.
@@ -553,7 +553,7 @@ def _event(line: bytes, file: str, index: int, *, unpickle: bool) -> Event:
 
 
 def _named(event: Event) -> object:
-    """Return what the event is of; raises an error here, where its line is known."""
+    """Return what the event belongs to; an error is raised here, where its line is known."""
     match event:
         case Reported():
             return event.place

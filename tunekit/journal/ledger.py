@@ -37,7 +37,7 @@ class Ledger:
 
     Args:
         clock: The clock.
-        on_lost: Called, from any thread, if another driver takes the sweep over.
+        on_lost: Called, from any thread, if another driver takes over the sweep.
 
     Example:
         >>> import time
@@ -134,14 +134,14 @@ class Ledger:
             lock.release()
 
     def _stop_writing(self, error: AlreadyRunningError) -> None:
-        """Stop writing, because another driver has taken the sweep over."""
+        """Stop writing, because another driver has taken over the sweep."""
         if self.folder is not None:
             self.folder.abandon()
         self._on_lost(error)
 
 
 def about(now: float, config: ValidationConfig) -> dict[str, Any]:
-    """Describe a session in JSON values, without anything that may be secret.
+    """Describe a session as JSON values, without anything that may be secret.
 
     Args:
         now: Seconds since the epoch.

@@ -1,4 +1,4 @@
-"""Lock a sweep, so that one driver at a time runs it.
+"""Lock a sweep, so that only one driver runs it at a time.
 
 The lock is a file with a random token, the driver's host and process, and its last heartbeat. A
 driver is dead if its heartbeat is older than :data:`SILENT_S`, or, on the same host, if its process
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 #: The lock's file in the experiment's folder.
 LOCK = "journal/driver.json"
-#: The environment variable that, set to 1, takes a sweep over from another driver.
+#: The environment variable that, if set to 1, takes over a sweep from another driver.
 TAKE_OVER = "TUNEKIT_TAKE_OVER"
 #: The seconds between a driver's heartbeats.
 BEAT_S = 10.0
@@ -51,7 +51,7 @@ _Time = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799.0)]
 
 
 class Driver(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A driver, as its lock file describes it.
+    """A driver, as described in its lock file.
 
     Attributes:
         token: A random text that identifies it.
@@ -71,7 +71,7 @@ class Driver(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"process {self.pid} on {self.host}"
 
     def encoded(self) -> bytes:
-        """Return the driver as the content of its lock file."""
+        """Return the driver as the contents of its lock file."""
         return msgspec.json.encode(self) + b"\n"
 
     @classmethod
@@ -89,7 +89,7 @@ class Driver(msgspec.Struct, frozen=True, omit_defaults=True):
             return None
 
     def is_alive(self, now: float) -> bool:
-        """Return whether it seems to be alive at a time."""
+        """Return whether it seems to be alive at a given time."""
         local = self.host == platform.node() and os.path.exists("/proc/self")
         ended = local and not os.path.exists(f"/proc/{self.pid}")
         return not ended and now - self.heard < SILENT_S
@@ -102,8 +102,9 @@ class DriverLock:
         filesystem: The storage.
         home: The experiment's folder there.
         clock: The clock.
-        on_lost: Called once, from any thread, if another driver has taken the sweep over; nothing
-            more may be written then. With it, and the system's clock, a thread sends heartbeats.
+        on_lost: Called once, from any thread, if another driver has taken over the sweep; nothing
+            more may be written after that. If given, and with the system's clock, a thread sends
+            heartbeats.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class DriverLock:
             threading.Thread(target=self._beat_on, daemon=True, name="tunekit-lock").start()
 
     def check_free(self) -> bytes | None:
-        """Return the lock file's content if no other driver is alive; raise as :meth:`claim`.
+        """Return the lock file's contents if no other driver is alive; raise as in :meth:`claim`.
 
         The lock does not change.
         """
@@ -167,7 +168,7 @@ class DriverLock:
             self.beat()
 
     def beat(self) -> None:
-        """Renew the heartbeat, unless another driver has taken the sweep over."""
+        """Renew the heartbeat, unless another driver has taken over the sweep."""
         rival = self._renew()
         if rival is not None and self._on_lost is not None:
             self._ended.set()

@@ -1,11 +1,11 @@
 """Open only plain files inside an experiment's folder.
 
 The folder may come from someone else: it may contain links, pipes and devices, and its journal may
-name any path. Its contents are shown to others, on a page or in a terminal, so no file outside the
-folder is opened, and none that is not a plain file. The folder itself may be a link, and links in
-it may lead to other files in it.
+name any path. Its contents are shown to others, on a page or in a terminal, so only plain files
+inside the folder are opened. The folder itself may be a link, and links in it may lead to other
+files in it.
 
-A remote storage resolves links itself; names that lead out of the folder are refused there, too.
+A remote storage resolves links itself; names that lead out of the folder are refused there too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow.fs
 
 from tunekit.errors import UnsafeFileError
 
-# Neither wait for the writer of a pipe, nor follow a link that has replaced the file meanwhile.
+# Neither wait for a pipe's writer, nor follow a link that has replaced the file in the meantime.
 _FLAGS = ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_BINARY")
 _READ = os.O_RDONLY | sum(getattr(os, name, 0) for name in _FLAGS)
 
@@ -165,7 +165,7 @@ def linked_file(root: Path) -> str | None:
 
     Ray and Tune write some files in place, and would change the link's target. A second hard link
     is fine: it is a copy of the sweep (made by ``cp -al``), and the contents of such files are
-    written again from the journal.
+    rewritten from the journal.
 
     Args:
         root: The experiment's folder, on this machine.

@@ -1,9 +1,9 @@
-"""Archive the state of a whole sweep in one file, from which it is restored.
+"""Archive the state of a whole sweep in one file, to restore it from.
 
 Tune regularly saves a sweep's trials, searcher and callbacks in separate files, which a thread
-copies to the experiment's folder. A driver that is killed meanwhile leaves inconsistent or partial
-files. So after each save, the files go into one archive, written atomically, and a line of the
-journal names it. A trial that is added between two archives is recorded immediately, with the
+copies to the experiment's folder. If the driver is killed during that, the files are inconsistent
+or incomplete. So after each save, the files go into one archive, written atomically, and a line of
+the journal names it. A trial that is added between two archives is recorded immediately, with the
 searcher that suggested it, before the trial starts. The Tuner's settings go into a separate
 archive, once, before the first.
 

@@ -51,7 +51,7 @@ def ask_to_stop(
     *,
     sleep: Callable[[float], object] = time.sleep,
 ) -> bool:
-    """Ask the driver of a running sweep to stop a trial, and wait until it has recorded that.
+    """Ask the driver of a running sweep to stop a trial; wait until it has recorded that.
 
     Args:
         filesystem: The sweep's filesystem.
@@ -60,8 +60,8 @@ def ask_to_stop(
         sleep: Waits for a number of seconds.
 
     Returns:
-        Whether it was recorded in time. The driver looks at requests at the end of its step, and
-        ignores one for a trial that has ended by then.
+        Whether it was recorded in time. The driver reads requests at the end of its step, and
+        ignores requests for trials that have ended by then.
 
     Raises:
         ValueError: If no driver runs the sweep; nothing was sent.

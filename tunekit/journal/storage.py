@@ -121,7 +121,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder and its parents, so that they survive a crash of the machine."""
+    """Create a folder and its parents, so that they survive a crash of the machine."""
     made = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for one in made:
@@ -162,7 +162,7 @@ class LocalFolder:
     """A folder in a file system of this machine, mounted ones included.
 
     Args:
-        root: The folder; it is made when something is written.
+        root: The folder; it is created when something is written.
 
     Example:
         >>> import tempfile
@@ -185,7 +185,7 @@ class LocalFolder:
     def append(self, series: str, line: bytes) -> None:
         """Append a line to the newest file of a series, such as ``journal/000001.jsonl``.
 
-        Each session starts a new file, so a line that an earlier one left torn stays the last of
+        Each session starts a new file, so a line torn by an earlier session stays the last one in
         its file.
 
         Args:
@@ -223,7 +223,7 @@ class LocalFolder:
         replace_file(path, data, durable=True)
 
     def remove(self, name: str) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file, if it exists."""
         path = self._place(name)
         if not self._abandoned:
             path.unlink(missing_ok=True)
@@ -248,7 +248,7 @@ class LocalFolder:
         return inside(self.root, folder) / base
 
     def settle(self, patience_s: float) -> bool:
-        """Wait until all is written; return False after ``patience_s`` seconds."""
+        """Wait until everything is written; return False after ``patience_s`` seconds."""
         ends = time.monotonic() + patience_s
         self._write()
         while self._unwritten and time.monotonic() < ends:
@@ -292,7 +292,7 @@ class LocalFolder:
             _sync_folder(folder)
         written = os.write(descriptor, line)
         if written < len(line):
-            # Cut off a partial line; if that fails, it stays the last one of its file.
+            # Cut off a partial line; if that fails, it stays the last one in its file.
             try:
                 os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
             except OSError:
@@ -403,7 +403,7 @@ class RemoteFolder:
                 self._changed.wait_for(lambda: self._jobs or self._closed.is_set())
                 if not self._jobs or (self._closed.is_set() and failures):
                     return
-                # The first job, with those after it of the same kind and name.
+                # The first job, together with the following ones of the same kind and name.
                 jobs = list(next(itertools.groupby(self._jobs, lambda job: job[:2]))[1])
                 self._busy = len(jobs)
             try:

@@ -1,1 +1,1 @@
-"""What tunekit tells its users: problems with arguments, advice, formatted values, the log."""
+"""Messages to users: problems with arguments, advice, formatted values, the log."""

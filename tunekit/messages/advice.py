@@ -21,7 +21,7 @@ _HAND_OVER = (
     "Pass the trainer itself, so that its checkpoints become the trial's:\n"
     "    tunekit.Tuner(TorchTrainer(train_loop, scaling_config=...),\n"
     '                  param_space={"train_loop_config": {...}}, ...)\n'
-    "or, if other arguments depend on the trial, too,\n"
+    "or, if other arguments depend on the trial too,\n"
     "    tunekit.Tuner(tunekit.distributed.TrainerFactory(lambda config: TorchTrainer(...)), ...)"
 )
 
@@ -36,7 +36,7 @@ def trainer_advice(report: Mapping[str, Any]) -> str | None:
         the trainer itself, so that its checkpoints become the trial's:
             tunekit.Tuner(TorchTrainer(train_loop, scaling_config=...),
                           param_space={"train_loop_config": {...}}, ...)
-        or, if other arguments depend on the trial, too,
+        or, if other arguments depend on the trial too,
             tunekit.Tuner(tunekit.distributed.TrainerFactory(lambda config: TorchTrainer(...)), ...)
         >>> trainer_advice({"loss": 0.5, "should_checkpoint": True, "checkpoint_path": "a"})
     """
@@ -107,11 +107,11 @@ def resources_advice(trial_id: str, *, trials: int) -> str:
 
 
 def reuse_advice(avoidable_s: float, total_s: float) -> str | None:
-    """Return how to save the starts of processes; None if that saves at most a tenth of the time.
+    """Return how to avoid process starts; None if that would save at most a tenth of the time.
 
     Args:
         avoidable_s: The seconds that reused processes would save.
-        total_s: The seconds in which trials started or trained.
+        total_s: The seconds that trials spent starting or training.
 
     Example:
         >>> reuse_advice(3.0, 30.0)
@@ -134,7 +134,7 @@ def reuse_advice(avoidable_s: float, total_s: float) -> str | None:
 def metric_advice(
     missing: Sequence[str], validated: Collection[str], result: Mapping[str, Any]
 ) -> str:
-    """Return why a metric is unknown, and which one was probably meant.
+    """Return why a metric is unknown, and which one was probably intended.
 
     Args:
         missing: The metrics to rank by that neither validation nor training produces.

@@ -166,7 +166,7 @@ def format_waiting_trials(waiting: int, left: int) -> str | None:
 
 
 def format_starved(seconds: float) -> str | None:
-    """Return for how long no validation has had resources, in words; None if not for long.
+    """Return how long no validation has had resources, in words; None if not for long.
 
     Example:
         >>> format_starved(45)

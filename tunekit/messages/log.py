@@ -1,6 +1,6 @@
 """Show tunekit's messages during a call if no application handles them.
 
-Importing tunekit sets nothing up, not even a ``NullHandler``, which would silence the warnings that
+Importing tunekit sets up nothing, not even a ``NullHandler``, which would silence the warnings that
 Python shows by default. An application that configures logging, at any time, gets every message.
 """
 
@@ -43,7 +43,7 @@ def _is_handled() -> bool:
 
 @contextmanager
 def showing_messages() -> Iterator[None]:
-    """Show messages from INFO on, on stderr, as long as no application handles them.
+    """Show messages of level INFO and above on stderr, as long as no application handles them.
 
     Example:
         >>> with showing_messages():

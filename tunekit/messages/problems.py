@@ -1,4 +1,4 @@
-"""Collect all problems of a call, to report them together."""
+"""Collect all problems with a call, to report them together."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Read a sweep that is running, has ended or has crashed, as tables."""
+"""Read a running, finished or crashed sweep as tables."""

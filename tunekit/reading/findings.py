@@ -32,11 +32,11 @@ class BestCheckpoint:
         metrics: All validated metrics of the checkpoint.
         config: The hyperparameters that it was last trained with; values that JSON cannot represent
             are text.
-        path: Its path, also if it was deleted.
+        path: Its path, even if it was deleted.
         checkpoint: The checkpoint itself; None if it was deleted
             (``CheckpointConfig(num_to_keep=...)``), has not been uploaded, or is not in the
             experiment's folder.
-        violation: How far it violates the sweep's constraints: the sum of the excesses, each
+        violation: By how much it violates the sweep's constraints: the sum of the excesses, each
             relative to its bound. If it is not 0, no validated checkpoint satisfies them.
 
     Example:
@@ -184,7 +184,7 @@ def causes_of(failures: Iterable[Mapping[str, Any]]) -> list[Sequence[Mapping[st
 def later_scores(
     timeline: Timeline, name: str, metric: str | None, mode: str | None
 ) -> dict[str, Any]:
-    """Return the scores of one function that validated later, as JSON values.
+    """Return the scores of one later validation function as JSON values.
 
     - ``name``, ``function``; ``metric``: the one that the sweep is ranked by;
     - ``names``: the numeric new metrics;

@@ -169,6 +169,6 @@ def distribution_of(parameter: Parameter) -> BaseDistribution:
 
 
 def _plain(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same values in JSON types, the only ones that a storage keeps."""
+    """Return the same values in JSON types, the only types that a storage keeps."""
     found: dict[str, Any] = json.loads(json.dumps(known, default=str))
     return found

@@ -1,4 +1,4 @@
-"""Read a sweep that is running, has ended or has crashed, as tables."""
+"""Read a running, finished or crashed sweep as tables."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     with extra("optuna"):
         import optuna
 
-# The largest share of the time that may go into rereading files that are read as a whole.
+# The largest share of the time that may be spent rereading files that are read as a whole.
 _SHARE = 0.1
 _TRIAL_ERROR = "error.txt"  # Tune writes this into the folder of a failed trial
 # The end of that file has the last failure.
@@ -73,7 +73,7 @@ class Sweep:
             the filesystem.
         metric: The validated metric to rank by; by default the sweep's objective.
         mode: ``"min"`` or ``"max"``; by default the sweep's.
-        driver: The driver that is running the sweep, or ran it until it was killed, if the lock
+        driver: The driver that runs the sweep, or ran it until it was killed, if the lock
             names one.
         later: The sessions of its later validations.
 
@@ -105,7 +105,7 @@ class Sweep:
         driver: Driver | None = None,
         later: Iterable[Record] = (),
     ):
-        #: The driver that is running the sweep, or ran it until it was killed, if the lock names
+        #: The driver that runs the sweep, or ran it until it was killed, if the lock names
         #: one.
         self.driver = driver
         #: The experiment's folder, in its filesystem.
@@ -187,7 +187,7 @@ class Sweep:
         """Return one row per trial, generation and iteration, in that order.
 
         A report gets a row when Tune processes it, together with its score if there is one.
-        Iterations that a trial had trained past a decision have no row.
+        Iterations that a trial trained past a decision have no row.
 
         Columns:
 
@@ -196,7 +196,7 @@ class Sweep:
           newest run;
         - ``reported_at``: when the driver got the report;
         - the values that the trial reported, and those that Tune added (``time_this_iter_s``, ...);
-        - the validated metrics of the checkpoint that was saved there, also those of later
+        - the validated metrics of the checkpoint that was saved there, including those of later
           validations; NaN where none was validated. Values that training reports under the name of
           a validated metric are in ``reported/...``.
 
@@ -254,7 +254,7 @@ class Sweep:
         - ``generation``, ``iteration``: those of the validated checkpoint that was decided on;
         - ``decision``: ``"CONTINUE"``, ``"PAUSE"``, ``"STOP"``, or ``"NOOP"``, which leaves the
           trial as it is;
-        - ``score``: that checkpoint's value of the sweep's objective, also if tables are ranked by
+        - ``score``: that checkpoint's value of the sweep's objective, even if tables are ranked by
           another metric;
         - ``reached``: the iteration that the trial had reported by then.
         """
@@ -395,7 +395,7 @@ class Sweep:
 
         Validations run on Ray, which is started if necessary. Ctrl-C or SIGTERM ends them; to
         continue, call this again. A checkpoint that has a score of the same function under the same
-        name is not validated again. Functions are told apart by their names only.
+        name is not validated again. Functions are distinguished only by name.
 
         Args:
             validation: A validation function, called as ``fn(checkpoint)``, or a
@@ -459,7 +459,7 @@ class Sweep:
         - A trial's value is its validated score; its intermediate values are those of its
           checkpoints, by training iteration. Only validated metrics count. With several metrics
           (:class:`tunekit.schedulers.MOASHA`), it has a value for each, as of the checkpoint that
-          is best by the first one, and no intermediate values.
+          is best by the first metric, and no intermediate values.
         - Constraint violations are stored where Optuna reads them for ``best_trial`` and
           ``best_trials``.
         - States: ``COMPLETE``; ``PRUNED``, if it was stopped early; ``FAIL``, if it failed or has
@@ -467,7 +467,7 @@ class Sweep:
           ``COMPLETE`` one, so :meth:`best` may find another.
         - Parameters: the searched hyperparameters, by flat name, as of the checkpoint whose score
           is the value. Their distributions are those of the ``param_space`` of ``tunekit.Tuner``,
-          wider where values are outside of it (population based training). If that is not
+          widened where values are outside of it (population based training). If that is not
           recorded, or the searcher defines the space, they are inferred from the values.
           Hyperparameters that are the same in all trials are in the study's user attribute
           ``constants``.
@@ -557,7 +557,7 @@ class Sweep:
         - ``path``, ``metric``, ``mode``;
         - ``state``: ``"running"``, ``"killed"``, ``"interrupted"`` or ``"finished"``; ``"open"`` if
           it has not ended and no lock shows whether it is running or was killed;
-        - ``driver``: the driver that is running the sweep, or ran it until it was killed: its
+        - ``driver``: the driver that runs the sweep, or ran it until it was killed: its
           ``host`` and ``pid``, and its last heartbeat (``heard``) in seconds since the epoch;
           None if no lock names one;
         - ``began``, ``last``: the times of the sweep's first and last event, in seconds since the
@@ -695,7 +695,7 @@ def load(
     metric: str | None = None,
     mode: str | None = None,
 ) -> Sweep:
-    """Load a sweep that is running, has ended or has crashed.
+    """Load a running, finished or crashed sweep.
 
     This only reads the journal in the experiment's folder; it does not start Ray, run the sweep's
     code or write anything. A running sweep is read as it is at that moment.

@@ -43,7 +43,7 @@ _WHOLE = (
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    """Return rows as a table of these columns, followed by any others that the rows have."""
+    """Return rows as a table with these columns, followed by any others that the rows have."""
     # Reports may have strings with lone surrogates, which pandas does not accept.
     made = pd.DataFrame(
         [{k: encodable(v) if type(v) is str else v for k, v in row.items()} for row in rows]

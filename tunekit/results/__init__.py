@@ -1,1 +1,1 @@
-"""The results of a sweep that has run in this process: its grid and its exploits."""
+"""The results of a sweep that ran in this process: its grid and its exploits."""

@@ -35,7 +35,7 @@ class ValidatedResults(tune.ResultGrid):
         for result in self:
             rows = result.metrics_dataframe
             if rows is not None and rows.columns.isin(place).sum() == len(place):
-                # A trial that failed has run again what it had not saved.
+                # A trial that failed has repeated what it had not saved.
                 rows = rows.drop_duplicates(place, keep="last", ignore_index=True)
                 result.metrics_dataframe = rows
 

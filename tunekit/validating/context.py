@@ -1,4 +1,4 @@
-"""Give a validation function the context of its checkpoint."""
+"""Provide a validation function with the context of its checkpoint."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def get_validation_context() -> ValidationContext:
 
     Raises:
         tunekit.errors.WiringError: If this process runs no validation: in the driver, while an
-            evaluator is being built, or in tasks and actors that a validation starts; pass them
-            what they need.
+            evaluator is being built, or in tasks and actors that a validation starts (pass them
+            what they need).
 
     Example:
         In a test of a validation function, replace it:

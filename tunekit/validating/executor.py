@@ -29,11 +29,11 @@ class Returned:
 
 @dataclass(frozen=True)
 class Failed:
-    """An attempt's function has raised, or its process is gone.
+    """An attempt's function has raised an exception, or its process is gone.
 
     Attributes:
         error: The traceback.
-        kind: The name of the exception's class, if the function has raised one.
+        kind: The name of the exception's class, if the function raised one.
         host_ended: Whether it has ended the workers of the trial in which it ran.
     """
 
@@ -84,10 +84,10 @@ class Executor:
         return False
 
     def forbid_workers_in_trials(self) -> None:
-        """Run no function with ``bundles`` in trials, because these have no workers."""
+        """Never run a function with ``bundles`` in trials, because these have no workers."""
 
     def start(self, attempt: Attempt, *, host: Trial | None = None) -> None:
-        """Start an attempt; :meth:`poll` yields its failures, too.
+        """Start an attempt; :meth:`poll` also yields its failures.
 
         Args:
             attempt: The attempt.
@@ -104,7 +104,7 @@ class Executor:
         return ()
 
     def cancel(self, attempt: Attempt, *, too_long: bool = True) -> str | None:
-        """End an attempt at once; :meth:`poll` yields no more events of it.
+        """End an attempt at once; :meth:`poll` yields no more of its events.
 
         Args:
             attempt: The attempt.
@@ -119,13 +119,13 @@ class Executor:
         """Return how many more attempts the free resources can run now.
 
         Args:
-            promised: The resources of the processes that wait and have priority, with how many
-                processes need them; iterated over at most once.
+            promised: The resources of waiting processes that have priority, each with the number of
+                processes that need them; iterated over at most once.
         """
         raise NotImplementedError
 
     def unplaced(self) -> int:
-        """Return how many started attempts wait because no resources are free.
+        """Return how many started attempts are waiting for resources.
 
         Attempts that have their resources and whose processes are starting do not count.
         """

@@ -31,11 +31,11 @@ from tunekit.validating.executor import AttemptEvent, Began, Failed, Returned
 
 @dataclass(frozen=True)
 class Call:
-    """A call of the validation function, to be made in some process.
+    """A call to the validation function, to be made in some process.
 
     Attributes:
         attempt_id: The attempt.
-        fn_ref: A reference to the function. Ray does not fetch it until :meth:`run` does, because
+        fn_ref: A reference to the function. Ray does not fetch it before :meth:`run` does, because
             it is inside an argument of the task.
         checkpoint: The checkpoint.
         kwargs: The keyword arguments.
@@ -116,7 +116,7 @@ class Evaluator:
 
 
 def result_of(attempt_id: str, call: Callable[[], Any]) -> Returned | Failed:
-    """Call the validation function, and return the event of its result or its failure.
+    """Call the validation function, and return its result or failure as an event.
 
     Args:
         attempt_id: The attempt.

@@ -41,15 +41,15 @@ logger = logging.getLogger(__name__)
 
 # Options of tasks that actors do not have.
 _OF_TASKS = ("max_retries", "max_calls")
-# Errors that may be due to the memory that training holds; the second is PyTorch's, for GPUs.
+# Errors that the memory held by training may have caused; the second is PyTorch's, for GPUs.
 _MEMORY = {"MemoryError", "OutOfMemoryError"}
-# The reasons for failures in which the function has not raised an exception.
+# The reasons for failures in which the function did not raise an exception.
 _ENDED: dict[Any, str] = {
     OutOfMemoryError: "its process was killed for running out of memory",
     (WorkerCrashedError, RayActorError): "its process died",
     TaskCancelledError: "it was cancelled from outside",
 }
-# Only the room in the cluster limits the number of evaluators.
+# The number of evaluators is limited only by the room in the cluster.
 _ANY_NUMBER = 1_000_000
 # The idle seconds after which an evaluator ends, and after which it frees its unused GPU memory,
 # which must not happen between two consecutive attempts.
@@ -61,7 +61,7 @@ class _Actor:
     """An evaluator, and its current attempt."""
 
     handle: Any
-    #: The placement group of it and its workers; None: Ray places it.
+    #: The placement group that holds it and its workers; None: Ray places it.
     group: PlacementGroup | None
     #: Whether its process has started.
     up: bool = False
@@ -88,12 +88,12 @@ class _Flight:
 class RayExecutor(Executor):
     """Run attempts as Ray's streaming generators, whose first item shows that they have begun.
 
-    Without ``evaluators``, each attempt is a task of the driver. It is placed outside of any
-    placement group (unless ``ray_remote_kwargs`` sets one), so that the group of the driver or of a
-    trial cannot capture it. While its trial waits, it can run in the trial's own process instead,
-    where nothing must be started or imported; ``undisturbed`` then restores the state of the
-    process. Attempts do not run there if options concern the process, or after an attempt has ended
-    a trial's process or run out of memory there. In a trial with several workers, a plain function
+    Without ``evaluators``, each attempt is a task of the driver. It is placed outside any placement
+    group (unless ``ray_remote_kwargs`` sets one), so that the group of the driver or of a trial
+    cannot capture it. While its trial waits, it can run in the trial's own process instead, where
+    nothing has to be started or imported; ``undisturbed`` then restores the state of the process.
+    Attempts do not run there if options concern the process, or after an attempt has ended a
+    trial's process or run out of memory there. In a trial with several workers, a plain function
     runs on rank 0; one with ``bundles`` runs on all workers if their number matches
     (``validate_in_workers``).
 
@@ -319,7 +319,7 @@ class RayExecutor(Executor):
         return HostEnded(flight.host.trial_id)
 
     def _stay_out(self, flight: _Flight, what: str) -> None:
-        """Run no more attempts in the processes of trials; warn once."""
+        """Stop running attempts in the processes of trials; warn once."""
         if self.in_trials:
             self.in_trials = False
             logger.warning(
@@ -332,7 +332,7 @@ class RayExecutor(Executor):
     # Capacity ----------------------------------------------------------------------------------
 
     def _new(self) -> list[_Flight]:
-        """Return the attempts whose processes have not started, so may wait for resources."""
+        """Return the attempts whose processes have not started and may wait for resources."""
         flights = self._flights.values()
         return [
             one for one in flights if not (one.begun or one.host or (one.actor and one.actor.up))

@@ -1,4 +1,4 @@
-"""Run validations in the workers of a trainer, of a waiting trial or separate ones."""
+"""Run validations in the workers of a trainer: those of a waiting trial, or separate ones."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def validate_in_workers(trial: Any, call: Call, *, alone: bool) -> Iterator[Atte
 
 
 def _of_all(by_rank: Mapping[int, Any]) -> Any:
-    """Return rank 0's result, or the error of any rank that has raised one."""
+    """Return rank 0's result, or the error of any rank that raised one."""
     raised = (one for one in by_rank.values() if isinstance(one, Raised))
     return next(raised, by_rank.get(0))
 
@@ -200,7 +200,7 @@ def _of_all(by_rank: Mapping[int, Any]) -> Any:
 
 
 def _on_rank_0(call: Call) -> Returned | Failed:
-    """Validate in this worker alone; return the event."""
+    """Validate in this worker alone; return the resulting event."""
     with undisturbed(), validating_in(call.context):
         event = result_of(call.attempt_id, call.run)
         end_without_gpu()
@@ -232,5 +232,5 @@ def _loop_of(fn_ref: Any) -> Callable[..., Any]:
 
 @lru_cache(maxsize=1)
 def _kept_loop(loop_ref: Any) -> Any:
-    """Return a loop that is cached in this process, with the loop's own state."""
+    """Return a loop cached in this process, with its own state."""
     return ray.get(loop_ref)

@@ -1,4 +1,4 @@
-"""Run validations, from their requests to their ends."""
+"""Run validations, from request to outcome."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ class Validator:
         self._retried = Failures()
         self._next_poll = 0.0
         self._next_count = 0.0
-        # The metrics about whose size a warning was logged.
+        # The metrics whose size has been warned about.
         self._too_large: set[str] = set()
 
     def run_in(self, hosts: Hosts) -> None:
-        """Run validations in the processes of a sweep's trials, too."""
+        """Also run validations in the processes of a sweep's trials."""
         self._hosts = hosts
 
     def _launch(self, attempts: Iterable[Attempt], trials: Mapping[str, Trial]) -> None:
@@ -192,7 +192,7 @@ class Validator:
             logger.warning("Validations were retried: %s.", verdict.more)
 
     def _count_unplaced(self, now: float) -> None:
-        """Check, but not at each poll, whether validations wait for resources: this asks Ray."""
+        """Check whether validations wait for resources; not at each poll, because this asks Ray."""
         if not self.pool.starting:
             self._next_count = now
         elif now >= self._next_count:
@@ -202,7 +202,7 @@ class Validator:
     def _cancel(
         self, cancelled: list[Attempt], ended: list[ValidationEnded], *, too_long: bool
     ) -> list[ValidationEnded]:
-        """Cancel attempts; return the ends that follow from it."""
+        """Cancel attempts; return the outcomes that follow."""
         for attempt in cancelled:
             if host := self.executor.cancel(attempt, too_long=too_long):
                 self._hosts.host_ended(host)
