@@ -59,10 +59,10 @@ class ValidationConfig(train.ValidationConfig):
         evaluators: The number of long-lived processes (Ray actors) to validate in. Each runs one
             validation after another. If ``fn`` is a class, each process builds it once, and loads
             its data and model once. The processes start on demand, are replaced when they die, and
-            end after 30 s without work. A validation's time limit includes any building that it
-            waits for. ``ray_remote_kwargs`` are then options of the actor; ``max_calls`` is the
-            number of validations after which a process is replaced. None: each validation runs in
-            the process of its trial, or in a separate task. A
+            end after 30 s without work. A validation's time limit includes the time that it waits
+            for the class to be built. ``ray_remote_kwargs`` are then options of the actor;
+            ``max_calls`` is the number of validations after which a process is replaced. None: each
+            validation runs in the process of its trial, or in a separate task. A
             :class:`~tunekit.distributed.TrainerValidation` that runs elsewhere always uses
             long-lived processes, unless ``ray_remote_kwargs`` has ``max_calls``.
         when: Which checkpoints to validate, and when to save if nothing else requests checkpoints.

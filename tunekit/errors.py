@@ -13,7 +13,7 @@
     needs ├── MetricNotFoundError (ValueError)  neither reports nor validations contain the metric
     ├── DistributedTrialError (RuntimeError)         a distributed trial cannot continue ├──
     NotResumedError (RuntimeError)    a resumed function started over ├── JournalError (ValueError)
-    an experiment's journal is damaged or of another version ├── RestoreError (RuntimeError)
+    an experiment's journal is damaged or of a different version ├── RestoreError (RuntimeError)
     an experiment cannot be restored; names what is missing ├── UnsafeFileError (OSError)         a
     name or link in an experiment's folder leads out of it ├── AlreadyRunningError (RuntimeError)
     another driver is running the sweep; names it └── ValidationFailedError (RuntimeError)
@@ -149,7 +149,7 @@ class NotResumedError(TunekitError, RuntimeError):
 
 
 class JournalError(TunekitError, ValueError):
-    """Raised when a journal is damaged, foreign or of another version; reports where and why."""
+    """Raised when a journal is damaged, foreign or of a different version; says where and why."""
 
 
 class RestoreError(TunekitError, RuntimeError):

@@ -40,7 +40,7 @@ class _SuccessiveHalving(SchedulerBase):
         mode: ``"min"`` or ``"max"``; None takes that of ``TuneConfig``.
         stops: Whether trials that are not among the best end at their rung instead of pausing
             there.
-        time_attr: As for :class:`PromotionASHA`; so are the other arguments.
+        time_attr: As for :class:`PromotionASHA`, like the other arguments.
     """
 
     def __init__(
@@ -202,8 +202,8 @@ class PromotionASHA(_SuccessiveHalving):
     Promotions take precedence over new trials, and those from higher rungs come first. A trial that
     has trained for ``max_t`` is stopped.
 
-    ``ray.tune.schedulers.ASHAScheduler`` decides at once instead: when a trial reaches a rung, it
-    stops the trial or continues it, based on the scores known at that moment. The first trials
+    ``ray.tune.schedulers.ASHAScheduler`` decides immediately instead: when a trial reaches a rung,
+    it stops the trial or continues it, based on the scores known at that moment. The first trials
     continue because there are no others to compare them with, and a stopped trial is never resumed.
     Here, a trial continues only once it is among the best of several, so there is less training in
     total. Each promotion costs a restart from a checkpoint, so trainables must save and load their

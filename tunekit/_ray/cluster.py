@@ -84,7 +84,7 @@ def check_readable(
 ) -> None:
     """Report the nodes that could run a validation but cannot read the checkpoints.
 
-    Each node is asked in a task of its own; one that does not answer in time counts as able to.
+    Each node is asked in its own task; one that does not answer in time is assumed to be able to.
 
     Args:
         folder: The folder in the storage that has the checkpoints.

@@ -27,7 +27,7 @@ TESTED = "2.60.0"
 #: The environment variable that turns Ray Train v2, which has validation, on or off.
 _V2 = "RAY_TRAIN_V2_ENABLED"
 
-#: All private names that tunekit uses, by module of Ray, or by ``module:class``.
+#: All private names that tunekit uses, by Ray module or by ``module:class``.
 NEEDED = {
     "ray._private": "node.Node.is_head worker._global_node",
     "ray._private.state:state": "get_draining_nodes placement_group_table",
@@ -86,7 +86,7 @@ NEEDED = {
     "ray.tune.utils.util": "SafeFallbackEncoder",
 }
 
-#: The private attributes of a controller, and of what it has, that exist only while it runs.
+#: The private attributes of a controller and its parts that exist only while it runs.
 NEEDED_WHILE_RUNNING = (
     "_actor_cache _actor_manager._actor_task_events "
     "_actor_manager._live_actors_to_ray_actors_resources "
@@ -99,7 +99,8 @@ NEEDED_WHILE_RUNNING = (
     "_trial_to_actor _trials"
 )
 
-#: Names that only trainers' trials and validations use. Importing them takes as long as tunekit.
+#: Names that only trainers' trials and validations use. Importing them takes as long as importing
+#: tunekit.
 NEEDED_BY_TRAINERS = {
     "ray.train.v2._internal.callbacks.placement_group_callback": "PlacementGroupCleanerCallback",
     "ray.train.v2._internal.constants": "HEALTH_CHECK_INTERVAL_S_ENV_VAR",

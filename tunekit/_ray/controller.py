@@ -60,7 +60,8 @@ class Controller(ProcessController):
     def begin(self, rules: WaitingRules) -> None:
         """Begin, before the controller has processed a result."""
         super().begin(rules)
-        # The references that end Tune's wait in addition to its trials, and whether one has.
+        # The references that end Tune's wait in addition to its trials, and whether one of them has
+        # done so.
         self._awaited: set[Any] = set()
         self._woken = False
         # Whether each class can resume and save, and the trials whose functions have asked for a
@@ -72,7 +73,7 @@ class Controller(ProcessController):
         self._next_look = 0.0
         # The newest process when this was last checked.
         self._newest: Any = None
-        # ``time_budget_s`` and other stoppers that end all trials after some time.
+        # ``time_budget_s`` and other stoppers that end all trials after a certain time.
         stoppers = parts(self._stopper)
         self._time_budgets = [one for one in stoppers if isinstance(one, TimeoutStopper)]
 

@@ -38,7 +38,7 @@ Address = tuple[str, int]
 
 @contextlib.contextmanager
 def without_advice() -> Iterator[None]:
-    """Keep Tune from advising ``ray.tune.Tuner.restore``, which tunekit's sweeps refuse."""
+    """Keep Tune from recommending ``ray.tune.Tuner.restore``, which tunekit's sweeps refuse."""
 
     def other(record: logging.LogRecord) -> bool:
         return not str(record.msg).startswith(_ADVICE)
@@ -56,8 +56,8 @@ def ended_by_sigterm() -> Iterator[None]:
     """End a sweep on SIGTERM as on the first Ctrl-C; a second SIGTERM goes to the former handler.
 
     This only works on the main thread, where Python handles signals. It replaces the default
-    handler or Ray's, which exits at once, but not a user's. Afterwards, all handlers are restored,
-    including those that Tune changes.
+    handler or Ray's, which exits immediately, but not a user's. Afterwards, all handlers are
+    restored, including those that Tune changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -83,7 +83,7 @@ def ended_by_sigterm() -> Iterator[None]:
 class Signals:
     """Receive the signals that end a sweep in a thread, even while the main thread is in C++.
 
-    Python calls no handler then, but it writes each signal to a file descriptor at once.
+    Python then calls no handler, but it writes each signal to a file descriptor immediately.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Signals:
 
 
 def end_process(code: int) -> None:
-    """End this process at once, from any thread, because its main thread may never return."""
+    """End this process immediately, from any thread: its main thread may never return."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # any error of a replaced stream
             stream.flush()
@@ -251,7 +251,7 @@ class RayWatch:
         how_to_continue: Callable[[], str],
         close: Callable[[], None] | None,
     ) -> None:
-        """Wait for a signal; end the process if Ray ends too, and the main thread blocks in it."""
+        """Wait for a signal; end the process if Ray also ends and blocks the main thread."""
         while (number := signals.wait()) is None:
             if self._over.is_set():
                 return

@@ -56,7 +56,7 @@ def is_complete(data: bytes) -> bool:
     try:
         for _ in pickletools.genops(data):
             pass
-    except Exception:  # a damaged pickle raises errors of many kinds
+    except Exception:  # a damaged pickle can raise many kinds of errors
         return False
     return True
 

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class WaitingRules(Protocol):
-    """What trials do while their scores are pending, and what validations leave to them."""
+    """What trials do while their scores are pending, and which resources validations leave them."""
 
     def reported(self, trial_id: str) -> None:
         """Record that a trial has finished an iteration."""
@@ -93,7 +93,7 @@ class ProcessController(TuneController):
         self.starts_first: dict[Trial, None] = {}
         #: The trials with resources on a node that is about to end.
         self.leaving: set[str] = set()
-        #: The trials whose processes have ended with a validation.
+        #: The trials whose processes were ended by a validation.
         self.ended_hosts: set[str] = set()
         start_in_order(self)
         fail_alone(self._actor_manager)
@@ -128,8 +128,8 @@ class ProcessController(TuneController):
         if not self._actor_cache.num_cached_objects:
             return trial in self._resetting_trials
         # A trial whose own actor is starting leaves the cached one to another trial. Otherwise, its
-        # own would end at once and another would start for the next trial: where trials are shorter
-        # than an actor's start, none would ever get ready.
+        # own would end immediately and another would start for the next trial: where trials are
+        # shorter than an actor's start, none would ever get ready.
         others = self._resources_to_pending_trials[trial.placement_group_factory]
         starts = trial not in self._resetting_trials and has_starting_actor(self, trial)
         if starts and others.first_without_actor is not None:
@@ -154,7 +154,7 @@ class ProcessController(TuneController):
     def _is_shared(self, trial: Trial, exception: Any) -> bool:
         """Return whether another trial in the same process may have caused a failure."""
         may_continue = trial.status in (Trial.PENDING, Trial.RUNNING)
-        # A kept actor may have ended meanwhile.
+        # A kept actor may have ended in the meantime.
         shared = trial in self._sharing or trial in self._resetting_trials
         return shared and may_continue and not is_final(exception)
 
@@ -247,7 +247,7 @@ class ProcessController(TuneController):
             if not (force_all or others or trial.is_finished()):
                 continue
             actor = self._kept.pop(trial)
-            actor.set_on_stop(None)  # it is no trial's any more
+            actor.set_on_stop(None)  # it no longer belongs to a trial
             actor.set_on_error(None)
             self._remove_actor(tracked_actor=actor)
         if force_all or not all(len(pending[one]) for one in used):
@@ -375,13 +375,13 @@ class PendingTrials:
         return next((trial for trial in self._trials if not self._starts(trial)), None)
 
     def pop(self) -> Trial:
-        """Remove and return the first trial for which no actor is starting, else the first."""
+        """Remove and return the first trial for which no actor is starting, or else the first."""
         self._popped = trial = self.first_without_actor or next(iter(self._trials))
         del self._trials[trial]
         return trial
 
     def add(self, trial: Trial) -> None:
-        """Add a trial at the end, but the one popped last at the front."""
+        """Add a trial at the end, or at the front if it was the last one popped."""
         self._trials[trial] = None
         if trial is self._popped:
             self._trials.move_to_end(trial, last=False)

@@ -155,7 +155,7 @@ def _never(scheduler: Any, trial: Trial) -> DecisionRule:
 
 
 def _own(scheduler: SchedulerBase, trial: Trial) -> DecisionRule:
-    """Return the rule that one of tunekit's own schedulers states itself."""
+    """Return the rule that one of tunekit's own schedulers defines."""
     return scheduler.rule(trial)
 
 
@@ -241,9 +241,9 @@ def set_pbt_times(scheduler: TrialScheduler, trial: Trial, donor: Trial | None) 
     """Make PBT count a trial's next interval as after an exploit, or as if there had been none.
 
     Args:
-        scheduler: The scheduler; others than PBT do not count.
+        scheduler: The scheduler; any other than PBT is ignored.
         trial: The trial.
-        donor: The trial that it has exploited; None for none.
+        donor: The trial that it has exploited; None if there is none.
     """
     decides = innermost(scheduler)
     states = (
@@ -304,7 +304,8 @@ def kind_of(scheduler: TrialScheduler) -> Kind:
     if isinstance(scheduler, SchedulerBase):
         return _OWN if scheduler.knows_its_rule else _OWN_SUBCLASS
     kind = type(scheduler)
-    # PB2 is a kind of PBT. Its module is slow to import, and is imported if there is a scheduler.
+    # PB2 is a kind of PBT. Its module is slow to import, and already imported if there is such a
+    # scheduler.
     pb2 = getattr(sys.modules.get("ray.tune.schedulers.pb2"), "PB2", None)
     return _KINDS.get(PopulationBasedTraining if kind is pb2 else kind, _UNKNOWN)
 
@@ -331,7 +332,7 @@ def traits_of(scheduler: TrialScheduler) -> Traits:
 
 
 def rule_for(scheduler: TrialScheduler, trial: Trial) -> DecisionRule:
-    """Return which scores of a trial the scheduler uses, by its current state.
+    """Return which of a trial's scores the scheduler uses, given its current state.
 
     Call it for each report, because the rule contains the scores used so far, and a trial may move
     to another bracket. A scheduler that is neither one of tunekit's own nor exactly one of Tune's

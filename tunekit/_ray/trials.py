@@ -133,7 +133,7 @@ class _DistributedTrial(tune.Trainable):
 
     @classmethod
     def validate(cls, *, wait: bool) -> None:
-        """Let reports request validations, and wait for each score if trials do."""
+        """Allow reports to request validations, and to wait for each score if trials do."""
         cls.validates, cls.ahead = True, 0 if wait else 1
 
     @classmethod
@@ -226,8 +226,8 @@ class _DistributedTrial(tune.Trainable):
     def beside(self, call: Callable[[], Any], *, alone: bool) -> dict[int, Any]:
         """Call a function in the workers while training waits: see :class:`TrialWorkerGroup`.
 
-        If the workers end meanwhile, new ones replace them when the trial continues, and start from
-        its newest checkpoint.
+        If the workers end in the meantime, new ones replace them when the trial continues, and
+        start from its newest checkpoint.
         """
         workers = self._workers
         if workers is None or not workers.alive:

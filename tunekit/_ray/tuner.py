@@ -100,7 +100,7 @@ def space_of(param_space: Any) -> Any:
 
 
 def trial_bundles(trainable: Any, param_space: dict[str, Any]) -> list[dict[str, float]] | None:
-    """Return one trial's resources by bundle, such as ``[{"CPU": 1.0}]``, if they can be known.
+    """Return one trial's resources by bundle, such as ``[{"CPU": 1.0}]``, if known.
 
     None if they depend on its configuration. If a setting of a trainer's workers is chosen from a
     list, the largest choice counts.

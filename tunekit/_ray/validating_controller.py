@@ -102,7 +102,7 @@ class ValidatingController(Controller):
         """
         controller = controller_in(tune_controller)
         check_controller(controller)
-        # Tune makes its controller itself and takes no other. Only the controller can hold back a
+        # Tune creates its own controller and accepts no other. Only the controller can hold back a
         # result from all its recipients (decision 1).
         become(controller, cls)
         return cast(ValidatingController, controller)
@@ -117,10 +117,10 @@ class ValidatingController(Controller):
         """Connect a new controller to the rules for reports and processes.
 
         Args:
-            validation: The callback before which callbacks get each report at once, as training
+            validation: The callback before which callbacks get each report immediately, as training
                 made it; the others get the validated result.
-            reports: What decides about reports.
-            rules: What decides about processes.
+            reports: The rules for reports.
+            rules: The rules for processes.
             constraints: The constraints on scores.
         """
         saved = set(vars(self))
@@ -263,7 +263,7 @@ class ValidatingController(Controller):
         """Pass a trial's complete reports to Tune, and then carry out the trial's next action."""
         if trial in self._processed:
             return
-        # The queue is looked up for each report: a decision on the one before drops it.
+        # The queue is looked up for each report, because a decision on the previous one drops it.
         while trial not in self._idle and (queue := self._queues.get(trial)):
             trains = trial in self._trial_to_actor
             # A decision would abort a save in progress and leave its folder behind.
@@ -284,7 +284,7 @@ class ValidatingController(Controller):
         self._continue_trial(trial, self._rules.circumstances())
 
     def advance_all(self) -> None:
-        """Pass on what waited for the first scores of the sweep, in the order of these."""
+        """Pass on what waited for the sweep's first scores, in the order of those scores."""
         with self._raising_as_tune():
             for trial in list(self._queues):
                 self.advance(trial)
@@ -528,7 +528,7 @@ class SplitCallbacks(CallbackList):
     Args:
         callbacks: The callbacks, in order.
         first: The number of those.
-        reports: What decides about reports.
+        reports: The rules for reports.
     """
 
     def __init__(self, callbacks: list[Callback], first: int, reports: ReportRules):
@@ -548,7 +548,7 @@ class SplitCallbacks(CallbackList):
             callback.on_trial_result(iteration=iteration, trials=trials, trial=trial, result=report)
 
     def on_trial_start(self, *, trial: Trial, **info: Any) -> None:
-        """Pass on that a trial's process has started."""
+        """Notify the callbacks that a trial's process has started."""
         self._begun.add(trial)
         super().on_trial_start(trial=trial, **info)
 

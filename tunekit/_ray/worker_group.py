@@ -73,7 +73,7 @@ class Report:
 
     Attributes:
         number: The number of the assignment.
-        report: The number of the report in it, as the workers count.
+        report: The number of the report in it, as counted by the workers.
         iteration: The trial's iteration.
         metrics: The metrics of rank 0.
         checkpoint: The uploaded checkpoint, or None.
@@ -192,7 +192,7 @@ class TrialWorkerGroup:
             alone: Whether only rank 0 runs it.
 
         Raises:
-            WorkersLost: If a worker ended meanwhile; then all have ended.
+            WorkersLost: If a worker ended in the meantime; all have then ended.
             ray.train.TrainingFailedError: If the workers could not be started.
         """
         self._link.started.wait()
@@ -320,7 +320,7 @@ class _Link(ReportCallback, WorkerGroupCallback):
         self._events, self._ahead, self._validates = events, ahead, validates
         self._in_workers = in_workers
         self.closed = False
-        #: The workers; None until they have started, and if they have ended.
+        #: The workers; None before they have started and after they have ended.
         self.group: WorkerGroup | None = None
         #: Set once the workers have started or ended.
         self.started = threading.Event()
@@ -332,7 +332,7 @@ class _Link(ReportCallback, WorkerGroupCallback):
         self._number = 0
         self._stages: dict[int, tuple[int, bool]] = {}
         self._begun = self._finished = False
-        # The newest reports of the assignment that were decided, and that lack a checkpoint.
+        # The newest reports of the assignment that were decided and that lack a checkpoint.
         self._decided = self._clear = 0
         # The checkpoint and iteration at which restarted workers begin.
         self._checkpoint: Any = None
@@ -468,7 +468,7 @@ class _Controller(TrainController):
         super().__init__(**options)
         if HEALTH_CHECK_INTERVAL_S_ENV_VAR not in os.environ:
             self._health_check_interval_s = _POLL_INTERVAL_S
-        # When to poll next: at once after a report, because the next one may follow.
+        # When to poll next: immediately after a report, because another one may follow.
         self._poll_at = 0.0
         # Tune manages the checkpoints, and decides where a trial begins.
         self._checkpoint_manager.after_report = _no_record
@@ -477,14 +477,14 @@ class _Controller(TrainController):
         await asyncio.sleep(max(0.0, self._poll_at - time.monotonic()))
         self._poll_at = time.monotonic() + self._health_check_interval_s
         with self._link.polling:
-            self._latest_poll_time = float("-inf")  # poll at once
+            self._latest_poll_time = float("-inf")  # poll immediately
             status = await super()._poll_workers()
         if any(one.training_report for one in status.worker_statuses.values()):
             self._poll_at = 0.0
         return status
 
     def forget_failures(self, failure_config: Any) -> None:
-        """Reset the count of failures, with these settings."""
+        """Reset the count of failures, and apply these settings."""
         self._failure_policy = create_failure_policy(failure_config)
 
     def end_workers(self) -> None:

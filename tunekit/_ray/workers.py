@@ -47,8 +47,8 @@ from tunekit.core.training_loops import WorkerAction, WorkerInbox
 #: whether the loop has asked for its checkpoint.
 TAG = "tunekit_assignment"
 
-# How long a poll waits for the training loop to report, so that the trial gets the report at once.
-# It is shorter than the interval of polls, in which the trial waits for the answer.
+# How long a poll waits for the training loop to report, so that the trial gets the report
+# immediately. It is shorter than the interval of polls, in which the trial waits for the answer.
 _POLL_S = 0.04
 
 # The environment variables that mark a worker as one of several; libraries also read them.
@@ -86,7 +86,7 @@ class _Leave(BaseException):
 
 
 class _Post:
-    """This worker's inbox, at which the thread of the training loop waits."""
+    """This worker's inbox, on which the training loop's thread waits."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -145,7 +145,7 @@ class _Post:
             self._changed.notify_all()
 
     def wait_until_blocked(self, timeout_s: float | None = None) -> None:
-        """Wait until the training loop blocks, for at most so many seconds.
+        """Wait until the training loop blocks, up to a number of seconds.
 
         It stays blocked while this worker's actor is busy, because only a call to the actor
         releases it.
@@ -193,8 +193,8 @@ def side_task(worker: Any, call: Callable[[], Any], alone: bool, thread_context:
 def _as_if_alone() -> Iterator[None]:
     """Hide the process group from libraries, which would wait in it for the other ranks.
 
-    If the groups of this process have changed meanwhile, they are out of step with those of the
-    other ranks, and the process ends.
+    If the groups of this process have changed in the meantime, they are out of step with those of
+    the other ranks, and the process ends.
     """
     environment = {name: os.environ.pop(name, None) for name in _OF_RANKS}
     dist = getattr(sys.modules.get("torch"), "distributed", None)
@@ -228,7 +228,7 @@ class TrialWorker(RayTrainWorker):
 
         It is done once its loop has ended and all of its reports have been collected.
         """
-        _post.wait_until_blocked(_POLL_S)  # a report is noticed at once
+        _post.wait_until_blocked(_POLL_S)  # a report is noticed immediately
         number, ended = _post.stage  # read before the queue, so that its reports come first
         status = super().poll_status()
         empty = get_train_context().execution_context.result_queue.empty()
@@ -256,7 +256,7 @@ class _Utils(DistributedTrainFnUtils):
         **options: Any,
     ) -> None:
         self._reports += 1
-        if checkpoint_dir_name is None:  # rank 0's is taken
+        if checkpoint_dir_name is None:  # rank 0's is used
             checkpoint_dir_name = (
                 f"{StorageContext.make_default_checkpoint_dir_name()}-{self._token}"
             )

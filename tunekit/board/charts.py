@@ -29,7 +29,7 @@ _SPANS = {
 }
 # The number of powers of ten marked on an axis.
 _POWERS = 6
-# The height of a chart, and of a row in one, in pixels; many rows are lower.
+# The height of a chart, and of a row in one, in pixels; rows are lower if there are many.
 _HEIGHT, _ROW, _LOW_ROW, _MANY_ROWS = 320, 26, 20, 20
 #: The number of points in a chart of curves above which only the trials in colour have dots.
 MOST_DOTS = 2_000
@@ -164,7 +164,7 @@ def _kind(span: Span) -> str:
 
 # The charts of a sweep --------------------------------------------------------------------------
 
-#: The number of trials that a chart shows, best first, and of training's metrics with a chart.
+#: The number of trials in a chart, best first, and the number of training metrics with a chart.
 MOST_CURVES, MOST_BARS, MOST_TRAINING = 100, 40, 3
 
 #: The maximum number of points in a curve, and in all curves that are not in colour.

@@ -190,7 +190,7 @@ class LiveSweep:
         Returns:
             The new ``version``; the names of all parts, in ``order``; the ``parts`` as HTML, if the
             text has changed, and the names of the ``charts``, if these have; the ``trouble``; and
-            whether ``more`` will follow at once.
+            whether ``more`` will follow immediately.
         """
         with self._working:
             more = self.step()

@@ -52,7 +52,7 @@ SECTIONS = (
     "next",
 )
 _TABLE, _CAUSES = 20, 50
-# The number of rows of validations in all panels together, and the least and the most in each.
+# The number of rows of validations in all panels together, and the minimum and maximum in each.
 _ROWS, _FEWEST, _MOST = 5_000, 5, 200
 _NONE = "\N{EN DASH}"
 
@@ -292,7 +292,7 @@ def render_page(
         name: The subject of the page.
         sections: Its sections as HTML, by name.
         script: The script that draws charts, if the page has to be self-contained.
-        panels: The details of trials, likewise, by trial.
+        panels: The details of trials as HTML, by trial.
         drawn: The charts, by name.
         live: For a page that a server updates: the ``nonce`` of its scripts; its ``version``; the
             addresses of ``news``, ``chart``, ``trial`` and the ``vega`` script; and, if it exists,

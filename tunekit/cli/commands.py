@@ -145,7 +145,8 @@ def status(path: str, as_json: bool, watch: float | None, top: int, **goal: str 
 
     It shows trials and validations by status, where time went, what the sweep waits for, the
     ranking, and failures grouped by reason. It is as wide as the terminal; in a pipe, reasons are
-    not cut. With --watch it refreshes; --json then prints one line each time, otherwise one object.
+    not truncated. With --watch it refreshes; --json then prints one line each time, otherwise one
+    object.
 
     \b
     Examples:
@@ -385,7 +386,7 @@ def serve(
 @_path
 @click.option("--trial", metavar="ID", required=True, help="The trial.")
 def stop(path: str, trial: str) -> None:
-    """End a trial of a running sweep, in the middle of an iteration.
+    """End a trial of a running sweep, even in the middle of an iteration.
 
     Its pending validations still count: the scheduler and the searcher get its last score, and then
     its end. The driver, or that of a restored sweep, acts within a second or after its current

@@ -59,7 +59,7 @@ def format_table(
         width: The maximum width of a line; None, for a pipe or a file: :data:`WIDTH`.
         left: The columns to align left.
         optional: How many of the last columns are shown only if they fit; a last line names those
-            that are left out.
+            that are omitted.
 
     Example:
         >>> format_table([["sweep", "best"], ["asha", "0.9"]], 20)

@@ -111,13 +111,13 @@ def _ranked(one: Ranked) -> dict[str, Any]:
 
 
 def format_status(status: Mapping[str, Any], top: int = 20, width: int | None = None) -> str:
-    """Return a status as text; paths are not cut.
+    """Return a status as text; paths are not truncated.
 
     Args:
         status: As returned by :func:`status_json`.
         top: How many trials and how many causes of failures to list.
-        width: The maximum width of a line. None, for a pipe or a file: 100, but reasons of failures
-            are not cut.
+        width: The maximum width of a line. None, for a pipe or a file: 100, but reasons for
+            failures are not truncated.
     """
     status, most = printable(status), width or WIDTH
     parts = [_head(status), _counts(status, most)]

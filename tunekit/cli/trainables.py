@@ -19,7 +19,7 @@ from tunekit.errors import ConfigError
 def trainable_at(where: str, option: str = "--trainable") -> Any:
     """Return the object at ``module:name`` or ``file.py:name``.
 
-    A module is looked for in the current directory first. A file is run as a module of its name,
+    A module is first searched for in the current directory. A file is run as a module of its name,
     with its folder importable, so code for scripts belongs under ``if __name__ == "__main__":``. It
     is sent to Ray's workers by value, so they need not find the file.
 

@@ -1,8 +1,8 @@
 """The search space of a sweep: the range or the choices of each hyperparameter.
 
 They are those recorded when the sweep was started. Without a record, or if values lie outside of it
-(population based training perturbs values beyond their initial range), they follow from the values
-of the trials.
+(population based training perturbs values beyond their initial range), they are inferred from the
+trials' values.
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ class Pool:
           is not a score is not retried: the function would return the same.
 
     Args:
-        max_in_flight: The most attempts in flight at once; None: as many as resources allow.
-        max_retries: The most attempts after the first.
+        max_in_flight: The maximum number of attempts in flight; None: as many as resources allow.
+        max_retries: The maximum number of attempts after the first.
 
     Example:
         >>> pool = Pool(max_in_flight=1)

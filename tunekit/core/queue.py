@@ -293,7 +293,7 @@ def what_next(
         return Next.WAIT
     if process is Process.ENDED or queue.failed:
         return Next.RELEASE
-    if process is Process.LEAVES or (queue.over and not can_host):  # it needs its process no more
+    if process is Process.LEAVES or (queue.over and not can_host):  # it no longer needs its process
         return Next.WAIT if queue.saves else Next.RELEASE
     resumable = queue.resumable or queue.saves
     if not queue.over:

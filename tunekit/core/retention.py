@@ -122,7 +122,7 @@ class Leases:
                 self.touch(owner)
 
     def touch(self, trial_id: str) -> None:
-        """Record that a trial may have a checkpoint to delete: it has more, or other scores."""
+        """Record that a trial may have a checkpoint to delete: it has a new one, or a new score."""
         self._touched[trial_id] = None
 
     def pop_touched(self) -> list[str]:

@@ -187,7 +187,7 @@ class Durations:
     def late_s(self) -> float:
         """Return how much later a validation begins elsewhere than in its trial, in seconds.
 
-        That is the shortest of several starts: the first ones find no process that has already run.
+        That is the shortest of several starts: the first ones find no process that has run before.
         """
         return min(self.starts) if len(self.starts) > _FIRST_STARTS else 0.0
 

@@ -5,7 +5,8 @@ starts from scratch, while its reports continue the trial's rows. The rows then 
 trial that is paused repeatedly never ends. :class:`Resumption` detects this when it happens.
 
 A worker group can outlive its trial: all workers leave their training loop at the same report and
-begin another one, with another configuration and checkpoint. That is an assignment. They stay in
+begin another one, with a different configuration and checkpoint. That is an assignment. They stay
+in
 step without communicating: after its n-th report of an assignment, a worker continues if it may
 return from that report, and leaves if there is another assignment. The last report that they may
 return from is the same for all, and does not move once the next assignment exists. So all leave at

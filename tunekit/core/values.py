@@ -57,7 +57,7 @@ def safely(call: Callable[..., Any], *known: Any, otherwise: Any = None) -> Any:
         return otherwise
 
 
-# The result of a call that raised, if it may return anything.
+# Stands for the result of a call that raised an exception.
 _FAILED = object()
 
 

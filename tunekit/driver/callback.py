@@ -66,7 +66,7 @@ class ValidationCallback(tune.Callback):
 
     Tune gets a report once its checkpoint is validated, merged with the score, after all older
     reports of its trial. So everything in Tune, and each callback after this one in the list, gets
-    validated results; callbacks before it get each report at once, as training made it.
+    validated results; callbacks before it get each report immediately, as training made it.
 
     :class:`tunekit.Tuner` does all of this. With a plain ``ray.tune.Tuner``, put the callback into
     ``RunConfig(callbacks=[...])``, after any checkpoint policies and before all loggers. The
@@ -271,7 +271,7 @@ class ValidationCallback(tune.Callback):
         return (self._restore.saved or {}).get("scheduler") is not None
 
     def begin(self) -> None:
-        """Record that the ``tunekit.Tuner`` that made the callback runs the sweep.
+        """Record that the ``tunekit.Tuner`` that created the callback runs the sweep.
 
         Raises:
             tunekit.errors.ConfigError: If the sweep has already run.
@@ -409,7 +409,7 @@ class ValidationCallback(tune.Callback):
         self.engine.leases.touch(trial.trial_id)
 
     def _pause(self) -> None:
-        """Sleep briefly, because Tune would take its next step at once, with nothing to do."""
+        """Sleep briefly, because Tune would take its next step immediately, with nothing to do."""
         left = self._paused_at + _PAUSE_S - self.clock.monotonic()
         if left > 0:
             self.clock.sleep(left)
@@ -473,7 +473,7 @@ class ValidationCallback(tune.Callback):
 
     @property
     def lineage(self) -> Lineage:
-        """Return the trials that were overwritten with checkpoints, as tables.
+        """Return, as tables, the trials that were overwritten with checkpoints.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
@@ -535,8 +535,8 @@ class ValidationCallback(tune.Callback):
         """Restore the sweep from its files.
 
         Args:
-            searcher_line: The line of the journal as of which the searcher was saved; 0 if it was
-                saved with the rest.
+            searcher_line: The journal line as of which the searcher was saved; 0 if it was saved
+                with the rest.
         """
         self._restore = Restore(self, searcher_line)
 

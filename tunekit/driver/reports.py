@@ -81,10 +81,10 @@ class Reports:
     scheduler: TrialScheduler
     emit: Callable[[Event], None]
     _selection: Selection = field(init=False)
-    # Whether the scheduler stops the trial whose result is processed.
+    # Whether the scheduler stops the trial whose result is being processed.
     _stops: bool = field(default=False, init=False)
     # Whether reports no longer wait for the names of validation's metrics, and whether a validation
-    # has ended meanwhile, which may be why.
+    # has ended in the meantime, which may be why.
     _named: bool = field(default=False, init=False)
     _has_news: bool = field(default=True, init=False)
     # The reports whose validations have not ended, by the validations' names.
@@ -317,7 +317,7 @@ class Reports:
             checkpoint = entry.checkpoint.checkpoint
             try:
                 delete_checkpoint(checkpoint.filesystem, checkpoint.path)
-            except OSError as error:  # the sweep does not end with an outage of its storage
+            except OSError as error:  # an outage of its storage does not end the sweep
                 logger.warning(
                     "%s could not be deleted: %s. Nothing needs it: delete it yourself.",
                     checkpoint.path,
@@ -344,7 +344,7 @@ class Reports:
         if self.is_rankable(result):
             entry.stage = Stage.RANKED
             return True
-        new = not entry.replayed  # else it has ended the sweep already
+        new = not entry.replayed  # otherwise, it has already ended the sweep
         self.outcome.log_unranked(trial.trial_id, entry.iteration, result, ends=new)
         return False
 
@@ -362,7 +362,7 @@ class Reports:
             }
 
     def decided(self, decision: str) -> None:
-        """Record the scheduler's decision on the result that is processed."""
+        """Record the scheduler's decision on the result being processed."""
         self._stops = decision == TrialScheduler.STOP
 
     def processed(self, trial: Trial, entry: Entry, decision: str) -> None:

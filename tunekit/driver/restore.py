@@ -83,7 +83,7 @@ class Restore:
         self.saved: dict[str, Any] | None = None
         #: The line of the journal as of which Tune's state was saved; 0 for a new sweep.
         self.as_of = 0
-        # What Tune has not processed at the line that is replayed.
+        # What Tune has not processed at the line being replayed.
         self._open = OpenReports()
         # The line as of which the scheduler was saved.
         self._since = 0
@@ -91,7 +91,7 @@ class Restore:
         self._added: set[str] = set()
         # The rows of each trial that Tune has processed.
         self._rows: dict[str, list[dict[str, Any]]] = {}
-        # The exploits that the scheduler makes at the line that is replayed, by trial.
+        # The exploits that the scheduler makes at the line being replayed, by trial.
         self._repeated: dict[str, Exploited] = {}
         # The paths in the folders of checkpoints, each listed once, because a request to S3 takes a
         # while.
@@ -165,7 +165,7 @@ class Restore:
             self._repeated[event.trial_id] = event
 
     def _undo(self) -> None:
-        """Undo exploits of a replay that did not happen: PBT chooses donors at random."""
+        """Undo replayed exploits that did not happen: PBT chooses donors at random."""
         for trial_id in self._repeated:
             trial = self._driver.trials[trial_id]
             config, start = self._driver.reports.before[trial]
@@ -299,7 +299,7 @@ class Restore:
             if status in (Trial.TERMINATED, Trial.ERROR):
                 controller.set_status(trial, status)
                 continue
-            if trial.status == Trial.ERROR:  # the user has it continued
+            if trial.status == Trial.ERROR:  # the user chose to continue it
                 controller.set_status(trial, status)
             if trial.is_finished():
                 if trial_id not in driver.engine.ended:

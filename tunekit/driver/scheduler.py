@@ -140,7 +140,7 @@ class ValidatedScheduler(TrialScheduler):
 
     @property
     def supports_buffered_results(self) -> bool:
-        """Return False: a trial that waits for a score must not run ahead."""
+        """Return False, because a trial that waits for a score must not run ahead."""
         return False
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
@@ -173,7 +173,7 @@ class ValidatedScheduler(TrialScheduler):
         sweep = self._join(tune_controller)
         sweep.validator.ray_watch.check()
         sweep.emit(TrialFailed(trial_id=trial.trial_id))
-        if trial.status != Trial.ERROR:  # else Tune restarts it, see _requeue_trial
+        if trial.status != Trial.ERROR:  # otherwise, Tune restarts it: _requeue_trial
             self.scheduler.on_trial_error(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
@@ -213,7 +213,7 @@ class ValidatedScheduler(TrialScheduler):
             return None
         ready = next((one for one in controller.starts_first if one.status == Trial.PENDING), None)
         if ready is None and not (self._traits.pauses or controller.has_cached_actors):
-            return None  # it would look through all trials, and Tune starts the first one anyway
+            return None  # it would search all trials, and Tune starts the first one anyway
         trial = ready or self.scheduler.choose_trial_to_run(tune_controller)
         if trial is None:
             self._remind(tune_controller)

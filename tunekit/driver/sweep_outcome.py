@@ -144,7 +144,7 @@ class SweepOutcome:
         if self._engine.has_saved or self._has_ended or not trial.last_result:
             return
         self._has_ended = True
-        if self._how_to_save is NO_CHECKPOINT:  # else it was already logged
+        if self._how_to_save is NO_CHECKPOINT:  # otherwise, it was already logged
             why = checkpoint_advice(NO_CHECKPOINT)
             logger.warning("Trial %s has ended. %s", trial.trial_id, why)
 

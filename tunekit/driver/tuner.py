@@ -111,7 +111,7 @@ class Tuner(tune.Tuner):
     validations (by default one, or as many as there are evaluators) fit alongside, if the cluster
     has room for both. Paused trials do not count.
 
-    A ``TorchTrainer``, or another data-parallel trainer from Ray Train, makes distributed trials.
+    A ``TorchTrainer``, or another data-parallel trainer from Ray Train, creates distributed trials.
     Each one is a run of the trainer, whose workers call ``ray.train.report`` and
     ``ray.train.get_checkpoint`` as usual. The workers live in the trial's placement group, so a
     trial starts only when all of them fit. They stay with their trial when PBT overwrites it or it
@@ -309,7 +309,7 @@ class Tuner(tune.Tuner):
             )
         folder = _check_folder(path, storage_filesystem, problems)
         problems.raise_any()
-        assert folder is not None  # else there is a problem
+        assert folder is not None  # otherwise, there is a problem
         given, path = os.fspath(path), absolute(os.fspath(path), storage_filesystem)
         with ExitStack() as stack:
             if folder.names(SERIES):
@@ -481,7 +481,7 @@ def _saved_sweep(folder: Folder, path: str) -> tuple[Record, SavedState | None] 
     """Return a sweep's journal, and its saved state if a trial has begun; None without a sweep.
 
     Raises:
-        tunekit.errors.JournalError: If its journal is damaged, or of another version.
+        tunekit.errors.JournalError: If its journal is damaged or of a different version.
         tunekit.errors.RestoreError: If it has started but cannot be restored.
         OSError: If the storage cannot be read.
     """

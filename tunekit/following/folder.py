@@ -28,8 +28,8 @@ KEPT = "kept"
 #: Seconds without a change after which a checkpoint counts as complete if no file marks it as such.
 REST_S = 30.0
 
-#: A checkpoint written within so many seconds before it was seen may have changed since: the times
-#: of file systems are coarse.
+#: A checkpoint written less than this many seconds before it was seen may have changed since: the
+#: times of file systems are coarse.
 DOUBT_S = 2.0
 
 # The files and folders that tunekit itself writes into the folder.
@@ -337,7 +337,7 @@ class WatchedFolder:
     # Protecting and deleting -------------------------------------------------------------------
 
     def protect(self, entry: FoundCheckpoint, home: str) -> bool:
-        """Protect a checkpoint at another path; return False if it was deleted meanwhile.
+        """Protect a checkpoint at another path; return False if it was deleted in the meantime.
 
         In a local folder, this makes hard links, which take no space until the checkpoint is
         deleted; across file systems, and in an object store, it makes copies.

@@ -90,7 +90,7 @@ def later_records_in(folder: Folder) -> list[Record]:
     """Return the records of later validations in a sweep's folder.
 
     Raises:
-        tunekit.errors.JournalError: If a journal is damaged, or of another version.
+        tunekit.errors.JournalError: If a journal is damaged or of a different version.
         OSError: If the storage fails.
 
     Example:

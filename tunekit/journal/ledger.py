@@ -80,7 +80,7 @@ class Ledger:
         """Return the events of earlier sessions.
 
         Raises:
-            tunekit.errors.JournalError: If the journal is damaged, or of another version.
+            tunekit.errors.JournalError: If the journal is damaged or of a different version.
             OSError: If the storage fails.
         """
         if self.folder is None:

@@ -1,7 +1,7 @@
 """Archive the state of a whole sweep in one file, to restore it from.
 
 Tune regularly saves a sweep's trials, searcher and callbacks in separate files, which a thread
-copies to the experiment's folder. If the driver is killed during that, the files are inconsistent
+copies to the experiment's folder. If the driver is killed in between, these files are inconsistent
 or incomplete. So after each save, the files go into one archive, written atomically, and a line of
 the journal names it. A trial that is added between two archives is recorded immediately, with the
 searcher that suggested it, before the trial starts. The Tuner's settings go into a separate
@@ -183,8 +183,9 @@ class SavedState:
         Args:
             folder: The folder.
             events: Its journal.
-            now: The time for the files' names. Tune restores the newest files that it finds, and
-                there may be files of a session that was killed before its archive was written.
+            now: The time to put into the files' names. Tune restores the newest files that it
+                finds, and there may be files of a session that was killed before its archive was
+                written.
 
         Raises:
             tunekit.errors.RestoreError: If they cannot be written.
@@ -332,7 +333,7 @@ def _read(folder: Folder, name: str, named: re.Pattern[str] = _OF_STATE) -> Mapp
     try:
         data = folder.read(name)
         with zipfile.ZipFile(io.BytesIO(data)) as opened:
-            # Nothing is compressed, so a small archive cannot expand beyond the memory.
+            # Nothing is compressed, so a small archive cannot expand to fill the memory.
             if sum(one.file_size for one in opened.infolist()) > len(data):
                 raise _tampered(
                     f"{name} has {len(data)} bytes and would unpack to more, but tunekit "

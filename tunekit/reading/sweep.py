@@ -201,7 +201,7 @@ class Sweep:
           a validated metric are in ``reported/...``.
 
         The trials' ``result.json``, ``progress.csv`` and ``Result.metrics_dataframe`` have the same
-        rows, and each run of an iteration that was repeated.
+        rows, and one for every run of a repeated iteration.
         """
         return tables.reports(self.timeline)
 
@@ -413,7 +413,7 @@ class Sweep:
                 there, or if the sweep or other scores already have metrics of that name.
             tunekit.errors.ValidationFailedError: If the first three validations have failed for
                 the same reason (unless ``on_failure="ignore"``), or the first with ``"raise"``.
-            tunekit.errors.JournalError: If a journal is damaged or of another version.
+            tunekit.errors.JournalError: If a journal is damaged or of a different version.
             OSError: If the storage fails.
 
         Example:
@@ -656,7 +656,7 @@ class Follower:
         """Read new events; return whether there were any.
 
         Raises:
-            tunekit.errors.JournalError: If the journal is damaged or of another version.
+            tunekit.errors.JournalError: If the journal is damaged or of a different version.
             OSError: If the storage fails. The next call continues where this one started.
         """
         # Read the lock first: a driver records the sweep's end before it releases the lock.
@@ -711,7 +711,7 @@ def load(
 
     Raises:
         tunekit.errors.ConfigError: If an argument is wrong, or if the folder has no journal.
-        tunekit.errors.JournalError: If the journal is damaged or of another version.
+        tunekit.errors.JournalError: If the journal is damaged or of a different version.
         OSError: If the storage fails.
 
     Example:

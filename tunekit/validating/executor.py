@@ -104,7 +104,7 @@ class Executor:
         return ()
 
     def cancel(self, attempt: Attempt, *, too_long: bool = True) -> str | None:
-        """End an attempt at once; :meth:`poll` yields no more of its events.
+        """End an attempt immediately; :meth:`poll` yields no more of its events.
 
         Args:
             attempt: The attempt.

@@ -108,7 +108,7 @@ class Validator:
         }
 
     def submit(self, request: Request) -> list[ValidationEnded]:
-        """Accept a recorded request; it fails at once if the function lacks an argument."""
+        """Accept a recorded request; it fails immediately if the function lacks an argument."""
         if lacks := missing_arguments(self._signature, request.kwargs):
             reason = _format_uncallable(function_name(self._fn), lacks)
             return [ValidationEnded(id=request.id, status="failed", reason=reason)]
