@@ -206,9 +206,9 @@ class ValidatingController(Controller):
             metrics: The score; None if there is none.
         """
         entry.stage, entry.metrics = Stage.DONE, metrics
-        queue = self._queues.get(trial, ())
+        queue = self.queue_of(trial)
         if entry in queue:
-            if entry is next(iter(queue)):
+            if entry is queue[0]:
                 self._queues[trial] = self._queues.pop(trial)  # see advance_all
             with self._raising_as_tune():
                 self.advance(trial)

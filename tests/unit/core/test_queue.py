@@ -16,10 +16,6 @@ def entry(iteration: int, **more: Any) -> Entry:
     return Entry({"training_iteration": iteration}, iteration=iteration, **more)
 
 
-def queue_of(*entries: Entry) -> Queue:
-    return Queue(entries)
-
-
 def pending(iteration: int, at: float | None = None) -> Entry:
     return entry(iteration, validated=True, stage=Stage.SCORING, checkpoint="c", decision_point=at)
 
@@ -89,7 +85,7 @@ TestReportsOfATrial = ReportsOfATrial.TestCase
 
 def test_a_failure_waits_for_the_scores_of_earlier_reports():
     first, unsaved = pending(1), entry(2, stage=Stage.SAVING)
-    queue = queue_of(first, unsaved)
+    queue = Queue([first, unsaved])
     assert queue.fail("it has failed", restarts=True) == [unsaved], "its checkpoint is lost"
     assert queue.take() is None and queue.over
     first.stage = Stage.DONE
@@ -97,15 +93,15 @@ def test_a_failure_waits_for_the_scores_of_earlier_reports():
 
 
 def test_a_trial_that_restarts_has_not_ended_and_one_that_does_not_keeps_its_reports():
-    again = queue_of(entry(1, checkpoint="c", validated=None))
+    again = Queue([entry(1, checkpoint="c", validated=None)])
     assert again.fail("it has failed", restarts=True) == [] and again.take().iteration == 1
-    ended = queue_of(entry(1, checkpoint="c", validated=None), entry(2, stage=Stage.SAVING))
+    ended = Queue([entry(1, checkpoint="c", validated=None), entry(2, stage=Stage.SAVING)])
     assert ended.fail("it has failed", restarts=False) == []
     assert [one.complete for one in ended] == [False, True, True], "is the first validated?"
 
 
 def test_the_next_report_decides_whether_one_was_the_last():
-    queue = queue_of(entry(1, checkpoint="c", validated=None))
+    queue = Queue([entry(1, checkpoint="c", validated=None)])
     assert queue.take() is None
     queue.settle()
     queue.append(entry(2))
@@ -145,4 +141,4 @@ OTHERS = Circumstances(others_wait=True)
     ],
 )
 def test_what_a_trial_does_next(entries, now, known, what):
-    assert what_next(queue_of(*entries), now, **known) is what
+    assert what_next(Queue(entries), now, **known) is what
