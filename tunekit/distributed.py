@@ -138,7 +138,7 @@ def is_tunes(value: Any, kind: type) -> bool:
 
 
 def validation_config_of(source: Any) -> ValidationConfig | None:
-    """Return the trainer's own ``validation_config``, which requests the same as in Ray Train."""
+    """Return the trainer's own ``validation_config``, which means the same as in Ray Train."""
     config = getattr(source, "validation_config", None)
     if config is None or isinstance(config, ValidationConfig):
         return config

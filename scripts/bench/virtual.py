@@ -403,7 +403,7 @@ class VirtualExecutor(Executor):
         self.in_trials = self._real.in_trials
         self._clock, self._room, self._trials = clock, room, trials
         self._validate, self._seconds, self._start_s = validate, seconds, start_s
-        self._waiting: deque[Attempt] = deque()
+        self._unplaced: deque[Attempt] = deque()
         # The next events: the time, the order, the attempt, and whether it begins.
         self._events: list[tuple[float, int, Attempt, bool]] = []
         # Whether each attempt that runs is in the process of a trial.
@@ -423,13 +423,13 @@ class VirtualExecutor(Executor):
 
     def start(self, attempt: Attempt, *, host: Any = None) -> None:
         if host is None:
-            self._waiting.append(attempt)
+            self._unplaced.append(attempt)
         else:
             self._begin(attempt, 0.0, hosted=True)
 
     def poll(self) -> Iterator[AttemptEvent]:
         self._end_idle(_IDLE_S)
-        self._begin_waiting()
+        self._begin_unplaced()
         while self._events and self._events[0][0] <= self._clock.monotonic():
             _, _, attempt, begins = heapq.heappop(self._events)
             if attempt.id not in self._hosted:  # it was cancelled
@@ -439,12 +439,12 @@ class VirtualExecutor(Executor):
                 continue
             self._leave(attempt)
             yield Returned(attempt.id, self._validate(attempt))
-            self._begin_waiting()
+            self._begin_unplaced()
 
-    def _begin_waiting(self) -> None:
-        """Begin waiting attempts for which there is a slot, or an idle evaluator."""
-        while self._waiting and self._can_begin:
-            attempt = self._waiting.popleft()
+    def _begin_unplaced(self) -> None:
+        """Begin unplaced attempts for which there is a slot, or an idle evaluator."""
+        while self._unplaced and self._can_begin:
+            attempt = self._unplaced.popleft()
             if self._most is None or not self._idle:
                 self._room.validations += 1
             if self._idle:
@@ -482,8 +482,8 @@ class VirtualExecutor(Executor):
             self._room.validations -= 1
 
     def cancel(self, attempt: Attempt, *, too_long: bool = True) -> None:
-        if attempt in self._waiting:
-            self._waiting.remove(attempt)
+        if attempt in self._unplaced:
+            self._unplaced.remove(attempt)
         elif attempt.id in self._hosted:
             self._leave(attempt, lives_on=False)
 
@@ -508,16 +508,16 @@ class VirtualExecutor(Executor):
 
     def capacity(self, promised: Iterable[tuple[Mapping[str, float], int]]) -> int:
         self._room.trials = self._trials()
-        room = self._room.for_validations(promised) - len(self._waiting)
+        room = self._room.for_validations(promised) - len(self._unplaced)
         if self._most is None:
             return room
         return len(self._idle) + max(0, min(room, self._most - self._room.validations))
 
     def unplaced(self) -> int:
-        return len(self._waiting)
+        return len(self._unplaced)
 
     def next_due(self) -> float | None:
         """Return the time of the next event: now if an attempt can begin; None if there is none."""
-        if self._waiting and self._can_begin:
+        if self._unplaced and self._can_begin:
             return self._clock.monotonic()
         return self._events[0][0] if self._events else None

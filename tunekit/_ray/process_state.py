@@ -24,9 +24,8 @@ def release_gpu_memory() -> None:
     PyTorch keeps the memory of freed tensors for new ones. With fractional GPUs, and with processes
     that outlive trials or validations, another process on the same GPU may lack that memory.
 
-    Memory of objects that are still referenced, such as the model of an evaluator, stays. In a
-    process that has not imported torch or not used CUDA, this does nothing; it never initializes
-    CUDA.
+    Memory of objects that are still referenced, such as an evaluator's model, is kept. In a process
+    that has not imported torch or used CUDA, this does nothing; it never initializes CUDA.
 
     Example:
         >>> release_gpu_memory()

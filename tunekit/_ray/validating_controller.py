@@ -133,7 +133,7 @@ class ValidatingController(Controller):
         self._queues: dict[Trial, Queue] = {}
         # The entry of each trial that is being processed.
         self._processed: dict[Trial, Entry] = {}
-        # The recorded decision on the result that is processed again.
+        # The recorded decision on the result being processed again.
         self._recorded: dict[str, str] = {}
         #: The trials that wait in their processes, in order, each with the circumstances in which
         #: that was decided; None: it is decided again at the end of the step.

@@ -218,7 +218,7 @@ class Wait(NamedTuple):
         return gained_s >= (1 - self.continues) * (ends_s - self.wait_s)
 
 
-#: A wait of which nothing was measured yet.
+#: A wait for which nothing has been measured yet.
 UNMEASURED = Wait()
 
 

@@ -703,8 +703,8 @@ def load(
     Args:
         path: The experiment's folder, ``results.experiment_path``, or its URI, such as
             ``s3://bucket/digits``.
-        storage_filesystem: The filesystem of ``path``, ``results.filesystem``, if it is a custom
-            one.
+        storage_filesystem: The filesystem of ``path`` if it is a custom one
+            (``results.filesystem``).
         metric: The validated metric to rank by, as a flat name (``"eval/accuracy"``); by default
             the sweep's objective.
         mode: ``"min"`` or ``"max"``; by default the sweep's.
