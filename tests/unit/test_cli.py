@@ -118,10 +118,9 @@ def test_a_sweep_that_was_killed_waits_for_its_validations(tmp_path):
     line = next(line for line in text.splitlines() if line.startswith("waits for"))
     assert f"1 running, {kinds.count('queued')} queued" in line
     assert f"the longest running: trial {running['trial_id']} at iteration" in line
-    behind = [row for row in status["ranking"] if row["unprocessed"]]
-    reports = sum(row["unprocessed"] for row in behind)
-    assert status["unprocessed"] == reports >= len(kinds) > len(behind) > 1
-    told = f"{reports} wait for scores, of {len(behind)} trials"
+    behind = [row["unprocessed"] for row in status["ranking"] if row["unprocessed"]]
+    assert status["unprocessed"] == sum(behind) >= len(kinds) > len(behind) > 1
+    told = f"{sum(behind)} wait for scores, of {len(behind)} trials"
     assert any(line.startswith("reports") and line.endswith(told) for line in text.splitlines())
     table = {row.split()[1]: row for row in text.splitlines() if re.match(r" +\d+  ", row)}
     for trial_id, row in table.items():
