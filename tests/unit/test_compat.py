@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
 import subprocess
@@ -127,8 +129,6 @@ tunekit.Tuner(
 
 
 def test_every_private_name_that_is_imported_is_checked_at_import():
-    import ast
-
     checked = set()
     for owner, names in (compat.NEEDED | compat.NEEDED_BY_TRAINERS).items():
         module, _, kind = owner.partition(":")
@@ -142,10 +142,17 @@ def test_every_private_name_that_is_imported_is_checked_at_import():
                     assert not private or (node.module, alias.name) in checked, (path, alias.name)
 
 
+def test_no_private_name_is_checked_that_nothing_uses():
+    package, text = Path(compat.__file__).parents[1], ""
+    for path in set(package.rglob("*.py")) - {Path(compat.__file__)}:
+        text += path.read_text()
+    for names in (compat.NEEDED | compat.NEEDED_BY_TRAINERS).values():
+        for name in names.split():
+            assert re.search(rf"\b{name.split('.')[-1]}\b", text), name
+
+
 def names_in(*modules: str) -> set[str]:
     """All names that modules of tunekit define, read or set."""
-    import ast
-
     found = set()
     for path in modules:
         for node in ast.walk(ast.parse((Path(compat.__file__).parent / path).read_text())):
@@ -155,8 +162,6 @@ def names_in(*modules: str) -> set[str]:
 
 
 def test_every_private_name_of_the_controller_that_is_used_is_checked_and_no_other():
-    import inspect
-
     from ray.tune.execution.tune_controller import TuneController
 
     driver = ["../driver/restore.py", "../driver/scheduler.py"]

@@ -49,7 +49,6 @@ NEEDED = {
         "persist_current_checkpoint _update_checkpoint_index"
     ),
     "ray.train.constants": "RAY_CHDIR_TO_TRIAL_DIR",
-    "ray.tune.execution.placement_groups": "resource_dict_to_pg_factory",
     "ray.tune.execution.tune_controller": "TrialRunnerWrapper",
     "ray.tune.execution.tune_controller:TuneController": (
         "checkpoint _checkpoint_trial_if_needed _cleanup_cached_actors _cleanup_trials "
@@ -64,13 +63,10 @@ NEEDED = {
     ),
     "ray.tune.experiment.trial:Trial": (
         "get_json_state handle_error init_local_path is_saving latest_checkpoint_result "
-        "on_checkpoint set_config set_experiment_tag should_recover update_last_result "
-        "update_resources"
+        "set_config should_recover"
     ),
     "ray.tune.experimental.output": ("get_air_verbosity _infer_user_metrics _TrialTableData"),
-    "ray.tune.experimental.output:TuneTerminalReporter": (
-        "_get_heartbeat _heartbeat_threshold print_heartbeat _start_block"
-    ),
+    "ray.tune.experimental.output:TuneTerminalReporter": "_get_heartbeat",
     "ray.tune.logger": "LoggerCallback._restore_from_remote",
     "ray.tune.progress_reporter": "IS_NOTEBOOK _detect_reporter",
     "ray.tune.registry": "get_trainable_cls",
@@ -79,11 +75,9 @@ NEEDED = {
     "ray.tune.trainable.metadata": "_TrainingRunMetadata.update_metric",
     "ray.tune.trainable.trainable": "_DICT_CHECKPOINT_FILE_NAME",
     "ray.tune.tune": "_Config.to_dict",
-    "ray.tune.utils.log": "has_verbosity",
     "ray.tune.utils.object_cache:_ObjectCache": (
         "decrease_max has_cached_object increase_max num_cached_objects"
     ),
-    "ray.tune.utils.util": "SafeFallbackEncoder",
 }
 
 #: The private attributes of a controller and its parts that exist only while it runs.
