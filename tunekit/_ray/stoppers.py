@@ -42,8 +42,8 @@ class WithoutScore(Stopper):
     """Ask a stopper about a result without a score.
 
     The trial stops if the stopper would stop it whatever the score: ``accuracy > 0.9 or
-    training_iteration >= 10`` at iteration 10. A stopper whose state this changes counts scores,
-    and is not asked.
+    training_iteration >= 10`` at iteration 10. A stopper that changes its state when it is
+    asked is not asked, because it may count scores.
 
     Args:
         stopper: The stopper.

@@ -182,9 +182,9 @@ class Engine:
     def knows_names(self) -> bool:
         """Return whether it is known which of the sweep's metrics are validation's.
 
-        A name that any validation has produced is. A metric of the sweep that is missing from all
-        validations that were pending when the first score arrived is training's, unless a later one
-        produces it.
+        Each name that a validation has returned is validation's. A metric of the sweep belongs to
+        training once all validations that were pending when the first score arrived have ended
+        without it; a later validation that returns it takes it over.
         """
         names = self.history.names
         return bool(names) and (not self._may_name or self.required <= names.keys())

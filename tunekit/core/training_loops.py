@@ -95,8 +95,8 @@ def may_return(decided: int, ahead: int, clear: int | None = None) -> int:
     Args:
         decided: The number of reports after which it is known whether the trial continues.
         ahead: How many reports beyond ``decided`` a worker may return from.
-        clear: The newest report without a checkpoint, if workers wait in reports with one, because
-            they may be asked to validate it.
+        clear: The newest report without a checkpoint; None if workers do not validate. Those
+            that do wait in each report with a checkpoint, because they may have to validate it.
 
     Example:
         >>> may_return(decided=3, ahead=0)  # it waits in its fourth report

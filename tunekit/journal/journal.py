@@ -11,7 +11,7 @@ by the number of the next line, which shows how long the journal must be. Missin
 error unless a file such as ``journal/7-12.missing`` allows them.
 
 User values are written as in :mod:`tunekit.journal.encoding`: a value that JSON cannot represent
-becomes a pickle with a text; the pickle is opened only on request.
+is stored as a pickle and as text; the pickle is opened only on request.
 
 Another version of the format and unknown events are errors, because their meaning is unknown.
 """
