@@ -110,18 +110,13 @@ def test_the_best_checkpoint_keeps_the_constraints_or_is_nearest(tmp_path, bound
     study = loaded.to_optuna()
     if violation == 0:
         assert study.best_trial.user_attrs["trial_id"] == best.trial_id
-    results = ValidatedResults(_grid_of(ran), limits)
+    home, known = ran.trials[0].storage.experiment_fs_path, {"default_metric": "accuracy"}
+    grid = tune.ResultGrid(tune.ExperimentAnalysis(home, trials=ran.trials, **known))
+    results = ValidatedResults(grid, limits)
     found = results.get_best_result("accuracy", "max")
     assert found.metrics["trial_id"] == best.trial_id, "as Sweep.best"
     with pytest.raises(tunekit.errors.ConfigError, match="scope='all'"):
         results.get_best_result("accuracy", "max", scope="all")
-
-
-def _grid_of(ran):
-    home, trials = ran.trials[0].storage, ran.trials
-    return tune.ResultGrid(
-        tune.ExperimentAnalysis(home.experiment_fs_path, trials=trials, default_metric="accuracy")
-    )
 
 
 def test_the_front_is_what_no_other_checkpoint_dominates(tmp_path):

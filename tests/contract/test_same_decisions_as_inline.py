@@ -123,7 +123,7 @@ def test_decisions_equal_those_of_validating_inline(tmp_path, name, on_pending, 
             slots=slots,
             training_s=training_s(seed, inline=False),
             validation_s=lambda attempt, seed=seed: spent(
-                seed, index_of_id(attempt), attempt.request.iteration, "validation"
+                seed, int(attempt.request.trial_id[-5:]), attempt.request.iteration, "validation"
             ),
             stop={"training_iteration": 30},
             **space(),
@@ -134,10 +134,6 @@ def test_decisions_equal_those_of_validating_inline(tmp_path, name, on_pending, 
         assert sorted(beside.heard.ends) == sorted(inline.ends)
         decided += sum(decision != "CONTINUE" for *_, decision in inline.results)
     assert decided, "the scheduler decided nothing: the test shows nothing"
-
-
-def index_of_id(attempt) -> int:
-    return int(attempt.request.trial_id.rsplit("_", 1)[1])
 
 
 # Only what decides -------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from ray import tune
@@ -240,10 +241,6 @@ def test_a_trainer_in_a_driver_function_is_reported_at_its_first_report(tmp_path
 # Ray itself dies --------------------------------------------------------------------------------
 
 
-def dying_ray() -> None:
-    raise RaySystemError("the raylet is gone")
-
-
 @pytest.mark.parametrize("what", ["trial", "validation"])
 def test_nothing_is_recorded_as_failed_that_fails_with_ray(tmp_path, monkeypatch, what):
     def validate(attempt: Any) -> Any:
@@ -253,7 +250,7 @@ def test_nothing_is_recorded_as_failed_that_fails_with_ray(tmp_path, monkeypatch
 
     fails = {"param_space": {"fail_at": 5}} if what == "trial" else {}
     options = {"trials": 2, "validation_s": lambda attempt: 2.5, **fails}
-    monkeypatch.setattr(RayWatch, "check", staticmethod(dying_ray))
+    monkeypatch.setattr(RayWatch, "check", Mock(side_effect=RaySystemError("the raylet is gone")))
     with pytest.raises((RaySystemError, TuneError), match="the raylet is gone"):
         run(tmp_path, validate=validate, **options)
     happened = read(tmp_path / "sweep")

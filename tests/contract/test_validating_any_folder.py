@@ -310,10 +310,6 @@ def test_what_is_renamed_is_not_evaluated_again(world):
 # Interrupted and continued -----------------------------------------------------------------------
 
 
-def _opened(made: Callable[[Path], DoomedFolder], filesystem: Any, path: str) -> DoomedFolder:
-    return made(Path(path))
-
-
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("seed", range(3))
@@ -327,7 +323,7 @@ def test_a_follower_that_is_killed_scores_each_once_and_loses_none(world, seed, 
         writes = draw.randrange(12) if kills < 20 else 10**9
         doomed = partial(DoomedFolder, writes=count(writes, -1), torn=draw.random() < 0.5)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(record, "folder_at", partial(_opened, doomed))
+            patch.setattr(record, "folder_at", lambda _, path, made=doomed: made(Path(path)))
             try:
                 tunekit.follow(world.root, accuracy, keep=keep)
                 break
