@@ -15,7 +15,7 @@ from ray.tune.schedulers import ASHAScheduler
 import tunekit
 from tests.support.invariants import check_journal
 from tests.support.kills import killed_at_each
-from tests.support.readers import tunekit_
+from tests.support.readers import session, tunekit_
 from tests.support.schedulers import CASES, seed_all
 from tests.support.seeds import SCHEDULES, seeds
 from tests.support.sweeps import Endless, Ran, index_of, sweep
@@ -194,18 +194,12 @@ def test_the_command_says_what_came_of_it(tmp_path, monkeypatch):
     monkeypatch.setattr("tunekit.journal.stop_requests.time", ran.clock)
     for _ in range(12):
         ran.sweep.step()
-    monkeypatch.setattr(
-        "tunekit.journal.stop_requests.ask_to_stop.__kwdefaults__",
-        {"sleep": lambda seconds: ran.sweep.step()},
-    )
+    monkeypatch.setitem(ask_to_stop.__kwdefaults__, "sleep", lambda seconds: ran.sweep.step())
     one = ("--trial", "00000_00001")
     assert tunekit_("stop", ran.home, *one).output == "Trial 00000_00001 is stopped.\n"
     result = tunekit_("stop", ran.home, *one)
-    assert (
-        result.exit_code == 2
-        and "00000_00001 has ended" in result.output
-        and "00000_00000, 00000_00002" in result.output
-    )
+    assert result.exit_code == 2 and "00000_00001 has ended" in result.output
+    assert "00000_00000, 00000_00002" in result.output
     result = tunekit_("stop", ran.home, "--trial", "nobody")
     assert result.exit_code == 2 and "nobody is not in this sweep" in result.output
     where = (ran.sweep.controller._storage.storage_filesystem, str(ran.home))
@@ -214,13 +208,17 @@ def test_the_command_says_what_came_of_it(tmp_path, monkeypatch):
         ran.sweep.step()
     ran.validation.ledger.let_go()
     result = tunekit_("stop", ran.home, "--trial", "00000_00000")
-    assert (
-        result.exit_code == 2
-        and "no driver is running this sweep, so no request was sent" in result.output
-    )
+    assert result.exit_code == 2
+    assert "no driver is running this sweep, so no request was sent" in result.output
     assert not list((ran.home / "stop").iterdir()), "nothing was asked"
     assert asked(ran.home) == ["00000_00001", "00000_00002"]
     ran.sweep.run(most=50_000)
     result = tunekit_("status", ran.home)
     assert "2 stopped by hand" in result.output and "stopped by the scheduler" not in result.output
     assert tunekit_("stop", tmp_path / "none", *one).exit_code == 2
+
+
+def test_a_trial_that_is_about_to_stop_has_not_ended(tmp_path):
+    session(tmp_path).append(StopRequested(trial_id="a"))
+    result = tunekit_("stop", tmp_path, "--trial", "a")
+    assert result.exit_code == 2 and "trial a was already asked to stop." in result.output

@@ -400,7 +400,9 @@ def stop(path: str, trial: str) -> None:
     trials = sweep.timeline.trials
     left = [one.trial_id for one in trials.values() if one.ended is None and not one.by_hand]
     if trial not in left:
-        why = "has ended" if trial in trials else "is not in this sweep"
+        why = "is not in this sweep"
+        if trial in trials:
+            why = "was already asked to stop" if trials[trial].ended is None else "has ended"
         named = ", ".join(left) or "none"
         what = [f"trial {trial} {why}. Trials that can be stopped: {named}."]
         raise ConfigError("tunekit stop", what)
