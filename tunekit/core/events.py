@@ -7,7 +7,7 @@ seconds since the epoch.
 A new field has a default, and readers ignore unknown fields. A new event, or one whose meaning
 changes, needs a new version of the format, ``tunekit.journal.journal.VERSION``.
 
-A checkpoint is named by its path below the experiment's folder, which may be moved.
+The field ``checkpoint`` is a path below the experiment's folder, which may be moved.
 """
 
 from __future__ import annotations
@@ -372,9 +372,8 @@ class Home:
 
 
 def _relocated(event: Event, where: Callable[[str], str]) -> Event:
-    named = (CheckpointSaved, ValidationRequested, Processed, Exploited)
-    if isinstance(event, named) and event.checkpoint:
-        return msgspec.structs.replace(event, checkpoint=where(event.checkpoint))
+    if path := getattr(event, "checkpoint", ""):
+        return msgspec.structs.replace(event, checkpoint=where(path))
     return event
 
 
