@@ -13,6 +13,7 @@ from tunekit.cli.layout import WIDTH, format_table, truncate
 from tunekit.core.failures import format_checkpoint
 from tunekit.core.metrics import flatten
 from tunekit.core.ranking import Ranked
+from tunekit.core.timeline import shown_status
 from tunekit.core.validation import PENDING
 from tunekit.messages.formatting import (
     differing_names,
@@ -236,7 +237,7 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
     for row in shown:
         rank, config = row["rank"], flatten(row["config"])
         cells = ["" if rank is None else str(rank), row["trial_id"]]
-        cells += [_shown_status(status, row), _place_short(row, "", generations)]
+        cells += [_as_of(status, shown_status(row)), _place_short(row, "", generations)]
         cells += [format_score(row["best"]), _place_short(row, "best_", generations)]
         if waits:
             cells.append(str(row["unprocessed"] or ""))
@@ -281,12 +282,6 @@ def _as_of(status: Mapping[str, Any], kind: str) -> str:
     """Return a trial's status; nothing runs in a sweep that was killed or interrupted."""
     ended = status["state"] in ("killed", "interrupted")
     return str(status["state"]) if kind == "running" and ended else kind
-
-
-def _shown_status(status: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    if row["by_hand"]:
-        return "stopped by hand"
-    return "stopped" if row["stopped"] else _as_of(status, row["status"])
 
 
 def _place_short(row: Mapping[str, Any], prefix: str, generations: bool) -> str:

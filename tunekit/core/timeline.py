@@ -57,8 +57,8 @@ VALIDATION: Mapping[str, Any] = {
 # What the end of a validation adds to its row.
 _OF_ENDED = ("metrics", "reason", "error", "attempts", "waited_s", "ran_s")
 
-# The outcomes after which a validation may be requested again.
-_AGAIN = (Status.FAILED.value, Status.TIMED_OUT.value)
+#: The outcomes after which a validation may be requested again.
+FAILED = (Status.FAILED.value, Status.TIMED_OUT.value)
 
 #: The key, in a report, of the duration of its iteration, in seconds.
 TOOK = "time_this_iter_s"
@@ -180,9 +180,18 @@ class TrialSummary:
     @property
     def shown_status(self) -> str:
         """Return its status for display, which shows who has stopped it."""
-        if self.by_hand:
-            return "stopped by hand"
-        return "stopped" if self.stopped else self.status
+        return shown_status(vars(self))
+
+
+def shown_status(row: Mapping[str, Any]) -> str:
+    """Return a trial's status for display, which shows who has stopped it.
+
+    Args:
+        row: The attributes of a :class:`TrialSummary`.
+    """
+    if row["by_hand"]:
+        return "stopped by hand"
+    return str("stopped" if row["stopped"] else row["status"])
 
 
 class Timeline:
@@ -499,7 +508,7 @@ class Timeline:
         if row is None:
             row = self._by_id[event.id] = {}
             self.validations.append(row)
-        elif row["status"] not in _AGAIN:  # it was pending at a kill
+        elif row["status"] not in FAILED:  # it was pending at a kill
             return
         names = ("id", "trial_id", "generation", "iteration", "run", "checkpoint")
         known = {name: getattr(event, name) for name in names}

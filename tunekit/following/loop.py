@@ -19,10 +19,11 @@ from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, ValidationEnded, ValidationRequested
 from tunekit.core.failures import HOPELESS, Failures, format_checkpoint, format_missing
 from tunekit.core.signatures import function_name
+from tunekit.core.timeline import FAILED
 from tunekit.core.timing import Pace
 from tunekit.core.validation import Request, Status
 from tunekit.errors import ValidationFailedError
-from tunekit.following.record import FAILED, Recorder, is_score
+from tunekit.following.record import Recorder, is_score
 from tunekit.messages.formatting import format_counts
 from tunekit.messages.problems import Problems
 from tunekit.validating.executor import Executor

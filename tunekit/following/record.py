@@ -21,8 +21,8 @@ from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, Home, SessionClosed, ValidationEnded
 from tunekit.core.metrics import FILLED_IN, flatten, format_names
 from tunekit.core.signatures import function_name, import_path
-from tunekit.core.timeline import Timeline
-from tunekit.core.validation import PENDING, PendingStatus, Status
+from tunekit.core.timeline import FAILED, Timeline
+from tunekit.core.validation import PENDING, PendingStatus
 from tunekit.errors import AlreadyRunningError
 from tunekit.journal.journal import SERIES, Journal, Record, record_of
 from tunekit.journal.ledger import about
@@ -34,9 +34,6 @@ logger = logging.getLogger(__name__)
 
 #: The folder in a sweep's folder with the journals of later validations.
 LATER = "validations"
-
-#: The outcomes after which a validation runs again if it is requested again.
-FAILED = (Status.FAILED.value, Status.TIMED_OUT.value)
 
 
 def is_score(event: Event) -> bool:

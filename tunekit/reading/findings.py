@@ -12,11 +12,9 @@ from ray import tune
 
 from tunekit.core.failures import failure_kind
 from tunekit.core.metrics import flatten
-from tunekit.core.timeline import Timeline
+from tunekit.core.timeline import FAILED, Timeline
 from tunekit.core.values import finite_number
 from tunekit.journal.lock import Driver
-
-_FAILED = ("failed", "timed_out")
 
 
 @dataclass(frozen=True)
@@ -155,7 +153,7 @@ def failures_of(timeline: Timeline, errors: Mapping[str, str]) -> list[dict[str,
     every = {"validation": timeline.validations, "later validation": timeline.later}
     for of, rows in every.items():
         for row in rows:
-            if row["status"] in _FAILED:
+            if row["status"] in FAILED:
                 own = {name: row[name] for name in (*names, "reason")}
                 own |= {"times": row["attempts"], "details": row["error"]}
                 found.append({"of": of, **own})
