@@ -17,6 +17,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import BasicVariantGenerator
 
+import tunekit
 from tests.support.fakes import FakeClock
 from tests.support.invariants import check_journal
 from tests.support.journals import read
@@ -285,6 +286,12 @@ def test_the_best_checkpoint_is_kept_over_restores(tmp_path, at):
     }
     # What was saved and not recorded when the driver died may lie there, too.
     assert names <= there and len(there - names) <= 1
+
+
+def test_validations_are_as_far_apart_over_a_restore(tmp_path):
+    often = {"trials": 1, "policy": tunekit.EveryIterations(1), "settings": {"when": 5}}
+    kill(tmp_path, 26, stop={"training_iteration": 15}, **often)
+    assert sorted(restored(tmp_path, **often).validated()[0]) == [5, 10, 15]
 
 
 @pytest.mark.parametrize("name", ["hyperband", "asha", "pbt", "median"])

@@ -1,4 +1,4 @@
-"""Decision points (the reports whose scores the scheduler will use), and what is validated.
+"""Decision points: the reports whose scores the scheduler will use.
 
 Most schedulers decide only at some reports: at a rung, at a perturbation interval. A rule
 describes a scheduler's internal state for one trial: when it decides, and which scores it has
@@ -117,53 +117,3 @@ class Never:
     def decision_point(self, now: float, pending: Collection[float]) -> float | None:
         """Return None."""
         return None
-
-
-class Selection:
-    """Select the checkpoints to validate, unless a checkpoint's report decides that.
-
-    Args:
-        when: A number: checkpoints at least that many iterations after the last one, or after the
-            start of the trial; ``"auto"`` and ``"decisions"``: those whose score is used, and each
-            trial's last one; ``"requested"``: those whose report requests it.
-
-    Example:
-        >>> selection = Selection(when=2)
-        >>> [selection.selects("a", iteration) for iteration in (1, 2, 3, 5, 6, 7)]
-        [False, True, False, True, False, True]
-        >>> selection.selects("a", 3)  # the trial has gone back
-        True
-        >>> selection.selects("a", 8, requested=True), selection.selects("a", 20, requested=False)
-        (True, False)
-        >>> asked = Selection(when="requested")
-        >>> asked.selects("a", 1), asked.selects("a", 1, requested=True)
-        (False, True)
-    """
-
-    def __init__(self, when: int | str = 1):
-        self._when = when
-        #: Whether the last checkpoint of each trial is selected, which is known only at its end.
-        self.takes_last = when in ("auto", "decisions")
-        # The newest selected iteration of each trial.
-        self._newest: dict[str, int] = {}
-
-    def selects(
-        self, trial_id: str, iteration: int, requested: bool | None = None, *, used: bool = True
-    ) -> bool:
-        """Return whether to validate a checkpoint, the newest of its trial.
-
-        Args:
-            trial_id: The trial that saved it.
-            iteration: The iteration at which it was saved.
-            requested: True or False decides, None leaves it to ``when``.
-            used: Whether the scheduler will use its score, or whether it is the trial's last.
-        """
-        if requested is not None:
-            return requested
-        if isinstance(self._when, str):
-            return used and self.takes_last
-        apart = iteration - self._newest.get(trial_id, 0)
-        if 0 < apart < self._when:
-            return False
-        self._newest[trial_id] = iteration  # or an older one: the trial has returned to it
-        return True

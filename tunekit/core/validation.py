@@ -21,6 +21,39 @@ class Status(str, Enum):
     SKIPPED = "skipped"
 
 
+#: The values of ``when`` with which a trial's last checkpoint is validated, whatever its scheduler.
+LAST_ALSO = ("auto", "decisions")
+
+
+def is_selected(
+    when: int | str, since: int, requested: bool | None = None, *, used: bool = True
+) -> bool:
+    """Return whether to validate a checkpoint, the newest of its trial.
+
+    Args:
+        when: A number: checkpoints at least that many iterations apart; ``"auto"`` and
+            ``"decisions"``: those whose score is used, and each trial's last one; ``"requested"``:
+            those whose report requests it.
+        since: The iterations since the trial's last checkpoint that was to be validated, or since
+            its start; negative if the trial has gone back.
+        requested: True or False decides, None leaves it to ``when``.
+        used: Whether the scheduler will use its score, or whether it is the trial's last.
+
+    Example:
+        >>> [is_selected(2, since) for since in (1, 2, 3, -4)]
+        [False, True, True, True]
+        >>> is_selected(2, 1, requested=True), is_selected(2, 3, requested=False)
+        (True, False)
+        >>> is_selected("auto", 1, used=False), is_selected("requested", 1)
+        (False, False)
+    """
+    if requested is not None:
+        return requested
+    if isinstance(when, str):
+        return used and when in LAST_ALSO
+    return not 0 < since < when
+
+
 class ValidationKey(NamedTuple):
     """The name of one validation in a sweep, the same after a restore.
 

@@ -21,7 +21,6 @@ from tunekit._ray.scheduler_kinds import exhausts, objectives_of, rule_for, time
 from tunekit._ray.stoppers import reads_metrics
 from tunekit._ray.validating_controller import ValidatingController, is_saved_at
 from tunekit.config import ValidationConfig
-from tunekit.core.decision_points import Selection
 from tunekit.core.engine import Engine
 from tunekit.core.events import (
     CheckpointSaved,
@@ -46,7 +45,7 @@ from tunekit.core.metrics import (
 )
 from tunekit.core.open_reports import OpenReport
 from tunekit.core.queue import Entry, Queue, Stage
-from tunekit.core.validation import Request, ValidationKey
+from tunekit.core.validation import LAST_ALSO, Request, ValidationKey, is_selected
 from tunekit.driver.sweep_outcome import SweepOutcome
 from tunekit.training import VALIDATION_KEY, parse_override
 from tunekit.validating.validator import Validator
@@ -80,7 +79,6 @@ class Reports:
     controller: ValidatingController
     scheduler: TrialScheduler
     emit: Callable[[Event], None]
-    _selection: Selection = field(init=False)
     # Whether the scheduler stops the trial whose result is being processed.
     _stops: bool = field(default=False, init=False)
     # Whether reports no longer wait for the names of validation's metrics, and whether a validation
@@ -96,7 +94,6 @@ class Reports:
     _newest: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self._selection = Selection(self.config.when)
         self._traits = traits_of(self.scheduler)
 
     @property
@@ -165,9 +162,13 @@ class Reports:
             entry.stage = Stage.SAVING
             chosen = bool(requested) if requested is not None else self._wants_all(trial) or None
             used = point is not None or last
-            entry.validated = self._selection.selects(trial_id, iteration, chosen, used=used)
+            entry.validated = self._selects(trial, iteration, chosen, used=used)
             entry.decision_point = point if entry.validated else None
-            if requested is None and self._selection.takes_last and not (entry.validated or last):
+            if (
+                requested is None
+                and self.config.when in LAST_ALSO
+                and not (entry.validated or last)
+            ):
                 entry.validated = None
             entry.task = None if isinstance(requested, bool) else requested
         elif trial.checkpoint_at_end and not last:  # a function does not say which is its last
@@ -180,7 +181,7 @@ class Reports:
         last = next((entry for entry in queue if entry.validated is None), None)
         if last is None:
             return None
-        last.validated = self._selection.selects(trial.trial_id, last.iteration)
+        last.validated = self._selects(trial, last.iteration)
         if last.checkpoint is None:
             return last
         if last.validated:
@@ -245,6 +246,13 @@ class Reports:
         """Return whether ``when`` allows a trial to save at a report."""
         used = self._decision_point(trial, self.controller.queue_of(trial), report) is not None
         return used or self._wants_all(trial) or self.is_last(trial, report)
+
+    def _selects(
+        self, trial: Trial, iteration: int, requested: bool | None = None, *, used: bool = True
+    ) -> bool:
+        """Return whether to validate a trial's checkpoint: :func:`is_selected`."""
+        since = iteration - self.engine.newest.get(trial.trial_id, 0)
+        return is_selected(self.config.when, since, requested, used=used)
 
     def _wants_all(self, trial: Trial) -> bool:
         """Return whether ``when`` selects every checkpoint of a trial.
