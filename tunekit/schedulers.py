@@ -13,7 +13,7 @@ from typing import Any
 
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.scheduler_kinds import SchedulerBase, Traits, start_one_by_one
 from tunekit.core.decision_points import DecisionRule
@@ -118,7 +118,7 @@ class _SuccessiveHalving(SchedulerBase):
         When nothing is left to start or to run, stop the trials that can never be promoted.
         """
         if self._stops:
-            return FIFOScheduler.choose_trial_to_run(self, tune_controller)
+            return super().choose_trial_to_run(tune_controller)
         self._start_one_by_one(tune_controller)
         pending, paused, runs = None, {}, False
         for trial in tune_controller.get_trials():

@@ -55,8 +55,11 @@ class Traits:
     replays: bool = False
 
 
-class SchedulerBase(TrialScheduler):
+class SchedulerBase(FIFOScheduler):
     """Rank trials by a metric, and state which scores will be used.
+
+    A subclass defines :meth:`rule` and ``on_trial_result``. Trials run in the order of their
+    creation, unless it defines more.
 
     Tune, ``ResourceChangingScheduler`` and loggers read its metric and mode as they read those of
     Tune's schedulers.
@@ -122,6 +125,10 @@ class SchedulerBase(TrialScheduler):
     def rule(self, trial: Trial) -> DecisionRule:
         """Return which scores of a trial it will use, given its current state."""
         raise NotImplementedError
+
+    def debug_string(self) -> str:
+        """Return a line for Tune's status."""
+        return f"Using {type(self).__name__}."
 
 
 def controller_in(tune_controller: Any) -> Any:

@@ -290,17 +290,20 @@ def check_combination(
                 "model to their values. Use PopulationBasedTraining or OptunaSearch, or leave "
                 "constraints out."
             )
-    if isinstance(decides, PopulationBasedTraining):
-        if traits_of(decides).synchronous and config.on_pending == "continue":
-            problems.add(
-                f"{name}(synch=True) compares all trials at the same iteration, but "
-                "on_pending='continue' lets them continue. Use on_pending='wait', or synch=False."
-            )
-        if search_alg is not None and not isinstance(search_alg, BasicVariantGenerator):
-            problems.add(
-                f"{name} chooses hyperparameters itself, and search_alg={search_alg!r} would too. "
-                "Leave search_alg out."
-            )
+    if config.on_pending == "continue" and traits_of(decides).synchronous:
+        problems.add(
+            f"{name} compares all trials at the same iteration, but on_pending='continue' lets "
+            "them continue. Use on_pending='wait', or synch=False with population based training."
+        )
+    if (
+        isinstance(decides, PopulationBasedTraining)
+        and search_alg is not None
+        and not isinstance(search_alg, BasicVariantGenerator)
+    ):
+        problems.add(
+            f"{name} chooses hyperparameters itself, and search_alg={search_alg!r} would too. "
+            "Leave search_alg out."
+        )
     if isinstance(decides, HyperBandForBOHB) and not hasattr(
         innermost_searcher(search_alg), "on_pause"
     ):
