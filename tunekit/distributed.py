@@ -168,7 +168,9 @@ def run_config_of(source: Any) -> tune.RunConfig | None:
 def trials_of(source: Any, validation: ValidationConfig | None) -> Any:
     """Return the trainable whose trials are runs of a trainer."""
     check_trainers()
-    from tunekit._ray.trials import distributed_class  # takes half a second, with Ray Train
+    from tunekit._ray.distributed_trials import (
+        distributed_class,  # takes half a second, with Ray Train
+    )
 
     trainable = distributed_class(source.make if isinstance(source, TrainerFactory) else source)
     if validation is not None:

@@ -119,7 +119,7 @@ tunekit.Tuner(
     )
     foreign = {name.split(".")[0] for name in modules}
     assert not foreign & {"torch", "jinja2", "optuna", "starlette", "IPython"}
-    for name in ("_ray.trials", "_ray.worker_group", "_ray.workers", "board"):
+    for name in ("_ray.distributed_trials", "_ray.worker_group", "_ray.workers", "board"):
         assert f"tunekit.{name}" not in modules
     unused = {
         "ray.train.v2.api.data_parallel_trainer",

@@ -23,7 +23,7 @@ from ray.tune.tune import _Config
 
 import tunekit
 from tunekit._ray import cluster
-from tunekit._ray.trials import trainer_of
+from tunekit._ray.distributed_trials import trainer_of
 from tunekit._ray.tuner import settings_of
 from tunekit.driver import resources
 from tunekit.driver.resources import share_cluster
@@ -438,7 +438,7 @@ def test_policies_for_functions_are_not_added(tmp_path):
 def test_an_actor_deletes_what_it_has_uploaded_itself_and_no_more(tmp_path):
     import pyarrow.fs
 
-    from tunekit._ray.trials import _Uploads
+    from tunekit._ray.distributed_trials import _Uploads
 
     former, present = (_Uploads(pyarrow.fs.LocalFileSystem(), str(tmp_path)) for _ in range(2))
     for uploads in (former, present):

@@ -50,9 +50,9 @@ def is_trainer(trainable: Any) -> bool:
 
 
 def is_distributed(trainable: Any) -> bool:
-    """Return whether :func:`tunekit._ray.trials.distributed_class` made a trainable."""
+    """Return whether :func:`tunekit._ray.distributed_trials.distributed_class` made a trainable."""
     return isinstance(trainable, type) and issubclass(
-        trainable, _loaded("tunekit._ray.trials", "_DistributedTrial")
+        trainable, _loaded("tunekit._ray.distributed_trials", "_DistributedTrial")
     )
 
 
