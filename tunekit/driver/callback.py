@@ -117,8 +117,6 @@ class ValidationCallback(tune.Callback):
         self.clock = clock or time
         #: The trials so far.
         self.trials: dict[str, Trial] = {}
-        #: The sweep's callbacks, some of which also have tunekit's hooks.
-        self.listeners: list[Any] = []
         #: Whether Tune has added a trial, so that the sweep has a controller.
         self.has_begun = False
         # Tune's reporter that shows the sweep in a notebook.
@@ -135,7 +133,7 @@ class ValidationCallback(tune.Callback):
         #: The sweep's records.
         self.ledger = Ledger(self.clock, on_lost=self._give_way)
         self._refused: TunekitError | None = None
-        self._restore = Restore(self)
+        self._restore = Restore()
         self._state_taken = False
         self._paused_at = 0.0
         #: The state of the sweep.
@@ -255,8 +253,7 @@ class ValidationCallback(tune.Callback):
         )
         controller.connect(self, self.reports, waiting, config.constraints)
         self._stop_requests = StopRequests(self.ledger, engine, self.trials, self.clock, emit)
-        self.listeners = controller.callbacks
-        for listener in self.listeners:
+        for listener in controller.callbacks:
             if isinstance(listener, (AtDecisions, DefaultPolicy)):
                 listener.attach(self.reports.saves, controller.can_save)
         goals = {*controller.required_metrics(), *scheduler.objectives}
@@ -330,7 +327,7 @@ class ValidationCallback(tune.Callback):
         if controller.resumed:
             controller.begin_session()
         if restore.past:
-            restore.replay()
+            restore.replay(self.trials, self.reports, self.scheduler, self.home)
             self._stop_requests.record_new()
         if controller.is_finished():
             self._outcome.conclude(list(self.trials.values()))
@@ -538,7 +535,7 @@ class ValidationCallback(tune.Callback):
             searcher_line: The journal line as of which the searcher was saved; 0 if it was saved
                 with the rest.
         """
-        self._restore = Restore(self, searcher_line)
+        self._restore = Restore(searcher_line)
 
     def _open_experiment(self, goals: Collection[str]) -> None:
         """Open the experiment's folder: load the saved state, and open the journal."""
@@ -592,4 +589,4 @@ class ValidationCallback(tune.Callback):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Keep the state that Tune saved until the experiment's folder is known."""
-        self._restore.keep(state)
+        self._restore.saved = state

@@ -14,7 +14,7 @@ import logging
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import cloudpickle
 from msgspec import structs
@@ -54,7 +54,7 @@ from tunekit.core.open_reports import OpenReport, OpenReports
 from tunekit.core.queue import Entry, Queue
 from tunekit.core.validation import Status
 from tunekit.core.values import as_json, encodable, sanitize
-from tunekit.driver.reports import VOID
+from tunekit.driver.reports import VOID, Reports
 from tunekit.journal.encoding import resolve_opaque
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.storage import folder_at, replace_file
@@ -63,17 +63,25 @@ from tunekit.policies import CheckpointPolicy
 logger = logging.getLogger(__name__)
 
 
+class RestoredScheduler(Protocol):
+    """What a restore needs of the sweep's :class:`~tunekit.ValidatedScheduler`."""
+
+    def recall(self, trial: Trial, result: dict[str, Any]) -> dict[str, Any]:
+        """Record a flat result of an earlier session."""
+
+    def choose_again(self, tune_controller: Any) -> None:
+        """Make the user's scheduler repeat its choice of a trial."""
+
+
 class Restore:
     """Continue a sweep from the records of its earlier sessions.
 
     Args:
-        driver: The driver of the sweep.
         searcher_line: The line as of which the searcher was saved; 0 if it was saved with the rest;
             None for a new sweep.
     """
 
-    def __init__(self, driver: Any, searcher_line: int | None = None):
-        self._driver = driver
+    def __init__(self, searcher_line: int | None = None):
         #: The events of earlier sessions, until they have been replayed.
         self.past: list[Event] = []
         #: Whether these are being replayed; they are already in the journal.
@@ -99,9 +107,11 @@ class Restore:
         # The hyperparameters of overwritten trials, by trial and generation.
         self._configs: Mapping[tuple[str, int], Mapping[str, Any]] = {}
 
-    def keep(self, state: dict[str, Any]) -> None:
-        """Keep the state that Tune had saved."""
-        self.saved = state
+        # What follows is set by replay.
+        self._trials: Mapping[str, Trial]
+        self._reports: Reports
+        self._scheduler: RestoredScheduler
+        self._listeners: list[Any]
 
     def load(self, ledger: Ledger) -> bool:
         """Read the journal.
@@ -115,18 +125,31 @@ class Restore:
         self.past, self.as_of = ledger.past(), self.saved.get("as_of", 0)
         return True
 
-    def replay(self) -> None:
-        """Bring everything to the end of the journal, from where each trial continues."""
-        driver = self._driver
-        controller, trials = driver.controller, driver.trials
+    def replay(
+        self,
+        trials: Mapping[str, Trial],
+        reports: Reports,
+        scheduler: RestoredScheduler,
+        home: Home,
+    ) -> None:
+        """Bring everything to the end of the journal, from where each trial continues.
+
+        Args:
+            trials: The trials that Tune has restored.
+            reports: Decides what Tune gets.
+            scheduler: The sweep's :class:`~tunekit.ValidatedScheduler`.
+            home: The location of the experiment.
+        """
+        self._trials, self._reports, self._scheduler = trials, reports, scheduler
+        controller = reports.controller
+        self._listeners = controller.callbacks  # which are silent during the replay
         self._configs = Ancestry(e for e in self.past if isinstance(e, Exploited)).configs
-        scheduler, state = driver.scheduler.scheduler, (self.saved or {}).get("scheduler")
+        state = (self.saved or {}).get("scheduler")
         self._added = set(trials)
         if state is not None:
             filesystem = controller.storage.storage_filesystem
-            self._added = set(
-                load_scheduler(scheduler, state, driver.home, trials, filesystem=filesystem)
-            )
+            known = load_scheduler(reports.scheduler, state, home, trials, filesystem=filesystem)
+            self._added = set(known)
         # A new scheduler gets everything again.
         self._since = self.as_of if state is not None else 0
         # As Tune has restored them: whether errored ones continue is up to the user.
@@ -152,7 +175,7 @@ class Restore:
                 self._apply_to_sweep(event, trial)
         self.replays = False
         for exploit in self._repeated.values():
-            driver.emit(exploit)  # the driver was killed before that
+            reports.emit(exploit)  # the driver was killed before that
         if self.past and self.past[-1].n > self.as_of:
             count = sum(event.n > self.as_of for event in self.past)
             logger.info("Replayed the %d events since the sweep was last saved.", count)
@@ -167,31 +190,29 @@ class Restore:
     def _undo(self) -> None:
         """Undo replayed exploits that did not happen: PBT chooses donors at random."""
         for trial_id in self._repeated:
-            trial = self._driver.trials[trial_id]
-            config, start = self._driver.reports.before[trial]
+            trial = self._trials[trial_id]
+            config, start = self._reports.before[trial]
             trial.set_config(config)
             start_from(trial, start)
-            set_pbt_times(self._driver.scheduler.scheduler, trial, None)
-            self._driver.controller.mark_changed(trial)
+            set_pbt_times(self._reports.scheduler, trial, None)
+            self._reports.controller.mark_changed(trial)
         self._repeated.clear()
 
     def _apply_to_sweep(self, event: Event, trial: Trial | None) -> None:
         """Apply a line to the state of the sweep, which follows from the journal."""
-        driver = self._driver
         if isinstance(event, Processed) and trial is not None:
             one = self._open.at(event)
             if one is not None:
-                row = driver.reports.restored(trial, self._entry(trial, one, then=True), event)
+                row = self._reports.restored(trial, self._entry(trial, one, then=True), event)
                 self._rows.setdefault(trial.trial_id, []).append(row)
                 if event.ranked and event.n <= self._since:
-                    driver.scheduler.recall(trial, flatten(row))
-        driver.engine.apply(event)
+                    self._scheduler.recall(trial, flatten(row))
+        self._reports.engine.apply(event)
         self._open.apply(event)
 
     def _apply_to_tune(self, event: Event, trial: Trial) -> None:
         """Apply a line to those that lack it: Tune's trial, the scheduler and the searcher."""
-        driver = self._driver
-        controller, scheduler = driver.controller, driver.scheduler.scheduler
+        controller, scheduler = self._reports.controller, self._reports.scheduler
         for_searcher = event.n > (self.searcher_line or self.as_of)
         match event:
             case TrialAdded() if trial.trial_id not in self._added:
@@ -202,7 +223,7 @@ class Restore:
             case _ if trial.is_finished():
                 pass  # by chance, the scheduler has only ended it now
             case Reported() if event.n > self.as_of:
-                for one in driver.listeners:
+                for one in self._listeners:
                     if isinstance(one, CheckpointPolicy):
                         one.due(trial, {**event.report, "config": self._config_of(trial, event)})
             case Processed():
@@ -215,7 +236,7 @@ class Restore:
                         trial, entry, event.decision, for_searcher=for_searcher, for_stoppers=new
                     )
             case TrialResumed():
-                driver.scheduler.choose_again(controller.wrapped())
+                self._scheduler.choose_again(controller.wrapped())
                 self._undo()
                 controller.set_status(trial, Trial.PENDING)
             case Exploited():
@@ -235,9 +256,9 @@ class Restore:
         latest = trial.latest_checkpoint_result
         if latest is None or latest.checkpoint.path != event.checkpoint:
             start_from(trial, saved_at(event.checkpoint, filesystem, self._row_of(event)))
-        if (donor := self._driver.trials.get(event.donor_id)) is not None:
-            set_pbt_times(self._driver.scheduler.scheduler, trial, donor)
-        self._driver.controller.mark_changed(trial)
+        if (donor := self._trials.get(event.donor_id)) is not None:
+            set_pbt_times(self._reports.scheduler, trial, donor)
+        self._reports.controller.mark_changed(trial)
 
     def _row_of(self, event: Exploited) -> dict[str, Any]:
         """Return the row of the checkpoint that a trial was overwritten with."""
@@ -265,7 +286,7 @@ class Restore:
             iteration=one.report.place[1],
             validated=one.requested is not None,
             decision_point=one.report.decision_point,
-            last=self._driver.reports.is_last(trial, report),
+            last=self._reports.is_last(trial, report),
             checkpoint=checkpoint,
             metrics=one.metrics,
             replayed=one.ended is not None,
@@ -276,7 +297,7 @@ class Restore:
         path = path.rstrip("/")
         folder = path.rpartition("/")[0]
         if folder not in self._listed:
-            filesystem = self._driver.controller.storage.storage_filesystem
+            filesystem = self._reports.controller.storage.storage_filesystem
             self._listed[folder] = set(paths_in(filesystem, folder))
         return path in self._listed[folder]
 
@@ -289,12 +310,11 @@ class Restore:
 
     def _continue(self, given: Mapping[str, str], past: Sequence[Event]) -> None:
         """Write the trials' files, and make each trial continue where it was."""
-        driver, controller = self._driver, self._driver.controller
-        trials: dict[str, Trial] = driver.trials
+        trials, reports, controller = self._trials, self._reports, self._reports.controller
         retried = _to_retry(past)
         for trial_id, trial in trials.items():
             status = given[trial_id]
-            driver.engine.leases.touch(trial_id)
+            reports.engine.leases.touch(trial_id)
             missing = forget_missing(trial, self._is_there)
             if status in (Trial.TERMINATED, Trial.ERROR):
                 controller.set_status(trial, status)
@@ -302,8 +322,8 @@ class Restore:
             if trial.status == Trial.ERROR:  # the user chose to continue it
                 controller.set_status(trial, status)
             if trial.is_finished():
-                if trial_id not in driver.engine.ended:
-                    driver.emit(TrialEnded(trial_id=trial_id, removed=True))
+                if trial_id not in reports.engine.ended:
+                    reports.emit(TrialEnded(trial_id=trial_id, removed=True))
                 continue
             for path in missing:
                 logger.warning(
@@ -311,19 +331,19 @@ class Restore:
                 )
             skip_existing(trial)
             if trial_id in retried:
-                driver.emit(TrialRetried(trial_id=trial_id))
-                if retried[trial_id] and not traits_of(driver.scheduler.scheduler).replays:
-                    driver.scheduler.scheduler.on_trial_add(controller.wrapped(), trial)
+                reports.emit(TrialRetried(trial_id=trial_id))
+                if retried[trial_id] and not traits_of(reports.scheduler).replays:
+                    reports.scheduler.on_trial_add(controller.wrapped(), trial)
         # Afterwards, because the trials must also skip the names of removed checkpoints.
         remove_left_over(trials.values(), past)
-        tables = any(isinstance(one, CSVLoggerCallback) for one in driver.listeners)
+        tables = any(isinstance(one, CSVLoggerCallback) for one in self._listeners)
         for trial_id, rows in self._rows.items():
             _write_rows(trials[trial_id], rows, table=tables)
         for trial in trials.values():
             if not trial.is_finished():
                 self._queue_again(trial)
-        under_way = {request.id for request in driver.validator.pool.pending()}
-        for name, request in list(driver.engine.unfinished.items()):
+        under_way = {request.id for request in reports.validator.pool.pending()}
+        for name, request in list(reports.engine.unfinished.items()):
             if name in under_way:
                 continue
             filesystem = trials[request.trial_id].storage.storage_filesystem
@@ -331,11 +351,11 @@ class Restore:
                 status, reason = Status.SKIPPED, VOID
             else:
                 status, reason = Status.FAILED, format_missing(request.checkpoint)
-            driver.reports.ended(ValidationEnded(id=name, status=status.value, reason=reason))
+            reports.ended(ValidationEnded(id=name, status=status.value, reason=reason))
 
     def _queue_again(self, trial: Trial) -> None:
         """Make a trial wait for its reports that Tune had not processed, and then continue."""
-        driver, controller = self._driver, self._driver.controller
+        controller = self._reports.controller
         entries = [(self._entry(trial, one), one) for one in self._open.of(trial.trial_id)]
         while entries and entries[-1][0].checkpoint is None:
             entries.pop()  # the trial runs these iterations again: it resumes from its newest save
@@ -345,7 +365,7 @@ class Restore:
             return
         controller.requeue(trial, Queue(entry for entry, _ in entries))
         for entry, one in entries:
-            driver.reports.request_again(trial, entry, one)
+            self._reports.request_again(trial, entry, one)
         controller.advance(trial)
 
 
