@@ -188,27 +188,16 @@ def test_trainings_values_of_a_name_of_validations(tmp_path):
 
 
 def test_a_metric_that_stays_trainings_is_logged(tmp_path):
-    _, store = run(
-        tmp_path,
-        trainable=Both,
-        trials=2,
-        metric="loss",
-        mode="min",
-        validate=lambda attempt: {"f1": 0.5},
-    )
+    validates = {"metric": "loss", "mode": "min", "validate": lambda attempt: {"f1": 0.5}}
+    _, store = run(tmp_path, trainable=Both, trials=2, **validates)
     for rows in store.rows.values():
         assert [row["loss"] for row in rows] == [1 / n for n in range(1, 10)]
         assert all(row["f1"] == 0.5 and "reported" not in row for row in rows)
 
 
 def test_without_any_score_nothing_is_shown_as_validated(tmp_path):
-    _, store = run(
-        tmp_path,
-        trainable=Both,
-        trials=2,
-        validate=lambda attempt: RuntimeError("fails"),
-        settings={"max_retries": 0},
-    )
+    fails = {"validate": lambda attempt: RuntimeError("fails"), "settings": {"max_retries": 0}}
+    _, store = run(tmp_path, trainable=Both, trials=2, **fails)
     for rows in store.rows.values():
         assert [row["reported"]["accuracy"] for row in rows] == [-float(n) for n in range(1, 10)]
         assert all(math.isnan(row["accuracy"]) for row in rows)

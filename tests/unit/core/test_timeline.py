@@ -124,13 +124,15 @@ def test_validations_that_have_not_ended_last_until_now(lines, status, waited, r
     assert (spans(chronicle, "requested"), spans(chronicle, "validating")) == (waited, ran)
 
 
+BEGUN = [
+    *(added(), reported(1, 1.0), requested(1, 1.0)),
+    *(of_validation("attempt_started", 1.0), of_validation("attempt_began", 2.0)),
+]
+
+
 def test_a_validation_that_was_tried_again_waits_until_its_last_attempt():
     chronicle = told(
-        added(),
-        reported(1, 1.0),
-        requested(1, 1.0),
-        of_validation("attempt_started", 1.0),
-        of_validation("attempt_began", 2.0),
+        *BEGUN,
         of_validation("attempt_started", 5.0, attempt=2),
         of_validation("attempt_began", 6.0, attempt=2),
         ended(1, 9.0, 0.5),
@@ -142,11 +144,7 @@ def test_a_validation_that_was_tried_again_waits_until_its_last_attempt():
 
 def test_what_ran_when_the_driver_was_killed_waits_again():
     lines = [
-        added(),
-        reported(1, 1.0),
-        requested(1, 1.0),
-        of_validation("attempt_started", 1.0),
-        of_validation("attempt_began", 2.0),
+        *BEGUN,
         reported(2, 3.0),
         of_validation("attempt_started", 60.0),
         of_validation("attempt_began", 61.0),
