@@ -26,9 +26,16 @@ from tunekit._ray.validating_controller import ValidatingController
 from tunekit._ray.worker_errors import fail_for_good
 from tunekit.config import ValidationConfig, check_config
 from tunekit.core.engine import Engine
-from tunekit.core.events import Event, Home, SessionClosed, TrialEnded, TrialErrored
+from tunekit.core.events import (
+    Event,
+    Home,
+    SessionClosed,
+    StopRequested,
+    TrialEnded,
+    TrialErrored,
+)
 from tunekit.core.shares import Shares, shares, total
-from tunekit.core.timing import Clock
+from tunekit.core.timing import Clock, Pace
 from tunekit.core.validation import Status
 from tunekit.driver.reports import Reports
 from tunekit.driver.restore import Restore, saved_scheduler
@@ -36,7 +43,7 @@ from tunekit.driver.sweep_outcome import SweepOutcome
 from tunekit.driver.waiting import Waiting
 from tunekit.errors import AlreadyRunningError, ConfigError, RestoreError, TunekitError, WiringError
 from tunekit.journal.ledger import Ledger, about
-from tunekit.journal.stop_requests import StopRequests
+from tunekit.journal.stop_requests import asked_to_stop, request_file
 from tunekit.messages.advice import resume_advice, reuse_advice
 from tunekit.messages.formatting import format_counts, format_starved, format_waiting_trials
 from tunekit.messages.problems import Problems
@@ -50,6 +57,10 @@ logger = logging.getLogger(__name__)
 
 # The pause between steps, in seconds, while a sweep waits only for validations.
 _PAUSE_S = 0.02
+
+# Requests to stop trials are read once a second, less often if reading takes more than this share
+# of the time.
+_STOP_SHARE, _STOP_INTERVAL_S = 0.05, 1.0
 
 # The saved attributes: constructor arguments, and settings made later.
 _GIVEN = ("config", "_given")
@@ -136,6 +147,9 @@ class ValidationCallback(tune.Callback):
         self._restore = Restore()
         self._state_taken = False
         self._paused_at = 0.0
+        # When to read requests to stop trials, and why that failed last.
+        self._stop_pace = Pace(_STOP_SHARE, _STOP_INTERVAL_S)
+        self._complained = ""
         #: The state of the sweep.
         self.engine = Engine()
         #: Runs validations in processes.
@@ -155,7 +169,6 @@ class ValidationCallback(tune.Callback):
         self.waiting: Waiting
         #: Decides which reports are validated, and what Tune then gets.
         self.reports: Reports
-        self._stop_requests: StopRequests
 
     def __getstate__(self) -> dict[str, Any]:
         """Return only the settings: the rest is in the journal and in Tune's state."""
@@ -252,7 +265,6 @@ class ValidationCallback(tune.Callback):
             emit=emit,
         )
         controller.connect(self, self.reports, waiting, config.constraints)
-        self._stop_requests = StopRequests(self.ledger, engine, self.trials, self.clock, emit)
         for listener in controller.callbacks:
             if isinstance(listener, (AtDecisions, DefaultPolicy)):
                 listener.attach(self.reports.saves, controller.can_save)
@@ -328,7 +340,7 @@ class ValidationCallback(tune.Callback):
             controller.begin_session()
         if restore.past:
             restore.replay(self.trials, self.reports, self.scheduler, self.home)
-            self._stop_requests.record_new()
+            self._record_stop_requests()
         if controller.is_finished():
             self._outcome.conclude(list(self.trials.values()))
             self._raise_error()
@@ -362,7 +374,7 @@ class ValidationCallback(tune.Callback):
             self.waiting.starts.begins(trial.trial_id, now)
         for ended in self.validator.poll(at_once=controller.woken()):
             self.reports.ended(ended)
-        self._stop_requests.record_new()
+        self._record_stop_requests()
         self._stop_by_hand()
         self.reports.release_held()
         self.waiting.relieve()
@@ -376,6 +388,23 @@ class ValidationCallback(tune.Callback):
         self.waiting.spare()
         if controller.awaits_nothing and not self.validator.pool.idle:
             self._pause()
+
+    def _record_stop_requests(self) -> None:
+        """Record the requests to stop trials since the last call, at most once a second."""
+        began, folder = self.clock.monotonic(), self.ledger.folder
+        if folder is None or not self._stop_pace.is_ready(began):
+            return
+        try:
+            for trial_id in asked_to_stop(folder):
+                if trial_id in self.trials and self.engine.can_stop(trial_id):
+                    self.emit(StopRequested(trial_id=trial_id))
+                    logger.info("Trial %s is stopped, as requested by hand.", trial_id)
+                folder.remove(request_file(trial_id))
+        except Exception as error:  # storages raise whatever their libraries raise
+            if str(error) != self._complained:
+                self._complained = str(error)
+                logger.warning("Requests to stop trials cannot be read: %s", error)
+        self._stop_pace.ran(began, self.clock.monotonic())
 
     def _stop_by_hand(self) -> None:
         """Stop the trials that a user has stopped by hand."""

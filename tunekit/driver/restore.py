@@ -63,7 +63,7 @@ from tunekit.policies import CheckpointPolicy
 logger = logging.getLogger(__name__)
 
 
-class RestoredScheduler(Protocol):
+class SweepScheduler(Protocol):
     """What a restore needs of the sweep's :class:`~tunekit.ValidatedScheduler`."""
 
     def recall(self, trial: Trial, result: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class Restore:
         # What follows is set by replay.
         self._trials: Mapping[str, Trial]
         self._reports: Reports
-        self._scheduler: RestoredScheduler
+        self._scheduler: SweepScheduler
         self._listeners: list[Any]
 
     def load(self, ledger: Ledger) -> bool:
@@ -126,11 +126,7 @@ class Restore:
         return True
 
     def replay(
-        self,
-        trials: Mapping[str, Trial],
-        reports: Reports,
-        scheduler: RestoredScheduler,
-        home: Home,
+        self, trials: Mapping[str, Trial], reports: Reports, scheduler: SweepScheduler, home: Home
     ) -> None:
         """Bring everything to the end of the journal, from where each trial continues.
 

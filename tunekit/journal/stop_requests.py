@@ -7,31 +7,19 @@ between does no harm.
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 from urllib.parse import quote, unquote
 
 import pyarrow.fs
 
-from tunekit.core.engine import Engine
-from tunekit.core.events import Event, StopRequested
-from tunekit.core.timing import Clock, Pace
+from tunekit.core.events import StopRequested
 from tunekit.journal.journal import JournalReader
 from tunekit.journal.lock import driver_of
-from tunekit.journal.storage import folder_at
-
-if TYPE_CHECKING:  # it imports Ray, for which `tunekit stop` need not wait
-    from tunekit.journal.ledger import Ledger
-
-logger = logging.getLogger(__name__)
+from tunekit.journal.storage import Folder, folder_at
 
 _FOLDER, _PREFIX = "stop", "trial-"
 _LOOK_AGAIN_S, _PATIENCE_S = 0.1, 5.0
-# Requests are read once a second, less often if reading takes more than this share of the time.
-_SHARE, _INTERVAL_S = 0.05, 1.0
 
 
 def request_file(trial_id: str) -> str:
@@ -42,6 +30,12 @@ def request_file(trial_id: str) -> str:
         ('stop/trial-7f_00001', 'stop/trial-..%2F7f')
     """
     return f"{_FOLDER}/{_PREFIX}{quote(trial_id, safe='')}"
+
+
+def asked_to_stop(folder: Folder) -> list[str]:
+    """Return the trials that are named by the files in an experiment's folder."""
+    names = [name for name in folder.names(_FOLDER) if name.startswith(_PREFIX)]
+    return [unquote(name.removeprefix(_PREFIX)) for name in names]
 
 
 def ask_to_stop(
@@ -83,42 +77,3 @@ def ask_to_stop(
             return True
         sleep(_LOOK_AGAIN_S)
     return False
-
-
-@dataclass(eq=False)
-class StopRequests:
-    """Record each request in the journal; the trial is stopped at the end of the step.
-
-    Args:
-        ledger: The source of requests.
-        engine: The state of the sweep.
-        trials: Its trials; more may be added.
-        clock: The sweep's clock.
-        emit: Records each event, before it takes effect.
-    """
-
-    ledger: Ledger
-    engine: Engine
-    trials: Collection[str]
-    clock: Clock
-    emit: Callable[[Event], None]
-    _pace: Pace = field(default_factory=lambda: Pace(_SHARE, _INTERVAL_S), init=False)
-    _complained: str = field(default="", init=False)
-
-    def record_new(self) -> None:
-        """Record the requests since the last call, at most once a second."""
-        began, folder = self.clock.monotonic(), self.ledger.folder
-        if folder is None or not self._pace.is_ready(began):
-            return
-        try:
-            names = (name for name in folder.names(_FOLDER) if name.startswith(_PREFIX))
-            for trial_id in (unquote(name.removeprefix(_PREFIX)) for name in names):
-                if trial_id in self.trials and self.engine.can_stop(trial_id):
-                    self.emit(StopRequested(trial_id=trial_id))
-                    logger.info("Trial %s is stopped, as requested by hand.", trial_id)
-                folder.remove(request_file(trial_id))
-        except Exception as error:  # storages raise whatever their libraries raise
-            if str(error) != self._complained:
-                self._complained = str(error)
-                logger.warning("Requests to stop trials cannot be read: %s", error)
-        self._pace.ran(began, self.clock.monotonic())
