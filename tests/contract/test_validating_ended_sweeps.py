@@ -121,7 +121,7 @@ def test_a_report_shows_them(home):
     page = render_report(sweep)
     assert "Validated later" in page and "robust/accuracy" in page
     by_new = render_report(tunekit.load(home, metric="robust/accuracy", mode="max"))
-    assert "best robust/accuracy" in by_new
+    assert "best robust/<wbr>accuracy" in by_new
     failed = sweep.validate(tunekit.ValidationConfig(broken, on_failure="ignore"), 1)
     assert "Later validation of" in render_report(failed)
 
