@@ -40,7 +40,7 @@ from tunekit.core.metrics import (
     without,
 )
 from tunekit.core.open_reports import OpenReport, OpenReports
-from tunekit.core.validation import PENDING, PendingStatus, Status, ValidationKey
+from tunekit.core.validation import FAILED, PENDING, PendingStatus, Status, ValidationKey
 from tunekit.core.values import finite_number
 
 #: The row of a validation about which nothing is known.
@@ -57,8 +57,6 @@ VALIDATION: Mapping[str, Any] = {
 # What the end of a validation adds to its row.
 _OF_ENDED = ("metrics", "reason", "error", "attempts", "waited_s", "ran_s")
 
-#: The outcomes after which a validation may be requested again.
-FAILED = (Status.FAILED.value, Status.TIMED_OUT.value)
 
 #: The key, in a report, of the duration of its iteration, in seconds.
 TOOK = "time_this_iter_s"

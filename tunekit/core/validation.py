@@ -21,6 +21,9 @@ class Status(str, Enum):
     SKIPPED = "skipped"
 
 
+#: The outcomes after which a validation may be requested again.
+FAILED = (Status.FAILED.value, Status.TIMED_OUT.value)
+
 #: The values of ``when`` with which a trial's last checkpoint is validated, whatever its scheduler.
 LAST_ALSO = ("auto", "decisions")
 

@@ -19,9 +19,8 @@ from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, ValidationEnded, ValidationRequested
 from tunekit.core.failures import HOPELESS, Failures, format_checkpoint, format_missing
 from tunekit.core.signatures import function_name
-from tunekit.core.timeline import FAILED
 from tunekit.core.timing import Pace
-from tunekit.core.validation import Request, Status
+from tunekit.core.validation import FAILED, Request, Status
 from tunekit.errors import ValidationFailedError
 from tunekit.following.record import Recorder, is_score
 from tunekit.messages.formatting import format_counts

@@ -21,8 +21,8 @@ from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, Home, SessionClosed, ValidationEnded
 from tunekit.core.metrics import FILLED_IN, flatten, format_names
 from tunekit.core.signatures import function_name, import_path
-from tunekit.core.timeline import FAILED, Timeline
-from tunekit.core.validation import PENDING, PendingStatus
+from tunekit.core.timeline import Timeline
+from tunekit.core.validation import FAILED, PENDING, PendingStatus
 from tunekit.errors import AlreadyRunningError
 from tunekit.journal.journal import SERIES, Journal, Record, record_of
 from tunekit.journal.ledger import about

@@ -12,7 +12,8 @@ from ray import tune
 
 from tunekit.core.failures import failure_kind
 from tunekit.core.metrics import flatten
-from tunekit.core.timeline import FAILED, Timeline
+from tunekit.core.timeline import Timeline
+from tunekit.core.validation import FAILED
 from tunekit.core.values import finite_number
 from tunekit.journal.lock import Driver
 
