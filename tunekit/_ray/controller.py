@@ -60,8 +60,7 @@ class Controller(ProcessController):
     def begin(self, rules: WaitingRules) -> None:
         """Begin, before the controller has processed a result."""
         super().begin(rules)
-        # The references that end Tune's wait in addition to its trials, and whether one of them has
-        # done so.
+        # The references that end Tune's wait in addition to its trials, and whether one has.
         self._awaited: set[Any] = set()
         self._woken = False
         # Whether each class can resume and save, and the trials whose functions have asked for a

@@ -46,8 +46,7 @@ from tunekit.errors import DistributedTrialError, NotResumedError
 
 logger = logging.getLogger(__name__)
 
-# The seconds that workers have to reach a report, where they switch trials; after that, they are
-# ended.
+# How many seconds workers have to reach a report, where they switch trials; then they are ended.
 _TAKEOVER_S = 60.0
 
 

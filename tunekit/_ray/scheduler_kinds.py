@@ -183,8 +183,7 @@ class Kind:
     max_t: str | None = None
 
 
-# The reports at which Tune's schedulers decide, as shown by their state
-# ---------------------------------
+# The reports at which Tune's schedulers decide, by their state ------------------------------------
 
 
 def _asha(scheduler: Any, trial: Trial) -> DecisionRule:

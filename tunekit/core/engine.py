@@ -110,8 +110,8 @@ class Engine:
     waited_s: float = 0.0
     #: Whether any checkpoint was saved.
     has_saved: bool = False
-    #: The iteration of each trial's newest checkpoint that is to be validated.
-    newest: dict[str, int] = field(default_factory=dict)
+    #: The iteration of each trial's newest checkpoint that was selected for validation.
+    selected_at: dict[str, int] = field(default_factory=dict)
     #: Whether the scheduler has decided on any score.
     has_decided: bool = False
     #: The trials that are to be stopped by hand and have not ended.
@@ -132,7 +132,7 @@ class Engine:
             case CheckpointSaved():
                 self.has_saved = True
                 if event.validates:
-                    self.newest[event.trial_id] = event.iteration
+                    self.selected_at[event.trial_id] = event.iteration
             case ValidationRequested():
                 self.unfinished[event.id] = event
             case ValidationEnded():

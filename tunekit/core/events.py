@@ -394,8 +394,7 @@ def parse_event(line: Any) -> Event:
     return event
 
 
-# What a journal says about its sweep
-# ----------------------------------------------------------------
+# What a journal says about its sweep -------------------------------------------------------------
 
 
 def trials_cut_short(events: Iterable[Event]) -> set[str]:

@@ -423,9 +423,7 @@ class ValidationCallback(tune.Callback):
         This runs at the end of a step, when all leases on them have been taken.
         """
         for trial_id in self.engine.leases.pop_touched():
-            trial = self.trials.get(
-                trial_id
-            )  # None: a donor that is missing from the restored experiment
+            trial = self.trials.get(trial_id)  # None: a donor that a restored experiment lacks
             if trial is not None:
                 self._checkpoints_of(trial).prune()
                 self.controller.mark_changed(trial)
@@ -489,8 +487,7 @@ class ValidationCallback(tune.Callback):
         if self._restore.replays:
             self._restore.repeated(event)
             return
-        # The journal comes first: a kill in between loses nothing that has had an effect (decision
-        # 3).
+        # The journal comes first, so that a kill loses nothing that has had an effect (decision 3).
         event = event if event.time else structs.replace(event, time=self.clock.time())
         self.ledger.append(event)
         self.engine.apply(event)

@@ -251,7 +251,7 @@ class Reports:
         self, trial: Trial, iteration: int, requested: bool | None = None, *, used: bool = True
     ) -> bool:
         """Return whether to validate a trial's checkpoint: :func:`is_selected`."""
-        since = iteration - self.engine.newest.get(trial.trial_id, 0)
+        since = iteration - self.engine.selected_at.get(trial.trial_id, 0)
         return is_selected(self.config.when, since, requested, used=used)
 
     def _wants_all(self, trial: Trial) -> bool:

@@ -101,8 +101,7 @@ class Restore:
         self._rows: dict[str, list[dict[str, Any]]] = {}
         # The exploits that the scheduler makes at the line being replayed, by trial.
         self._repeated: dict[str, Exploited] = {}
-        # The paths in the folders of checkpoints, each listed once, because a request to S3 takes a
-        # while.
+        # The paths in the folders of checkpoints, each listed once, as requests to S3 are slow.
         self._listed: dict[str, set[str]] = {}
         # The hyperparameters of overwritten trials, by trial and generation.
         self._configs: Mapping[tuple[str, int], Mapping[str, Any]] = {}
