@@ -340,7 +340,7 @@ def test_a_trial_that_has_not_asked_for_resources_is_recorded_with_its_folder(tm
 # What killed processes leave in the folders of trials -------------------------------------------
 
 
-WORKERS = "checkpoint_2026-01-31_12-00-00.000001-0a1b2c3d"
+WORKERS = "epoch-7-run0a1b2c3d-7"
 
 
 def two_trials(folder: Path, **options: Any) -> Ran:

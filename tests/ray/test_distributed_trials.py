@@ -71,14 +71,14 @@ def test_clones_take_up_what_was_scored_on_all_ranks_in_their_own_workers(tmp_pa
         quantile_fraction=0.5,
     )
     results = fit(
-        trainer(tmp_path, length=500, sleep_s=0.05),
+        trainer(tmp_path, length=500, sleep_s=0.05, named=True),
         tmp_path,
         param_space={"train_loop_config": {"lr": tune.uniform(0, 1)}},
         tune_config=by_accuracy(pbt, 2),
         stop=AfterExploits(8, 4),
         callbacks=[versions],
         checkpoint_config=tune.CheckpointConfig(
-            num_to_keep=1, checkpoint_score_attribute="accuracy"
+            num_to_keep=3, checkpoint_score_attribute="accuracy"
         ),
         validation_config=tunekit.ValidationConfig(
             fn=validate,
@@ -90,6 +90,10 @@ def test_clones_take_up_what_was_scored_on_all_ranks_in_their_own_workers(tmp_pa
     )
     assert not results.errors
     assert versions.exact_clones(results) >= 4
+    # A clone repeats iterations, and so the names of their checkpoints.
+    for checkpoint, metrics in (pair for result in results for pair in result.best_checkpoints):
+        assert Path(checkpoint.path).name.startswith(f"epoch-{metrics['version'] % 1000}-")
+        assert version_at(checkpoint.path) == metrics["version"]
     first, second = [{*result.metrics_dataframe["worker_pid"]} for result in results]
     assert len(first) == len(second) == 1 and first != second, "they kept their workers"
 
@@ -240,10 +244,14 @@ def dies_once(checkpoint, *, marks):
 
 def test_a_worker_a_trial_and_a_validation_that_are_killed_change_nothing(tmp_path):
     results = fit(
-        trainer(tmp_path, length=7, sleep_s=0.1, kill_at=2),
+        trainer(tmp_path, length=12, sleep_s=0.1, kill_at=2, named=True),
         tmp_path,
         max_failures=2,
-        callbacks=[KillsTrial(5)],
+        callbacks=[KillsTrial(11)],
+        # "epoch-9" sorts after the newest checkpoint, from which the trial continues.
+        checkpoint_config=tune.CheckpointConfig(
+            num_to_keep=1, checkpoint_score_attribute="accuracy", checkpoint_score_order="min"
+        ),
         validation_config=tunekit.ValidationConfig(
             fn=dies_once,
             task_config=train.ValidationTaskConfig(fn_kwargs={"marks": str(tmp_path)}),
@@ -252,14 +260,14 @@ def test_a_worker_a_trial_and_a_validation_that_are_killed_change_nothing(tmp_pa
     )
     assert not results.errors
     table = results[0].metrics_dataframe
-    assert table["training_iteration"].tolist() == list(range(1, 8))
-    assert (table["version"] % 1000).tolist() == list(range(1, 8))
+    assert table["training_iteration"].tolist() == list(range(1, 13))
+    assert (table["version"] % 1000).tolist() == list(range(1, 13))
     assert table["accuracy"].tolist() == [score_of(v, 5.0) for v in table["version"]]
     # What the killed trial had saved and Tune had not taken yet is trained, and scored, again.
     ended = [event["id"] for event in events(results, "validation_ended")]
     assert len(ended) == len(set(ended))
-    assert len({id_.rsplit(":", 1)[0] for id_ in ended}) == 7
-    assert len(ended) <= 9
+    assert len({id_.rsplit(":", 1)[0] for id_ in ended}) == 12
+    assert len(ended) <= 14
 
 
 def test_an_interrupted_sweep_continues_from_the_workers_checkpoints(tmp_path):

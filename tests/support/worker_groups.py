@@ -21,7 +21,7 @@ def loop(config: dict[str, Any]) -> None:
 
     The ranks compare their versions in each iteration. ``kill_at`` kills rank 1 there, the first
     time; ``folder`` is where that, and what ran, is written down. It does not pass ten before the
-    file ``gate`` exists.
+    file ``gate`` exists. If ``named``, it calls its checkpoints by their iteration.
     """
     import torch
     import torch.distributed as dist
@@ -53,7 +53,9 @@ def loop(config: dict[str, Any]) -> None:
             if rank == 0:
                 Path(directory, "version").write_text(str(version))
             metrics = {"version": version, "worker_pid": os.getpid(), "at": time.time()}
-            train.report(metrics, checkpoint=train.Checkpoint.from_directory(directory))
+            saved = train.Checkpoint.from_directory(directory)
+            name = f"epoch-{version % 1000}" if config.get("named") else None
+            train.report(metrics, checkpoint=saved, checkpoint_dir_name=name)
 
 
 def validate(checkpoint: tune.Checkpoint, *, sleep_s: float = 0.0) -> dict[str, float]:

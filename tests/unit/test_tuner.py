@@ -439,20 +439,21 @@ def test_an_actor_deletes_what_it_has_uploaded_itself_and_no_more(tmp_path):
     import pyarrow.fs
 
     from tunekit._ray.distributed_trials import _Uploads
+    from tunekit.core.retention import unique_name
 
     former, present = (_Uploads(pyarrow.fs.LocalFileSystem(), str(tmp_path)) for _ in range(2))
     for uploads in (former, present):
         for name in ("taken", "not", "deep"):
-            (tmp_path / f"{name}-{uploads.token}" / "model").mkdir(parents=True)
-        uploads.keep(str(tmp_path / f"taken-{uploads.token}"))
-        uploads.keep(str(tmp_path / f"deep-{uploads.token}" / "model"))
+            (tmp_path / unique_name(name, uploads.run, 1) / "model").mkdir(parents=True)
+        uploads.keep(str(tmp_path / unique_name("taken", uploads.run, 1)))
+        uploads.keep(str(tmp_path / unique_name("deep", uploads.run, 1) / "model"))
     (tmp_path / "result.json").touch()
     former.delete_rest()
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {
         "result.json",
-        *(f"{name}-{former.token}" for name in ("taken", "deep")),
-        *(f"{name}-{present.token}" for name in ("taken", "not", "deep")),
+        *(unique_name(name, former.run, 1) for name in ("taken", "deep")),
+        *(unique_name(name, present.run, 1) for name in ("taken", "not", "deep")),
     }
 
 

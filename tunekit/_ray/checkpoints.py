@@ -10,7 +10,7 @@ import contextlib
 import copy
 import logging
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from typing import Any
 
 import pyarrow.fs
@@ -104,24 +104,6 @@ def _remove_in(trial: Trial, known: set[str], since: float) -> None:
         )
 
 
-def forget_missing(trial: Trial, is_there: Callable[[str], bool]) -> list[str]:
-    """Forget the checkpoints of a trial that storage lacks; return their paths.
-
-    The trial continues from the newest one that is left.
-    """
-    manager = trial.run_metadata.checkpoint_manager
-    latest, known = manager._latest_checkpoint_result, manager._checkpoint_results
-    paths = {one.checkpoint.path for one in [*known, *([] if latest is None else [latest])]}
-    missing = sorted(path for path in paths if not is_there(path))
-    manager._checkpoint_results = left = [r for r in known if r.checkpoint.path not in missing]
-    if latest is not None and latest.checkpoint.path in missing:
-        newest = max(left, key=lambda result: result.checkpoint.path, default=None)
-        manager._latest_checkpoint_result = newest
-    if missing:
-        trial.run_metadata.invalidate_cache()
-    return missing
-
-
 def set_checkpoint_config(trial: Trial, *, frequency: int, at_end: bool) -> None:
     """Set when Tune saves a trial: every ``frequency`` iterations, and at its end."""
     manager = trial.run_metadata.checkpoint_manager
@@ -148,6 +130,8 @@ class LeasingCheckpointManager(_CheckpointManager):
         self._latest_checkpoint_result: _TrainingResult | None = former._latest_checkpoint_result
         self._leased = leased
         self._doomed: list[Checkpoint] = []
+        # The paths in the order of registration, which their names do not show.
+        self._order: list[str] = list(vars(former).get("_order", ()))
 
     @classmethod
     def of(cls, trial: Trial, leased: Container[str]) -> LeasingCheckpointManager:
@@ -166,8 +150,29 @@ class LeasingCheckpointManager(_CheckpointManager):
         """
         self._latest_checkpoint_result = checkpoint_result
         path = checkpoint_result.checkpoint.path
-        if all(result.checkpoint.path != path for result in self._checkpoint_results):
-            bisect.insort(self._checkpoint_results, checkpoint_result, key=self._rank)
+        if path in self._order:
+            self._forget([path])  # it is registered again in a replay
+        self._order.append(path)
+        bisect.insort(self._checkpoint_results, checkpoint_result, key=self._rank)
+
+    def _forget(self, paths: Collection[str]) -> None:
+        known = self._checkpoint_results
+        self._checkpoint_results = [one for one in known if one.checkpoint.path not in paths]
+        self._order = [path for path in self._order if path not in paths]
+
+    def forget_missing(self, is_there: Callable[[str], bool]) -> list[str]:
+        """Forget the checkpoints that storage lacks; return their paths.
+
+        The trial continues from the newest one that is left.
+        """
+        latest = self._latest_checkpoint_result
+        last = set() if latest is None else {latest.checkpoint.path}
+        missing = sorted(path for path in last.union(self._order) if not is_there(path))
+        self._forget(missing)
+        if not last.isdisjoint(missing):
+            left = {one.checkpoint.path: one for one in self._checkpoint_results}
+            self._latest_checkpoint_result = left[self._order[-1]] if left else None
+        return missing
 
     def _rank(self, result: _TrainingResult) -> tuple[bool, float]:
         config = self._checkpoint_config
@@ -185,10 +190,9 @@ class LeasingCheckpointManager(_CheckpointManager):
         if self._checkpoint_config.num_to_keep is None:
             return
         checkpoints = {one.checkpoint.path: one.checkpoint for one in self._checkpoint_results}
-        doomed = surplus(list(checkpoints), self._checkpoint_config.num_to_keep, self._leased)
-        self._checkpoint_results = [
-            one for one in self._checkpoint_results if one.checkpoint.path not in doomed
-        ]
+        newest, keep = next(reversed(self._order), None), self._checkpoint_config.num_to_keep
+        doomed = surplus(list(checkpoints), newest, keep, self._leased)
+        self._forget(doomed)
         self._doomed += [checkpoints[path] for path in doomed]
         while self._doomed:
             path = self._doomed[0].path

@@ -41,7 +41,8 @@ from tunekit._ray.worker_group import (
     lasts,
 )
 from tunekit.core.metrics import VALIDATION_KEY
-from tunekit.core.training_loops import format_not_resumed, surplus_uploads
+from tunekit.core.retention import uploads_of
+from tunekit.core.training_loops import format_not_resumed
 from tunekit.errors import DistributedTrialError, NotResumedError
 
 logger = logging.getLogger(__name__)
@@ -248,8 +249,8 @@ class _DistributedTrial(tune.Trainable):
         self._assigned = True
         trainer, workers, former = self._trainer(), self._workers, self._uploads
         self._uploads = _Uploads(self._storage.storage_filesystem, self._storage.trial_fs_path)
-        token = self._uploads.token
-        assignment = (trainer.train_run_context, self._begin_at, self._iteration, token)
+        run = self._uploads.run
+        assignment = (trainer.train_run_context, self._begin_at, self._iteration, run)
         if workers is not None and workers.alive and self._can_take_over(trainer):
             workers.assign(*assignment)
             if not isinstance(workers.next_event(_TAKEOVER_S), Begun):
@@ -320,8 +321,8 @@ class _Uploads:
     def __init__(self, filesystem: Any, folder: str):
         self._filesystem, self._folder = filesystem, folder
         self._kept: set[str] = set()
-        #: The suffix of the checkpoints' names.
-        self.token = uuid.uuid4().hex[:8]
+        #: The run of the training loop, which is part of the checkpoints' names.
+        self.run = uuid.uuid4().hex[:8]
 
     def keep(self, path: str) -> None:
         """Keep this checkpoint, which Tune receives."""
@@ -331,7 +332,7 @@ class _Uploads:
         """Delete the checkpoints that Tune has not received."""
         try:
             there = [path.rpartition("/")[2] for path in paths_in(self._filesystem, self._folder)]
-            for name in surplus_uploads(there, self.token, self._kept):
+            for name in set(uploads_of(self.run, there)) - self._kept:
                 delete_checkpoint(self._filesystem, f"{self._folder}/{name}")
         except OSError as error:
             logger.warning("Surplus uploads in %s cannot be deleted: %s", self._folder, error)

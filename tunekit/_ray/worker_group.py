@@ -164,7 +164,7 @@ class TrialWorkerGroup:
         self._thread.start()
 
     def assign(
-        self, run_context: TrainRunContext, checkpoint: Any, iteration: int, token: str
+        self, run_context: TrainRunContext, checkpoint: Any, iteration: int, run: str
     ) -> None:
         """Start training in the workers.
 
@@ -172,9 +172,9 @@ class TrialWorkerGroup:
             run_context: The configuration and the storage.
             checkpoint: The checkpoint to start from; None to start from scratch.
             iteration: The trial's iteration at that checkpoint.
-            token: The suffix of the names of uploaded checkpoints.
+            run: The run of the training loop, in the names of uploaded checkpoints.
         """
-        self._given = Assignment(0, run_context, checkpoint, token)
+        self._given = Assignment(0, run_context, checkpoint, run)
         self._loop.call_soon_threadsafe(self._give, self._given, iteration)
 
     def decided(self, report: Report) -> None:

@@ -41,6 +41,7 @@ from ray.train.v2._internal.util import construct_train_func
 
 from tunekit._ray.process_state import ProcessState, release_gpu_memory
 from tunekit._ray.worker_errors import legible_error
+from tunekit.core.retention import unique_name
 from tunekit.core.training_loops import WorkerAction, WorkerInbox
 
 #: The key in a report's metrics of the number of its assignment, its own number in that, and
@@ -72,13 +73,13 @@ class Assignment:
         number: The number of the assignment in its worker group, from 1.
         run_context: Ray Train's context, with the configuration and the checkpoints' storage.
         checkpoint: The first return value of ``ray.train.get_checkpoint()``.
-        token: The suffix of the names of its uploaded checkpoints.
+        run: The run of the training loop, in the names of its uploaded checkpoints.
     """
 
     number: int
     run_context: TrainRunContext
     checkpoint: Any
-    token: str
+    run: str
 
 
 class _Leave(BaseException):
@@ -240,7 +241,7 @@ class _Utils(DistributedTrainFnUtils):
     """Functions of a training loop whose reports return once the worker may continue."""
 
     def __init__(self, assignment: Assignment):
-        self._number, self._token = assignment.number, assignment.token
+        self._number, self._run = assignment.number, assignment.run
         self._reports, self._asked = 0, False
 
     def get_checkpoint(self) -> Any:
@@ -256,12 +257,11 @@ class _Utils(DistributedTrainFnUtils):
         **options: Any,
     ) -> None:
         self._reports += 1
-        if checkpoint_dir_name is None:  # rank 0's is used
-            checkpoint_dir_name = (
-                f"{StorageContext.make_default_checkpoint_dir_name()}-{self._token}"
-            )
+        # Of the names, rank 0's is used.
+        name = checkpoint_dir_name or StorageContext.make_default_checkpoint_dir_name()
+        name = unique_name(name, self._run, self._reports)
         tagged = {**metrics, TAG: (self._number, self._reports, self._asked)}
-        super().report(tagged, checkpoint, checkpoint_dir_name, *args, **options)
+        super().report(tagged, checkpoint, name, *args, **options)
         _post.reported(self._number, self._reports)
 
     def get_all_reported_checkpoints(self, *args: Any, **options: Any) -> Any:

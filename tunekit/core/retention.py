@@ -45,24 +45,26 @@ def rank(score: float | None) -> tuple[bool, float]:
     return (known, score if known and score is not None else 0.0)
 
 
-def surplus(ranked: Sequence[str], num_to_keep: int | None, needed: Container[str]) -> list[str]:
+def surplus(
+    ranked: Sequence[str], newest: str | None, num_to_keep: int | None, needed: Container[str]
+) -> list[str]:
     """Return the checkpoints of a trial to delete.
 
     The best ``num_to_keep`` stay, as do all that are needed and the newest one, which a restart
     needs.
 
     Args:
-        ranked: The paths, from worst to best; those of newer checkpoints sort last.
+        ranked: The paths, from worst to best.
+        newest: The path of the newest; names say nothing about age.
         num_to_keep: How many to keep; None for all.
         needed: The paths of checkpoints that are needed.
 
     Example:
-        >>> surplus(["c4", "c2", "c3", "c1"], 1, needed=["c3"])
-        ['c2']
+        >>> surplus(["epoch-10", "epoch-8", "epoch-9", "epoch-7"], "epoch-10", 1, ["epoch-9"])
+        ['epoch-8']
     """
-    if num_to_keep is None or not ranked:
+    if num_to_keep is None:
         return []
-    newest = max(ranked)
     worst = ranked[: max(0, len(ranked) - num_to_keep)]
     return [path for path in worst if path != newest and path not in needed]
 
@@ -137,8 +139,38 @@ class Leases:
         return iter(self._holders)
 
 
-# Names of checkpoints: Tune's, and those of the workers of a distributed trial.
-_NAMES = re.compile(r"checkpoint_(\d{6,}|\d{4}-\d\d-\d\d_.+-[0-9a-f]{8})")
+# Names of checkpoints -----------------------------------------------------------------------------
+
+# Tune's, and those of the workers of a distributed trial.
+_NAMES = re.compile(r"checkpoint_\d{6,}|.+-run[0-9a-f]{8}-\d+")
+
+
+def unique_name(given: str, run: str, report: int) -> str:
+    """Return the name for a checkpoint of a training loop, which no other one in the sweep has.
+
+    The loop may choose the same name again: when it restarts, in a clone, or at each report. The
+    files of the older checkpoint would then be overwritten, and its score be that of other weights.
+
+    Args:
+        given: The name that the loop has chosen.
+        run: The loop's run: eight random hexadecimal digits.
+        report: The number of its report.
+
+    Example:
+        >>> unique_name("epoch-5", "1a2b3c4d", 5), unique_name("best/loss", "1a2b3c4d", 6)
+        ('epoch-5-run1a2b3c4d-5', 'best-loss-run1a2b3c4d-6')
+    """
+    return f"{str(given).replace('/', '-')}-run{run}-{report}"
+
+
+def uploads_of(run: str, names: Iterable[str]) -> list[str]:
+    """Return the names that a run of a training loop has given to its checkpoints.
+
+    Example:
+        >>> uploads_of("1a2b3c4d", ["epoch-5-run1a2b3c4d-5", "epoch-5-runffffffff-5", "a.json"])
+        ['epoch-5-run1a2b3c4d-5']
+    """
+    return [name for name in names if f"-run{run}-" in name and _NAMES.fullmatch(name)]
 
 
 def orphaned(there: Iterable[str], known: Collection[str]) -> list[str]:

@@ -6,8 +6,7 @@ trial that is paused repeatedly never ends. :class:`Resumption` detects this whe
 
 A worker group can outlive its trial: all workers leave their training loop at the same report and
 begin another one, with a different configuration and checkpoint. That is an assignment. They stay
-in
-step without communicating: after its n-th report of an assignment, a worker continues if it may
+in step without communicating: after its n-th report of an assignment, a worker continues if it may
 return from that report, and leaves if there is another assignment. The last report that they may
 return from is the same for all, and does not move once the next assignment exists. So all leave at
 the same report, the first that they may not return from.
@@ -15,7 +14,6 @@ the same report, the first that they may not return from.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from enum import Enum
 
 #: How a function continues from its checkpoint.
@@ -155,22 +153,3 @@ class WorkerInbox:
         if report <= self._upto.get(number, 0):
             return WorkerAction.CONTINUE
         return WorkerAction.WAIT if number == self.newest else WorkerAction.LEAVE
-
-
-def surplus_uploads(there: Collection[str], token: str, taken: Collection[str]) -> list[str]:
-    """Return uploaded checkpoints that no trial has recorded.
-
-    Workers may have run ahead of what was decided, or have died during an upload.
-
-    Args:
-        there: The names in the trial's directory.
-        token: The suffix of the names that the assignment has uploaded.
-        taken: The names of the checkpoints that the trial has passed on.
-
-    Example:
-        >>> there = ["checkpoint_1-aa", "checkpoint_2-aa", "checkpoint_2-bb", "result.json"]
-        >>> surplus_uploads(there, "aa", taken=["checkpoint_1-aa"])
-        ['checkpoint_2-aa']
-    """
-    own = (name for name in there if name.endswith(f"-{token}"))
-    return sorted(name for name in own if name not in taken)

@@ -25,7 +25,6 @@ from ray.tune.result import EXPR_PROGRESS_FILE, EXPR_RESULT_FILE
 from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.checkpoints import (
-    forget_missing,
     remove_left_over,
     saved_at,
     skip_existing,
@@ -310,7 +309,8 @@ class Restore:
         for trial_id, trial in trials.items():
             status = given[trial_id]
             reports.engine.leases.touch(trial_id)
-            missing = forget_missing(trial, self._is_there)
+            missing = trial.run_metadata.checkpoint_manager.forget_missing(self._is_there)
+            trial.run_metadata.invalidate_cache()
             if status in (Trial.TERMINATED, Trial.ERROR):
                 controller.set_status(trial, status)
                 continue

@@ -4,14 +4,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunekit.core.retention import Leases, clone_holder, rank, scheduler_holder, surplus
+from tunekit.core.retention import (
+    Leases,
+    clone_holder,
+    orphaned,
+    rank,
+    scheduler_holder,
+    surplus,
+    unique_name,
+    uploads_of,
+)
 
 
 def left(scores, num_to_keep, needed=()):
     """Which checkpoints stay, by their numbers, from the worst to the best one."""
     ranked = sorted(range(len(scores)), key=lambda n: rank(scores[n]))
-    doomed = surplus([f"c{n:02}" for n in ranked], num_to_keep, {f"c{n:02}" for n in needed})
-    return [n for n in ranked if f"c{n:02}" not in doomed]
+    newest = f"c{len(scores) - 1}" if scores else None
+    doomed = surplus([f"c{n}" for n in ranked], newest, num_to_keep, {f"c{n}" for n in needed})
+    return [n for n in ranked if f"c{n}" not in doomed]
 
 
 def test_the_best_and_the_newest_stay_and_unvalidated_ones_rank_below_validated_ones():
@@ -24,7 +34,7 @@ def test_the_best_and_the_newest_stay_and_unvalidated_ones_rank_below_validated_
 scores = st.one_of(st.none(), st.floats(allow_nan=True))
 
 
-@given(st.lists(st.tuples(scores, st.booleans()), max_size=12), st.integers(1, 4))
+@given(st.lists(st.tuples(scores, st.booleans()), max_size=15), st.integers(1, 4))
 def test_what_is_leased_or_newest_stays_and_the_rest_is_within_the_limit(drawn, k):
     needed = {n for n, (_, leased) in enumerate(drawn) if leased}
     kept = left([score for score, _ in drawn], k, needed)
@@ -52,3 +62,19 @@ def test_a_released_checkpoint_belongs_to_the_trial_that_saved_it(clone):
     assert "x" in leases and leases.pop_touched() == []
     leases.release(clone_holder("b", 1))
     assert "x" not in leases and leases.pop_touched() == ["a"]
+
+
+@given(st.text(min_size=1, max_size=20), st.text("0123456789abcdef", min_size=8, max_size=8))
+def test_each_report_of_each_run_names_its_checkpoint_differently(given_name, run):
+    other = "0" * 8 if run != "0" * 8 else "1" * 8
+    names = [unique_name(given_name, one, report) for one in (run, other) for report in (1, 2)]
+    assert len(set(names)) == 4 and not any("/" in name for name in names)
+    assert all(name.startswith(given_name.replace("/", "-")) for name in names)
+
+
+def test_leftovers_of_a_run_are_found_whatever_the_loop_has_called_them():
+    own = [unique_name(name, "1a2b3c4d", 3) for name in ("epoch-9", "checkpoint_2026-01-01", "x")]
+    others = ["epoch-9", "plots-deadbeef", "result.json", unique_name("epoch-9", "ffffffff", 3)]
+    assert uploads_of("1a2b3c4d", [*own, *others]) == own
+    there = [f"t/{name}" for name in (*own, *others[:3])]
+    assert orphaned(there, known=[f"t/{own[0]}"]) == sorted(f"t/{name}" for name in own[1:])
